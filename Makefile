@@ -1,0 +1,56 @@
+# `make` alone prints this help. Every target does its own set-up in .venv/.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: help run test lint bench docs schema lock clean
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run  ## database, smtpd, queued and a development sink; Ctrl-C stops all
+	@exec $(BIN)/queuectl up $(ARGS)
+
+test: $(VENV)/.dev  ## tests on the embedded PostgreSQL, or on URI=postgresql://…
+	@POSTERN_TEST_URI="$(URI)" $(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, generated files
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@scripts/check-size
+	@$(BIN)/python scripts/docs --check
+	@$(BIN)/python scripts/schema --check
+
+bench: $(VENV)/.dev  ## relay benchmark: ingest and end-to-end rates, CPU a message
+	@$(BIN)/python bench/relay $(ARGS)
+
+docs: $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sql from the code
+	@$(BIN)/python scripts/docs
+	@$(BIN)/python scripts/schema
+
+schema: $(VENV)/.dev  ## regenerate sql/schema.sql from the migrations
+	@$(BIN)/python scripts/schema
+
+lock:  ## resolve the dependencies again (needs uv)
+	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build pyproject.toml -o requirements.lock
+	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build --extra dev pyproject.toml -o requirements-dev.lock
+
+clean:  ## remove the virtual environment and caches (never var/)
+	@rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	@python=$$(scripts/find-python) && echo "setting up $(VENV) with $$python" && "$$python" -m venv $(VENV)
+
+$(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
+	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.run

@@ -1,0 +1,147 @@
+"""The product's processes: written configuration, start, readiness, clean stop."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HOST = "127.0.0.1"
+
+
+class DaemonError(RuntimeError):
+    """A process of the product did not start, or ended early."""
+
+
+def free_port() -> int:
+    """Return a TCP port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def greets(port: int) -> bool:
+    """Whether an SMTP server there says 220."""
+    try:
+        with socket.create_connection((HOST, port), 2) as connection:
+            connection.settimeout(2)
+            greeting = connection.recv(3)
+            connection.sendall(b"QUIT\r\n")
+            return greeting == b"220"
+    except OSError:
+        return False
+
+
+@dataclass
+class Product:
+    """Where the commands are, and the directory for configuration and logs."""
+
+    commands: Path
+    directory: Path
+    uri: str
+    notes: list[str]
+    running: list[tuple[str, subprocess.Popen[bytes], Path]] = field(default_factory=list)
+
+    def _config(self, name: str, settings: Mapping[str, Any]) -> Path:
+        environment = {
+            "hostname": "bench.postern.test",
+            "directory": str(self.directory),
+            "database": {"uri": self.uri},
+        }
+        path = self.directory / f"{name}.yaml"
+        path.write_text(
+            yaml.safe_dump(
+                {"environment": environment, **settings, "log": {"level": "warning"}},
+                sort_keys=False,
+            )
+        )
+        return path
+
+    def migrate(self) -> None:
+        """Make the tables."""
+        path = self._config("queued", {"routes": {"*": f"{HOST}:25"}})
+        done = subprocess.run(
+            [self.commands / "queuectl", "migrate", "-c", path],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if done.returncode:
+            raise DaemonError(f"queuectl migrate: {done.stderr[-1500:] or done.stdout[-1500:]}")
+
+    def _start(self, command: str, path: Path, log: Path) -> int:
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [self.commands / command, "run", "-c", path],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self.running.append((command, process, log))
+        return process.pid
+
+    def start_smtpd(self, processes: int | None) -> tuple[int, int]:
+        """Start smtpd and wait for its greeting; return process and port."""
+        port = free_port()
+        settings: dict[str, Any] = {
+            "listen": [{"address": HOST, "port": port}],
+            "relay": {"networks": ["127.0.0.0/8"]},
+        }
+        if processes is not None:
+            settings["processes"] = processes
+        pid = self._start("smtpd", self._config("smtpd", settings), self.directory / "smtpd.log")
+        end = time.monotonic() + 30
+        while not greets(port):
+            self.check()
+            if time.monotonic() > end:
+                raise DaemonError(f"smtpd does not greet\n{self._tail('smtpd')}")
+            time.sleep(0.05)
+        return pid, port
+
+    def start_queued(self, number: int, next_hop: int) -> list[int]:
+        """Start that many queued processes which deliver to the port."""
+        path = self._config("queued", {"routes": {"*": f"{HOST}:{next_hop}"}})
+        return [
+            self._start("queued", path, self.directory / f"queued.{worker}.log")
+            for worker in range(number)
+        ]
+
+    def _tail(self, command: str) -> str:
+        logs = [log for name, _, log in self.running if name == command]
+        return "\n".join(log.read_text(errors="replace")[-1500:] for log in logs)
+
+    def check(self) -> None:
+        """Raise when one of the processes has ended."""
+        for command, process, log in self.running:
+            if process.poll() is not None:
+                tail = log.read_text(errors="replace")[-1500:]
+                raise DaemonError(f"{command} ended with {process.returncode}\n{tail}")
+
+    def stop(self) -> None:
+        """Stop all with SIGTERM and note whoever does not end cleanly, or has logged something."""
+        for _, process, _ in self.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for command, process, log in self.running:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.notes.append(f"{command} did not end 20 s after SIGTERM, killed")
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            else:
+                if process.returncode:
+                    self.notes.append(f"{command} ended with {process.returncode}")
+            lines = log.read_text(errors="replace").splitlines()
+            if lines:
+                self.notes.append(f"{command} logged {len(lines)} lines, last: {lines[-1][:200]}")
+        self.running.clear()

@@ -1,0 +1,84 @@
+"""The table on standard output, and the same as JSON."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from bench.phases import Result
+
+ORDER = [
+    "messages/s",
+    "recipients/s",
+    "seconds",
+    "taken in, messages/s",
+    "accept ms p50",
+    "accept ms p99",
+    "delivery ms p50",
+    "delivery ms p99",
+    *(f"CPU ms/message {name}" for name in ("smtpd", "queued", "postgres", "source", "sink")),
+    "cores busy",
+    *(f"memory MB {name}" for name in ("smtpd", "queued", "postgres")),
+    "commits/message",
+    "WAL syncs/message",
+    "WAL KB/message",
+    "sink connections",
+    "sink connections at once",
+    "recipients/transaction",
+]
+MEASURED = "CPU ms/message postgres"
+
+
+def number(value: float) -> str:
+    """Write a figure with about four digits."""
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.{2 if abs(value) >= 10 else 3}f}"
+
+
+def _cells(results: Sequence[Result], name: str) -> list[str]:
+    values = [result.figures[name] for result in results if name in result.figures]
+    width = 1 if len(results) == 1 else 3
+    if not values:
+        missing = "n/a" if name == MEASURED and results[0].phase != "selftest" else "-"
+        return [missing] * width
+    if width == 1:
+        return [number(values[0])]
+    return [number(pick(values)) for pick in (min, statistics.median, max)]
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the aligned table: a row for each figure, a column (or three) for each phase."""
+    phases: dict[str, list[Result]] = {}
+    for result in results:
+        phases.setdefault(result.phase, []).append(result)
+    names = {name for result in results for name in result.figures}
+    if any(name.startswith("WAL") for name in names):
+        names.add(MEASURED)
+    head = [""]
+    second = [""]
+    for phase, of_phase in phases.items():
+        head += [phase] if len(of_phase) == 1 else [phase, "", ""]
+        second += [""] if len(of_phase) == 1 else ["min", "median", "max"]
+    rows = [head, second] if any(second) else [head]
+    rows += [
+        [name, *(cell for of_phase in phases.values() for cell in _cells(of_phase, name))]
+        for name in ORDER
+        if name in names
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [
+            cell.rjust(max(width, 8)) for cell, width in zip(row[1:], widths[1:], strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def as_json(settings: dict[str, Any], results: Sequence[Result]) -> str:
+    """Return settings and all results."""
+    return json.dumps(
+        {"settings": settings, "runs": [vars(result) for result in results]}, indent=2
+    )

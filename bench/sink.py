@@ -1,0 +1,229 @@
+"""The next hop: an SMTP server that compares every message with what was sent."""
+
+import asyncio
+import json
+import re
+import socket
+import sys
+import time
+from array import array
+from pathlib import Path
+from typing import cast
+
+import uvloop
+
+from bench.corpus import ID_HEADER, Corpus, Plan, unstuff
+from bench.helper import listen, say
+
+END = b"\r\n.\r\n"
+RECEIVED = re.compile(rb"Received:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*", re.IGNORECASE)
+EHLO = (
+    b"250-sink.bench.test\r\n250-PIPELINING\r\n250-SIZE 104857600\r\n250-8BITMIME\r\n"
+    b"250-ENHANCEDSTATUSCODES\r\n250 SMTPUTF8\r\n"
+)
+SAMPLES = 5
+
+
+class Ledger:
+    """What arrived: a counter for each (message, recipient), and whatever was wrong."""
+
+    def __init__(self, corpus: Corpus, traces: int) -> None:
+        plan = corpus.plan
+        self.corpus = corpus
+        self.traces = traces
+        self.per = plan.recipients
+        self.messages = plan.messages
+        self.seen = bytearray(plan.messages * plan.recipients)
+        self.arrived = array("d", bytes(8 * plan.messages))
+        self.received = 0
+        self.distinct = 0
+        self.transactions = 0
+        self.connections = 0
+        self.open = 0
+        self.peak = 0
+        self.first = 0.0
+        self.last = 0.0
+        self.wrong: dict[str, int] = {}
+        self.samples: list[str] = []
+
+    def fault(self, kind: str, detail: str) -> None:
+        """Count something wrong and keep the first few."""
+        self.wrong[kind] = self.wrong.get(kind, 0) + 1
+        if self.wrong[kind] <= SAMPLES:
+            self.samples.append(f"{kind}: {detail}")
+
+    def store(self, sender: bytes, recipients: list[bytes], data: bytes) -> None:
+        """Take in one message as it came over the wire."""
+        now = time.monotonic()
+        corpus = self.corpus
+        self.transactions += 1
+        at = data.find(ID_HEADER, 0, 8192)
+        eol = data.find(b"\r\n", at)
+        number = data[at + len(ID_HEADER) : eol].rpartition(b"-")[2]
+        if at < 0 or not data.startswith(corpus.prefix, at) or not number.isdigit():
+            self.fault("foreign message", repr(data[:200]))
+            return
+        n = int(number)
+        if n >= self.messages:
+            self.fault("foreign message", f"number {n}")
+            return
+        self._trace(n, data[:at])
+        content = data[at:]
+        if content != corpus.on_wire(n) and unstuff(content) != corpus.as_sent(n):
+            self.fault("altered content", f"message {n}")
+        if sender != corpus.sender(n):
+            self.fault("wrong sender", f"message {n}: {sender!r}")
+        for address in recipients:
+            self._count(n, address)
+        self.arrived[n] = self.last = now
+        if not self.first:
+            self.first = now
+
+    def _trace(self, n: int, trace: bytes) -> None:
+        """Check what was put before the message: nothing but the one Received header."""
+        good = RECEIVED.fullmatch(trace) if self.traces else not trace
+        if not good:
+            self.fault("wrong trace header", f"message {n}: {trace[:300]!r}")
+
+    def _count(self, n: int, address: bytes) -> None:
+        index = address[1:].partition(b".")[0]
+        i = int(index) if index.isdigit() else self.per
+        if i >= self.per or address != self.corpus.recipient(n, i):
+            self.fault("wrong recipient", f"message {n}: {address!r}")
+            return
+        self.received += 1
+        place = n * self.per + i
+        before = self.seen[place]
+        if not before:
+            self.distinct += 1
+        self.seen[place] = min(before + 1, 255)
+
+
+class Session(asyncio.Protocol):
+    """One connection from the product."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.buffer = bytearray()
+        self.in_data = False
+        self.searched = 0
+        self.sender: bytes | None = None
+        self.recipients: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet. (uvloop sets TCP_NODELAY itself.)"""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(b"220 sink.bench.test ESMTP\r\n")
+        ledger = self.ledger
+        ledger.connections += 1
+        ledger.open += 1
+        ledger.peak = max(ledger.peak, ledger.open)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note the end."""
+        self.ledger.open -= 1
+
+    def data_received(self, data: bytes) -> None:
+        """Take all complete commands and messages; answer with one write."""
+        buffer = self.buffer
+        buffer += data
+        answers: list[bytes] = []
+        while buffer:
+            if self.in_data:
+                if not self._message(answers):
+                    break
+                continue
+            eol = buffer.find(b"\r\n")
+            if eol < 0:
+                break
+            line = bytes(buffer[:eol])
+            del buffer[: eol + 2]
+            answers.append(self._command(line))
+        if answers:
+            self.transport.write(b"".join(answers))
+        if self.transport.is_closing():
+            buffer.clear()
+
+    def _message(self, answers: list[bytes]) -> bool:
+        buffer = self.buffer
+        if buffer.startswith(b".\r\n"):
+            content, taken = b"", 3
+        else:
+            end = buffer.find(END, self.searched)
+            if end < 0:
+                self.searched = max(0, len(buffer) - len(END) + 1)
+                return False
+            content, taken = bytes(buffer[: end + 2]), end + len(END)
+        del buffer[:taken]
+        self.in_data = False
+        self.ledger.store(self.sender or b"", self.recipients, content)
+        self.sender, self.recipients = None, []
+        answers.append(b"250 2.0.0 Ok\r\n")
+        return True
+
+    def _command(self, line: bytes) -> bytes:
+        verb = line[:4].upper()
+        answer = b"250 2.0.0 Ok\r\n"
+        if verb == b"RCPT":
+            if self.sender is None:
+                return b"503 5.5.1 MAIL first\r\n"
+            self.recipients.append(address_of(line))
+        elif verb == b"MAIL":
+            if self.sender is not None:
+                self.ledger.fault("protocol error", "nested MAIL")
+                return b"503 5.5.1 nested MAIL\r\n"
+            self.sender = address_of(line)
+        elif verb == b"DATA":
+            if not self.recipients:
+                return b"503 5.5.1 RCPT first\r\n"
+            self.in_data, self.searched = True, 0
+            answer = b"354 Go on\r\n"
+        elif verb == b"EHLO":
+            answer = EHLO
+        elif verb in (b"RSET", b"HELO"):
+            self.sender, self.recipients = None, []
+        elif verb == b"QUIT":
+            asyncio.get_running_loop().call_soon(self.transport.close)
+            answer = b"221 2.0.0 Bye\r\n"
+        elif verb != b"NOOP":
+            self.ledger.fault("protocol error", repr(line[:100]))
+            answer = b"500 5.5.2 What?\r\n"
+        return answer
+
+
+def address_of(line: bytes) -> bytes:
+    """Return what stands between the angle brackets."""
+    return line[line.find(b"<") + 1 : line.find(b">")]
+
+
+def main() -> None:
+    """Serve until standard input ends; argument: JSON with plan, directory and traces."""
+    config = json.loads(sys.argv[1])
+    ledger = Ledger(Corpus(Plan(**config["plan"])), config["traces"])
+    directory = Path(config["directory"])
+    loop = uvloop.new_event_loop()
+
+    def command(word: str) -> None:
+        if word == "report":
+            (directory / "seen").write_bytes(ledger.seen)
+            (directory / "arrived").write_bytes(ledger.arrived.tobytes())
+            names = "received distinct transactions connections peak first last wrong samples"
+            say(**{"is": "report"}, **{name: getattr(ledger, name) for name in names.split()})
+
+    def status(before: int = -1) -> None:
+        if ledger.received != before:
+            say(received=ledger.received, distinct=ledger.distinct, last=ledger.last)
+        loop.call_later(0.1, status, ledger.received)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    loop.run_until_complete(
+        loop.create_server(lambda: Session(ledger), sock=listener, backlog=1024)
+    )
+    listen(loop, command)
+    status()
+    say(**{"is": "ready"}, port=listener.getsockname()[1])
+    loop.run_forever()
+
+
+if __name__ == "__main__":
+    main()

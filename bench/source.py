@@ -1,0 +1,272 @@
+"""The sender: SMTP sessions that put all messages of a plan into a server as fast as it takes."""
+
+import asyncio
+import json
+import sys
+import time
+from array import array
+from collections import deque
+from pathlib import Path
+from typing import cast
+
+import uvloop
+
+from bench.corpus import Corpus, Plan
+from bench.helper import listen, say
+
+ATTEMPTS = 5
+PAUSE = 0.1
+SAMPLES = 5
+GREETING, HELLO, ENVELOPE, CONTENT, LEAVING, OVER = range(6)
+
+
+class Work:
+    """The messages still to be sent, and what became of the others."""
+
+    def __init__(self, config: dict[str, object], corpus: Corpus) -> None:
+        self.corpus = corpus
+        self.port = cast(int, config["port"])
+        self.reuse = cast(bool, config["reuse"])
+        self.todo = deque(range(corpus.plan.messages))
+        self.sent = array("d", bytes(8 * corpus.plan.messages))
+        self.delays = array("d")
+        self.attempts: dict[int, int] = {}
+        self.accepted = 0
+        self.refused = 0
+        self.retries = 0
+        self.connections = 0
+        self.first = 0.0
+        self.last = 0.0
+        self.samples: list[str] = []
+        self.finished = asyncio.Event()
+
+    def settle(self) -> None:
+        """See whether all messages have an outcome."""
+        if self.accepted + self.refused == self.corpus.plan.messages:
+            self.finished.set()
+
+    def accept(self, n: int, started: float) -> None:
+        """Message n got its 250."""
+        self.last = now = time.monotonic()
+        self.sent[n] = started
+        self.delays.append(now - started)
+        self.accepted += 1
+        self.settle()
+
+    def fail(self, n: int, reason: str, again: bool) -> None:
+        """Message n was not taken: put it back if that is safe and not yet too often."""
+        tries = self.attempts[n] = self.attempts.get(n, 0) + 1
+        if len(self.samples) < SAMPLES:
+            self.samples.append(f"message {n}: {reason}")
+        if again and tries < ATTEMPTS:
+            self.retries += 1
+            self.todo.append(n)
+        else:
+            self.refused += 1
+            self.settle()
+
+
+class Session(asyncio.Protocol):
+    """One connection; it takes messages from the work until there are none."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.closed = asyncio.get_running_loop().create_future()
+        self.state = GREETING
+        self.buffer = b""
+        self.pipelining = False
+        self.pending: list[bytes] = []
+        self.wanted = 0
+        self.current = -1
+        self.started = 0.0
+        self.failed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport. (uvloop sets TCP_NODELAY itself.)"""
+        self.transport = cast(asyncio.Transport, transport)
+        self.work.connections += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the message under way back."""
+        if self.state in (GREETING, HELLO):
+            self.failed = True
+        self._drop(f"connection lost {exc or ''}", self.state != CONTENT)
+        self.state = OVER
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _drop(self, reason: str, again: bool) -> None:
+        if self.current >= 0:
+            n, self.current = self.current, -1
+            self.failed = True
+            self.work.fail(n, reason, again)
+
+    def data_received(self, data: bytes) -> None:
+        """Take the replies."""
+        if self.buffer:
+            data = self.buffer + data
+        *lines, self.buffer = data.split(b"\r\n")
+        for line in lines:
+            if self.state == HELLO and line[4:].strip().upper() == b"PIPELINING":
+                self.pipelining = True
+            if line[3:4] != b"-":
+                self._reply(line)
+
+    def _reply(self, line: bytes) -> None:
+        state = self.state
+        if state == ENVELOPE:
+            self.wanted -= 1
+            if line[:3] != (b"250" if self.wanted else b"354"):
+                self._bad(line)
+            elif not self.wanted:
+                self.state = CONTENT
+                self.transport.write(self.work.corpus.on_wire(self.current) + b".\r\n")
+            elif self.pending:
+                self.transport.write(self.pending.pop(0))
+        elif state == CONTENT:
+            if line[:3] != b"250":
+                self._bad(line)
+                return
+            n, self.current = self.current, -1
+            self.work.accept(n, self.started)
+            if self.work.reuse:
+                self._next()
+            else:
+                self._leave()
+        elif state == GREETING:
+            if line[:3] != b"220":
+                self._bad(line)
+                return
+            self.state = HELLO
+            self.transport.write(b"EHLO source.bench.test\r\n")
+        elif state == HELLO:
+            if line[:3] != b"250":
+                self._bad(line)
+                return
+            self._next()
+        elif state == LEAVING:
+            self.transport.close()
+
+    def _bad(self, line: bytes) -> None:
+        self.failed = True
+        if self.current < 0 and len(self.work.samples) < SAMPLES:
+            self.work.samples.append(repr(line[:200]))
+        self._drop(repr(line[:200]), line.startswith(b"4"))
+        self.state = OVER
+        self.transport.abort()
+
+    def _next(self) -> None:
+        work = self.work
+        if not work.todo:
+            self._leave()
+            return
+        n = self.current = work.todo.popleft()
+        corpus = work.corpus
+        commands = [b"MAIL FROM:<%s>\r\n" % corpus.sender(n)]
+        commands += [
+            b"RCPT TO:<%s>\r\n" % corpus.recipient(n, i) for i in range(corpus.plan.recipients)
+        ]
+        commands.append(b"DATA\r\n")
+        self.wanted = len(commands)
+        self.state = ENVELOPE
+        self.started = time.monotonic()
+        if not work.first:
+            work.first = self.started
+        if self.pipelining:
+            self.transport.write(b"".join(commands))
+        else:
+            self.transport.write(commands[0])
+            self.pending = commands[1:]
+
+    def _leave(self) -> None:
+        self.state = LEAVING
+        self.transport.write(b"QUIT\r\n")
+
+
+async def lane(work: Work) -> None:
+    """Keep one session open (or one after another) while there are messages."""
+    loop = asyncio.get_running_loop()
+    broken = 0
+    while not work.finished.is_set():
+        if not work.todo:
+            await asyncio.sleep(PAUSE)
+            continue
+        accepted = work.accepted
+        try:
+            _, session = await loop.create_connection(lambda: Session(work), "127.0.0.1", work.port)
+        except OSError as error:
+            failed = True
+            if len(work.samples) < SAMPLES:
+                work.samples.append(f"connect: {error}")
+        else:
+            await session.closed
+            failed = session.failed
+        broken = broken + 1 if failed and work.accepted == accepted else 0
+        if broken >= ATTEMPTS * 4:
+            return
+        if failed:
+            await asyncio.sleep(PAUSE)
+
+
+async def run(work: Work, sessions: int) -> None:
+    """Send everything; ends as soon as the last message has its outcome, or nothing goes on."""
+
+    async def lanes() -> None:
+        await asyncio.gather(*(lane(work) for _ in range(sessions)))
+
+    async def finished() -> None:
+        await work.finished.wait()
+
+    sending, done = asyncio.ensure_future(lanes()), asyncio.ensure_future(finished())
+    await asyncio.wait([sending, done], return_when=asyncio.FIRST_COMPLETED)
+    done.cancel()
+
+
+def percentile(values: list[float], part: float) -> float:
+    """Return the value below which that part of the sorted values lies."""
+    return values[min(len(values) - 1, int(len(values) * part))] if values else 0.0
+
+
+def main() -> None:
+    """Send after the word "go"; argument: JSON with plan, port, sessions, reuse, directory."""
+    config = json.loads(sys.argv[1])
+    corpus = Corpus(Plan(**config["plan"]))
+    work = Work(config, corpus)
+    directory = Path(config["directory"])
+    loop = uvloop.new_event_loop()
+
+    def status() -> None:
+        say(accepted=work.accepted, refused=work.refused)
+        loop.call_later(0.1, status)
+
+    def report() -> None:
+        (directory / "sent").write_bytes(work.sent.tobytes())
+        delays = sorted(work.delays)
+        names = "accepted refused retries connections first last samples"
+        say(
+            **{"is": "result"},
+            **{name: getattr(work, name) for name in names.split()},
+            p50=percentile(delays, 0.50),
+            p99=percentile(delays, 0.99),
+        )
+
+    async def job() -> None:
+        status()
+        await run(work, config["sessions"])
+        report()
+
+    tasks: set[asyncio.Task[None]] = set()
+
+    def command(word: str) -> None:
+        if word == "go":
+            tasks.add(loop.create_task(job()))
+        elif word == "report":
+            report()
+
+    listen(loop, command)
+    say(**{"is": "ready"})
+    loop.run_forever()
+
+
+if __name__ == "__main__":
+    main()

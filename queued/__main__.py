@@ -1,0 +1,5 @@
+"""`python -m queued` is the command `queued`."""
+
+from queued.cli.queued import main
+
+main()

@@ -1,0 +1,1 @@
+"""Commands: `queued` (the daemon) and `queuectl` (the operator's)."""

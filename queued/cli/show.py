@@ -1,0 +1,90 @@
+"""Print one message with all that is known of it."""
+
+from __future__ import annotations
+
+import email.parser
+import email.policy
+from typing import Any
+
+import click
+
+from queued.command import print_json, print_table
+
+_SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
+
+
+def print_message(
+    message_id: int,
+    message: dict[str, Any] | None,
+    rows: list[dict[str, Any]],
+    history: list[dict[str, Any]],
+    *,
+    as_json: bool,
+) -> None:
+    """Write the message for a reader, or everything for a machine."""
+    headers = _headers(message) if message else []
+    if as_json:
+        print_json(
+            {
+                "id": message_id,
+                "stored": message is not None,
+                "received_at": message["received_at"] if message else None,
+                "size": message["size"] if message else None,
+                "headers": headers,
+                "recipients": rows,
+                "history": history,
+            }
+        )
+        return
+    if message:
+        received = _time(message["received_at"])
+        click.echo(f"message {message_id}, {message['size']} octets, received {received}")
+        click.echo(f"sender <{rows[0]['sender']}>" if rows else "no recipient is waiting")
+        for name, value in headers:
+            if name.lower() in _SHOWN:
+                click.echo(f"  {name}: {value}")
+    else:
+        click.echo(f"message {message_id} is done; its content is gone")
+    if rows:
+        click.echo("\nrecipients")
+        print_table(
+            ["  RECIPIENT", "STATUS", "TRIES", "NEXT ATTEMPT", "LAST REPLY"],
+            [
+                [
+                    f"  {row['recipient']}",
+                    row["status"],
+                    row["attempts"],
+                    _time(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",
+                    row["last_reply"] or "-",
+                ]
+                for row in rows
+            ],
+        )
+    click.echo("\nhistory" if history else "\nno attempt yet")
+    if history:
+        print_table(
+            ["  ENDED", "RECIPIENT", "TRY", "EVENT", "HOST", "REPLY"],
+            [
+                [
+                    f"  {_time(entry['ended_at'])}",
+                    entry["recipient"],
+                    entry["attempt"],
+                    entry["event"],
+                    entry["host"] or "-",
+                    f"{entry['code'] or ''} {entry['reply']}".strip(),
+                ]
+                for entry in history
+            ],
+        )
+
+
+def _headers(message: dict[str, Any]) -> list[tuple[str, str]]:
+    """Header fields as they will be sent on, unfolded; the added trace first."""
+    head = message["trace"].encode() + bytes(message["head"] or b"")
+    header = head.partition(b"\r\n\r\n")[0]
+    parsed = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(header)
+    return [(name, " ".join(str(value).split())) for name, value in parsed.items()]
+
+
+def _time(moment: Any) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S%z}"

@@ -1,0 +1,68 @@
+"""What every command shares: the config option, exit codes, errors on stderr."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from queued.errors import ConfigError, PosternError
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+
+
+def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option -c / --config."""
+    return click.option(
+        "-c",
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        default=default,
+        show_default=True,
+        help="Configuration file.",
+    )
+
+
+def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
+    """Turn our errors into lines on stderr: exit 2 for a wrong configuration, 1 for the rest."""
+
+    @functools.wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except ConfigError as error:
+            for problem in error.problems:
+                click.echo(problem, err=True)
+            sys.exit(EXIT_USAGE)
+        except PosternError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(EXIT_FAILURE)
+
+    return wrapper
+
+
+def print_json(value: Any) -> None:
+    """Write a value for machines."""
+    click.echo(json.dumps(value, default=str, ensure_ascii=False, indent=2))
+
+
+def print_table(header: list[str], rows: list[list[Any]]) -> None:
+    """Write aligned columns; numbers to the right."""
+    cells = [["" if value is None else str(value) for value in row] for row in rows]
+    widths = [max(len(row[i]) for row in [header, *cells]) for i in range(len(header))]
+    numeric = [
+        bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
+        for i in range(len(header))
+    ]
+    for line in [header, *cells]:
+        parts = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(parts).rstrip())

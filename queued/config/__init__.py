@@ -1,0 +1,1 @@
+"""Configuration files: one module a file, checked before anything starts."""

@@ -1,0 +1,118 @@
+"""queued.yaml: which rows, where to, how patiently. Twin of etc/queued.yaml."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from queued.address import normalise_domain
+from queued.config.environment import Environment, Log
+from queued.config.types import Duration, HostPort, Period, Section, Size, parse_host_port
+from queued.errors import AddressError
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Worker(Section):
+    """How much one process takes at a time."""
+
+    name: str = Field(default="deliver", description="name of the worker in leases and logs")
+    in_flight: int = Field(default=200, ge=1, le=10_000, description="rows leased at a time")
+    batch: int = Field(default=100, ge=1, le=10_000, description="rows a claim, at most")
+    lease: Period = Field(
+        default=60.0, ge=3, description="a dead worker's rows are taken over after this time"
+    )
+    poll: Period = Field(default=1.0, description="look for due rows at least this often")
+    drain: Duration = Field(
+        default=30.0, description="at SIGTERM, deliveries under way have this long to end"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Worker:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError("name: only letters, digits, '_', '.' and '-', at most 64")
+        return self
+
+
+class Timeouts(Section):
+    """How long to wait for the next hop (RFC 5321, section 4.5.3.2)."""
+
+    connect: Period = Field(default=30.0, description="for a connection, each address")
+    greeting: Period = Field(default=300.0, description="for 220")
+    command: Period = Field(default=300.0, description="for the replies to EHLO, MAIL, RCPT")
+    data: Period = Field(default=120.0, description="for 354")
+    block: Period = Field(default=180.0, description="for the next part of the content to go out")
+    final: Period = Field(default=600.0, description="for the reply to the final dot")
+
+
+class Dns(Section):
+    """Whom to ask for MX and addresses."""
+
+    servers: list[Annotated[HostPort, BeforeValidator(lambda v: parse_host_port(v, 53))]] = Field(
+        default=[], description="address or address:port of name servers; none: the system's"
+    )
+    timeout: Period = Field(default=10.0, description="for one question, all servers together")
+
+
+class Delivery(Section):
+    """How to speak with next hops."""
+
+    connections: int = Field(default=20, ge=1, le=1000, description="at most, to one next hop")
+    transactions: int = Field(default=1000, ge=1, description="at most, on one connection")
+    idle: Duration = Field(default=5.0, description="keep an unused connection this long")
+    recipients: int = Field(default=100, ge=1, le=10_000, description="at most, in one transaction")
+    inline: Size = Field(
+        default=1 << 17, description="content up to this size is fetched for a whole batch at once"
+    )
+    ipv6: bool = Field(default=True, description="use AAAA addresses of next hops")
+    timeouts: Timeouts = Field(default=Timeouts())
+    dns: Dns = Field(default=Dns())
+
+
+class Retry(Section):
+    """When to try again, and when to stop trying."""
+
+    intervals: list[Period] = Field(
+        default=[60.0, 300.0, 900.0, 3600.0, 10800.0],
+        min_length=1,
+        description="wait after the 1st, 2nd, … failed attempt; the last one repeats",
+    )
+    jitter: float = Field(
+        default=0.2, ge=0, lt=1, description="shorten each wait by up to this share, at random"
+    )
+    expire: Period = Field(
+        default=432000.0, description="hold what is still undelivered at this age"
+    )
+
+
+def _parse_target(value: Any) -> HostPort | Literal["mx"]:
+    return "mx" if value == "mx" else parse_host_port(value)
+
+
+def _parse_pattern(pattern: str) -> str:
+    bare = pattern.removeprefix("*.") if pattern != "*" else "example.com"
+    try:
+        normal = normalise_domain(bare)
+    except AddressError as error:
+        raise ValueError(f"expected a domain, *.domain or *: {error}") from None
+    return pattern if pattern == "*" else pattern[: len(pattern) - len(bare)] + normal
+
+
+Target = Annotated[HostPort | Literal["mx"], BeforeValidator(_parse_target)]
+Pattern = Annotated[str, AfterValidator(_parse_pattern)]
+
+
+class QueuedConfig(Section):
+    """The whole of queued.yaml."""
+
+    environment: Environment = Field(default_factory=Environment)
+    worker: Worker = Field(default=Worker())
+    delivery: Delivery = Field(default=Delivery())
+    routes: dict[Pattern, Target] = Field(
+        default={"*": "mx"},
+        description="recipient domain, *.domain or * → host:port (port 25 if absent) or mx",
+    )
+    retry: Retry = Field(default=Retry())
+    log: Log = Field(default=Log())

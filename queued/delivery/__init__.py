@@ -1,0 +1,1 @@
+"""Envelope in, outcome out. Knows SMTP and DNS, and nothing of the database."""

@@ -1,0 +1,50 @@
+"""What one SMTP transaction is made of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from queued.model import Item
+
+
+@dataclass(slots=True)
+class Envelope:
+    """One message for recipients that share a next hop.
+
+    `content` is the message as received, or a function that streams it in pieces; `trace` goes
+    before it. `guard` is asked right before the final dot: False means that the lease is not
+    ours any more, and the connection is dropped without the dot.
+    """
+
+    items: list[Item]
+    sender: str
+    trace: bytes
+    size: int
+    utf8: bool
+    content: bytes | Callable[[], AsyncIterator[bytes]]
+    guard: Callable[[list[Item]], bool] = field(repr=False)
+
+
+CRLF = b"\r\n"
+
+
+class DotStuffer:
+    """Adds the transparency dots of RFC 5321, section 4.5.2, piece by piece.
+
+    Only a dot after CRLF is doubled: a bare CR or LF ends no line.
+    """
+
+    def __init__(self) -> None:
+        self._tail = CRLF
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return the piece as it goes over the wire."""
+        joined = self._tail + piece
+        stuffed = joined.replace(b"\r\n.", b"\r\n..")[len(self._tail) :]
+        self._tail = joined[-2:]
+        return stuffed
+
+    def end(self) -> bytes:
+        """Return the end of data, with the CRLF that the content may lack."""
+        return b".\r\n" if self._tail == CRLF else b"\r\n.\r\n"

@@ -1,0 +1,108 @@
+"""Find the hosts of a destination and their addresses (RFC 5321, section 5; RFC 7505)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import socket
+from collections.abc import Iterable
+
+import dns.asyncresolver
+import dns.exception
+import dns.rdatatype
+import dns.resolver
+from dns.rdtypes.ANY.MX import MX
+
+from queued.config.queued import Dns
+from queued.config.types import HostPort
+from queued.delivery.route import Destination
+from queued.errors import DeliveryError
+
+_PORT = 25
+_MAX_HOSTS = 10
+_NO_ANSWER = (dns.resolver.NoAnswer, dns.resolver.NXDOMAIN)
+
+
+class Resolver:
+    """Looks hosts and addresses up; answers are cached for their TTL."""
+
+    def __init__(self, config: Dns, ipv6: bool) -> None:
+        self._families = ("A", "AAAA") if ipv6 else ("A",)
+        if config.servers:
+            self._resolver = dns.asyncresolver.Resolver(configure=False)
+            self._resolver.nameservers = [
+                dns.nameserver.Do53Nameserver(server.host, server.port) for server in config.servers
+            ]
+        else:
+            try:
+                self._resolver = dns.asyncresolver.Resolver()
+            except dns.resolver.NoResolverConfiguration:
+                self._resolver = dns.asyncresolver.Resolver(configure=False)
+        self._resolver.lifetime = config.timeout
+        self._resolver.cache = dns.resolver.LRUCache(10_000)
+        self._configured = bool(config.servers)
+
+    async def hosts(self, destination: Destination) -> list[HostPort]:
+        """Hosts to try, in order. Raises DeliveryError."""
+        if destination.hop:
+            return [destination.hop]
+        if destination.domain.startswith("["):
+            return [HostPort(destination.domain[1:-1].removeprefix("IPv6:"), _PORT)]
+        return [HostPort(name, _PORT) for name in await self._mail_exchangers(destination.domain)]
+
+    async def _mail_exchangers(self, domain: str) -> list[str]:
+        try:
+            answer = await self._resolver.resolve(f"{domain}.", "MX")
+        except dns.resolver.NXDOMAIN:
+            raise DeliveryError(
+                f"5.1.2 domain {domain} does not exist", permanent=True, command="MX"
+            ) from None
+        except dns.resolver.NoAnswer:
+            return [domain]  # implicit MX
+        except (dns.exception.DNSException, OSError) as error:
+            raise DeliveryError(f"4.4.3 MX of {domain}: {error}", command="MX") from None
+        records = [record for record in answer if isinstance(record, MX)]
+        return in_order((r.preference, r.exchange.to_text(omit_final_dot=True)) for r in records)
+
+    async def addresses(self, host: str) -> list[str]:
+        """IP addresses of one host, at least one. Raises DeliveryError."""
+        try:
+            return [str(ipaddress.ip_address(host))]
+        except ValueError:
+            pass
+        try:
+            found = await (self._ask(host) if self._configured else self._system(host))
+        except (dns.exception.DNSException, OSError) as error:
+            raise DeliveryError(f"4.4.3 address of {host}: {error}", command="DNS") from None
+        if not found:
+            raise DeliveryError(f"4.4.4 {host} has no address", command="DNS")
+        return found
+
+    async def _ask(self, host: str) -> list[str]:
+        found: list[str] = []
+        for family in self._families:
+            try:
+                answer = await self._resolver.resolve(f"{host}.", family)
+            except _NO_ANSWER:
+                continue
+            found += [record.to_text() for record in answer]
+        return found
+
+    async def _system(self, host: str) -> list[str]:
+        """By the system's resolver, which knows /etc/hosts as well."""
+        family = socket.AF_UNSPEC if "AAAA" in self._families else socket.AF_INET
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(host, None, family=family, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+def in_order(records: Iterable[tuple[int, str]]) -> list[str]:
+    """MX names by preference, equal ones in random order (RFC 5321, section 5.1).
+
+    Raises a permanent DeliveryError for a null MX (RFC 7505).
+    """
+    shuffled = sorted(records, key=lambda record: (record[0], random.random()))  # noqa: S311
+    if [name for _, name in shuffled] in ([""], ["."]):
+        raise DeliveryError("5.1.10 domain accepts no mail (null MX)", permanent=True, command="MX")
+    return [name for _, name in shuffled if name not in ("", ".")][:_MAX_HOSTS]

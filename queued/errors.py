@@ -1,0 +1,69 @@
+"""The errors of Postern.
+
+::
+
+    PosternError
+    ├── ConfigError        a configuration file is wrong; stops the start
+    ├── AddressError       a mailbox does not follow RFC 5321
+    ├── StoreUnavailable   PostgreSQL can't be reached; passes by itself
+    ├── MigrationError     the schema and the migrations do not fit together
+    └── DeliveryError      one SMTP transaction went wrong; becomes an Outcome
+"""
+
+from __future__ import annotations
+
+
+class PosternError(Exception):
+    """Root of everything that Postern raises on purpose."""
+
+
+class ConfigError(PosternError):
+    """One or more mistakes in a configuration file, one `file:line: key: reason` each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class AddressError(PosternError):
+    """A path or mailbox is not of the form of RFC 5321, section 4.1.2."""
+
+
+class StoreUnavailable(PosternError):
+    """PostgreSQL can't be reached or went away in the middle."""
+
+
+class MigrationError(PosternError):
+    """An applied migration was changed, or the database is newer than this code."""
+
+
+class DeliveryError(PosternError):
+    """A failed SMTP dialogue, or one that never started.
+
+    `code` is the three-digit reply code (RFC 5321, section 4.2), or 0 where no reply was had;
+    `enhanced` the status code of RFC 3463; `command` what was under way; `line` the reply's
+    text. `unknown` marks a connection that ended after the final dot and before its reply.
+    """
+
+    def __init__(
+        self,
+        line: str,
+        *,
+        permanent: bool = False,
+        code: int = 0,
+        enhanced: str = "",
+        command: str = "",
+        unknown: bool = False,
+    ) -> None:
+        super().__init__(line)
+        self.line = line
+        self.permanent = permanent
+        self.code = code
+        self.enhanced = enhanced
+        self.command = command
+        self.unknown = unknown
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same mail may simply be tried on another connection at once."""
+        return not self.permanent and not self.unknown and self.command != "lease"

@@ -1,0 +1,73 @@
+"""LISTEN that survives a lost connection, and a NOTIFY that can't be sent too often."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from queued.db import Link, connect
+from queued.errors import StoreUnavailable
+
+CHANNEL = "postern_queue"
+_RECONNECT = 0.5  # seconds
+_INTERVAL = 0.02  # seconds between two NOTIFYs of one process
+
+
+async def listen(uri: str, wake: Callable[[], None]) -> None:
+    """Call `wake` for every notification and after every (re)connect; runs until cancelled.
+
+    A notification is a hint and may be lost: polling is the truth.
+    """
+    while True:
+        try:
+            connection = await connect(uri, "listen")
+            try:
+                await connection.execute(f"LISTEN {CHANNEL}".encode())
+                wake()
+                async for _ in connection.notifies():
+                    wake()
+            finally:
+                await connection.close()
+        except psycopg.Error:
+            await asyncio.sleep(_RECONNECT)
+
+
+class Notifier:
+    """Tells the workers that mail has come, after its commit and outside of its transaction."""
+
+    def __init__(self, uri: str) -> None:
+        self._link = Link(uri, "notify")
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+        self._last = 0.0
+
+    def notify(self) -> None:
+        """Send a NOTIFY soon: at once after a quiet time, else once for many calls."""
+        if self._task:
+            self._again = True
+        else:
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._again = False
+                await asyncio.sleep(max(0.0, self._last + _INTERVAL - time.monotonic()))
+                self._last = time.monotonic()
+                try:
+                    await self._link.run(f"NOTIFY {CHANNEL}")
+                except StoreUnavailable:
+                    return  # the workers poll
+                if not self._again:
+                    return
+        finally:
+            self._task = None
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._task:
+            await asyncio.wait([self._task])
+        await self._link.close()

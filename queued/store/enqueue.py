@@ -1,0 +1,77 @@
+"""The one door through which mail gets into the queue."""
+
+from __future__ import annotations
+
+import json
+
+from psycopg import errors as pg_errors
+
+from queued.db import Link
+from queued.errors import StoreUnavailable
+from queued.model import NewMessage
+from queued.store.queries import queries
+
+BLOCK = 100
+"""Ids that one value of the sequence message_ids stands for."""
+
+_SQL = queries("enqueue")
+
+
+class Enqueue:
+    """Writes groups of accepted messages, each group in one commit."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def block(self) -> range:
+        """Reserve the next ids. Raises StoreUnavailable."""
+        ((first,),) = await self._link.run(_SQL["block"])
+        return range(first, first + BLOCK)
+
+    async def commit(self, group: list[NewMessage]) -> None:
+        """Store the group; on return it is durable.
+
+        If the connection breaks before the answer, the outcome is looked up on a new one: ids are
+        ours from before, so a group that did commit is never written twice. Raises
+        StoreUnavailable only where PostgreSQL stays away.
+        """
+        try:
+            await self._insert(group)
+        except StoreUnavailable:
+            known = await self._link.run(_SQL["known"], {"ids": [group[0].id]})
+            if not known:
+                await self._insert(group)
+
+    async def _insert(self, group: list[NewMessage]) -> None:
+        rows = [(m, address, domain) for m in group for address, domain in m.recipients]
+        try:
+            await self._link.run(
+                _SQL["enqueue"],
+                {
+                    "ids": [m.id for m in group],
+                    "sizes": [m.size for m in group],
+                    "utf8": [m.utf8 for m in group],
+                    "chunks": [m.chunks for m in group],
+                    "traces": [m.trace for m in group],
+                    "bodies": [m.body for m in group],
+                    "message_ids": [m.id for m, _, _ in rows],
+                    "senders": [m.sender for m, _, _ in rows],
+                    "recipients": [address for _, address, _ in rows],
+                    "domains": [domain for _, _, domain in rows],
+                    "priorities": [m.priority for m, _, _ in rows],
+                    "metadata": [
+                        json.dumps(m.metadata) if m.metadata else "{}" for m, _, _ in rows
+                    ],
+                },
+            )
+        except pg_errors.UniqueViolation:
+            # the group's first try was still committing when its connection broke
+            return
+
+    async def chunk(self, message_id: int, position: int, data: bytes) -> None:
+        """Store one piece of a large message ahead of its row. Raises StoreUnavailable."""
+        await self._link.run(_SQL["chunk"], {"id": message_id, "position": position, "data": data})
+
+    async def drop_chunks(self, message_id: int) -> None:
+        """Remove the pieces of a message that was not accepted. Raises StoreUnavailable."""
+        await self._link.run(_SQL["drop_chunks"], {"id": message_id})

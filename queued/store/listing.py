@@ -1,0 +1,67 @@
+"""What operators ask: lists, counts, one message with its history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from queued.errors import StoreUnavailable
+from queued.store.queries import queries
+
+COLUMNS = (
+    "status",
+    "domain",
+    "sender",
+    "recipient",
+    "priority",
+    "attempts",
+    "last_reply",
+    "lease_owner",
+    "message_id",
+)
+"""Columns of queue that rows can be counted by."""
+
+HEAD = 1 << 16
+"""Octets of a message's start that are searched for its header."""
+
+_SQL = queries("listing")
+_FILTERS = ("id", "status", "domain", "sender", "recipient")
+
+
+class Listing:
+    """Reads the queue over a connection of its own. Raises StoreUnavailable when it opens."""
+
+    def __init__(self, uri: str) -> None:
+        try:
+            self._db: psycopg.Connection[dict[str, Any]] = psycopg.connect(
+                uri, autocommit=True, row_factory=dict_row, application_name="postern queuectl"
+            )
+        except psycopg.OperationalError as error:
+            raise StoreUnavailable(str(error).strip()) from error
+
+    def close(self) -> None:
+        """End the connection."""
+        self._db.close()
+
+    def rows(self, limit: int, **filters: Any) -> list[dict[str, Any]]:
+        """Rows that match all filters that are given (id, status, domain, sender, recipient)."""
+        params = {name: filters.get(name) for name in _FILTERS}
+        return self._db.execute(_SQL["list"].encode(), {**params, "limit": limit}).fetchall()
+
+    def count(self, column: str) -> list[dict[str, Any]]:
+        """Number of rows and the oldest time for each value of one of COLUMNS."""
+        if column not in COLUMNS:
+            raise ValueError(column)
+        query = _SQL["count"].replace("{column}", column)
+        return self._db.execute(query.encode()).fetchall()
+
+    def message(self, message_id: int) -> dict[str, Any] | None:
+        """The message and the start of its content, None if it is not (any more) stored."""
+        params = {"id": message_id, "head": HEAD}
+        return self._db.execute(_SQL["message"].encode(), params).fetchone()
+
+    def history(self, message_id: int) -> list[dict[str, Any]]:
+        """All attempts for a message, also for one that is gone."""
+        return self._db.execute(_SQL["history"].encode(), {"id": message_id}).fetchall()

@@ -1,0 +1,54 @@
+"""The one door through which every status change of a worker leaves."""
+
+from __future__ import annotations
+
+from queued.db import Link
+from queued.model import Outcome
+from queued.states import TRANSITIONS, Status
+from queued.store.queries import queries
+
+_SQL = queries("settle")
+
+
+class Settlements:
+    """Writes the outcomes of one worker's attempts, many in one commit."""
+
+    def __init__(self, link: Link, worker: str) -> None:
+        self._link = link
+        self._worker = worker
+
+    async def settle(self, outcomes: list[Outcome]) -> set[int]:
+        """Log the attempts and move their rows; return the ids of the rows that changed.
+
+        A row that is missing from the answer had been taken over or moved by an operator.
+        Raises StoreUnavailable; writing the same outcomes again then is right.
+        """
+        rows = await self._link.run(
+            _SQL["settle"],
+            {
+                "ids": [o.item.id for o in outcomes],
+                "tokens": [o.item.token for o in outcomes],
+                "events": [o.event.value for o in outcomes],
+                "statuses": [_status_after(o) for o in outcomes],
+                "delays": [o.delay for o in outcomes],
+                "message_ids": [o.item.message_id for o in outcomes],
+                "senders": [o.item.sender for o in outcomes],
+                "recipients": [o.item.recipient for o in outcomes],
+                "domains": [o.item.domain for o in outcomes],
+                "attempts": [o.item.attempts for o in outcomes],
+                "codes": [o.reply.code for o in outcomes],
+                "enhanced": [o.reply.enhanced for o in outcomes],
+                "replies": [o.reply.text for o in outcomes],
+                "hosts": [o.host for o in outcomes],
+                "commands": [o.command for o in outcomes],
+                "started": [o.started for o in outcomes],
+                "ended": [o.ended for o in outcomes],
+                "worker": self._worker,
+            },
+        )
+        return {row[0] for row in rows}
+
+
+def _status_after(outcome: Outcome) -> str | None:
+    status = TRANSITIONS[Status.SENDING, outcome.event]
+    return status.value if status else None

@@ -1,0 +1,1 @@
+"""Duties beside delivery, one a file."""

@@ -1,0 +1,1 @@
+"""A worker: wake, claim, dispatch to lanes, settle."""

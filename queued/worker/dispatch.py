@@ -1,0 +1,141 @@
+"""From claimed rows to envelopes on lanes, and back to outcomes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+
+from queued.config.queued import QueuedConfig
+from queued.delivery.envelope import Envelope
+from queued.delivery.lane import Lane, Means
+from queued.delivery.mx import Resolver
+from queued.delivery.reply import NOT_BEGUN, Result
+from queued.delivery.route import Destination, Routes
+from queued.errors import DeliveryError, StoreUnavailable
+from queued.model import Item, Message, Outcome
+from queued.store.claim import Contents
+from queued.worker.verdict import judge
+
+
+class Dispatch:
+    """Keeps a lane for each destination that has mail or connections."""
+
+    def __init__(
+        self,
+        config: QueuedConfig,
+        contents: Contents,
+        guard: Callable[[list[Item]], bool],
+        settle: Callable[[Outcome], None],
+    ) -> None:
+        self._contents = contents
+        self._guard = guard
+        self._settle = settle
+        self._lanes: dict[Destination, Lane] = {}
+        self._started: dict[int, datetime] = {}
+        self.configure(config)
+
+    def configure(self, config: QueuedConfig) -> None:
+        """Use new routes, limits and intervals from now on."""
+        self._routes = Routes(config.routes)
+        self._retry = config.retry
+        self._group = config.delivery.recipients
+        resolver = Resolver(config.delivery.dns, config.delivery.ipv6)
+        self._means = Means(config.environment.hostname, config.delivery, resolver)
+        for lane in self._lanes.values():
+            lane.means = self._means
+
+    def busy(self, free: int) -> list[str]:
+        """Domains of lanes that hold as many rows as are still free, or more.
+
+        However many destinations hang, each next one can take at most half of what is left.
+        """
+        return [
+            domain for lane in self._lanes.values() if lane.load >= free for domain in lane.domains
+        ]
+
+    def dispatch(self, items: list[Item], messages: dict[int, Message]) -> None:
+        """Give the rows of one claim to their lanes: one envelope a message and next hop."""
+        now = datetime.now(UTC)
+        groups: dict[tuple[int, Destination], list[Item]] = {}
+        for item in items:
+            destination = self._routes.find(item.domain)
+            groups.setdefault((item.message_id, destination), []).append(item)
+        for (message_id, destination), group in groups.items():
+            message = messages.get(message_id)
+            if message is None:  # an operator removed the rows between claim and fetch
+                self.hand_back(group)
+                continue
+            self._started.update((item.id, now) for item in group)
+            lane = self._lane(destination)
+            for start in range(0, len(group), self._group):
+                lane.put(self._envelope(group[start : start + self._group], message))
+
+    def hand_back(self, items: list[Item]) -> None:
+        """Give up leases of rows whose attempt never began."""
+        for item in items:
+            self._conclude(item, NOT_BEGUN)
+
+    def _envelope(self, group: list[Item], message: Message) -> Envelope:
+        return Envelope(
+            items=group,
+            sender=group[0].sender,
+            trace=message.trace.encode(),
+            size=message.size,
+            utf8=message.utf8,
+            content=message.body
+            if message.body is not None
+            else lambda: self._pieces(message.id, message.chunks),
+            guard=self._guard,
+        )
+
+    async def _pieces(self, message_id: int, chunks: int) -> AsyncIterator[bytes]:
+        try:
+            for position in range(chunks or 1):
+                if chunks:
+                    piece = await self._contents.chunk(message_id, position)
+                else:
+                    piece = await self._contents.body(message_id)
+                if piece is None:
+                    raise DeliveryError("content is gone", command="lease")
+                yield piece
+        except StoreUnavailable as error:
+            raise DeliveryError(f"content can't be read: {error}", command="lease") from None
+
+    def _lane(self, destination: Destination) -> Lane:
+        lane = self._lanes.get(destination)
+        if lane is None:
+            lane = Lane(destination, self._means, self._report, self._lane_closed)
+            self._lanes[destination] = lane
+        return lane
+
+    def _lane_closed(self, lane: Lane) -> None:
+        if self._lanes.get(lane.destination) is lane:
+            del self._lanes[lane.destination]
+
+    def _report(self, envelope: Envelope, results: list[Result]) -> None:
+        for item, result in zip(envelope.items, results, strict=True):
+            self._conclude(item, result)
+
+    def _conclude(self, item: Item, result: Result) -> None:
+        now = datetime.now(UTC)
+        started = self._started.pop(item.id, now)
+        chance = random.random()  # noqa: S311 - jitter
+        self._settle(judge(item, result, self._retry, started=started, now=now, chance=chance))
+
+    async def drain(self) -> None:
+        """Begin nothing new, hand back what waits, and wait for what is under way."""
+        lanes = list(self._lanes.values())
+        for lane in lanes:
+            for envelope in lane.drain():
+                self.hand_back(envelope.items)
+        for lane in lanes:
+            await lane.wait()
+
+    async def abort(self) -> None:
+        """Drop all connections."""
+        lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.abort()
+        for lane in lanes:
+            await lane.wait()

@@ -1,0 +1,35 @@
+"""From the result of an attempt to what becomes of the row (pure)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from queued.config.queued import Retry
+from queued.delivery.reply import Result
+from queued.model import Item, Outcome, Reply
+from queued.states import Event
+from queued.worker.retry import delay
+
+
+def judge(
+    item: Item, result: Result, retry: Retry, *, started: datetime, now: datetime, chance: float
+) -> Outcome:
+    """Return the outcome to settle: a message past `retry.expire` is held instead of deferred."""
+    event = result.event
+    text = " ".join(result.reply.text.split("\n"))
+    wait = 0.0
+    if event in (Event.DEFER, Event.UNKNOWN):
+        wait = delay(retry, item.attempts, chance)
+        if event is Event.DEFER and (now - item.ts).total_seconds() + wait > retry.expire:
+            event = Event.FAIL
+            text = f"{text} (given up: undelivered for too long)"
+    return Outcome(
+        item=item,
+        event=event,
+        reply=Reply(result.reply.code, text),
+        host=result.host,
+        command=result.command,
+        started=started,
+        ended=now,
+        delay=wait,
+    )

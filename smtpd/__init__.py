@@ -1,0 +1,1 @@
+"""The SMTP front end: takes mail and writes it into the queue."""

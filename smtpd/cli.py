@@ -1,0 +1,72 @@
+"""The command `smtpd`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import uvloop
+
+from queued import logs
+from queued.command import config_option, reporting
+from queued.config.loader import load
+from queued.database import resolve
+from smtpd.config import SmtpdConfig
+from smtpd.master import Master
+from smtpd.process import serve as serve_sockets
+from smtpd.sink import serve as serve_sink
+
+_DEFAULT = "etc/smtpd.yaml"
+
+
+@click.group()
+def main() -> None:
+    """Take mail by SMTP into the queue."""
+
+
+@main.command()
+@config_option(_DEFAULT)
+@reporting
+def check(config: Path) -> None:
+    """Check a configuration file; exit 2 and say what is wrong, or exit 0."""
+    load(config, SmtpdConfig)
+    click.echo(f"{config}: ok")
+
+
+@main.command()
+@config_option(_DEFAULT)
+@reporting
+def run(config: Path) -> None:
+    """Take mail until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
+    settings = load(config, SmtpdConfig)
+    logs.configure(settings.log, daemon="smtpd")
+    uri = resolve(settings.environment)
+    uvloop.run(Master(config, settings, uri).run())
+
+
+@main.command(hidden=True)
+@config_option(_DEFAULT)
+@click.option("--descriptors", required=True, help="Listening sockets, in the order of `listen`.")
+@reporting
+def serve(config: Path, descriptors: str) -> None:
+    """Serve inherited sockets; the master starts this."""
+    settings = load(config, SmtpdConfig)
+    logs.configure(settings.log, daemon="smtpd")
+    uri = resolve(settings.environment)
+    uvloop.run(serve_sockets(settings, uri, [int(part) for part in descriptors.split(",")]))
+
+
+@main.command()
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", default=2526, show_default=True, help="TCP port.")
+@click.option(
+    "--maildir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("var/sink"),
+    show_default=True,
+    help="Where to keep what comes.",
+)
+@reporting
+def sink(address: str, port: int, maildir: Path) -> None:
+    """Catch all mail in a Maildir: a next hop for development, never for service."""
+    uvloop.run(serve_sink(address, port, maildir))

@@ -1,0 +1,99 @@
+"""Take the content of a message off the wire (RFC 5321, sections 4.1.1.4 and 4.5.2; pure)."""
+
+from __future__ import annotations
+
+import re
+
+_END = b"\r\n.\r\n"
+# The character before tells a bare LF from the end of a CRLF; windows always begin with one more.
+_BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
+# A dot alone after a bare CR or LF. It is not after a CRLF, so it gets no transparency dot when it
+# is sent on, and a lenient server may take it for the end of data and read commands after it.
+_SMUGGLED = re.compile(rb"(?:\r(?!\n)|(?<=[^\r])\n)\.(?=[\r\n])")
+_RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
+_OVERLAP = 4
+
+
+class Collector:
+    """Finds the end of data in what is fed, and removes the transparency dots.
+
+    `feed` keeps what it can't decide yet, at most five octets, so that memory stays with whoever
+    takes the pieces. Only CRLF ends a line and only CRLF.CRLF ends the data.
+    """
+
+    def __init__(self) -> None:
+        self._held = b"\r\n"  # the line end of the DATA command: ".CRLF" right away is the end
+        self._first = True
+        self.done = False
+        self.rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the next piece of content; afterwards `done` and `rest` tell of the end.
+
+        `rest` is what follows the end of data: pipelined commands.
+        """
+        data = self._held + data
+        end = data.find(_END)
+        if end >= 0:
+            self.done = True
+            self.rest = data[end + len(_END) :]
+            piece, self._held = data[: end + 2], b""
+        else:
+            keep = _undecided(data)
+            piece, self._held = data[: len(data) - keep], data[len(data) - keep :]
+        piece = piece.replace(b"\r\n.", b"\r\n")
+        if self._first and piece:
+            self._first = False
+            piece = piece[2:]
+        return piece
+
+
+def _undecided(data: bytes) -> int:
+    """Length of the longest tail that could still become CRLF-dot-something."""
+    for length in range(_OVERLAP, 0, -1):
+        if _END.startswith(data[-length:]):
+            return length
+    return 0
+
+
+class Inspector:
+    """Looks at the content as it passes: bare newlines, smuggled ends, hops."""
+
+    def __init__(self, bare_newlines: str) -> None:
+        self._strict = bare_newlines == "reject"
+        self._tail = b"\r\n"
+        self._header: bytes | None = b""
+        self.hops = 0
+        self.problem = ""
+
+    def see(self, piece: bytes) -> None:
+        """Take the next piece of content."""
+        window = self._tail + piece
+        if not self.problem and window.count(b"\r\n") * 2 != window.count(b"\r") + window.count(
+            b"\n"
+        ):
+            self._newlines(window)
+        self._tail = window[-3:]
+        if self._header is not None:
+            self._header += piece
+            self._hops()
+
+    def _newlines(self, window: bytes) -> None:
+        # a Collector's piece never ends in CR, so that every CR here shows what follows it
+        if self._strict and _BARE.search(window):
+            self.problem = "Bare CR or LF is not allowed"
+        elif _SMUGGLED.search(window):
+            self.problem = "A lone dot after a bare CR or LF is not allowed"
+
+    def _hops(self) -> None:
+        header = self._header or b""
+        end = header.find(b"\r\n\r\n")
+        if end >= 0 or len(header) > 1 << 18:
+            self.hops = len(_RECEIVED.findall(header[: end if end >= 0 else None]))
+            self._header = None
+
+    def end(self) -> None:
+        """The content is complete."""
+        if self._header is not None:
+            self.hops = len(_RECEIVED.findall(self._header))
+            self._header = None

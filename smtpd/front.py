@@ -1,0 +1,71 @@
+"""What all sessions of one smtpd process share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Protocol
+
+from queued.listen import Notifier
+from smtpd.config import SmtpdConfig
+from smtpd.ingest import Committer
+from smtpd.policy import Policy
+
+
+class Guest(Protocol):
+    """A session, as far as the process needs to know it."""
+
+    def end(self) -> None:
+        """Close when no transaction is cut off by it."""
+
+
+class Front:
+    """Configuration, policy, the way into the queue, and who is connected."""
+
+    def __init__(self, config: SmtpdConfig, uri: str) -> None:
+        self.config = config
+        self.policy = Policy(config.relay)
+        self._notifier = Notifier(uri)
+        self.committer = Committer(uri, config.ingest, self._notifier.notify)
+        self.stopping = False
+        self._guests: set[Guest] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def enter(self, guest: Guest) -> bool:
+        """Count a connection; False where there are too many."""
+        if self.stopping or len(self._guests) >= self.config.limits.connections:
+            return False
+        self._guests.add(guest)
+        self._empty.clear()
+        return True
+
+    def leave(self, guest: Guest) -> None:
+        """A connection has ended."""
+        self._guests.discard(guest)
+        if not self._guests:
+            self._empty.set()
+
+    def later(self, work: Coroutine[None, None, None]) -> None:
+        """Do something that no session waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self, grace: float) -> bool:
+        """End idle sessions, wait for the others; False where some had to be cut off."""
+        self.stopping = True
+        for guest in list(self._guests):
+            guest.end()
+        try:
+            async with asyncio.timeout(grace):
+                await self._empty.wait()
+            clean = True
+        except TimeoutError:
+            clean = False
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+        await self._notifier.close()
+        await self.committer.stop()
+        return clean

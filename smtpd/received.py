@@ -1,0 +1,26 @@
+"""The trace header (RFC 5321, section 4.4)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
+
+
+def received(
+    *, helo: str, client: str, hostname: str, protocol: str, message_id: int, now: datetime
+) -> str:
+    """Return one folded Received field with its CRLF; `client` is an IP address.
+
+    What the client called itself is cut down to the characters of a host name.
+    """
+    literal = f"[IPv6:{client}]" if ":" in client else f"[{client}]"
+    name = _UNSAFE.sub("?", helo)[:255] or "unknown"
+    stamp = format_datetime(now.astimezone(UTC))
+    return (
+        f"Received: from {name} ({literal})\r\n"
+        f"\tby {hostname} (Postern) with {protocol} id {message_id};\r\n"
+        f"\t{stamp}\r\n"
+    )

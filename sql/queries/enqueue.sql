@@ -1,0 +1,33 @@
+-- name: block
+-- The first of the next 100 message ids.
+SELECT nextval('message_ids')::bigint
+
+-- name: enqueue
+-- A group of messages and all their rows in one statement, which is one commit. Nothing at all
+-- happens if one id is known already: the caller is repeating a group that did commit.
+WITH new_messages AS (
+    INSERT INTO messages (id, size, utf8, chunks, trace, body)
+    SELECT * FROM unnest(
+        %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
+        %(traces)b::text[], %(bodies)b::bytea[])
+)
+INSERT INTO queue (message_id, sender, recipient, domain, priority, metadata)
+SELECT message_id, sender, recipient, domain, priority, metadata::jsonb
+FROM unnest(
+    %(message_ids)b::bigint[], %(senders)b::text[], %(recipients)b::text[], %(domains)b::text[],
+    %(priorities)b::smallint[], %(metadata)b::text[])
+    AS row (message_id, sender, recipient, domain, priority, metadata)
+
+-- name: known
+-- Which of these messages are stored.
+SELECT id FROM messages WHERE id = ANY (%(ids)b::bigint[])
+
+-- name: chunk
+-- One piece of a large message, ahead of its row.
+INSERT INTO message_chunks (message_id, position, data)
+VALUES (%(id)s, %(position)s, %(data)b)
+
+-- name: drop_chunks
+-- Pieces of a message that was not accepted in the end.
+DELETE FROM message_chunks WHERE message_id = %(id)s
+    AND NOT EXISTS (SELECT FROM messages WHERE id = %(id)s)

@@ -1,0 +1,30 @@
+-- name: list
+-- Rows of the queue as an operator reads them, oldest first.
+SELECT q.message_id, q.id, q.status, q.priority, q.ts, q.next_attempt, q.attempts, m.size,
+    q.sender, q.recipient, q.domain, q.last_reply, q.lease_owner, q.metadata
+FROM queue AS q JOIN messages AS m ON m.id = q.message_id
+WHERE (%(id)s::bigint IS NULL OR q.message_id = %(id)s)
+    AND (%(status)s::text IS NULL OR q.status = %(status)s)
+    AND (%(domain)s::text IS NULL OR q.domain = %(domain)s)
+    AND (%(sender)s::text IS NULL OR q.sender = %(sender)s)
+    AND (%(recipient)s::text IS NULL OR q.recipient = %(recipient)s)
+ORDER BY q.ts, q.id
+LIMIT %(limit)s
+
+-- name: message
+-- One message: how it came, and the start of its content, which holds the header.
+SELECT m.id, m.received_at, m.size, m.utf8, m.chunks, m.trace,
+    CASE WHEN m.chunks = 0 THEN substr(m.body, 1, %(head)s)
+        ELSE (SELECT substr(c.data, 1, %(head)s) FROM message_chunks AS c
+              WHERE c.message_id = m.id AND c.position = 0) END AS head
+FROM messages AS m WHERE m.id = %(id)s
+
+-- name: history
+-- Every attempt for a message, in order; it outlives the message.
+SELECT started_at, ended_at, event, attempt, code, enhanced, reply, command, host, worker, sender,
+    recipient, queue_id, lease_token
+FROM attempts WHERE message_id = %(id)s ORDER BY ended_at, queue_id
+
+-- name: count
+-- Rows by the value of one column.
+SELECT {column}, count(*), min(ts) FROM queue GROUP BY 1 ORDER BY 2 DESC, 1

@@ -1,0 +1,36 @@
+-- name: settle
+-- The outcomes of many attempts in one commit. A delivery is a fact: its row goes whatever has
+-- become of it meanwhile. Any other outcome counts only under the lease it was made in.
+WITH outcome AS MATERIALIZED (
+    SELECT * FROM unnest(
+        %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
+        %(delays)b::float8[], %(message_ids)b::bigint[], %(senders)b::text[],
+        %(recipients)b::text[], %(domains)b::text[], %(attempts)b::integer[],
+        %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(hosts)b::text[],
+        %(commands)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[])
+        AS o (id, token, event, status, delay, message_id, sender, recipient, domain, attempt,
+            code, enhanced, reply, host, command, started_at, ended_at)
+), logged AS (
+    INSERT INTO attempts (ended_at, started_at, queue_id, message_id, lease_token, attempt, code,
+        event, sender, recipient, domain, worker, host, command, enhanced, reply)
+    SELECT ended_at, started_at, id, message_id, token, attempt, code,
+        event, sender, recipient, domain, %(worker)s, host, command, enhanced, reply
+    FROM outcome WHERE event <> 'handed back'
+), delivered AS (
+    DELETE FROM queue
+    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered'))
+    RETURNING id
+), moved AS (
+    UPDATE queue
+    SET status = outcome.status, last_reply = coalesce(nullif(concat_ws(' ',
+            nullif(outcome.code, 0), outcome.reply), ''), queue.last_reply),
+        next_attempt = CASE WHEN outcome.event IN ('deferred', 'unknown')
+            THEN now() + make_interval(secs => outcome.delay) ELSE queue.next_attempt END,
+        attempts = queue.attempts - CASE WHEN outcome.event = 'handed back' THEN 1 ELSE 0 END,
+        lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+    FROM outcome
+    WHERE queue.id = outcome.id AND outcome.event <> 'delivered'
+        AND queue.status = 'SENDING' AND queue.lease_token = outcome.token
+    RETURNING queue.id
+)
+SELECT id FROM delivered UNION ALL SELECT id FROM moved

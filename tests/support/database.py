@@ -1,0 +1,68 @@
+"""Databases for tests: a real server, an empty migrated database each."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from queued.embedded import Server, start
+from queued.store.migrate import migrate
+
+SERVER_URI = os.environ.get("POSTERN_TEST_URI", "")
+
+
+def server_uri(directory: Path) -> str:
+    """URI of the server under test: the one given, or an embedded one in `directory`."""
+    return SERVER_URI or start(directory)
+
+
+def with_database(uri: str, name: str) -> str:
+    """The same server, another database."""
+    return make_conninfo(**{**conninfo_to_dict(uri), "dbname": name})  # type: ignore[arg-type]
+
+
+@contextmanager
+def fresh_database(server: str, template: str | None = None) -> Iterator[str]:
+    """A database of its own, dropped afterwards; `template` names one to copy."""
+    name = f"postern_test_{uuid.uuid4().hex[:12]}"
+    base = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
+    with psycopg.connect(server, autocommit=True) as db:
+        db.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + base)
+    try:
+        yield with_database(server, name)
+    finally:
+        with psycopg.connect(server, autocommit=True) as db:
+            db.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextmanager
+def template_database(server: str) -> Iterator[str]:
+    """Name of a migrated database to copy."""
+    with fresh_database(server) as uri:
+        migrate(uri)
+        yield str(conninfo_to_dict(uri)["dbname"])
+
+
+class PrivateServer:
+    """An embedded PostgreSQL of one test, to be crashed and started again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._server = Server(directory)
+        self._server.start()
+        self.uri = self._server.uri("postern")
+        migrate(self.uri)
+
+    def crash(self) -> None:
+        """End it without a shutdown checkpoint."""
+        self._server.stop("immediate")
+
+    def start(self) -> None:
+        """Start it again; returns when it takes connections."""
+        self._server.start()

@@ -170,6 +170,7 @@ CREATE TABLE public.messages (
     CONSTRAINT messages_size_check CHECK ((size >= 0))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='20000', toast.autovacuum_vacuum_scale_factor='0', toast.autovacuum_vacuum_threshold='4000', toast.autovacuum_vacuum_cost_delay='0');
+ALTER TABLE ONLY public.messages ALTER COLUMN body SET STORAGE EXTERNAL;
 
 COMMENT ON TABLE public.messages IS 'Accepted messages, each body once however many recipients it has.';
 

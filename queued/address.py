@@ -44,7 +44,8 @@ def _literal(domain: str) -> str:
         address = ipaddress.ip_address(text)
     except ValueError:
         raise AddressError(f"malformed address literal {domain!r}") from None
-    if (address.version == 6) != (text is not inner):
+    # a zone (fe80::1%eth0) is of no use to others, and could hold any character
+    if (address.version == 6) != (text is not inner) or "%" in text:
         raise AddressError(f"malformed address literal {domain!r}")
     return f"[IPv6:{address}]" if address.version == 6 else f"[{address}]"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psycopg
 
 from queued.errors import ConfigError, PosternError
 
@@ -40,8 +41,14 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             for problem in error.problems:
                 click.echo(problem, err=True)
             sys.exit(EXIT_USAGE)
-        except PosternError as error:
+        except psycopg.errors.UndefinedTable:
+            click.echo("error: the database has no queue yet: run `queuectl migrate`", err=True)
+            sys.exit(EXIT_FAILURE)
+        except (PosternError, psycopg.Error) as error:
             click.echo(f"error: {error}", err=True)
+            sys.exit(EXIT_FAILURE)
+        except OSError as error:  # stdout, for one
+            click.echo(f"error: {error.strerror or error}", err=True)
             sys.exit(EXIT_FAILURE)
 
     return wrapper

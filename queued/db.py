@@ -15,6 +15,8 @@ from queued.errors import StoreUnavailable
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 _CONNECT_TIMEOUT = 3  # seconds
+# The statements, and the trigger that removes bodies, count on seeing what others have committed.
+_SETTINGS = {"default_transaction_isolation": "read committed"}
 _RETRY_SAME = (pg_errors.SerializationFailure, pg_errors.DeadlockDetected)
 
 
@@ -90,8 +92,8 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     connection: Connection = await psycopg.AsyncConnection.connect(
         uri, autocommit=True, application_name=f"postern {name}", prepare_threshold=0, **options
     )
-    if settings:
-        pairs = ", ".join("set_config(%s, %s, false)" for _ in settings)
-        flat = [part for pair in settings.items() for part in pair]
-        await connection.execute(f"SELECT {pairs}".encode(), flat)
+    settings = {**_SETTINGS, **(settings or {})}
+    pairs = ", ".join("set_config(%s, %s, false)" for _ in settings)
+    flat = [part for pair in settings.items() for part in pair]
+    await connection.execute(f"SELECT {pairs}".encode(), flat)
     return connection

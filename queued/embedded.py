@@ -12,6 +12,8 @@ import getpass
 import hashlib
 import os
 import pwd
+import shlex
+import shutil
 import subprocess
 import tempfile
 import warnings
@@ -114,7 +116,7 @@ class Server:
             try:
                 self._run(
                     "pg_ctl", "-D", str(self.data), "-w", "-t", str(_START_TIMEOUT), "-s",
-                    "-l", str(self.log), "-o", f"-k {self.sockets}", "start",
+                    "-l", str(self.log), "-o", shlex.join(["-k", str(self.sockets)]), "start",
                 )  # fmt: skip
             except subprocess.CalledProcessError:
                 tail = self.log.read_text(errors="replace").splitlines()[-8:]
@@ -132,6 +134,8 @@ class Server:
         """Stop the server: `fast` ends sessions, `immediate` crashes it (tests do)."""
         with suppress(subprocess.CalledProcessError):
             self._run("pg_ctl", "-D", str(self.data), "-w", "-s", "-m", mode, "stop")
+            if self.sockets != self.data:
+                shutil.rmtree(self.sockets, ignore_errors=True)
 
     def running(self) -> bool:
         """Whether a postmaster works on the data directory."""

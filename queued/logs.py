@@ -38,7 +38,8 @@ def configure(log: Log, **bound: Any) -> None:
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**bound)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
-    logging.getLogger("mail.log").setLevel(logging.ERROR)
+    for library in ("mail.log", "psycopg"):  # we tell ourselves what their warnings are about
+        logging.getLogger(library).setLevel(logging.ERROR)
 
 
 def get(name: str) -> structlog.typing.FilteringBoundLogger:

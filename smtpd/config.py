@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from queued.address import normalise_domain
 from queued.config.environment import Environment, Log
-from queued.config.types import Period, Section, Size
+from queued.config.types import Period, Section, Size, Whole
 from queued.errors import AddressError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -49,8 +49,8 @@ class Listener(Section):
     address: Annotated[str, AfterValidator(_parse_address)] = Field(
         default="127.0.0.1", description="IP address; 0.0.0.0 or :: for all"
     )
-    port: int = Field(default=2525, ge=1, le=65535, description="TCP port")
-    backlog: int = Field(default=1024, ge=1, description="connections that may wait for accept")
+    port: Whole = Field(default=2525, ge=1, le=65535, description="TCP port")
+    backlog: Whole = Field(default=1024, ge=1, description="connections that may wait for accept")
 
 
 class Relay(Section):
@@ -69,9 +69,9 @@ class Limits(Section):
     """Bounds on what a client may ask for."""
 
     message_size: Size = Field(default=50 << 20, description="octets of a message")
-    recipients: int = Field(default=1000, ge=100, description="in one transaction")
-    connections: int = Field(default=1000, ge=1, description="at a time, to each process")
-    hops: int = Field(default=100, ge=1, description="Received lines; more is a loop")
+    recipients: Whole = Field(default=1000, ge=100, description="in one transaction")
+    connections: Whole = Field(default=1000, ge=1, description="at a time, to each process")
+    hops: Whole = Field(default=100, ge=1, description="Received lines; more is a loop")
     timeout: Period = Field(default=300.0, description="for the client's next command or data")
 
 
@@ -88,9 +88,9 @@ class Content(Section):
 class Ingest(Section):
     """How accepted messages are gathered into commits."""
 
-    group: int = Field(default=100, ge=1, le=10_000, description="messages a commit, at most")
+    group: Whole = Field(default=100, ge=1, le=10_000, description="messages a commit, at most")
     octets: Size = Field(default=16 << 20, description="content a commit, at most")
-    connections: int = Field(default=2, ge=1, le=16, description="to PostgreSQL, each process")
+    connections: Whole = Field(default=2, ge=1, le=16, description="to PostgreSQL, each process")
     wait: Period = Field(default=30.0, description="for a commit; later the client gets 451")
 
 
@@ -101,7 +101,7 @@ class SmtpdConfig(Section):
     listen: list[Listener] = Field(
         default=[Listener()], min_length=1, description="where to take mail"
     )
-    processes: int = Field(
+    processes: Whole = Field(
         default_factory=default_processes,
         ge=1,
         le=64,

@@ -50,7 +50,7 @@ class Collector:
 
 def _undecided(data: bytes) -> int:
     """Length of the longest tail that could still become CRLF-dot-something."""
-    for length in range(_OVERLAP, 0, -1):
+    for length in range(min(_OVERLAP, len(data)), 0, -1):
         if _END.startswith(data[-length:]):
             return length
     return 0
@@ -79,7 +79,7 @@ class Inspector:
             self._hops()
 
     def _newlines(self, window: bytes) -> None:
-        # a Collector's piece never ends in CR, so that every CR here shows what follows it
+        # a Collector holds back a CR that ends its data: one that ends a piece has no LF after it
         if self._strict and _BARE.search(window):
             self.problem = "Bare CR or LF is not allowed"
         elif _SMUGGLED.search(window):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
@@ -29,7 +30,15 @@ class Transaction:
 
     sender: str | None = None
     utf8: bool = False
-    recipients: dict[str, str] = field(default_factory=dict)  # mailbox → domain
+    recipients: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def add(self, mailbox: str, domain: str, limit: int) -> bool:
+        """Note a recipient, each once; False where there would be more than `limit`."""
+        key = (mailbox.rpartition("@")[0], domain)
+        if key not in self.recipients and len(self.recipients) >= limit:
+            return False
+        self.recipients.setdefault(key, mailbox)
+        return True
 
 
 class Dialogue(SMTP):
@@ -59,6 +68,7 @@ class Dialogue(SMTP):
             timeout=limits.timeout,
             loop=loop,
         )
+        self.command_size_limits = defaultdict(lambda: Dialogue.command_size_limit)  # after EHLO
         self._front = front
         self._refused = False
         self._receiving = False
@@ -138,6 +148,10 @@ class Dialogue(SMTP):
             "\r\n".join(f"250{' ' if i == last else '-'}{k}" for i, k in enumerate(keywords))
         )
 
+    async def smtp_VRFY(self, arg: str | None) -> None:
+        """Tell nothing (section 3.5.3)."""
+        await self.push(replies.VRFY if arg else replies.SYNTAX_VRFY)
+
     async def smtp_MAIL(self, arg: str | None) -> None:
         """Open a transaction (RFC 5321, section 4.1.1.2)."""
         await self.push(self._mail(arg))
@@ -167,7 +181,7 @@ class Dialogue(SMTP):
                 if int(value) > self._front.config.limits.message_size:
                     return replies.TOO_LARGE.format(self._front.config.limits.message_size)
             else:
-                return replies.UNKNOWN_PARAMETER.format(keyword[:40])
+                return replies.UNKNOWN_PARAMETER.format(_plain(keyword[:40]))
         try:
             sender = parse_mailbox(path, utf8=utf8)[0] if path else ""
         except AddressError as error:
@@ -199,9 +213,8 @@ class Dialogue(SMTP):
             return replies.BAD_ADDRESS.format(_plain(error))
         if not self._front.policy.accepts(self._client, domain):
             return replies.RELAY_DENIED
-        if len(self.envelope.recipients) >= self._front.config.limits.recipients:
+        if not self.envelope.add(mailbox, domain, self._front.config.limits.recipients):
             return replies.TOO_MANY_RECIPIENTS
-        self.envelope.recipients[mailbox] = domain
         return replies.RCPT_OK
 
     async def smtp_DATA(self, arg: str | None) -> None:
@@ -242,7 +255,7 @@ class Dialogue(SMTP):
             self._reset_timeout(self._front.config.ingest.wait + self._timeout_duration)
             return await intake.finish(
                 transaction.sender or "",
-                list(transaction.recipients.items()),
+                [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()],
                 transaction.utf8,
                 lambda message_id: self._trace(message_id, transaction.utf8),
             )

@@ -13,7 +13,7 @@ from typing import Any
 from aiosmtpd.smtp import SMTP, Session
 
 from queued.address import split_path
-from queued.errors import AddressError
+from queued.errors import AddressError, PosternError
 from queued.service import Signals
 from smtpd.content import Collector
 
@@ -110,10 +110,13 @@ class Catcher(SMTP):
 
 
 async def serve(address: str, port: int, folder: Path) -> None:
-    """Catch mail until SIGTERM or SIGINT."""
+    """Catch mail until SIGTERM or SIGINT. Raises PosternError where it can't listen."""
     signals = Signals()
     loop = asyncio.get_running_loop()
     maildir = Maildir(folder)
-    server = await loop.create_server(lambda: Catcher(maildir, loop), address, port)
+    try:
+        server = await loop.create_server(lambda: Catcher(maildir, loop), address, port)
+    except OSError as error:
+        raise PosternError(f"can't listen on {address} port {port}: {error.strerror}") from None
     await signals.stop.wait()
     server.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +14,21 @@ import pytest
 from tests.support.database import PrivateServer, fresh_database, server_uri, template_database
 
 
+def _folder() -> Path:
+    """A folder for a server's data, removed at exit.
+
+    Not below pytest's: another run as root takes the search permission away from the whole of
+    that, and with it from a server that runs as another user.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="postern-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> str:
+def server() -> str:
     """URI of the server under test (POSTERN_TEST_URI, or an embedded PostgreSQL 18)."""
-    return server_uri(tmp_path_factory.mktemp("server"))
+    return server_uri(_folder())
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +53,10 @@ def db(database: str) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
-def private_server(tmp_path: Path) -> Iterator[PrivateServer]:
+def private_server() -> Iterator[PrivateServer]:
     """A PostgreSQL that the test may crash."""
-    server = PrivateServer(tmp_path / "private")
+    folder = _folder()
+    server = PrivateServer(folder)
     yield server
     server.crash()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -67,7 +67,11 @@ def migrate(config: Path, as_json: bool) -> None:
 @main.command("list")
 @config_option(_DEFAULT)
 @click.option("--id", type=int, help="Queue id of a message.")
-@click.option("--status", type=click.Choice([s.value for s in Status], case_sensitive=False))
+@click.option(
+    "--status",
+    type=click.Choice([s.value for s in Status], case_sensitive=False),
+    help="Status of the row.",
+)
 @click.option("--domain", help="Domain of the recipient.")
 @click.option("--sender", help="Reverse-path; '' for the null one.")
 @click.option("--recipient", help="Address of the recipient.")
@@ -110,7 +114,9 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
 
 @main.command()
 @config_option(_DEFAULT)
-@click.option("--by", type=click.Choice(COLUMNS), default="status", show_default=True)
+@click.option(
+    "--by", type=click.Choice(COLUMNS), default="status", show_default=True, help="The column."
+)
 @json_option
 @reporting
 def count(config: Path, by: str, as_json: bool) -> None:

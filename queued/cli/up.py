@@ -94,7 +94,9 @@ async def _run(
             click.echo("\nsend a first mail from another terminal, then look into the sink:\n")
             click.echo(f"  {_hint(port)}\n")
             click.echo("Ctrl-C stops all of it; the data stay.")
-        await first(signals.stop, ended)
+        await first(signals.stop, signals.reload, ended)  # SIGHUP: the terminal is gone
+        if signals.reload.is_set():
+            signals.stop.set()
         return 0 if signals.stop.is_set() else EXIT_FAILURE
     finally:
         signals.stop.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,8 @@ from pydantic import Field, field_validator
 from queued.address import normalise_domain
 from queued.config.types import Section
 from queued.errors import AddressError
+
+_QUOTED = re.compile(r'".*"', re.DOTALL)
 
 
 def default_hostname() -> str:
@@ -41,8 +44,8 @@ class Database(Section):
             try:
                 psycopg.conninfo.conninfo_to_dict(uri)
             except psycopg.Error as error:
-                # libpq's message may repeat the string, and with it a password
-                reason = str(error).strip().replace(uri, "…").splitlines()[0]
+                # libpq's message may repeat parts of the string, and with them a password
+                reason = _QUOTED.sub('"…"', str(error).strip().replace(uri, "…"))
                 raise ValueError(f"is no libpq connection string: {reason}") from None
         return uri
 

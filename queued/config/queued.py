@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
 from queued.address import normalise_domain
 from queued.config.environment import Environment, Log
-from queued.config.types import Duration, HostPort, Period, Section, Size, parse_host_port
+from queued.config.types import (
+    Duration,
+    HostPort,
+    Period,
+    Section,
+    Size,
+    Whole,
+    parse_host_port,
+    parse_server,
+)
 from queued.errors import AddressError
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -19,8 +28,8 @@ class Worker(Section):
     """How much one process takes at a time."""
 
     name: str = Field(default="deliver", description="name of the worker in leases and logs")
-    in_flight: int = Field(default=200, ge=1, le=10_000, description="rows leased at a time")
-    batch: int = Field(default=100, ge=1, le=10_000, description="rows a claim, at most")
+    in_flight: Whole = Field(default=200, ge=1, le=10_000, description="rows leased at a time")
+    batch: Whole = Field(default=100, ge=1, le=10_000, description="rows a claim, at most")
     lease: Period = Field(
         default=60.0, ge=3, description="a dead worker's rows are taken over after this time"
     )
@@ -50,7 +59,7 @@ class Timeouts(Section):
 class Dns(Section):
     """Whom to ask for MX and addresses."""
 
-    servers: list[Annotated[HostPort, BeforeValidator(lambda v: parse_host_port(v, 53))]] = Field(
+    servers: list[Annotated[HostPort, BeforeValidator(parse_server)]] = Field(
         default=[], description="address or address:port of name servers; none: the system's"
     )
     timeout: Period = Field(default=10.0, description="for one question, all servers together")
@@ -59,10 +68,12 @@ class Dns(Section):
 class Delivery(Section):
     """How to speak with next hops."""
 
-    connections: int = Field(default=20, ge=1, le=1000, description="at most, to one next hop")
-    transactions: int = Field(default=1000, ge=1, description="at most, on one connection")
+    connections: Whole = Field(default=20, ge=1, le=1000, description="at most, to one next hop")
+    transactions: Whole = Field(default=1000, ge=1, description="at most, on one connection")
     idle: Duration = Field(default=5.0, description="keep an unused connection this long")
-    recipients: int = Field(default=100, ge=1, le=10_000, description="at most, in one transaction")
+    recipients: Whole = Field(
+        default=100, ge=1, le=10_000, description="at most, in one transaction"
+    )
     inline: Size = Field(
         default=1 << 17, description="content up to this size is fetched for a whole batch at once"
     )
@@ -79,7 +90,7 @@ class Retry(Section):
         min_length=1,
         description="wait after the 1st, 2nd, … failed attempt; the last one repeats",
     )
-    jitter: float = Field(
+    jitter: Annotated[float, Strict()] = Field(
         default=0.2, ge=0, lt=1, description="shorten each wait by up to this share, at random"
     )
     expire: Period = Field(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
@@ -25,7 +26,7 @@ def parse_duration(value: Any) -> float:
     if isinstance(value, bool):
         raise ValueError("expected a duration such as 30s, 5m, 4h or 5d")
     if isinstance(value, int | float):
-        seconds = float(value)
+        seconds = float(value) if abs(value) < 1e18 else float("inf")
     else:
         text = str(value).strip()
         parts = _DURATION.findall(text)
@@ -69,13 +70,29 @@ def parse_host_port(value: Any, default_port: int = 25) -> HostPort:
     """Read `host`, `host:port` or `[IPv6]:port`; raises ValueError otherwise."""
     if isinstance(value, HostPort):
         return value
-    match = _HOST_PORT.fullmatch(str(value).strip())
-    if not match:
+    match = _HOST_PORT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not match or (match[1] and not _is_ip(match[1])):
         raise ValueError(f"{value!r} is no host:port (an IPv6 address stands in brackets)")
     port = int(match[3]) if match[3] else default_port
     if not 1 <= port <= 65535:
         raise ValueError(f"port {port} is not between 1 and 65535")
     return HostPort(match[1] or match[2], port)
+
+
+def parse_server(value: Any) -> HostPort:
+    """Read the `address` or `address:port` of a name server; raises ValueError otherwise."""
+    server = parse_host_port(value, 53)
+    if not _is_ip(server.host):
+        raise ValueError(f"{server.host!r} is no IP address; names can't be looked up yet")
+    return server
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _positive(seconds: float) -> float:
@@ -87,3 +104,5 @@ def _positive(seconds: float) -> float:
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Period = Annotated[float, BeforeValidator(lambda value: _positive(parse_duration(value)))]
 Size = Annotated[int, BeforeValidator(parse_size)]
+Whole = Annotated[int, Strict()]
+"""A number that is written as one: neither "12" nor `on`."""

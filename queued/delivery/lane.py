@@ -150,7 +150,7 @@ class Lane:
             self._end(session)
 
     def _reusable(self, session: Session) -> bool:
-        return not session.closed and session.transactions < self.means.delivery.transactions
+        return session.usable and session.transactions < self.means.delivery.transactions
 
     def _end(self, session: Session | None) -> None:
         if session:

@@ -81,12 +81,17 @@ class Resolver:
 
     async def _ask(self, host: str) -> list[str]:
         found: list[str] = []
+        problem: dns.exception.DNSException | OSError | None = None
         for family in self._families:
             try:
                 answer = await self._resolver.resolve(f"{host}.", family)
+                found += [record.to_text() for record in answer]
             except _NO_ANSWER:
                 continue
-            found += [record.to_text() for record in answer]
+            except (dns.exception.DNSException, OSError) as error:
+                problem = error  # addresses of the other family will do
+        if problem and not found:
+            raise problem
         return found
 
     async def _system(self, host: str) -> list[str]:

@@ -34,19 +34,17 @@ class Result:
     def event(self) -> Event:
         """Sort the reply (RFC 5321, section 4.2.1).
 
-        Anything that is neither 2xx nor 5xx counts as a failure for now: a server that breaks
-        the protocol gets another chance, and the message is kept.
+        Only 2xx to the end of data is a delivery. Anything else that is no 5xx counts as a failure
+        for now: a server that breaks the protocol gets another chance, and the message is kept.
         """
         if not self.begun:
             return Event.HAND_BACK
         if self.unknown:
             return Event.UNKNOWN
         first = self.reply.code // 100
-        if first == 2:
+        if first == 2 and self.command == "end of data":
             return Event.DELIVERED
-        if self.permanent or (
-            first == 5 and self.command in ("MAIL", "RCPT", "DATA", "end of data")
-        ):
+        if self.permanent or (first == 5 and self.command in _ABOUT_THE_MAIL):
             return Event.FAIL
         return Event.DEFER
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import cast
 
 from queued.config.queued import Timeouts
@@ -36,6 +37,11 @@ class Session(asyncio.Protocol):
         self.transactions = 0
         self.past_dot = False
 
+    @property
+    def usable(self) -> bool:
+        """Whether another transaction may begin: no, if the server has spoken unasked (421)."""
+        return not self.closed and not self._replies and not self._lines
+
     # -- asyncio.Protocol --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -45,7 +51,7 @@ class Session(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Collect lines into replies (RFC 5321, section 4.2.1)."""
         self._buffer += data
-        while (end := self._buffer.find(b"\n")) >= 0:
+        while not self.closed and (end := self._buffer.find(b"\n")) >= 0:
             line = bytes(self._buffer[:end]).rstrip(b"\r")
             del self._buffer[: end + 1]
             self._line(line.decode("utf-8", "replace").replace("\0", "\ufffd"))
@@ -131,32 +137,26 @@ class Session(asyncio.Protocol):
         self.transactions += 1
         mail = self._mail(envelope)
         commands = [mail, *(f"RCPT TO:<{item.recipient}>" for item in envelope.items)]
-        if "PIPELINING" in self._extensions:
-            self._write("".join(f"{c}\r\n" for c in [*commands, "DATA"]).encode())
-            replies = [await self._reply(c[:4], self._timeouts.command) for c in commands]
-            data: Reply | None = await self._reply("DATA", self._timeouts.data)
-        else:
-            replies, data = await self._lock_step(commands)
+        exchange = self._piped if "PIPELINING" in self._extensions else self._lock_step
+        replies, data = await exchange(commands)
         answers: list[Answer] = [(reply, "RCPT") for reply in replies[1:]]
         if replies[0].code // 100 != _OK:
             answers = [(replies[0], "MAIL")] * len(envelope.items)
         accepted = [i for i, (reply, _) in enumerate(answers) if reply.code // 100 == _OK]
-        if data and data.code == 354:
-            if not accepted:
-                # pipelined: the server opened DATA for nobody (RFC 2920, section 3.1)
-                self._write(b".\r\n")
-                await self._reply("end of data", self._timeouts.final)
-                return answers
+        opened = data is not None and data.code == 354
+        if opened and not accepted:
+            await self._nothing()
+        elif opened:
             final = await self._content(envelope)
             for i in accepted:
                 answers[i] = (final, "end of data")
         elif data:
             for i in accepted:
                 answers[i] = (data, "DATA")
-        if data is None or (accepted and data.code != 354):
-            await self._reset()
         if any(reply.code == 421 for reply, _ in answers):
             self.quit()
+        elif not opened:
+            await self._reset(data)
         return answers
 
     def _mail(self, envelope: Envelope) -> str:
@@ -182,16 +182,33 @@ class Session(asyncio.Protocol):
             command += " SMTPUTF8"
         return command
 
+    async def _piped(self, commands: list[str]) -> tuple[list[Reply], Reply | None]:
+        self._write("".join(f"{command}\r\n" for command in [*commands, "DATA"]).encode())
+        replies: list[Reply] = []
+        for command in commands:
+            replies.append(await self._reply(command[:4], self._timeouts.command))
+            if replies[-1].code == 421:
+                return _hung_up(replies, commands)
+        return replies, await self._reply("DATA", self._timeouts.data)
+
     async def _lock_step(self, commands: list[str]) -> tuple[list[Reply], Reply | None]:
-        replies = [await self._command(commands[0])]
-        if replies[0].code // 100 != _OK:
-            return replies, None
-        for command in commands[1:]:
-            replies.append(await self._command(command))  # noqa: PERF401 - one after the other
+        replies: list[Reply] = []
+        for command in commands:
+            replies.append(await self._command(command))
+            if replies[-1].code == 421:
+                return _hung_up(replies, commands)
+            if replies[0].code // 100 != _OK:
+                return replies, None
         if not any(reply.code // 100 == _OK for reply in replies[1:]):
             return replies, None
         self._write(b"DATA\r\n")
         return replies, await self._reply("DATA", self._timeouts.data)
+
+    async def _nothing(self) -> None:
+        """End a DATA that the server opened for nobody, being pipelined (RFC 2920, section 3.1)."""
+        self._write(b".\r\n")
+        with suppress(DeliveryError):  # the answers stand in any case
+            await self._reply("end of data", self._timeouts.final)
 
     async def _content(self, envelope: Envelope) -> Reply:
         stuffer = DotStuffer()
@@ -224,9 +241,14 @@ class Session(asyncio.Protocol):
             self.abort()  # without the dot nothing has happened
             raise
 
-    async def _reset(self) -> None:
-        if not self.closed and (await self._command("RSET")).code // 100 != _OK:
-            self.quit()
+    async def _reset(self, data: Reply | None) -> None:
+        """Leave a transaction that did not come to its content; its answers stand in any case."""
+        if data and data.code // 100 not in (4, 5):
+            self.abort()  # neither 354 nor a refusal: who knows what the server expects now
+        elif not self.closed:
+            with suppress(DeliveryError):  # then it is closed
+                if (await self._command("RSET")).code // 100 != _OK:
+                    self.quit()
 
     def quit(self) -> None:
         """Say goodbye and close; the answer to QUIT is not waited for."""
@@ -266,6 +288,11 @@ class Session(asyncio.Protocol):
         if self._replies:
             return self._replies.popleft()
         raise DeliveryError(self._reason, command=command)
+
+
+def _hung_up(replies: list[Reply], commands: list[str]) -> tuple[list[Reply], Reply]:
+    """421 answers what was not yet answered, too: the server closes (RFC 5321, section 3.8)."""
+    return replies + replies[-1:] * (len(commands) - len(replies)), replies[-1]
 
 
 def _host_error(reply: Reply, command: str) -> DeliveryError:

@@ -25,6 +25,14 @@ SESSION = {
 """Run-time parameters for the connections that claim and settle."""
 
 
+# What is right in both is one expression: the first leaves it no parenthesis of ours to close (as
+# in `true) OR (true`), the second no keyword.
+_FRAMES = (
+    ("SELECT FROM queue WHERE CASE WHEN", "THEN true END"),
+    ("SELECT FROM queue WHERE (", ")"),
+)
+
+
 class Claims:
     """Claims of one worker: `owner` names it, `where` chooses its rows."""
 
@@ -85,14 +93,16 @@ async def check_where(uri: str, where: str) -> None:
     queue, psycopg.OperationalError if the server can't be reached.
     """
     connection = await connect(uri, "check")
-    head = "SELECT FROM queue WHERE (\n"
     try:
-        # Parse only: analysed as a whole, one statement at most, nothing executed
-        result = connection.pgconn.prepare(b"", f"{head}{where}\n)".encode())
-        if result.status != pq.ExecStatus.COMMAND_OK:
-            reason = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"refused"
-            position = result.error_field(pq.DiagnosticField.STATEMENT_POSITION)
-            at = f" at character {int(position) - len(head)}" if position else ""
-            raise ConfigError([f"environment.database.where: {reason.decode()}{at}"])
+        for head, tail in _FRAMES:
+            # Parse only: analysed as a whole, one statement at most, nothing executed
+            result = connection.pgconn.prepare(b"", f"{head}\n{where}\n{tail}".encode())
+            if result.status != pq.ExecStatus.COMMAND_OK:
+                reason = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"refused"
+                position = result.error_field(pq.DiagnosticField.STATEMENT_POSITION)
+                at = f" at character {int(position) - len(head) - 1}" if position else ""
+                raise ConfigError([f"environment.database.where: {reason.decode()}{at}"])
+        if connection.pgconn.describe_prepared(b"").nparams:
+            raise ConfigError(["environment.database.where: parameters ($1) mean nothing here"])
     finally:
         await connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from psycopg import errors as pg_errors
 
@@ -33,40 +34,36 @@ class Enqueue:
 
         If the connection breaks before the answer, the outcome is looked up on a new one: ids are
         ours from before, so a group that did commit is never written twice. Raises
-        StoreUnavailable only where PostgreSQL stays away.
+        StoreUnavailable only where PostgreSQL stays away, psycopg.Error for what it refuses.
         """
         try:
             await self._insert(group)
         except StoreUnavailable:
-            known = await self._link.run(_SQL["known"], {"ids": [group[0].id]})
-            if not known:
+            if await self._link.run(_SQL["known"], {"ids": [m.id for m in group]}):
+                return
+            # or the first try is still committing, and then its ids are refused here
+            with suppress(pg_errors.UniqueViolation):
                 await self._insert(group)
 
     async def _insert(self, group: list[NewMessage]) -> None:
         rows = [(m, address, domain) for m in group for address, domain in m.recipients]
-        try:
-            await self._link.run(
-                _SQL["enqueue"],
-                {
-                    "ids": [m.id for m in group],
-                    "sizes": [m.size for m in group],
-                    "utf8": [m.utf8 for m in group],
-                    "chunks": [m.chunks for m in group],
-                    "traces": [m.trace for m in group],
-                    "bodies": [m.body for m in group],
-                    "message_ids": [m.id for m, _, _ in rows],
-                    "senders": [m.sender for m, _, _ in rows],
-                    "recipients": [address for _, address, _ in rows],
-                    "domains": [domain for _, _, domain in rows],
-                    "priorities": [m.priority for m, _, _ in rows],
-                    "metadata": [
-                        json.dumps(m.metadata) if m.metadata else "{}" for m, _, _ in rows
-                    ],
-                },
-            )
-        except pg_errors.UniqueViolation:
-            # the group's first try was still committing when its connection broke
-            return
+        await self._link.run(
+            _SQL["enqueue"],
+            {
+                "ids": [m.id for m in group],
+                "sizes": [m.size for m in group],
+                "utf8": [m.utf8 for m in group],
+                "chunks": [m.chunks for m in group],
+                "traces": [m.trace for m in group],
+                "bodies": [m.body for m in group],
+                "message_ids": [m.id for m, _, _ in rows],
+                "senders": [m.sender for m, _, _ in rows],
+                "recipients": [address for _, address, _ in rows],
+                "domains": [domain for _, _, domain in rows],
+                "priorities": [m.priority for m, _, _ in rows],
+                "metadata": [json.dumps(m.metadata) if m.metadata else "{}" for m, _, _ in rows],
+            },
+        )
 
     async def chunk(self, message_id: int, position: int, data: bytes) -> None:
         """Store one piece of a large message ahead of its row. Raises StoreUnavailable."""

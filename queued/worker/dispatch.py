@@ -45,14 +45,13 @@ class Dispatch:
         for lane in self._lanes.values():
             lane.means = self._means
 
-    def busy(self, free: int) -> list[str]:
-        """Domains of lanes that hold as many rows as are still free, or more.
+    def busy(self, free: int) -> tuple[list[str], int]:
+        """Domains of lanes that hold as many rows as are still free, or more; and how many rows.
 
         However many destinations hang, each next one can take at most half of what is left.
         """
-        return [
-            domain for lane in self._lanes.values() if lane.load >= free for domain in lane.domains
-        ]
+        lanes = [lane for lane in self._lanes.values() if lane.load >= free]
+        return [domain for lane in lanes for domain in lane.domains], sum(x.load for x in lanes)
 
     def dispatch(self, items: list[Item], messages: dict[int, Message]) -> None:
         """Give the rows of one claim to their lanes: one envelope a message and next hop."""

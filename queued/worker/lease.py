@@ -23,22 +23,32 @@ class Leases:
         self._claims = claims
         self._items: dict[int, Item] = {}
         self._until: dict[int, float] = {}
+        self._again: dict[int, Item] = {}
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def add(self, items: list[Item], claimed: float) -> None:
-        """Note a claim that was asked for at `claimed`, by the monotonic clock."""
-        for item in items:
+    def add(self, items: list[Item], claimed: float) -> list[Item]:
+        """Note a claim that was asked for at `claimed`, by the monotonic clock.
+
+        Returns what may be begun. A row whose lease ran out in an outage comes back to us while
+        our own attempt still lasts, or its outcome still waits: it has to wait for `drop`.
+        """
+        fresh = [item for item in items if item.id not in self._items]
+        self._again.update((item.id, item) for item in items if item.id in self._items)
+        for item in fresh:
             self._items[item.id] = item
             self._until[item.id] = claimed + self._claims.lease
+        return fresh
 
-    def drop(self, item: Item) -> None:
-        """Forget a row that is settled."""
+    def drop(self, item: Item) -> Item | None:
+        """Forget a row that is settled; return its later claim, if it has come back to us."""
         current = self._items.get(item.id)
-        if current and current.token == item.token:
-            del self._items[item.id]
-            del self._until[item.id]
+        if not current or current.token != item.token:
+            return None
+        del self._items[item.id]
+        del self._until[item.id]
+        return self._again.pop(item.id, None)
 
     def valid(self, items: list[Item]) -> bool:
         """Whether all these rows are certainly still ours."""
@@ -51,7 +61,8 @@ class Leases:
             await asyncio.sleep(self._claims.lease / _BEATS)
             before = time.monotonic()
             soon = before + self._claims.lease * (_BEATS - 1) / _BEATS
-            ending = [item for item in self._items.values() if self._until[item.id] < soon]
+            ending = [item for item in self._items.values() if 0 < self._until[item.id] < soon]
+            ending += self._again.values()
             if not ending:
                 continue
             try:
@@ -60,8 +71,10 @@ class Leases:
                 log.warning("can't renew leases", rows=len(ending), reason=str(error))
                 continue
             for item in ending:
-                if item.id in ours:
-                    self.add([item], before)
-                elif item.id in self._until:
+                if self._items.get(item.id) is not item:
+                    continue  # settled meanwhile, or a later claim of ours, whose time nobody asks
+                if item.id in ours and item.id not in self._again:
+                    self._until[item.id] = before + self._claims.lease
+                else:
                     self._until[item.id] = 0.0
                     log.warning("lease lost", row=item.id, message=item.message_id)

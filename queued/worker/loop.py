@@ -45,7 +45,9 @@ class Loop:
 
     def settled(self, item: Item) -> None:
         """A row's place is free again."""
-        self._leases.drop(item)
+        again = self._leases.drop(item)
+        if again:
+            self._dispatch.hand_back([again])
         self._room.set()
 
     def stop(self) -> None:
@@ -59,10 +61,10 @@ class Loop:
         while not self._stopping:
             self._room.clear()
             free = self.config.in_flight - len(self._leases)
-            if free < max(1, self.config.in_flight // 4):
+            busy, held = self._dispatch.busy(free)
+            if free < max(1, (self.config.in_flight - held) // 4):
                 await self._room.wait()
                 continue
-            busy = self._dispatch.busy(free)
             rest = self._search_after - time.monotonic()
             if busy and rest > 0:
                 await _within(rest, self._room)
@@ -97,14 +99,14 @@ class Loop:
         items = await self._claims.claim(want, busy)
         if not items:
             return 0
-        self._leases.add(items, claimed)
+        fresh = self._leases.add(items, claimed)
         try:
-            ids = list({item.message_id for item in items})
+            ids = list({item.message_id for item in fresh})
             messages = await self._claims.messages(ids, self.inline)
         except BaseException:
-            self._dispatch.hand_back(items)
+            self._dispatch.hand_back(fresh)
             raise
-        self._dispatch.dispatch(items, messages)
+        self._dispatch.dispatch(fresh, messages)
         return len(items)
 
 

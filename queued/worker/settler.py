@@ -73,7 +73,7 @@ class Settler:
                     await self._write([outcome])
                 return
         for outcome in group:
-            if outcome.item.id not in changed:
+            if outcome.item.id not in changed and outcome.event is not Event.HAND_BACK:
                 log.warning(
                     "row had moved on",
                     row=outcome.item.id,

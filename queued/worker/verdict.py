@@ -20,9 +20,10 @@ def judge(
     wait = 0.0
     if event in (Event.DEFER, Event.UNKNOWN):
         wait = delay(retry, item.attempts, chance)
-        if event is Event.DEFER and (now - item.ts).total_seconds() + wait > retry.expire:
+        if (now - item.ts).total_seconds() + wait > retry.expire:
+            why = "outcome unknown" if event is Event.UNKNOWN else "undelivered"
+            text = f"{text} (given up: {why} for too long)"
             event = Event.FAIL
-            text = f"{text} (given up: undelivered for too long)"
     return Outcome(
         item=item,
         event=event,

@@ -3,8 +3,8 @@
 SELECT nextval('message_ids')::bigint
 
 -- name: enqueue
--- A group of messages and all their rows in one statement, which is one commit. Nothing at all
--- happens if one id is known already: the caller is repeating a group that did commit.
+-- A group of messages and all their rows in one statement, which is one commit. Refused
+-- as a whole if one id is known already: the caller is repeating a group that did commit.
 WITH new_messages AS (
     INSERT INTO messages (id, size, utf8, chunks, trace, body)
     SELECT * FROM unnest(
@@ -19,8 +19,9 @@ FROM unnest(
     AS row (message_id, sender, recipient, domain, priority, metadata)
 
 -- name: known
--- Which of these messages are stored.
+-- Which of these messages are stored, or were until a worker was done with them.
 SELECT id FROM messages WHERE id = ANY (%(ids)b::bigint[])
+UNION ALL SELECT message_id FROM attempts WHERE message_id = ANY (%(ids)b::bigint[])
 
 -- name: chunk
 -- One piece of a large message, ahead of its row.

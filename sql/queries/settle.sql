@@ -23,7 +23,7 @@ WITH outcome AS MATERIALIZED (
 ), moved AS (
     UPDATE queue
     SET status = outcome.status, last_reply = coalesce(nullif(concat_ws(' ',
-            nullif(outcome.code, 0), outcome.reply), ''), queue.last_reply),
+            nullif(outcome.code, 0), nullif(outcome.reply, '')), ''), queue.last_reply),
         next_attempt = CASE WHEN outcome.event IN ('deferred', 'unknown')
             THEN now() + make_interval(secs => outcome.delay) ELSE queue.next_attempt END,
         attempts = queue.attempts - CASE WHEN outcome.event = 'handed back' THEN 1 ELSE 0 END,

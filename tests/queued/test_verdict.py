@@ -1,0 +1,173 @@
+"""What an attempt's result means: retry, verdict, routes (all pure)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queued.config.queued import QueuedConfig, Retry
+from queued.config.types import HostPort
+from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Result
+from queued.delivery.route import Destination, Routes
+from queued.errors import DeliveryError
+from queued.model import Item, Reply
+from queued.states import TRANSITIONS, Event, Status
+from queued.worker.retry import delay
+from queued.worker.verdict import judge
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HOST = ("greeting", "EHLO", "HELO", "connect", "STARTTLS", "RSET", "")
+MAIL = ("MAIL", "RCPT", "DATA", "end of data")
+
+periods = st.floats(min_value=0.001, max_value=1e7)
+retries = st.builds(
+    Retry,
+    intervals=st.lists(periods, min_size=1, max_size=6),
+    jitter=st.floats(min_value=0, max_value=0.99),
+    expire=periods,
+)
+chances = st.floats(min_value=0, max_value=1, exclude_max=True)
+
+
+def item(age: float = 0.0, attempts: int = 1) -> Item:
+    born = NOW - timedelta(seconds=age)
+    return Item(1, 2, "s@a.example", "r@b.example", "b.example", attempts, born, 3)
+
+
+@given(retries, st.integers(0, 50), chances)
+def test_delay_is_within_jitter_below_its_interval(
+    retry: Retry, attempts: int, chance: float
+) -> None:
+    seconds = delay(retry, attempts, chance)
+    intervals = retry.intervals
+    interval = intervals[min(max(attempts - 1, 0), len(intervals) - 1)]
+    assert interval * (1 - retry.jitter) <= seconds <= interval
+    assert delay(retry, attempts, 0.0) == interval
+    assert delay(retry, 1000, 0.0) == intervals[-1]
+
+
+@given(
+    retries,
+    st.sampled_from([0, *range(200, 600), 999]),
+    st.sampled_from(HOST + MAIL),
+    st.booleans(),
+    st.booleans(),
+    chances,
+    st.floats(0, 1e7),
+    st.integers(1, 20),
+)
+def test_every_result_has_its_verdict(
+    retry: Retry,
+    code: int,
+    command: str,
+    permanent: bool,
+    unknown: bool,
+    chance: float,
+    age: float,
+    attempts: int,
+) -> None:
+    result = Result(Reply(code, "a\nb"), "h:25", command, permanent and not code, unknown)
+    outcome = judge(item(age, attempts), result, retry, started=NOW, now=NOW, chance=chance)
+    wait = delay(retry, attempts, chance)
+    seen_age = (NOW - outcome.item.ts).total_seconds()
+    if unknown and seen_age + wait > retry.expire:
+        # perhaps delivered: an operator decides, instead of a duplicate every few hours for ever
+        assert outcome.event is Event.FAIL
+        assert "outcome unknown" in outcome.reply.text
+    elif unknown:
+        assert (outcome.event, outcome.delay) == (Event.UNKNOWN, wait)
+    elif 200 <= code < 300 and command == "end of data":
+        assert (outcome.event, outcome.delay) == (Event.DELIVERED, 0)
+    elif (500 <= code < 600 and command in MAIL) or (permanent and not code):
+        assert (outcome.event, outcome.delay) == (Event.FAIL, 0)
+    elif seen_age + wait > retry.expire:
+        assert outcome.event is Event.FAIL
+        assert "given up" in outcome.reply.text
+    else:
+        assert (outcome.event, outcome.delay) == (Event.DEFER, wait)
+    assert outcome.reply.code == code
+    assert outcome.reply.text.startswith("a b")
+    assert (outcome.host, outcome.command, outcome.ended) == ("h:25", command, NOW)
+    assert (Status.SENDING, outcome.event) in TRANSITIONS
+
+
+def test_attempts_that_were_cut_off_and_those_that_never_began() -> None:
+    def verdict(result: Result) -> Event:
+        return judge(item(age=1), result, Retry(), started=NOW, now=NOW, chance=0).event
+
+    assert verdict(CUT_OFF) is Event.UNKNOWN
+    assert verdict(NOT_BEGUN) is Event.HAND_BACK
+    for error, event in [
+        (DeliveryError("5.1.2 no such domain", permanent=True, command="MX"), Event.FAIL),
+        (DeliveryError("connection reset", command="end of data", unknown=True), Event.UNKNOWN),
+    ]:
+        result = Result.of(error, "h:25")
+        assert verdict(result) is event
+        assert (result.reply, result.host) == (Reply(0, error.line), "h:25")
+        assert not error.passing
+    assert DeliveryError("timeout", command="EHLO").passing
+
+
+@pytest.mark.parametrize(
+    ("text", "enhanced"),
+    [
+        ("2.1.5 Ok", "2.1.5"),
+        ("4.2.2", "4.2.2"),
+        ("5.7.510 no", "5.7.510"),
+        ("5.7.1: no", ""),
+        ("3.1.1 x", ""),
+        ("2.0.0000 x", ""),
+        ("Ok 2.1.5", ""),
+        ("", ""),
+    ],
+)
+def test_enhanced_status_codes(text: str, enhanced: str) -> None:
+    assert Reply(250, text).enhanced == enhanced
+    assert str(Reply(250, text)) == f"250 {text}"
+    assert str(Reply(0, text)) == text
+
+
+def routes(**targets: str) -> Routes:
+    given_routes = {name.replace("_", ".").replace("ANY", "*"): t for name, t in targets.items()}
+    return Routes(QueuedConfig.model_validate({"routes": given_routes}).routes)
+
+
+@pytest.mark.parametrize(
+    ("domain", "hop"),
+    [
+        ("example.org", "exact"),
+        ("a.example.org", "below"),
+        ("x.y.example.org", "below"),
+        ("b.a.example.org", "deeper"),
+        ("c.b.a.example.org", "deeper"),
+        ("notexample.org", "all"),
+        ("org", "all"),
+        ("direct.example.org", "mx"),
+        ("[192.0.2.1]", "all"),
+        ("xn--bcher-kva.example", "idna"),
+    ],
+)
+def test_the_longest_route_wins(domain: str, hop: str) -> None:
+    found = routes(
+        ANY="all", ANY_example_org="below", ANY_a_Example_org="deeper", EXAMPLE_org="exact",
+        direct_example_org="mx", bücher_example="idna",
+    ).find(domain)  # fmt: skip
+    expected = Destination(domain=domain) if hop == "mx" else Destination(HostPort(hop, 25))
+    assert found == expected
+
+
+@given(st.lists(st.sampled_from(["a.example", "*.a.example", "*.b.a.example", "*"])))
+def test_destinations_are_equal_only_for_mail_that_may_share_a_transaction(
+    patterns: list[str],
+) -> None:
+    table = Routes({pattern: HostPort(f"hop{n}", 25) for n, pattern in enumerate(patterns)})
+    for domain in ("a.example", "b.a.example", "c.b.a.example", "other.example"):
+        found = table.find(domain)
+        assert found == table.find(domain)
+        assert (found.hop is None) == (found.domain == domain) == str(found).startswith("mx:")
+    assert Routes({}).find("x.example") == Destination(domain="x.example")
+    assert re.fullmatch(r"\[::1\]:25", str(Destination(HostPort("::1", 25))))

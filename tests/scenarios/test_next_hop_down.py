@@ -1,0 +1,70 @@
+"""Next hops that are away, or that hang."""
+
+from __future__ import annotations
+
+import time
+
+from tests.support.nexthop import hanging_at
+from tests.support.submit import post
+from tests.support.system import System
+
+MAIL = b"Subject: x\r\n\r\nx\r\n"
+
+
+def test_mail_waits_and_goes_out_when_the_next_hop_is_back(system: System) -> None:
+    hop = system.hop()
+    hop.stop()
+    smtpd = system.smtpd()
+    system.queued(hop)
+    people = [f"x{n}@hop.example" for n in range(20)]
+    for person in people:
+        post(smtpd.port, "a@example.org", [person], MAIL)
+    rows = system.wait_queue(
+        lambda rows: len(rows) == 20 and all(row["status"] == "DEFERRED" for row in rows)
+    )
+    for row in rows:
+        assert row["last_reply"].startswith(f"4.4.1 connect to {hop.target}: ")
+        assert "refused" in row["last_reply"]
+    hop.start()
+    back = time.monotonic()
+    hop.wait_kept(20)
+    assert hop.last_kept - back < 1 + 2  # the interval, and what the machine may take
+    system.wait_empty()
+    assert hop.deliveries() == dict.fromkeys(people, 1)
+    for person in people:
+        *before, last = system.events(person)
+        assert last == "delivered"
+        assert before
+        assert set(before) == {"deferred"}
+
+
+def test_hanging_next_hops_do_not_stop_other_mail(system: System) -> None:
+    """Each with more mail than a worker may have in flight, and all of it older."""
+    bad = {
+        f"bad{n}.example": system.hop(hanging_at(point))
+        for n, point in enumerate(["connect", "EHLO", "MAIL", "end of data"])
+    }
+    good = system.hop()
+    for domain in bad:
+        system.enqueue(*(f"x{n}@{domain}" for n in range(300)))
+    queued = system.queued(
+        routes={"good.example": good.target, **{d: hop.target for d, hop in bad.items()}},
+        worker={"drain": "0s"},
+    )
+    for hop in bad.values():
+        hop.wait(lambda hop=hop: hop.open)  # type: ignore[misc]
+    for n in range(30):
+        system.enqueue(f"x{n}@good.example")
+    good.wait_kept(30)
+    queued.stop()
+    states = system.ask("SELECT domain, status, count(*) FROM queue GROUP BY 1, 2")
+    assert {(row["domain"], row["status"]): row["count"] for row in states} == {
+        **{(domain, "QUEUED"): 300 for domain in list(bad)[:3]},
+        ("bad3.example", "QUEUED"): 300 - len(bad_dots(system)),
+        ("bad3.example", "DEFERRED"): len(bad_dots(system)),
+    }
+
+
+def bad_dots(system: System) -> list[str]:
+    """Recipients whose attempt was cut off after the dot."""
+    return [a["recipient"] for a in system.attempts() if a["event"] == "unknown"]

@@ -1,0 +1,210 @@
+"""What a next hop answers, and what becomes of the row."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.nexthop import EXTENSIONS, Do, Script, Transaction, at, hanging_at
+from tests.support.system import Row, System
+
+LATER = {"intervals": ["1h"]}
+LOCK_STEP = tuple(word for word in EXTENSIONS if word != "PIPELINING")
+both = pytest.mark.parametrize("extensions", [EXTENSIONS, LOCK_STEP], ids=["piped", "lock-step"])
+
+# name: script, status afterwards (None: delivered), event, how last_reply begins, code, command
+CASES: dict[str, tuple[Script, str | None, str, str, int, str]] = {
+    "mail5": (at("MAIL", "550 5.7.1 Go away"), "HOLD", "failed", "550 5.7.1 Go", 550, "MAIL"),
+    "mail4": (at("MAIL", "450 4.7.1 Grey"), "DEFERRED", "deferred", "450 4.7.1 Grey", 450, "MAIL"),
+    "data5": (at("DATA", "554 5.5.1 No"), "HOLD", "failed", "554 5.5.1 No", 554, "DATA"),
+    "data2": (at("DATA", "250 2.0.0 Ok"), "DEFERRED", "deferred", "250 2.0.0 Ok", 250, "DATA"),
+    "dot5": (
+        at("end of data", "554-5.6.0 Two\r\n554 5.6.0 lines"),
+        *("HOLD", "failed", "554 5.6.0 Two 5.6.0 lines", 554, "end of data"),
+    ),
+    "dot4": (
+        at("end of data", "452 4.3.1 Disk full"),
+        *("DEFERRED", "deferred", "452 4.3.1 Disk", 452, "end of data"),
+    ),
+    "dot3": (at("end of data", "354 More"), "DEFERRED", "deferred", "354", 354, "end of data"),
+    "dot421": (
+        at("end of data", "421 4.3.2 Down", drop=True),
+        *("DEFERRED", "deferred", "421 4.3.2 Down", 421, "end of data"),
+    ),
+    "mail421": (
+        at("MAIL", "421 4.3.2 Down", drop=True),
+        *("DEFERRED", "deferred", "421 4.3.2 Down", 421, "MAIL"),
+    ),
+    "rcpt421": (
+        at("RCPT", "421 4.3.2 Down", drop=True),
+        *("DEFERRED", "deferred", "421 4.3.2 Down", 421, "RCPT"),
+    ),
+    "greet5": (
+        at("connect", "554 5.7.1 Blocked", drop=True),
+        *("DEFERRED", "deferred", "554 5.7.1 Blocked", 554, "greeting"),
+    ),
+    "greet4": (
+        at("connect", "421 4.7.0 Busy", drop=True),
+        *("DEFERRED", "deferred", "421 4.7.0 Busy", 421, "greeting"),
+    ),
+    "ehlo4": (at("EHLO", "421 4.7.0 Busy"), "DEFERRED", "deferred", "421 4.7.0", 421, "EHLO"),
+    "helo": (at("EHLO", "502 5.5.1 What?"), None, "delivered", "", 250, "end of data"),
+    "noise": (at("MAIL", "hello"), "DEFERRED", "deferred", "not an SMTP reply", 0, "MAIL"),
+    "drop": (at("DATA", drop=True), "DEFERRED", "deferred", "connection closed", 0, "DATA"),
+    "dropdot": (
+        at("end of data", drop=True),
+        *("DEFERRED", "unknown", "connection closed", 0, "end of data"),
+    ),
+    "hang": (hanging_at("MAIL"), "DEFERRED", "deferred", "timeout, no reply to MAIL", 0, "MAIL"),
+    "hangdot": (
+        hanging_at("end of data"),
+        *("DEFERRED", "unknown", "timeout, no reply to end of data", 0, "end of data"),
+    ),
+}
+
+
+@both
+def test_every_answer_has_its_outcome(system: System, extensions: tuple[str, ...]) -> None:
+    hops = {name: system.hop(case[0], extensions) for name, case in CASES.items()}
+    system.queued(
+        routes={f"{name}.example": hop.target for name, hop in hops.items()},
+        retry=LATER,
+        delivery={"timeouts": {"command": "2s", "final": "2s"}},
+    )
+    for name in CASES:
+        system.enqueue(f"x@{name}.example")
+    system.wait_queue(lambda rows: all(row["status"] in ("HOLD", "DEFERRED") for row in rows))
+    rows = system.rows()
+    for name, (_, status, event, reply, code, command) in CASES.items():
+        recipient = f"x@{name}.example"
+        (attempt,) = system.attempts(recipient)
+        found = (attempt["event"], attempt["code"], attempt["command"])
+        assert found == (event, code, command), (name, attempt)
+        greeted = command not in ("greeting", "EHLO")
+        assert attempt["host"] == (hops[name].target if greeted else ""), name
+        if status is None:
+            assert recipient not in rows
+            continue
+        row = rows[recipient]
+        assert (row["status"], row["attempts"]) == (status, 1), name
+        assert row["last_reply"].startswith(reply), (name, row["last_reply"])
+        assert unleased(row), name
+
+
+def unleased(row: Row) -> bool:
+    return all(row[f"lease_{part}"] is None for part in ("owner", "since", "until", "token"))
+
+
+@both
+def test_recipients_of_one_transaction_are_told_apart(
+    system: System, extensions: tuple[str, ...]
+) -> None:
+    def script(point: str, line: str, transaction: Transaction | None) -> Do | None:
+        if point == "RCPT" and "bad@" in line:
+            return Do(line="550 5.1.1 No such user")
+        if point == "RCPT" and "later@" in line:
+            return Do(line="451 4.2.1 Mailbox busy")
+        return None
+
+    hop = system.hop(script, extensions)
+    system.queued(hop, retry=LATER)
+    people = [f"{who}@hop.example" for who in ("bad", "good", "later", "fine")]
+    message = system.enqueue(*people)
+    rows = system.wait_status(bad="HOLD", later="DEFERRED")
+    (transaction,) = hop.transactions
+    assert transaction.asked == people
+    assert transaction.recipients == ["good@hop.example", "fine@hop.example"]
+    assert rows["bad"]["last_reply"] == "550 5.1.1 No such user"
+    assert rows["later"]["last_reply"] == "451 4.2.1 Mailbox busy"
+    told = {
+        a["recipient"].partition("@")[0]: (a["event"], a["code"], a["enhanced"], a["command"])
+        for a in system.attempts()
+    }
+    assert told == {
+        "bad": ("failed", 550, "5.1.1", "RCPT"),
+        "later": ("deferred", 451, "4.2.1", "RCPT"),
+        "good": ("delivered", 250, "2.0.0", "end of data"),
+        "fine": ("delivered", 250, "2.0.0", "end of data"),
+    }
+    assert {(a["host"], a["message_id"]) for a in system.attempts()} == {(hop.target, message)}
+    assert [row["id"] for row in system.ask("SELECT id FROM messages")] == [message]
+
+
+@both
+def test_nobody_accepted_and_the_connection_goes_on(
+    system: System, extensions: tuple[str, ...]
+) -> None:
+    hop = system.hop(at("RCPT", "550 5.1.1 No such user", times=2), extensions)
+    system.queued(hop, delivery={"connections": 1})
+    system.enqueue("one@hop.example", "two@hop.example")
+    system.wait_status(one="HOLD", two="HOLD")
+    system.enqueue("three@hop.example")
+    system.wait_status(one="HOLD", two="HOLD")
+    hop.wait_kept(1)
+    assert hop.deliveries() == {"three@hop.example": 1}
+    assert hop.connections == 1
+
+
+def test_too_large_for_the_next_hop(system: System) -> None:
+    hop = system.hop(extensions=("PIPELINING", "SIZE 2000"))
+    system.queued(hop)
+    system.enqueue("big@hop.example", content=b"Subject: x\r\n\r\n" + b"x\r\n" * 1000)
+    rows = system.wait_status(big="HOLD")
+    assert rows["big"]["last_reply"].startswith("5.3.4 message of 30")
+    system.enqueue("small@hop.example")
+    hop.wait_kept(1)
+    system.wait_status(big="HOLD")
+    assert [t.asked for t in hop.transactions] == [["small@hop.example"]]
+    assert system.events("big@hop.example") == ["failed"]
+
+
+def test_what_the_next_hop_does_not_know_is_not_used(system: System) -> None:
+    """Without 8BITMIME, 8-bit content goes as it is: rejecting it would help nobody."""
+    content = b"Subject: x\r\n\r\nf\xc3\xbcr\r\n"
+    plain, able = system.hop(extensions=()), system.hop()
+    system.queued(routes={"plain.example": plain.target, "able.example": able.target})
+    system.enqueue("x@plain.example", "x@able.example", content=content)
+    system.wait_empty()
+    assert "BODY" not in plain.kept[0].mail
+    assert "SIZE" not in plain.kept[0].mail
+    assert "BODY=8BITMIME" in able.kept[0].mail
+    assert "SIZE=" in able.kept[0].mail
+    for hop in (plain, able):
+        assert (hop.kept[0].content or b"").endswith(content)
+
+
+def test_connection_lost_after_the_dot_is_tried_again(system: System) -> None:
+    hop = system.hop(at("end of data", drop=True, times=1))
+    system.queued(hop)
+    system.enqueue("x@hop.example", "y@hop.example")
+    hop.wait_kept(2)
+    system.wait_empty()
+    assert hop.deliveries() == {"x@hop.example": 2, "y@hop.example": 2}
+    for recipient in hop.deliveries():
+        assert system.events(recipient) == ["unknown", "delivered"]
+    unknown = system.attempts("x@hop.example")[0]
+    assert (unknown["host"], unknown["command"]) == (hop.target, "end of data")
+
+
+@pytest.mark.parametrize(
+    "idle", [Do(drop=True), Do(line="421 4.4.2 Idle", drop=True), Do(line="421 4.4.2 Idle")],
+    ids=["close", "421 and close", "421"],
+)  # fmt: skip
+def test_connection_closed_while_idle_wastes_no_attempt(system: System, idle: Do) -> None:
+    hop = system.hop(lambda point, line, transaction: idle if point == "idle" else None)
+    system.queued(hop)
+    for number in range(3):
+        system.enqueue(f"x{number}@hop.example")
+        system.wait_empty()
+    assert [len(t.recipients) for t in hop.kept] == [1, 1, 1]
+    assert [attempt["event"] for attempt in system.attempts()] == ["delivered"] * 3
+
+
+def test_too_old_is_held(system: System) -> None:
+    hop = system.hop(at("RCPT", "450 4.2.0 Later"))
+    system.queued(hop, retry={"intervals": ["1s"], "jitter": 0, "expire": "2s"})
+    system.enqueue("x@hop.example")
+    rows = system.wait_status(x="HOLD")
+    assert rows["x"]["last_reply"].startswith("450 4.2.0 Later (given up")
+    events = system.events("x@hop.example")
+    assert events[-1] == "failed"
+    assert set(events[:-1]) == {"deferred"}

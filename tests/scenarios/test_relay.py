@@ -1,0 +1,148 @@
+"""Mail in, the same mail out: every recipient once, every octet as it was."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tests.support.daemons import Smtpd
+from tests.support.nexthop import NextHop
+from tests.support.submit import post, queue_id
+from tests.support.system import System
+
+MESSAGES = 300
+SESSIONS = 6
+TRACE = re.compile(
+    rb"Received: from client\.example \(\[127\.0\.0\.1\]\)\r\n"
+    rb"\tby relay\.example \(Postern\) with ESMTP id (\d+);\r\n\t[^\r\n]+\r\n"
+)
+HEADER = b"From: <a@example.org>\r\nSubject: =?utf-8?q?f=C3=BCr?=\r\n"
+CURIOSITIES = [
+    b"",
+    b"\r\n",
+    b".\r\n",
+    b"..\r\n.\r\n...\r\n",
+    HEADER,
+    HEADER + b"\r\n",
+    HEADER + b"\r\n.\r\n.\r\n..\r\n. \r\n.a\r\n",
+    b"no header at all\r\n",
+    b" begins like a folded line\r\n\r\nbody\r\n",
+    HEADER + b"\r\n" + bytes(range(128, 256)) + b"\r\n",
+    HEADER + b"\r\n" + bytes(set(range(256)) - {10, 13}) + b"\r\n",
+    HEADER + b"\r\n" + b"x" * 70_000 + b"\r\n" + b"." * 70_000 + b"\r\n",
+    HEADER + b"\r\nbare\rCR and bare\nLF inside\r\r\n\n lines\n\r\n\r\r\n",
+    HEADER + b"\r\nMAIL FROM:<x@example.org>\r\nDATA\r\nQUIT\r\n",
+    b"Received: from elsewhere\r\n\tby there; now\r\n" + HEADER + b"\r\nwith a trace before\r\n",
+    b"From a@example.org Mon Jan  1\r\n" + HEADER + b"\r\n>From here\r\n",
+]
+
+
+@dataclass
+class Mail:
+    """One message of the corpus."""
+
+    sender: str
+    recipients: list[str]
+    content: bytes
+
+
+def text(source: random.Random, size: int) -> bytes:
+    """Lines of all lengths, many with dots, some with 8-bit octets; exactly `size` octets."""
+    lines, length = [HEADER], len(HEADER)
+    while length < size:
+        line = source.randbytes(source.choice([0, 1, 40, 76, 76, 998])).translate(TABLE)
+        lines.append(source.choice([b"", b"", b".", b".."]) + line + b"\r\n")
+        length += len(lines[-1])
+    return b"".join(lines)[: size - 3].rstrip(b"\r\n").ljust(size - 2, b".") + b"\r\n"
+
+
+TABLE = bytes(b if b not in (10, 13) else 46 for b in range(256))
+
+
+def corpus() -> list[Mail]:
+    """The curiosities, ordinary mail of 1 KB to 100 KB, some of 1 MB, one over 3 MB."""
+    source = random.Random(7)
+    contents = list(CURIOSITIES)
+    contents += [text(source, n) for n in (1 << 17, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 2 << 20)]
+    contents += [text(source, 3_500_000)]
+    while len(contents) < MESSAGES:
+        contents.append(text(source, source.choice([1_000, 1_000, 4_000, 20_000, 100_000])))
+    source.shuffle(contents)
+    return [
+        Mail(
+            f"s{n}@example.org" if n % 10 else "",
+            [f"r{n}.{i}@d{i % 3}.example" for i in range(source.randint(1, 5))],
+            content,
+        )
+        for n, content in enumerate(contents)
+    ]
+
+
+def submit(smtpd: Smtpd, mails: list[Mail]) -> list[int]:
+    """Send everything in one session; return the queue ids."""
+    with smtpd.connect() as client:
+        return [queue_id(client.send(m.sender, m.recipients, m.content)) for m in mails]
+
+
+def check_contents(hop: NextHop, mails: list[Mail], ids: dict[str, int]) -> None:
+    by_recipient = {r: mail for mail in mails for r in mail.recipients}
+    for transaction in hop.kept:
+        mail = by_recipient[transaction.recipients[0]]
+        assert transaction.sender == mail.sender
+        # one next hop: one transaction for all recipients of the message
+        assert sorted(transaction.recipients) == sorted(mail.recipients)
+        assert transaction.content is not None
+        assert transaction.content.endswith(mail.content)
+        trace = transaction.content[: len(transaction.content) - len(mail.content)]
+        match = TRACE.fullmatch(trace)
+        assert match, trace
+        assert int(match[1]) == ids[mail.recipients[0]]
+
+
+def test_all_mail_arrives_once_and_unchanged(system: System) -> None:
+    hop = system.hop()
+    smtpd = system.smtpd(processes=2)
+    system.queued(hop, worker={"in_flight": 5000, "batch": 2000})
+    mails = corpus()
+    shares = [mails[n::SESSIONS] for n in range(SESSIONS)]
+    with ThreadPoolExecutor(SESSIONS) as pool:
+        results = list(pool.map(lambda share: submit(smtpd, share), shares))
+    ids = {
+        recipient: queue_id
+        for share, found in zip(shares, results, strict=True)
+        for mail, queue_id in zip(share, found, strict=True)
+        for recipient in mail.recipients
+    }
+    assert len(set(ids.values())) == MESSAGES
+    hop.wait_kept(MESSAGES)
+    system.wait_empty()
+    assert hop.deliveries() == Counter(list(ids))
+    check_contents(hop, mails, ids)
+    assert hop.connections <= 20 < len(hop.kept)
+    outcomes: dict[str, list[str]] = defaultdict(list)
+    for attempt in system.attempts():
+        outcomes[attempt["recipient"]].append(attempt["event"])
+        assert attempt["message_id"] == ids[attempt["recipient"]]
+    assert dict(outcomes) == {recipient: ["delivered"] for recipient in ids}
+
+
+def test_smtplib_and_a_session_with_refusals(system: System) -> None:
+    hop = system.hop()
+    smtpd = system.smtpd(relay={"networks": [], "domains": ["ours.example"]})
+    system.queued(hop)
+    post(smtpd.port, "a@example.org", ["one@ours.example"], b"Subject: 1\r\n\r\n.dot\r\n")
+    with smtpd.connect() as client:
+        assert client.command("EHLO client.example").code == 250
+        assert client.command("MAIL FROM:<a@example.org>").code == 250
+        assert client.command("RCPT TO:<x@theirs.example>").code == 550
+        assert client.command("RCPT TO:<two@OURS.example>").code == 250
+        assert client.command("DATA").code == 354
+        smuggled = b"Subject: 2\r\n\r\nx\n.\r\nMAIL FROM:<evil@example.org>\r\n"
+        assert client.finish(smuggled).code == 550
+        queue_id(client.send("a@example.org", ["two@OURS.example"], b"Subject: 3\r\n\r\nx\r\n"))
+    hop.wait_kept(2)
+    system.wait_empty()
+    assert hop.deliveries() == {"one@ours.example": 1, "two@OURS.example": 1}

@@ -1,0 +1,167 @@
+"""Claims: exactly the due rows, in order, to one worker each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from queued.db import Link
+from queued.model import Item
+from queued.store.claim import SESSION, Claims
+from queued.store.queries import queries
+from tests.sql.rows import column, fetch, message, row
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    link = Link(database, "test", SESSION)
+    yield link
+    await link.close()
+
+
+def fill(db: psycopg.Connection, count: int, messages: int = 20) -> None:
+    """Rows that are all due, of all priorities."""
+    for number in range(messages):
+        message(db, number)
+    db.execute(
+        "INSERT INTO queue (message_id, sender, recipient, domain, priority, next_attempt) "
+        "SELECT n %% %s, '', n || '@b.example', 'b.example', n %% 10, "
+        "now() - make_interval(secs => n %% 7) FROM generate_series(1, %s) AS n",
+        (messages, count),
+    )
+
+
+async def test_two_workers_never_get_the_same_row(database: str, db: psycopg.Connection) -> None:
+    fill(db, 600)
+    links = [Link(database, f"test {n}", SESSION) for n in range(4)]
+    taken: list[list[Item]] = [[] for _ in links]
+
+    async def work(number: int) -> None:
+        claims = Claims(links[number], f"worker {number}", 60, None)
+        dice = random.Random(number)
+        misses = 0
+        while misses < 3:
+            limit = dice.randint(1, 25)
+            got = await claims.claim(limit, [])
+            assert len(got) <= limit
+            taken[number] += got
+            misses = 0 if got else misses + 1
+
+    await asyncio.gather(*(work(n) for n in range(len(links))))
+    for link in links:
+        await link.close()
+    everything = [item.id for items in taken for item in items]
+    assert sorted(everything) == column(db, "SELECT id FROM queue ORDER BY id")
+    assert all(item.attempts == 1 for items in taken for item in items)
+    for number, items in enumerate(taken):
+        owned = column(db, "SELECT id FROM queue WHERE lease_owner = %s", f"worker {number}")
+        assert sorted(item.id for item in items) == sorted(owned)
+    assert column(db, "SELECT 1 FROM attempts") == []
+
+
+async def test_limit_is_exact_and_priority_then_time_decide(
+    db: psycopg.Connection, link: Link
+) -> None:
+    fill(db, 200)
+    order = column(db, "SELECT id FROM queue ORDER BY priority, next_attempt, id")
+    keys: dict[int, str] = dict(
+        db.execute("SELECT id, (priority, next_attempt)::text FROM queue").fetchall()
+    )
+    claims = Claims(link, "w", 60, None)
+    tokens = set()
+    for limit in (1, 7, 19, 20, 33, 100, 100):
+        got = await claims.claim(limit, [])
+        expected, order = order[:limit], order[limit:]
+        assert sorted(keys[item.id] for item in got) == sorted(keys[i] for i in expected)
+        tokens |= {item.token for item in got}
+    assert order == []
+    assert len(tokens) == 7, "a token of its own for each claim"
+
+
+async def test_only_due_rows_of_free_domains_that_match_where(
+    db: psycopg.Connection, link: Link
+) -> None:
+    message(db, 1)
+    db.execute("CREATE TABLE queue_def_7 PARTITION OF queue_def FOR VALUES IN ('7')")
+    never = [
+        row(db, 1, status="HOLD"),
+        row(db, 1, status="DELETE"),
+        row(db, 1, due=60),
+        row(db, 1, status="DEFERRED", due=60),
+        row(db, 1, status="SENDING", lease=60),
+        row(db, 1, domain="busy.example"),
+        row(db, 1, domain="busy.example", status="SENDING", lease=-5),
+    ]
+    due = {
+        "queued": row(db, 1),
+        "deferred": row(db, 1, status="DEFERRED", due=-1, attempts=3),
+        "expired": row(db, 1, status="SENDING", lease=-5, attempts=1, metadata={"_partid": "7"}),
+        "part": row(db, 1, metadata={"_partid": "7"}),
+    }
+    where = "metadata->>'_partid' = '7' -- a comment, and 100% of it\n OR 5 % 2 = 0"
+    parts = await Claims(link, "w", 60, where).claim(10, ["busy.example"])
+    assert {item.id for item in parts} == {due["expired"], due["part"]}
+    rest = await Claims(link, "w", 60, None).claim(10, ["busy.example", "other.example"])
+    assert {item.id for item in rest} == {due["queued"], due["deferred"]}
+    attempts = {item.id: item.attempts for item in [*parts, *rest]}
+    assert [attempts[due[name]] for name in due] == [1, 4, 2, 1]
+    assert await Claims(link, "w", 60, None).claim(10, ["busy.example"]) == []
+    busy = await Claims(link, "w", 60, None).claim(10, [])
+    assert {item.id for item in busy} == set(never[-2:])
+    assert await Claims(link, "w", 60, None).next_due() == pytest.approx(60, abs=20)
+
+
+async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
+    db: psycopg.Connection, link: Link
+) -> None:
+    row_id = row(db, message(db, 1), lease=-1, status="SENDING", lease_owner="dead", lease_token=99,
+                 attempts=2)  # fmt: skip
+    (item,) = await Claims(link, "heir", 60, None).claim(10, [])
+    assert (item.id, item.attempts) == (row_id, 3)
+    assert item.token != 99
+    logged = fetch(
+        db,
+        "SELECT event, queue_id, message_id, attempt, lease_token, worker, code, recipient, "
+        "started_at = (SELECT lease_since FROM queue) FROM attempts",
+    )
+    assert logged == ("unknown", row_id, 1, 2, 99, "dead", 0, "r@b.example", False)
+    stale = Item(item.id, 1, "", "", "", 2, item.ts, 99)
+    assert await Claims(link, "dead", 60, None).renew([stale]) == set()
+    assert await Claims(link, "heir", 3600, None).renew([item, stale]) == {row_id}
+    (until,) = fetch(db, "SELECT extract(epoch FROM lease_until - now()) FROM queue")
+    assert 3500 < until <= 3600
+
+
+async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
+    db: psycopg.Connection,
+) -> None:
+    fill(db, 2000)
+    db.execute("UPDATE queue SET status = 'HOLD' WHERE id % 2 = 0")
+    for name, value in SESSION.items():
+        db.execute("SELECT set_config(%s, %s, false)", (name, value))
+    claim = queries("claim")["claim"].replace("{where}", "true")
+    params = {"limit": 50, "busy": ["x.example"], "owner": "w", "lease": 60.0}
+    with db.transaction(force_rollback=True):
+        explained = db.execute(
+            ("EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF) " + claim).encode(), params
+        )
+        (plan,) = explained.fetchone() or ("",)
+    text = json.dumps(plan)
+    assert "queue_hold" not in text
+    assert "Seq Scan" not in text
+    assert "queue_due" in text or "queue_def_def_priority_next_attempt_idx" in text
+    read = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "queue_def_def"]
+    assert sum(n["Actual Rows"] * n["Actual Loops"] for n in read) < 400, (
+        "reads little more than it takes"
+    )
+
+
+def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """The plan's nodes, flat."""
+    return [plan, *(node for child in plan.get("Plans", []) for node in nodes(child))]

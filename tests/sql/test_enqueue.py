@@ -1,0 +1,176 @@
+"""The way in: one commit a group, and never the same group twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from queued.db import Link
+from queued.model import NewMessage, Outcome, Reply
+from queued.states import Event
+from queued.store.claim import Claims, Contents
+from queued.store.enqueue import BLOCK, Enqueue
+from queued.store.settle import Settlements
+from tests.sql.rows import column, fetch
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    link = Link(database, "test")
+    yield link
+    await link.close()
+
+
+def group(first: int, count: int = 3) -> list[NewMessage]:
+    return [
+        NewMessage(
+            id=number,
+            sender="" if number % 2 else "s@a.example",
+            recipients=[(f"r{n}@B.example", "b.example") for n in range(number % 3 + 1)],
+            size=3,
+            trace="Received: é\r\n",
+            body=b"\0\xff\n",
+            utf8=bool(number % 2),
+            metadata={"_partid": "1", "x": "é"} if number % 2 else None,
+            priority=number % 10,
+        )
+        for number in range(first, first + count)
+    ]
+
+
+class Unlucky(Link):
+    """Loses the connection after (or before) the first insert, as `then` arranges it."""
+
+    def __init__(self, uri: str, db: psycopg.Connection, *, committed: bool) -> None:
+        super().__init__(uri, "unlucky")
+        self.db = db
+        self.committed = committed
+        self.lost = False
+
+    async def run(
+        self, query: str, params: dict[str, object] | None = None
+    ) -> list[tuple[object, ...]]:
+        if not self.lost and "INSERT INTO queue" in query:
+            self.lost = True
+            if self.committed:
+                await super().run(query, params)
+            async with self.use() as connection:
+                self.db.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+        return await super().run(query, params)
+
+
+async def test_a_group_is_stored_as_it_is(db: psycopg.Connection, link: Link) -> None:
+    await Enqueue(link).commit(group(300))
+    assert db.execute("SELECT id, size, utf8, trace, body, chunks FROM messages").fetchall() == [
+        (m.id, 3, m.utf8, m.trace, m.body, 0) for m in group(300)
+    ]
+    rows = db.execute(
+        "SELECT message_id, sender, recipient, domain, priority, metadata, status, attempts, "
+        "next_attempt <= now() FROM queue ORDER BY id"
+    ).fetchall()
+    assert rows == [
+        (m.id, m.sender, address, domain, m.priority, m.metadata or {}, "QUEUED", 0, True)
+        for m in group(300)
+        for address, domain in m.recipients
+    ]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_connection_lost_in_the_commit_never_doubles_nor_loses_a_group(
+    database: str, db: psycopg.Connection, committed: bool
+) -> None:
+    link = Unlucky(database, db, committed=committed)
+    await Enqueue(link).commit(group(300))
+    await link.close()
+    assert link.lost
+    assert column(db, "SELECT id FROM messages ORDER BY id") == [300, 301, 302]
+    assert fetch(db, "SELECT count(*) FROM queue") == (6,)
+
+
+async def test_a_group_delivered_before_its_repetition_is_not_stored_again(
+    database: str, db: psycopg.Connection
+) -> None:
+    """The connection broke after the commit, and a worker was faster than the new connection."""
+
+    class Delivered(Unlucky):
+        async def run(
+            self, query: str, params: dict[str, object] | None = None
+        ) -> list[tuple[object, ...]]:
+            if self.lost and not self.db.execute("SELECT FROM attempts").rowcount:
+                worker = Link(database, "worker")
+                items = await Claims(worker, "w", 60, None).claim(100, [])
+                await Settlements(worker, "w").settle([_delivered(item) for item in items])
+                await worker.close()
+            return await super().run(query, params)
+
+    def _delivered(item: object) -> Outcome:
+        (now,) = fetch(db, "SELECT now()")
+        return Outcome(item, Event.DELIVERED, Reply(250, "Ok"), started=now, ended=now)  # type: ignore[arg-type]
+
+    link = Delivered(database, db, committed=True)
+    await Enqueue(link).commit(group(300))
+    await link.close()
+    assert fetch(db, "SELECT count(*) FROM attempts") == (6,)
+    assert column(db, "SELECT id FROM messages") == []
+    assert column(db, "SELECT id FROM queue") == []
+
+
+async def test_a_repetition_waits_for_a_first_try_that_is_still_committing(
+    database: str, db: psycopg.Connection
+) -> None:
+    first = psycopg.connect(database)
+    for new in group(300):
+        first.execute(
+            "INSERT INTO messages (id, size, trace, body) VALUES (%s, 0, '', '')", (new.id,)
+        )
+    finish = threading.Timer(0.3, first.commit)
+    finish.start()
+    link = Unlucky(database, db, committed=False)
+    began = time.monotonic()
+    await Enqueue(link).commit(group(300))
+    assert time.monotonic() - began >= 0.25
+    await link.close()
+    finish.join()
+    first.close()
+    assert column(db, "SELECT id FROM queue") == []
+
+
+async def test_ids_that_somebody_else_used_are_no_success(
+    db: psycopg.Connection, link: Link
+) -> None:
+    """After a restore from a backup, say: 250 for them would lose the mail."""
+    await Enqueue(link).commit(group(300, 1))
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        await Enqueue(link).commit(group(298))
+    assert column(db, "SELECT id FROM messages") == [300]
+
+
+async def test_blocks_of_ids_do_not_overlap(database: str) -> None:
+    links = [Link(database, f"test {n}") for n in range(4)]
+    blocks = await asyncio.gather(*(Enqueue(link).block() for link in links for _ in range(5)))
+    for link in links:
+        await link.close()
+    ids = [number for block in blocks for number in block]
+    assert len(set(ids)) == len(ids) == 20 * BLOCK
+
+
+async def test_pieces_of_large_messages(db: psycopg.Connection, link: Link) -> None:
+    store, contents = Enqueue(link), Contents(link)
+    for number in (1, 2):
+        for position, data in enumerate((b"a\0", b"\xff" * 10)):
+            await store.chunk(number, position, data)
+    (new,) = group(1, 1)
+    new.chunks, new.body = 2, b""
+    await store.commit([new])
+    await store.drop_chunks(1)  # it was accepted after all
+    await store.drop_chunks(2)
+    assert column(db, "SELECT DISTINCT message_id FROM message_chunks") == [1]
+    assert [await contents.chunk(1, n) for n in range(3)] == [b"a\0", b"\xff" * 10, None]
+    assert (await contents.body(1), await contents.body(9)) == (b"", None)
+    known = await Claims(link, "w", 60, None).messages([1, 9], inline=1000)
+    assert (known[1].chunks, known[1].body, list(known)) == (2, None, [1])

@@ -1,0 +1,141 @@
+"""Outcomes: deliveries are facts, everything else counts under its own lease only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from queued.db import Link
+from queued.model import Item, Outcome, Reply
+from queued.states import TRANSITIONS, Event, Status
+from queued.store.claim import SESSION, Claims
+from queued.store.settle import Settlements
+from tests.sql.rows import column, fetch, message, row
+
+STARTED = datetime.now(UTC) - timedelta(seconds=5)
+ENDED = STARTED + timedelta(seconds=3)
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    link = Link(database, "test", SESSION)
+    yield link
+    await link.close()
+
+
+def outcome(item: Item, event: Event, reply: Reply | None = None, delay: float = 0.0) -> Outcome:
+    reply = reply or Reply(250, "2.0.0 Ok")
+    return Outcome(item, event, reply, "mx:25", "end of data", STARTED, ENDED, delay)
+
+
+def state(db: psycopg.Connection, row_id: int) -> tuple[Any, ...] | None:
+    """Of a row: all that an outcome may change."""
+    return db.execute(
+        "SELECT status, attempts, last_reply, lease_token, lease_owner, lease_since, lease_until, "
+        "round(extract(epoch FROM next_attempt - now()) / 10)::int FROM queue WHERE id = %s",
+        (row_id,),
+    ).fetchone()
+
+
+async def claimed(db: psycopg.Connection, link: Link, **columns: Any) -> Item:
+    """A row of its own message, under a lease."""
+    (number,) = fetch(db, "SELECT coalesce(max(id), 0) + 1 FROM messages")
+    row_id = row(db, message(db, number), **columns)
+    (item,) = await Claims(link, "worker", 60, None).claim(1, [])
+    assert item.id == row_id
+    return item
+
+
+async def test_every_event_moves_the_row_as_the_table_of_transitions_says(
+    db: psycopg.Connection, link: Link
+) -> None:
+    store = Settlements(link, "worker")
+    no_lease = (None, None, None, None)
+    expected = {
+        Event.DELIVERED: None,
+        Event.DEFER: ("DEFERRED", 3, "451 4.0.0 later", *no_lease, 10),
+        Event.UNKNOWN: ("DEFERRED", 3, "451 4.0.0 later", *no_lease, 10),
+        Event.FAIL: ("HOLD", 3, "451 4.0.0 later", *no_lease, 0),
+        Event.HAND_BACK: ("QUEUED", 2, "451 4.0.0 later", *no_lease, 0),
+    }
+    events = [event for status, event in TRANSITIONS if status is Status.SENDING]
+    assert set(events) == {*expected, Event.TAKEOVER}
+    items = {event: await claimed(db, link, attempts=2) for event in expected}
+    outcomes = [
+        outcome(item, event, Reply(451, "4.0.0 later"), 100) for event, item in items.items()
+    ]
+    assert await store.settle(outcomes) == {item.id for item in items.values()}
+    assert {event: state(db, item.id) for event, item in items.items()} == expected
+    for event, item in items.items():
+        target = TRANSITIONS[Status.SENDING, event]
+        assert (state(db, item.id) or (None,))[0] == target
+    logged = db.execute(
+        "SELECT event, queue_id, attempt, lease_token, code, enhanced, reply, command, host, "
+        "worker, started_at, ended_at FROM attempts"
+    ).fetchall()
+    assert sorted(logged) == sorted(
+        (event, i.id, 3, i.token, 451, "4.0.0", "4.0.0 later", "end of data", "mx:25", "worker",
+         STARTED, ENDED)
+        for event, i in items.items() if event is not Event.HAND_BACK
+    )  # fmt: skip
+    assert column(db, "SELECT DISTINCT tableoid::regclass::text FROM attempts") == [
+        f"attempts_{ENDED:%Y%m%d}"
+    ]
+    assert await store.settle([]) == set()
+
+
+async def test_an_outcome_of_an_old_lease_changes_nothing_but_is_logged(
+    db: psycopg.Connection, link: Link
+) -> None:
+    store = Settlements(link, "worker")
+    item = await claimed(db, link)
+    db.execute("UPDATE queue SET lease_until = now() - interval '1s'")
+    (heir,) = await Claims(link, "heir", 60, None).claim(1, [])
+    before = state(db, item.id)
+    for event in (Event.DEFER, Event.FAIL, Event.UNKNOWN, Event.HAND_BACK):
+        assert await store.settle([outcome(item, event)]) == set()
+        assert state(db, item.id) == before
+    assert column(db, "SELECT event FROM attempts WHERE worker = 'worker' ORDER BY event") == [
+        *("deferred", "failed", "unknown", "unknown"),  # one of them by the takeover
+    ]
+    db.execute("UPDATE queue SET status = 'HOLD'")  # an operator
+    before = state(db, item.id)
+    assert await store.settle([outcome(heir, Event.DEFER, delay=5)]) == set()
+    assert state(db, item.id) == before
+
+
+@pytest.mark.parametrize("status", list(Status))
+async def test_a_delivery_removes_the_row_whatever_has_become_of_it(
+    db: psycopg.Connection, link: Link, status: Status
+) -> None:
+    item = await claimed(db, link)
+    db.execute(
+        'UPDATE queue SET status = %s, lease_token = 0, metadata = \'{"_partid": "9"}\'', (status,)
+    )
+    store = Settlements(link, "worker")
+    assert await store.settle([outcome(item, Event.DELIVERED)]) == {item.id}
+    assert state(db, item.id) is None
+    assert column(db, "SELECT id FROM messages") == []
+    assert await store.settle([outcome(item, Event.DELIVERED)]) == set()
+    assert column(db, "SELECT event FROM attempts") == ["delivered"] * 2
+
+
+async def test_replies_of_any_text_fit_and_an_empty_one_keeps_the_last(
+    db: psycopg.Connection, link: Link
+) -> None:
+    store = Settlements(link, "worker")
+    item = await claimed(db, link, last_reply="451 before")
+    await store.settle([outcome(item, Event.HAND_BACK, Reply(0, ""))])
+    assert (state(db, item.id) or ())[2] == "451 before"
+    for reply, kept in [
+        (Reply(0, "connection refused"), "connection refused"),
+        (Reply(421, ""), "421"),
+        (Reply(599, "é\ufffd'\"\\ %s {x} " + "x" * 70_000), "599 é\ufffd'\"\\ %s {x} "),
+    ]:
+        (item,) = await Claims(link, "worker", 60, None).claim(1, [])
+        assert await store.settle([outcome(item, Event.DEFER, reply)]) == {item.id}
+        assert str((state(db, item.id) or ())[2]).rstrip("x") == kept

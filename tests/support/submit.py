@@ -1,0 +1,118 @@
+"""Mail submission: smtplib for ordinary mail, a raw socket for exact octets."""
+
+from __future__ import annotations
+
+import re
+import smtplib
+import socket
+from types import TracebackType
+from typing import Self
+
+_LINE_DOT = re.compile(rb"(\A|(?<=\r\n))\.")
+
+
+def stuff(content: bytes) -> bytes:
+    """Add the transparency dots (RFC 5321, section 4.5.2)."""
+    return _LINE_DOT.sub(b"..", content)
+
+
+def unstuff(wire: bytes) -> bytes:
+    """Remove the transparency dots."""
+    return _LINE_DOT.sub(b"", wire)
+
+
+class Reply(str):
+    """A reply as text, all lines joined; `code` is its number."""
+
+    __slots__ = ()
+
+    @property
+    def code(self) -> int:
+        """Three digits."""
+        return int(self[:3])
+
+
+class Client:
+    """A raw SMTP session: greeted by the constructor."""
+
+    def __init__(self, port: int, timeout: float = 20.0) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+        self._buffer = b""
+        self.greeting = self.reply()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close without QUIT."""
+        self.socket.close()
+
+    def write(self, data: bytes) -> None:
+        """Send octets as they are."""
+        self.socket.sendall(data)
+
+    def reply(self) -> Reply:
+        """Read one reply. Raises ConnectionError at the end of the connection."""
+        lines = []
+        while True:
+            while b"\r\n" not in self._buffer:
+                data = self.socket.recv(65536)
+                if not data:
+                    raise ConnectionResetError(f"closed after {self._buffer!r}")
+                self._buffer += data
+            line, self._buffer = self._buffer.split(b"\r\n", 1)
+            lines.append(line.decode())
+            if line[3:4] != b"-":
+                return Reply("\n".join(lines))
+
+    def command(self, line: str) -> Reply:
+        """Send a line and return its reply."""
+        self.write(line.encode() + b"\r\n")
+        return self.reply()
+
+    def begin(self, sender: str, recipients: list[str], mail: str = "") -> Self:
+        """EHLO, MAIL, RCPT, DATA in one pipelined write; all must be accepted."""
+        commands = ["EHLO client.example", f"MAIL FROM:<{sender}>{mail}"]
+        commands += [f"RCPT TO:<{recipient}>" for recipient in recipients]
+        self.write("".join(f"{command}\r\n" for command in [*commands, "DATA"]).encode())
+        for command in commands:
+            reply = self.reply()
+            assert reply.code == 250, f"{command}: {reply}"
+        reply = self.reply()
+        assert reply.code == 354, reply
+        return self
+
+    def finish(self, content: bytes) -> Reply:
+        """Send the content, or its rest, with the final dot; content ends with CRLF or is empty."""
+        assert not content or content.endswith(b"\r\n")
+        self.write(stuff(content) + b".\r\n")
+        return self.reply()
+
+    def send(self, sender: str, recipients: list[str], content: bytes) -> Reply:
+        """One transaction; returns the reply to the end of data."""
+        return self.begin(sender, recipients).finish(content)
+
+
+def queue_id(reply: Reply) -> int:
+    """The id that a 250 reply to the end of data tells."""
+    assert reply.code == 250, reply
+    return int(reply.split()[2])
+
+
+def post(port: int, sender: str, recipients: list[str], content: bytes) -> int:
+    """Send one message by smtplib in a session of its own; returns its queue id."""
+    with smtplib.SMTP("127.0.0.1", port, "client.example", timeout=20) as session:
+        session.ehlo()
+        assert session.mail(sender)[0] == 250
+        for recipient in recipients:
+            assert session.rcpt(recipient)[0] == 250
+        code, text = session.data(content)
+        return queue_id(Reply(f"{code} {text.decode()}"))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,17 +16,6 @@ from queued.embedded import Server, start
 from queued.store.migrate import migrate
 
 SERVER_URI = os.environ.get("POSTERN_TEST_URI", "")
-
-
-def scratch() -> Path:
-    """A directory for a server's data, removed when the process ends.
-
-    Not tmp_path: any other pytest that starts takes /tmp/pytest-of-USER away from all other
-    users, and with it from a server that does not run as root.
-    """
-    directory = Path(tempfile.mkdtemp(prefix="postern-test-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return directory
 
 
 def server_uri(directory: Path) -> str:

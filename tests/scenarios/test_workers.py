@@ -1,0 +1,93 @@
+"""Several workers on one queue, and workers that die."""
+
+from __future__ import annotations
+
+import time
+
+from tests.support.nexthop import Do, Transaction, holding_at
+from tests.support.system import System
+
+
+def test_two_workers_share_the_queue(system: System) -> None:
+    hop = system.hop(holding_at("end of data"))
+    for name in ("one", "two"):
+        system.queued(hop, worker={"name": name, "in_flight": 20, "batch": 5})
+    people: list[str] = []
+    for n in range(150):
+        more = [f"x{n}.{i}@d{i % 2}.example" for i in range(n % 4 + 1)]
+        people += more
+        system.enqueue(*more)
+    system.wait_queue(lambda rows: len({row["lease_owner"] for row in rows} - {None}) == 2)
+    hop.release()
+    system.wait_empty()
+    assert hop.deliveries() == dict.fromkeys(people, 1)
+    attempts = system.attempts()
+    assert [a["event"] for a in attempts] == ["delivered"] * len(people)
+    assert {a["worker"].partition("@")[0] for a in attempts} == {"one", "two"}
+
+
+def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
+    lease = 3
+    people = [f"x{n}@hop.example" for n in range(200)]
+    for person in people:
+        system.enqueue(person)
+
+    def slow_after_80(point: str, line: str, transaction: Transaction | None) -> Do | None:
+        return Do(hold=True) if point == "end of data" and len(hop.kept) >= 80 else None
+
+    hop = system.hop(slow_after_80)
+    settings = {"lease": f"{lease}s", "in_flight": 60, "batch": 30}
+    victim = system.queued(hop, worker={"name": "victim", **settings}, delivery={"connections": 4})
+    hop.wait_kept(84)
+    system.wait_queue(lambda rows: len(rows) <= 120)  # the others are settled
+    victim.kill()
+    killed = time.monotonic()
+    sending = {row["recipient"] for row in system.queue() if row["status"] == "SENDING"}
+    assert len(sending) > 4
+    hop.script = lambda point, line, transaction: None
+    hop.release()
+    system.queued(hop, worker={"name": "heir", **settings})
+    system.wait_empty()
+    assert time.monotonic() - killed < lease + 5
+    delivered = hop.deliveries()
+    assert set(delivered) == set(people)
+    doubled = {person for person, count in delivered.items() if count > 1}
+    assert doubled  # the four that had their dot
+    assert doubled <= sending
+    assert max(delivered.values()) == 2
+    for person in sending:
+        unknown, done = system.attempts(person)
+        assert (unknown["event"], done["event"]) == ("unknown", "delivered")
+        assert unknown["worker"].startswith("victim@")
+        assert done["worker"].startswith("heir@")
+        assert (unknown["attempt"], done["attempt"]) == (1, 2)
+        assert unknown["started_at"] < unknown["ended_at"] <= done["ended_at"]
+    for person in set(people) - sending:
+        assert system.events(person) == ["delivered"]
+
+
+def test_a_lost_lease_ends_the_attempt_before_the_dot(system: System) -> None:
+    def slow_at_first(point: str, line: str, transaction: Transaction | None) -> Do | None:
+        return Do(hold=True) if point == "DATA" and hop.connections == 1 else None
+
+    hop = system.hop(slow_at_first)
+    queued = system.queued(hop, worker={"lease": "3s"})
+    system.enqueue("x@hop.example")
+    hop.wait(lambda: "DATA" in hop.commands)
+    system.ask(
+        "UPDATE queue SET lease_owner = 'somebody else', lease_token = nextval('lease_tokens'),"
+        " lease_until = now() + interval '1h'"
+    )
+    queued.wait_log("lease lost")
+    hop.release()
+    hop.wait(lambda: not hop.open)
+    assert hop.kept == []
+    # the outcome of an attempt under the old lease changes nothing
+    queued.wait_log("row had moved on")
+    (row,) = system.queue()
+    assert (row["status"], row["lease_owner"]) == ("SENDING", "somebody else")
+    system.ask("UPDATE queue SET lease_until = now() - interval '1s'")
+    hop.wait_kept(1)
+    system.wait_empty()
+    assert hop.deliveries() == {"x@hop.example": 1}
+    assert system.events("x@hop.example") == ["deferred", "unknown", "delivered"]

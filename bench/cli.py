@@ -102,6 +102,8 @@ def _run(
 @click.option("--reuse/--no-reuse", default=True, help="Keep sessions, or one message in each.")
 @click.option("--processes", type=click.IntRange(1), help="smtpd processes  [default: smtpd's own]")
 @click.option("--workers", default=1, type=click.IntRange(1), help="queued processes.")
+@click.option("--backlog", default=0, type=click.IntRange(0), help="Other rows, for a dead host.")
+@click.option("--rate", default=0.0, help="Messages a second, evenly; 0: as fast as it takes them.")
 @click.option("--uri", help="A PostgreSQL server to use, instead of a new embedded one.")
 @click.option("--phase", default="both", type=click.Choice(["ingest", "relay", "both"]))
 @click.option("--runs", default=1, type=click.IntRange(1), help="Repeat; shows min, median, max.")

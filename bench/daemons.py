@@ -109,7 +109,8 @@ class Product:
 
     def start_queued(self, number: int, next_hop: int) -> list[int]:
         """Start that many queued processes which deliver to the port."""
-        path = self._config("queued", {"routes": {"*": f"{HOST}:{next_hop}"}})
+        routes = {"*": f"{HOST}:{next_hop}", "dead.example": f"{HOST}:{free_port()}"}
+        path = self._config("queued", {"routes": routes})
         return [
             self._start("queued", path, self.directory / f"queued.{worker}.log")
             for worker in range(number)

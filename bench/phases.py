@@ -12,7 +12,7 @@ from typing import Any
 from bench import cpu
 from bench.corpus import Plan
 from bench.daemons import DaemonError, Product
-from bench.database import Server, Watch, check_durability, fresh
+from bench.database import Server, Watch, check_durability, fill, fresh
 from bench.helper import Helper
 from bench.progress import Progress
 
@@ -31,6 +31,8 @@ class Options:
     reuse: bool
     processes: int | None
     workers: int
+    backlog: int
+    rate: float
     stall: float
     keep: bool
     commands: Path
@@ -79,7 +81,13 @@ class Phase:
     def transfer(self, port: int, check: Callable[[], None], after: Callable[[], None]) -> None:
         """Send everything to the port and fill in the result."""
         options = self.options
-        source = self.helper("source", port=port, sessions=options.sessions, reuse=options.reuse)
+        source = self.helper(
+            "source",
+            port=port,
+            sessions=options.sessions,
+            reuse=options.reuse,
+            rate=options.rate,
+        )
         source.wait("ready")
         cpu.settle(self.groups)
         before = cpu.snapshot(self.groups)
@@ -212,6 +220,7 @@ def measure(name: str, options: Options, directory: Path, server: Server) -> Res
         check_durability(uri)
         product = Product(options.commands, phase.directory, uri, result.notes)
         product.migrate()
+        fill(uri, options.backlog)
         watch = Watch(uri)
         with contextlib.closing(watch), phase.stack:
             phase.stack.callback(product.stop)

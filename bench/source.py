@@ -27,6 +27,7 @@ class Work:
         self.corpus = corpus
         self.port = cast(int, config["port"])
         self.reuse = cast(bool, config["reuse"])
+        self.rate = cast(float, config["rate"])
         self.todo = deque(range(corpus.plan.messages))
         self.sent = array("d", bytes(8 * corpus.plan.messages))
         self.delays = array("d")
@@ -160,8 +161,18 @@ class Session(asyncio.Protocol):
         if not work.todo:
             self._leave()
             return
-        n = self.current = work.todo.popleft()
-        corpus = work.corpus
+        n = work.todo.popleft()
+        if not work.first:
+            work.first = time.monotonic()
+        wait = work.first + n / work.rate - time.monotonic() if work.rate else 0.0
+        if wait > 0:
+            asyncio.get_running_loop().call_later(wait, self._begin, n)
+        else:
+            self._begin(n)
+
+    def _begin(self, n: int) -> None:
+        self.current = n
+        corpus = self.work.corpus
         commands = [b"MAIL FROM:<%s>\r\n" % corpus.sender(n)]
         commands += [
             b"RCPT TO:<%s>\r\n" % corpus.recipient(n, i) for i in range(corpus.plan.recipients)
@@ -170,8 +181,6 @@ class Session(asyncio.Protocol):
         self.wanted = len(commands)
         self.state = ENVELOPE
         self.started = time.monotonic()
-        if not work.first:
-            work.first = self.started
         if self.pipelining:
             self.transport.write(b"".join(commands))
         else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from queued.errors import ConfigError, PosternError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+_TELL = 2.0  # seconds between two lines of progress
 
 
 def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -54,6 +57,26 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+@contextmanager
+def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
+    """Show how far long work has come on stderr: a bar on a terminal, else a line now and then."""
+    if sys.stderr.isatty():
+        with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+            yield bar.update
+        return
+    done = 0
+    told = time.monotonic()
+
+    def advance(steps: int) -> None:
+        nonlocal done, told
+        done += steps
+        if time.monotonic() - told > _TELL:
+            told = time.monotonic()
+            click.echo(f"{label}: {done} of {length}", err=True)
+
+    yield advance
+
+
 def print_json(value: Any) -> None:
     """Write a value for machines."""
     click.echo(json.dumps(value, default=str, ensure_ascii=False, indent=2))
@@ -73,3 +96,18 @@ def print_table(header: list[str], rows: list[list[Any]]) -> None:
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ]
         click.echo("  ".join(parts).rstrip())
+
+
+def age(seconds: float) -> str:
+    """A span for reading: 45s, 12m, 3h, 2d; what has passed is `now`."""
+    if seconds < 1:
+        return "now"
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def shorten(text: str, width: int = 60) -> str:
+    """The text in at most `width` characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"

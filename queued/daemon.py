@@ -1,103 +1,172 @@
-"""Composition root of queued: one delivering worker on one database."""
+"""Composition root of queued: the workers of one configuration, and the upkeep beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 
-from queued.config.queued import QueuedConfig
+import psycopg
+
+from queued.config.queued import STANDING, Action, QueuedConfig, Worker
 from queued.db import Link
-from queued.errors import ConfigError
+from queued.errors import ConfigError, StoreUnavailable
 from queued.listen import listen
 from queued.logs import get
 from queued.service import Signals, first
-from queued.store.claim import SESSION, Claims, Contents
-from queued.store.settle import Settlements
-from queued.upkeep.partitions import keep_partitions
-from queued.worker.dispatch import Dispatch
-from queued.worker.lease import Leases
-from queued.worker.loop import Loop
-from queued.worker.settler import Settler
+from queued.store.conditions import both, reach
+from queued.store.sweep import Sweep, Sweeps
+from queued.store.workers import Entry, Registry, Rule
+from queued.upkeep import attempts, orphans, requests
+from queued.upkeep.repeat import repeat
+from queued.worker.deliver import Deliverer
+from queued.worker.sweeper import Sweeper
+
+_BEAT = 10.0  # seconds between heartbeats
+_RETRY = 0.5  # seconds, while PostgreSQL is away at the start
 
 log = get("queued")
 
 
 class Daemon:
-    """Everything that one queued process is made of."""
+    """Everything that one queued process is made of; `names` chooses workers, none means all."""
 
-    def __init__(self, config: QueuedConfig, uri: str, reread: Callable[[], QueuedConfig]) -> None:
+    def __init__(
+        self,
+        config: QueuedConfig,
+        uri: str,
+        reread: Callable[[], QueuedConfig],
+        names: Sequence[str] = (),
+    ) -> None:
         self._config = config
         self._reread = reread
         self._uri = uri
-        worker = config.worker
-        owner = f"{worker.name}@{config.environment.hostname}:{os.getpid()}"
-        self._links = {
-            name: Link(uri, f"queued {name}", SESSION)
-            for name in ("claim", "settle", "renew", "content", "upkeep")
-        }
-        where = config.environment.database.where
-        claims = Claims(self._links["claim"], owner, worker.lease, where)
-        renewals = Claims(self._links["renew"], owner, worker.lease, where)
-        self._leases = Leases(renewals)
-        self._settler = Settler(
-            Settlements(self._links["settle"], owner), lambda item: self._loop.settled(item)
+        self._process = f"{config.environment.hostname}:{os.getpid()}"
+        self._link = Link(uri, "queued upkeep")
+        self._sweeps = Sweeps(self._link)
+        self._registry = Registry(self._link, self._process)
+        self._workers = [w for w in config.workers if not names or w.name in names]
+        self._deliverers = [
+            Deliverer(config, worker, uri, f"{worker.name}@{self._process}", self._where(worker))
+            for worker in self._workers
+            if worker.action is Action.DELIVER
+        ]
+        self._sweepers = [
+            Sweeper(worker.name, self._sweeps, self._sweep(worker), worker.every)
+            for worker in self._workers
+            if worker.action is not Action.DELIVER
+        ]
+
+    def _where(self, worker: Worker) -> str | None:
+        return both(self._config.environment.database.where, worker.where)
+
+    def _sweep(self, worker: Worker) -> Sweep:
+        held = worker.action in STANDING
+        return Sweep(
+            action="hold" if held else worker.action.value,
+            where=self._where(worker) or "true",
+            who=f"{worker.name}@{self._process}",
+            reason=worker.reason or f"worker {worker.name}",
+            older=worker.older or 0.0,
+            hold=worker.expire,
+            quarantine=worker.quarantine,
+            batch=worker.batch,
         )
-        self._dispatch = Dispatch(
-            config, Contents(self._links["content"]), self._leases.valid, self._settler.put
-        )
-        self._loop = Loop(worker, config.delivery.inline, claims, self._leases, self._dispatch)
 
     async def run(self) -> None:
-        """Deliver until SIGTERM or SIGINT, then drain."""
+        """Work until SIGTERM or SIGINT, then drain."""
         signals = Signals()
-        background = [
-            asyncio.create_task(task)
-            for task in (
-                listen(self._uri, self._loop.wake),
-                self._leases.keep(),
-                self._settler.run(),
-                keep_partitions(self._links["upkeep"]),
-            )
-        ]
-        for task in background:
+        if not await self._register(signals):
+            return
+        background = [asyncio.create_task(work) for work in self._background()]
+        loops = {d: asyncio.create_task(d.loop.run()) for d in self._deliverers}
+        for task in (*background, *loops.values()):
             task.add_done_callback(lambda done: _died(done, signals))
-        loop = asyncio.create_task(self._loop.run())
-        loop.add_done_callback(lambda done: _died(done, signals))
-        log.info("ready", worker=self._config.worker.name, in_flight=self._config.worker.in_flight)
+        log.info("ready", workers=[worker.name for worker in self._workers])
         while not signals.stop.is_set():
             await first(signals.stop, signals.reload)
             if signals.reload.is_set():
                 signals.reload.clear()
                 self._reload()
-        log.info("draining", rows=len(self._leases))
-        self._loop.stop()
-        await loop
-        await self._drain()
-        failed = [task for task in background if task.done() and not task.cancelled()]
+        await asyncio.gather(*(d.drain(loop) for d, loop in loops.items()))
+        failed = [t for t in (*background, *loops.values()) if t.done() and not t.cancelled()]
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        for link in self._links.values():
-            await link.close()
+        try:
+            async with asyncio.timeout(2):
+                await self._registry.leave()
+        except (StoreUnavailable, psycopg.Error, TimeoutError):
+            pass  # the heartbeat ends
+        for deliverer in self._deliverers:
+            await deliverer.close()
+        await self._link.close()
         log.info("stopped")
         for task in failed:
             task.result()
 
-    async def _drain(self) -> None:
-        grace = self._config.worker.drain
-        try:
-            async with asyncio.timeout(grace):
-                await self._dispatch.drain()
-        except TimeoutError:
-            log.warning("dropping connections", after=grace, rows=len(self._leases))
-            await self._dispatch.abort()
-        try:
-            async with asyncio.timeout(max(grace, 5.0)):
-                await self._settler.flush()
-        except TimeoutError:
-            # the leases run out, and the log will say that the outcomes are unknown
-            log.error("outcomes not written: the database is away", rows=len(self._leases))
+    def _background(self) -> list[Coroutine[None, None, None]]:
+        retention = self._config.retention
+        who = f"upkeep@{self._process}"
+        return [
+            listen(self._uri, self._wake),
+            *(task for deliverer in self._deliverers for task in deliverer.tasks()),
+            *(sweeper.run() for sweeper in self._sweepers),
+            repeat("heartbeat", _BEAT, self._beat),
+            repeat("requests", requests.EVERY, lambda: requests.answer_requests(self._sweeps, who)),
+            repeat(
+                "rules",
+                requests.RULES_EVERY,
+                lambda: requests.apply_rules(self._sweeps, self._registry),
+            ),
+            repeat(
+                "attempts",
+                attempts.EVERY,
+                lambda: attempts.keep_log(self._link, self._sweeps, retention.attempts),
+            ),
+            repeat(
+                "orphans",
+                orphans.EVERY,
+                lambda: orphans.remove_orphans(self._sweeps, retention.orphans),
+            ),
+        ]
+
+    def _wake(self) -> None:
+        for deliverer in self._deliverers:
+            deliverer.loop.wake()
+
+    async def _register(self, signals: Signals) -> bool:
+        """Announce workers and rules before the first claim; False where we are stopped first."""
+        entries = [
+            Entry(w.name, w.action.value, self._where(w), reach(self._where(w)))
+            for w in self._workers
+        ]
+        rules = [
+            Rule(
+                w.name,
+                w.action.value,
+                self._where(w) or "true",
+                w.reason or f"worker {w.name}",
+                w.quarantine,
+                w.expire,
+            )
+            for w in self._config.workers
+            if w.action in STANDING and not w.older
+        ]
+        while True:
+            try:
+                await self._registry.register(entries, rules)
+                return True
+            except StoreUnavailable as error:
+                log.warning("waiting for the database", reason=str(error))
+                if await first(signals.stop, timeout=_RETRY):
+                    return False
+
+    async def _beat(self) -> None:
+        handled = {deliverer.name: deliverer.handled for deliverer in self._deliverers}
+        handled.update((sweeper.name, sweeper.handled) for sweeper in self._sweepers)
+        if not await self._registry.beat(handled):
+            await self._register(Signals())
 
     def _reload(self) -> None:
         try:
@@ -105,17 +174,13 @@ class Daemon:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return
-        fixed = [
-            name
-            for name in ("environment", "worker", "log")
-            if getattr(config, name) != getattr(self._config, name)
-        ]
-        if fixed:
-            log.warning("these sections need a restart", sections=fixed)
-        kept = {name: getattr(self._config, name) for name in ("environment", "worker", "log")}
-        self._config = config.model_copy(update=kept)
-        self._dispatch.configure(self._config)
-        self._loop.inline = self._config.delivery.inline
+        fixed = ("environment", "worker", "workers", "retention", "log")
+        changed = [n for n in fixed if getattr(config, n) != getattr(self._config, n)]
+        if changed:
+            log.warning("these sections need a restart", sections=changed)
+        self._config = config.model_copy(update={n: getattr(self._config, n) for n in fixed})
+        for deliverer in self._deliverers:
+            deliverer.configure(self._config)
         log.info("configuration read again")
 
 

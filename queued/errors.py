@@ -7,6 +7,7 @@
     ├── AddressError       a mailbox does not follow RFC 5321
     ├── StoreUnavailable   PostgreSQL can't be reached; passes by itself
     ├── MigrationError     the schema and the migrations do not fit together
+    ├── PartitionError     a change of the partitions was refused; nothing was changed
     └── DeliveryError      one SMTP transaction went wrong; becomes an Outcome
 """
 
@@ -35,6 +36,10 @@ class StoreUnavailable(PosternError):
 
 class MigrationError(PosternError):
     """An applied migration was changed, or the database is newer than this code."""
+
+
+class PartitionError(PosternError):
+    """A partition can't be made, split or dropped as asked; the database is as it was before."""
 
 
 class DeliveryError(PosternError):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from queued.states import Event
 
@@ -30,7 +29,7 @@ class NewMessage:
     body: bytes
     chunks: int = 0
     utf8: bool = False
-    metadata: dict[str, Any] | None = None
+    metadata: list[str] = field(default_factory=list)  # JSON for each recipient; empty: {}
     priority: int = 5
 
 

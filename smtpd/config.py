@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
+import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from queued.address import normalise_domain
 from queued.config.environment import Environment, Log
@@ -43,14 +45,79 @@ def default_processes() -> int:
     return max(1, min(4, (os.cpu_count() or 2) // 2))
 
 
+SOURCES = (
+    "listener",
+    "client",
+    "user",
+    "sender",
+    "sender_domain",
+    "recipient",
+    "recipient_domain",
+)
+_HEADER = re.compile(r"header:[!-9;-~]+")
+
+
+def _parse_source(value: str) -> str:
+    if value in SOURCES or _HEADER.fullmatch(value):
+        return value
+    close = difflib.get_close_matches(value, SOURCES, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(SOURCES)}, header:NAME"
+    raise ValueError(f"{value!r} is no source; {hint}")
+
+
+class Source(Section):
+    """Where the value of one metadata key comes from."""
+
+    source: Annotated[str, AfterValidator(_parse_source)] = Field(
+        alias="from",
+        description="listener, client, user, sender, sender_domain, recipient, recipient_domain "
+        "or header:NAME",
+    )
+    map: dict[str, str] | None = Field(
+        default=None, description="value → metadata; others get the default"
+    )
+    buckets: Whole | None = Field(
+        default=None, ge=2, le=10_000, description="a stable hash of the value: '1' to this number"
+    )
+    default: str | None = Field(
+        default=None, description="for an empty or unmapped value; absent: the key is left out"
+    )
+
+    @property
+    def of_recipient(self) -> bool:
+        """Whether recipients of one message may get different values."""
+        return self.source.startswith("recipient")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Source:
+        if self.map and self.buckets:
+            raise ValueError("map and buckets exclude each other")
+        return self
+
+
+def _parse_key(key: str) -> str:
+    if not key or len(key) > 64 or not key.isprintable():
+        raise ValueError("a metadata key is a word of at most 64 characters")
+    return key
+
+
 class Listener(Section):
     """One address and port."""
+
+    name: str | None = Field(
+        default=None, description="for metadata from listener; absent: address:port"
+    )
 
     address: Annotated[str, AfterValidator(_parse_address)] = Field(
         default="127.0.0.1", description="IP address; 0.0.0.0 or :: for all"
     )
     port: Whole = Field(default=2525, ge=1, le=65535, description="TCP port")
     backlog: Whole = Field(default=1024, ge=1, description="connections that may wait for accept")
+
+    @property
+    def label(self) -> str:
+        """What metadata from listener says."""
+        return self.name or f"{self.address}:{self.port}"
 
 
 class Relay(Section):
@@ -108,6 +175,9 @@ class SmtpdConfig(Section):
         description="processes that share the listeners; default: one for two cores, at most 4",
     )
     relay: Relay = Field(default=Relay())
+    metadata: dict[Annotated[str, AfterValidator(_parse_key)], Source] = Field(
+        default={}, description="metadata of each row by key, such as _partid"
+    )
     limits: Limits = Field(default=Limits())
     content: Content = Field(default=Content())
     ingest: Ingest = Field(default=Ingest())

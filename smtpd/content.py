@@ -12,6 +12,7 @@ _BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
 _SMUGGLED = re.compile(rb"(?:\r(?!\n)|(?<=[^\r])\n)\.(?=[\r\n])")
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 _OVERLAP = 4
+_HEADER_LIMIT = 1 << 18
 
 
 class Collector:
@@ -57,12 +58,16 @@ def _undecided(data: bytes) -> int:
 
 
 class Inspector:
-    """Looks at the content as it passes: bare newlines, smuggled ends, hops."""
+    """Looks at the content as it passes: bare newlines, smuggled ends, hops.
+
+    `header` is the header block, as far as the first 256 KiB go, once `end` was called.
+    """
 
     def __init__(self, bare_newlines: str) -> None:
         self._strict = bare_newlines == "reject"
         self._tail = b"\r\n"
-        self._header: bytes | None = b""
+        self._in_header = True
+        self.header = b""
         self.hops = 0
         self.problem = ""
 
@@ -74,9 +79,12 @@ class Inspector:
         ):
             self._newlines(window)
         self._tail = window[-3:]
-        if self._header is not None:
-            self._header += piece
-            self._hops()
+        if self._in_header:
+            self.header += piece
+            end = self.header.find(b"\r\n\r\n")
+            if end >= 0 or len(self.header) > _HEADER_LIMIT:
+                self.header = self.header[: end + 2 if end >= 0 else _HEADER_LIMIT]
+                self._in_header = False
 
     def _newlines(self, window: bytes) -> None:
         # a Collector holds back a CR that ends its data: one that ends a piece has no LF after it
@@ -85,15 +93,7 @@ class Inspector:
         elif _SMUGGLED.search(window):
             self.problem = "A lone dot after a bare CR or LF is not allowed"
 
-    def _hops(self) -> None:
-        header = self._header or b""
-        end = header.find(b"\r\n\r\n")
-        if end >= 0 or len(header) > 1 << 18:
-            self.hops = len(_RECEIVED.findall(header[: end if end >= 0 else None]))
-            self._header = None
-
     def end(self) -> None:
         """The content is complete."""
-        if self._header is not None:
-            self.hops = len(_RECEIVED.findall(self._header))
-            self._header = None
+        self._in_header = False
+        self.hops = len(_RECEIVED.findall(self.header))

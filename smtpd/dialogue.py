@@ -17,6 +17,7 @@ from smtpd import replies
 from smtpd.content import Collector
 from smtpd.front import Front
 from smtpd.intake import Intake
+from smtpd.metadata import Origin
 from smtpd.received import received
 
 log = get("smtpd")
@@ -57,7 +58,7 @@ class Dialogue(SMTP):
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
 
-    def __init__(self, front: Front, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, front: Front, loop: asyncio.AbstractEventLoop, listener: str) -> None:
         limits = front.config.limits
         super().__init__(
             _NoHooks,
@@ -70,6 +71,7 @@ class Dialogue(SMTP):
         )
         self.command_size_limits = defaultdict(lambda: Dialogue.command_size_limit)  # after EHLO
         self._front = front
+        self._listener = listener
         self._refused = False
         self._receiving = False
 
@@ -253,14 +255,29 @@ class Dialogue(SMTP):
                 await intake.take(piece)
             # from here the commit's own time limit counts
             self._reset_timeout(self._front.config.ingest.wait + self._timeout_duration)
+            recipients = [
+                (mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()
+            ]
             return await intake.finish(
                 transaction.sender or "",
-                [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()],
+                recipients,
                 transaction.utf8,
                 lambda message_id: self._trace(message_id, transaction.utf8),
+                lambda header: self._front.metadata.rows(
+                    self._origin(transaction, header), recipients
+                ),
             )
         finally:
             intake.forget()
+
+    def _origin(self, transaction: Transaction, header: bytes) -> Origin:
+        return Origin(
+            listener=self._listener,
+            client=self._client,
+            user="",  # until there is AUTH
+            sender=transaction.sender or "",
+            header=header,
+        )
 
     def _trace(self, message_id: int, utf8: bool) -> str:
         protocol = "ESMTP" if self.session.extended_smtp else "SMTP"

@@ -9,6 +9,7 @@ from typing import Protocol
 from queued.listen import Notifier
 from smtpd.config import SmtpdConfig
 from smtpd.ingest import Committer
+from smtpd.metadata import Metadata
 from smtpd.policy import Policy
 
 
@@ -25,6 +26,7 @@ class Front:
     def __init__(self, config: SmtpdConfig, uri: str) -> None:
         self.config = config
         self.policy = Policy(config.relay)
+        self.metadata = Metadata(config.metadata)
         self._notifier = Notifier(uri)
         self.committer = Committer(uri, config.ingest, self._notifier.notify)
         self.stopping = False

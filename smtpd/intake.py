@@ -56,10 +56,11 @@ class Intake:
     async def _store(self, chunk: bytes) -> None:
         committer = self._front.committer
         try:
-            self._id = self._id or await committer.ids.take()
-            await committer.store.chunk(self._id, self._chunks, chunk)
+            async with asyncio.timeout(self._front.config.ingest.wait):
+                self._id = self._id or await committer.ids.take()
+                await committer.store.chunk(self._id, self._chunks, chunk)
             self._chunks += 1
-        except (StoreUnavailable, psycopg.Error) as error:
+        except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("can't store a piece of a message", reason=str(error))
             self._unavailable = True
 
@@ -69,6 +70,7 @@ class Intake:
         recipients: list[tuple[str, str]],
         utf8: bool,
         trace: Callable[[int], str],
+        metadata: Callable[[bytes], list[str]],
     ) -> str:
         """Return the reply to the end of data: 250 only when the message is durable."""
         self._inspector.end()
@@ -86,7 +88,8 @@ class Intake:
             return replies.UNAVAILABLE
         committer = self._front.committer
         try:
-            self._id = self._id or await committer.ids.take()
+            async with asyncio.timeout(self._front.config.ingest.wait):
+                self._id = self._id or await committer.ids.take()
             message = NewMessage(
                 id=self._id,
                 sender=sender,
@@ -96,9 +99,10 @@ class Intake:
                 body=bytes(self._buffer),
                 chunks=self._chunks,
                 utf8=utf8,
+                metadata=metadata(self._inspector.header),
             )
             await committer.commit(message)
-        except (StoreUnavailable, psycopg.Error):
+        except (StoreUnavailable, psycopg.Error, TimeoutError):
             return replies.UNAVAILABLE
         self._committed = True
         return replies.queued(self._id)

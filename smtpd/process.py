@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 import sys
@@ -26,7 +27,9 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
     front.committer.start()
     servers = [
         await loop.create_server(
-            lambda: Dialogue(front, loop), sock=socket.socket(fileno=fd), backlog=listener.backlog
+            functools.partial(Dialogue, front, loop, listener.label),
+            sock=socket.socket(fileno=fd),
+            backlog=listener.backlog,
         )
         for fd, listener in zip(descriptors, config.listen, strict=True)
     ]

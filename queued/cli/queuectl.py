@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,27 @@ from typing import Any
 
 import click
 
+from queued.cli.explain import explain
+from queued.cli.filters import condition, filter_options
+from queued.cli.partition import partition
+from queued.cli.rules import rule
 from queued.cli.show import print_message
+from queued.cli.steer import COMMANDS
 from queued.cli.up import up
-from queued.command import EXIT_FAILURE, config_option, print_json, print_table, reporting
+from queued.cli.workers import workers
+from queued.command import (
+    EXIT_FAILURE,
+    age,
+    config_option,
+    print_json,
+    print_table,
+    reporting,
+    shorten,
+)
 from queued.config.loader import load
 from queued.config.queued import QueuedConfig
 from queued.database import resolve
+from queued.errors import ConfigError
 from queued.states import Status
 from queued.store.listing import COLUMNS, Listing
 from queued.store.migrate import migrate as apply_migrations
@@ -30,6 +46,12 @@ def main() -> None:
 
 
 main.add_command(up)
+main.add_command(explain)
+main.add_command(partition)
+main.add_command(workers)
+main.add_command(rule)
+for command in COMMANDS:
+    main.add_command(command)
 
 
 def _uri(config: Path) -> str:
@@ -37,8 +59,8 @@ def _uri(config: Path) -> str:
 
 
 @contextmanager
-def _listing(config: Path) -> Iterator[Listing]:
-    listing = Listing(_uri(config))
+def _listing(uri: str) -> Iterator[Listing]:
+    listing = Listing(uri)
     try:
         yield listing
     finally:
@@ -66,24 +88,16 @@ def migrate(config: Path, as_json: bool) -> None:
 
 @main.command("list")
 @config_option(_DEFAULT)
-@click.option("--id", type=int, help="Queue id of a message.")
-@click.option(
-    "--status",
-    type=click.Choice([s.value for s in Status], case_sensitive=False),
-    help="Status of the row.",
-)
-@click.option("--domain", help="Domain of the recipient.")
-@click.option("--sender", help="Reverse-path; '' for the null one.")
-@click.option("--recipient", help="Address of the recipient.")
+@filter_options
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows.")
 @json_option
 @reporting
 def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
     """List rows of the queue, oldest first."""
-    if filters["domain"]:
-        filters["domain"] = filters["domain"].lower()
-    with _listing(config) as listing:
-        rows = listing.rows(limit + 1, **filters)
+    uri = _uri(config)
+    where = condition(uri, filters) or "true"
+    with _listing(uri) as listing:
+        rows = listing.rows(where, limit + 1)
     more, rows = len(rows) > limit, rows[:limit]
     if as_json:
         print_json(rows)
@@ -103,7 +117,7 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
                 row["size"],
                 f"<{row['sender']}>",
                 row["recipient"],
-                shorten(row["last_reply"] or ""),
+                shorten(row["hold_reason"] or row["last_reply"] or ""),
             ]
             for row in rows
         ],
@@ -115,23 +129,36 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
 @main.command()
 @config_option(_DEFAULT)
 @click.option(
-    "--by", type=click.Choice(COLUMNS), default="status", show_default=True, help="The column."
+    "--by",
+    default="status",
+    show_default=True,
+    metavar="COLUMN",
+    help=f"{', '.join(COLUMNS)} or metadata.KEY.",
 )
+@filter_options
 @json_option
 @reporting
-def count(config: Path, by: str, as_json: bool) -> None:
+def count(config: Path, by: str, as_json: bool, **filters: Any) -> None:
     """Count rows by the values of a column."""
-    with _listing(config) as listing:
-        rows = listing.count(by)
+    if by not in COLUMNS and not by.startswith("metadata."):
+        close = difflib.get_close_matches(by, COLUMNS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(COLUMNS)}"
+        raise ConfigError([f"--by {by!r}: {hint}"])
+    uri = _uri(config)
+    where = condition(uri, filters) or "true"
+    with _listing(uri) as listing:
+        rows = listing.count(where, by)
     if as_json:
-        print_json([{by: row[by], "count": row["count"], "oldest": row["min"]} for row in rows])
+        print_json(
+            [{by: row["value"], "count": row["count"], "oldest": row["min"]} for row in rows]
+        )
         return
     now = datetime.now(UTC)
     print_table(
         [by.upper(), "COUNT", "OLDEST"],
         [
             [
-                "-" if row[by] is None else row[by],
+                "-" if row["value"] is None else row["value"],
                 row["count"],
                 age((now - row["min"]).total_seconds()),
             ]
@@ -150,26 +177,11 @@ def show(config: Path, message_id: int, as_json: bool) -> None:
 
     ID is what the client got with its 250. The history outlives the message.
     """
-    with _listing(config) as listing:
+    with _listing(_uri(config)) as listing:
         message = listing.message(message_id)
-        rows = listing.rows(100_000, id=message_id)
+        rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
     if not message and not history:
         click.echo(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
     print_message(message_id, message, rows, history, as_json=as_json)
-
-
-def age(seconds: float) -> str:
-    """A span for reading: 45s, 12m, 3h, 2d; what has passed is `now`."""
-    if seconds < 1:
-        return "now"
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"
-
-
-def shorten(text: str, width: int = 60) -> str:
-    """The text in at most `width` characters."""
-    return text if len(text) <= width else text[: width - 1] + "…"

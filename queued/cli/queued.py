@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from queued.config.queued import QueuedConfig
 from queued.daemon import Daemon
 from queued.database import resolve
 from queued.errors import ConfigError
-from queued.store.claim import check_where
+from queued.store.conditions import check_conditions
 
 _DEFAULT = "etc/queued.yaml"
 _RETRY = 0.5  # seconds
@@ -38,25 +39,38 @@ def check(config: Path) -> None:
 
 @main.command()
 @config_option(_DEFAULT)
+@click.option("--worker", "names", multiple=True, help="Run only this worker; may be repeated.")
 @reporting
-def run(config: Path) -> None:
-    """Deliver until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
+def run(config: Path, names: tuple[str, ...]) -> None:
+    """Run the workers until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
     settings = load(config, QueuedConfig)
+    known = [worker.name for worker in settings.workers]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise ConfigError([f"{config}: workers: no worker {name!r}; {hint}"])
     logs.configure(settings.log, daemon="queued")
     uri = resolve(settings.environment)
-    uvloop.run(_run(config, settings, uri))
+    uvloop.run(_run(config, settings, uri, names))
 
 
-async def _run(path: Path, settings: QueuedConfig, uri: str) -> None:
-    where = settings.environment.database.where
+async def _run(path: Path, settings: QueuedConfig, uri: str, names: tuple[str, ...]) -> None:
+    conditions = {
+        f"workers[{number}].where (worker {worker.name})": worker.where
+        for number, worker in enumerate(settings.workers)
+        if worker.where
+    }
+    if settings.environment.database.where:
+        conditions["environment.database.where"] = settings.environment.database.where
     log = logs.get("queued")
-    while where:
+    while conditions:
         try:
-            await check_where(uri, where)
+            await check_conditions(uri, conditions)
             break
         except ConfigError as error:
             raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
         except psycopg.OperationalError as error:
             log.warning("waiting for the database", reason=str(error).strip())
             await asyncio.sleep(_RETRY)
-    await Daemon(settings, uri, lambda: load(path, QueuedConfig)).run()
+    await Daemon(settings, uri, lambda: load(path, QueuedConfig), names).run()

@@ -60,6 +60,11 @@ def print_message(
                 for row in rows
             ],
         )
+    print_history(history)
+
+
+def print_history(history: list[dict[str, Any]]) -> None:
+    """Write every attempt, in order."""
     click.echo("\nhistory" if history else "\nno attempt yet")
     if history:
         print_table(

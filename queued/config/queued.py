@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Strict,
+    field_validator,
+    model_validator,
+)
 
 from queued.address import normalise_domain
 from queued.config.environment import Environment, Log
@@ -24,12 +32,9 @@ from queued.errors import AddressError
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-class Worker(Section):
-    """How much one process takes at a time."""
+class Timing(Section):
+    """What holds for every worker of the process."""
 
-    name: str = Field(default="deliver", description="name of the worker in leases and logs")
-    in_flight: Whole = Field(default=200, ge=1, le=10_000, description="rows leased at a time")
-    batch: Whole = Field(default=100, ge=1, le=10_000, description="rows a claim, at most")
     lease: Period = Field(
         default=60.0, ge=3, description="a dead worker's rows are taken over after this time"
     )
@@ -38,11 +43,80 @@ class Worker(Section):
         default=30.0, description="at SIGTERM, deliveries under way have this long to end"
     )
 
+
+class Action(StrEnum):
+    """What a worker does with the rows it matches."""
+
+    DELIVER = "deliver"
+    HOLD = "hold"
+    QUARANTINE = "quarantine"
+    DELETE = "delete"
+    RELEASE = "release"
+    RETRY = "retry"
+
+
+STANDING = (Action.HOLD, Action.QUARANTINE)
+"""Actions whose condition is a standing rule: no row that matches is ever claimed."""
+
+
+class Worker(Section):
+    """One worker: an action for the rows that a condition chooses."""
+
+    name: str = Field(default="deliver", description="unique name, in leases, logs and audit")
+    action: Action = Field(
+        default=Action.DELIVER,
+        description="deliver, hold, quarantine, delete, release or retry",
+    )
+    where: str | None = Field(
+        default=None,
+        description="SQL condition on columns of queue, checked by PostgreSQL at the start; "
+        "absent: every row",
+    )
+    concurrency: Whole = Field(
+        default=200, ge=1, le=10_000, description="deliver: rows under lease at a time"
+    )
+    batch: Whole = Field(default=100, ge=1, le=10_000, description="rows a statement, at most")
+    priority: Whole = Field(
+        default=9, ge=0, le=9, description="deliver: only rows of this priority or a lower number"
+    )
+    every: Period = Field(default=5.0, description="other actions: how often to look")
+    older: Period | None = Field(
+        default=None, description="other actions: only rows accepted longer ago than this"
+    )
+    reason: str | None = Field(default=None, description="hold, quarantine: why; default: the name")
+    quarantine: str | None = Field(
+        default=None, description="quarantine: the id that goes to metadata._quarantineid"
+    )
+    expire: Period | None = Field(
+        default=None, description="hold, quarantine: release after this time; absent: never"
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> Worker:
         if not _NAME.fullmatch(self.name):
             raise ValueError("name: only letters, digits, '_', '.' and '-', at most 64")
+        if self.action is Action.QUARANTINE and not self.quarantine:
+            raise ValueError("action quarantine needs the key quarantine")
+        if self.action is not Action.QUARANTINE and self.quarantine:
+            raise ValueError("the key quarantine belongs to the action quarantine")
+        if self.action not in STANDING and (self.reason or self.expire):
+            raise ValueError("reason and expire belong to the actions hold and quarantine")
+        if self.action is Action.DELIVER and self.older:
+            raise ValueError("older does not belong to the action deliver")
+        if self.action is not Action.DELIVER and not (self.where or self.older):
+            raise ValueError(f"action {self.action} needs a where: it would take every row")
         return self
+
+
+class Retention(Section):
+    """How long the log of what is done is kept."""
+
+    attempts: Period = Field(
+        default=90 * 86400.0, ge=86400, description="day partitions of attempts older than this go"
+    )
+    orphans: Period = Field(
+        default=86400.0, ge=600, description="bodies that no row refers to go at this age"
+    )
 
 
 class Timeouts(Section):
@@ -119,11 +193,24 @@ class QueuedConfig(Section):
     """The whole of queued.yaml."""
 
     environment: Environment = Field(default_factory=Environment)
-    worker: Worker = Field(default=Worker())
+    worker: Timing = Field(default=Timing())
+    workers: list[Worker] = Field(
+        default=[Worker()], min_length=1, description="what this configuration runs"
+    )
     delivery: Delivery = Field(default=Delivery())
     routes: dict[Pattern, Target] = Field(
         default={"*": "mx"},
         description="recipient domain, *.domain or * → host:port (port 25 if absent) or mx",
     )
     retry: Retry = Field(default=Retry())
+    retention: Retention = Field(default=Retention())
     log: Log = Field(default=Log())
+
+    @field_validator("workers")
+    @classmethod
+    def _distinct(cls, workers: list[Worker]) -> list[Worker]:
+        names = [worker.name for worker in workers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two workers are called {name!r}")
+        return workers

@@ -29,8 +29,8 @@ class Means:
 class Lane:
     """Deliveries to one destination, over at most `delivery.connections` connections.
 
-    `report` gets the results of every envelope exactly once; `closed` is called when the lane
-    has neither mail nor connections left.
+    `report` gets the results of every envelope exactly once; `unreachable` is told when no host
+    could be connected to, `closed` when the lane has neither mail nor connections left.
     """
 
     def __init__(
@@ -38,11 +38,13 @@ class Lane:
         destination: Destination,
         means: Means,
         report: Callable[[Envelope, list[Result]], None],
+        unreachable: Callable[[Lane, Result], None],
         closed: Callable[[Lane], None],
     ) -> None:
         self.destination = destination
         self.means = means
         self._report = report
+        self._on_unreachable = unreachable
         self._on_closed = closed
         self._waiting: deque[Envelope] = deque()
         self._idle: deque[asyncio.Future[Envelope | None]] = deque()
@@ -167,8 +169,11 @@ class Lane:
         if len(self._sessions) == 0:
             batch += self._waiting
             self._waiting.clear()
+        result = Result.of(error, "")
+        if not error.permanent:
+            self._on_unreachable(self, result)
         for each in batch:
-            self._finish(each, [Result.of(error, "")] * len(each.items))
+            self._finish(each, [result] * len(each.items))
 
     def _count(self, envelope: Envelope, sign: int) -> None:
         self.load += sign * len(envelope.items)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from psycopg import pq
+import time
+from typing import Any
 
-from queued.db import Link, connect
-from queued.errors import ConfigError
+from queued.db import Link
 from queued.model import Item, Message
+from queued.store.conditions import reach
 from queued.store.queries import queries
 
 _SQL = queries("claim")
@@ -25,30 +26,106 @@ SESSION = {
 """Run-time parameters for the connections that claim and settle."""
 
 
-# What is right in both is one expression: the first leaves it no parenthesis of ours to close (as
-# in `true) OR (true`), the second no keyword.
-_FRAMES = (
-    ("SELECT FROM queue WHERE CASE WHEN", "THEN true END"),
-    ("SELECT FROM queue WHERE (", ")"),
-)
+_WINDOW = 64  # rows seen beyond those that are wanted
+_BACKLOG = 1.0  # seconds in which a backlog is taken to last, after the window has shown it
+_STEPS = 64  # destinations that one walk visits
+_SIBLINGS = 100  # further recipients of the same messages that come with a claim, at most
 
 
 class Claims:
-    """Claims of one worker: `owner` names it, `where` chooses its rows."""
+    """Claims of one worker: `owner` names it, `where` chooses its rows.
 
-    def __init__(self, link: Link, owner: str, lease: float, where: str | None) -> None:
+    While all that is due fits into a window, rows are taken in order of priority and time. With a
+    backlog the claims walk from destination to destination instead, until nothing is left that the
+    window would not show.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        owner: str,
+        lease: float,
+        where: str | None = None,
+        priority: int = 9,
+        siblings: int = _SIBLINGS,
+    ) -> None:
         self._link = link
-        self._owner = owner
+        self._where = where
+        self._version = 0
+        self._statements: dict[str, str] = {}
+        self._siblings = siblings
+        self._fixed = {"owner": owner, "lease": lease, "priority": priority}
+        self._cursor: str | None = None  # where the walk has come to; None: to its end
+        self._backlog_until = 0.0  # until then the window would show what it showed before
         self.lease = lease
-        condition = f"\n{where}\n" if where else "true"
-        self._claim = _SQL["claim"].replace("{where}", condition.replace("%", "%%"))
 
     async def claim(self, limit: int, busy: list[str]) -> list[Item]:
-        """Lease up to `limit` due rows whose domain is not in `busy`. Raises StoreUnavailable."""
+        """Lease up to `limit` due rows whose domain is not in `busy`, and half as many more.
+
+        The further ones are recipients of the same messages, so that they share a transaction.
+        Fewer than `limit` rows mean that no more are due. Raises StoreUnavailable.
+        """
+        if not self._statements:
+            await self._learn_rules()
+        items = await self._search(limit, busy)
+        if not items and await self._learn_rules():
+            items = await self._search(limit, busy)  # a change of the rules empties every claim
+        return items
+
+    async def _search(self, limit: int, busy: list[str]) -> list[Item]:
+        items: list[Item] = []
+        if self._cursor is None and time.monotonic() >= self._backlog_until:
+            items, more, _ = await self._run("front", limit, busy, window=limit + _WINDOW)
+            if not more:
+                return items
+            self._backlog_until = time.monotonic() + _BACKLOG
+        cursor = self._cursor or ""
+        whole = not cursor  # whether this round of the walk began at the first destination
+        while len(items) < limit:
+            wanted = limit - len(items)
+            found, more, last = await self._run("walk", wanted, busy, cursor=cursor, steps=_STEPS)
+            items += found
+            if more:
+                cursor = last
+            elif whole:
+                self._cursor = None  # every destination was asked, and nothing more is due
+                return items
+            else:
+                cursor, whole = "", True
+        self._cursor = cursor
+        return items
+
+    async def _run(
+        self, name: str, limit: int, busy: list[str], **more: Any
+    ) -> tuple[list[Item], bool, str]:
         rows = await self._link.run(
-            self._claim, {"limit": limit, "busy": busy, "owner": self._owner, "lease": self.lease}
+            self._statements[name],
+            {
+                "limit": limit,
+                "siblings": min(self._siblings, limit // 2),
+                "busy": busy,
+                "version": self._version,
+                **self._fixed,
+                **more,
+            },
         )
-        return [Item(*row) for row in rows]
+        return [Item(*row[:-2]) for row in rows if row[0] is not None], rows[0][-2], rows[0][-1]
+
+    async def _learn_rules(self) -> bool:
+        """Compose the statements anew if the standing rules have changed, and say so."""
+        ((version, rules),) = await self._link.run(_SQL["rules"])
+        if version == self._version:
+            return False
+        where = f"\n{self._where}\n" if self._where else "true"
+        excluded = "".join(f" AND (\n{rule}\n) IS NOT TRUE" for rule in rules)
+        parts = {"where": where, "reach": f"\n{reach(self._where)}\n", "rules": excluded}
+        for name, text in (("front", _SQL["front"]), ("walk", _SQL["walk"])):
+            text = text.replace("{lease}", _SQL["lease"])
+            for key, value in parts.items():
+                text = text.replace(f"{{{key}}}", value.replace("%", "%%"))
+            self._statements[name] = text
+        self._version = version
+        return True
 
     async def messages(self, ids: list[int], inline: int) -> dict[int, Message]:
         """Fetch messages, with their content where it has at most `inline` octets."""
@@ -62,11 +139,6 @@ class Claims:
             {"ids": [i.id for i in items], "tokens": [i.token for i in items], "lease": self.lease},
         )
         return {row[0] for row in rows}
-
-    async def next_due(self) -> float | None:
-        """Seconds until the next deferred row is due, None if none waits."""
-        ((seconds,),) = await self._link.run(_SQL["next_due"])
-        return None if seconds is None else float(seconds)
 
 
 class Contents:
@@ -84,25 +156,3 @@ class Contents:
         """One piece of the content, None if it is gone."""
         rows = await self._link.run(_SQL["chunk"], {"id": message_id, "position": position})
         return bytes(rows[0][0]) if rows else None
-
-
-async def check_where(uri: str, where: str) -> None:
-    """Let PostgreSQL parse the condition without running anything.
-
-    Raises ConfigError with PostgreSQL's words if it is no boolean expression over the columns of
-    queue, psycopg.OperationalError if the server can't be reached.
-    """
-    connection = await connect(uri, "check")
-    try:
-        for head, tail in _FRAMES:
-            # Parse only: analysed as a whole, one statement at most, nothing executed
-            result = connection.pgconn.prepare(b"", f"{head}\n{where}\n{tail}".encode())
-            if result.status != pq.ExecStatus.COMMAND_OK:
-                reason = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"refused"
-                position = result.error_field(pq.DiagnosticField.STATEMENT_POSITION)
-                at = f" at character {int(position) - len(head) - 1}" if position else ""
-                raise ConfigError([f"environment.database.where: {reason.decode()}{at}"])
-        if connection.pgconn.describe_prepared(b"").nparams:
-            raise ConfigError(["environment.database.where: parameters ($1) mean nothing here"])
-    finally:
-        await connection.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 
 from psycopg import errors as pg_errors
@@ -61,7 +60,9 @@ class Enqueue:
                 "recipients": [address for _, address, _ in rows],
                 "domains": [domain for _, _, domain in rows],
                 "priorities": [m.priority for m, _, _ in rows],
-                "metadata": [json.dumps(m.metadata) if m.metadata else "{}" for m, _, _ in rows],
+                "metadata": [
+                    text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
+                ],
             },
         )
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
+from psycopg.sql import Literal
 
 from queued.errors import StoreUnavailable
-from queued.store.queries import queries
+from queued.store.queries import escaped, queries
 
 COLUMNS = (
     "status",
@@ -18,6 +19,8 @@ COLUMNS = (
     "priority",
     "attempts",
     "last_reply",
+    "hold_reason",
+    "held_by",
     "lease_owner",
     "message_id",
 )
@@ -27,7 +30,6 @@ HEAD = 1 << 16
 """Octets of a message's start that are searched for its header."""
 
 _SQL = queries("listing")
-_FILTERS = ("id", "status", "domain", "sender", "recipient")
 
 
 class Listing:
@@ -45,17 +47,23 @@ class Listing:
         """End the connection."""
         self._db.close()
 
-    def rows(self, limit: int, **filters: Any) -> list[dict[str, Any]]:
-        """Rows that match all filters that are given (id, status, domain, sender, recipient)."""
-        params = {name: filters.get(name) for name in _FILTERS}
-        return self._db.execute(_SQL["list"].encode(), {**params, "limit": limit}).fetchall()
+    def rows(self, where: str, limit: int) -> list[dict[str, Any]]:
+        """Rows that the condition matches, oldest first."""
+        query = _SQL["list"].replace("{where}", escaped(where))
+        return self._db.execute(query.encode(), {"limit": limit}).fetchall()
 
-    def count(self, column: str) -> list[dict[str, Any]]:
-        """Number of rows and the oldest time for each value of one of COLUMNS."""
-        if column not in COLUMNS:
-            raise ValueError(column)
-        query = _SQL["count"].replace("{column}", column)
-        return self._db.execute(query.encode()).fetchall()
+    def count(self, where: str, by: str) -> list[dict[str, Any]]:
+        """Number of rows and the oldest time by the value of one of COLUMNS, or of metadata.KEY."""
+        if by in COLUMNS:
+            column = by
+        elif by.startswith("metadata."):
+            column = f"metadata ->> {Literal(by.removeprefix('metadata.')).as_string(self._db)}"
+        else:
+            raise ValueError(by)
+        query = _SQL["count"].replace("{where}", escaped(where))
+        return self._db.execute(
+            query.replace("{column}", column.replace("%", "%%")).encode(), {}
+        ).fetchall()
 
     def message(self, message_id: int) -> dict[str, Any] | None:
         """The message and the start of its content, None if it is not (any more) stored."""

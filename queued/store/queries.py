@@ -15,3 +15,8 @@ def queries(name: str) -> dict[str, str]:
     text = (files("sql") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
     parts = _NAME.split(text)[1:]
     return {key: body.strip() for key, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def escaped(condition: str) -> str:
+    """A condition as it stands in a statement that has parameters."""
+    return "(\n" + condition.replace("%", "%%") + "\n)"

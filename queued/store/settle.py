@@ -17,12 +17,14 @@ class Settlements:
         self._link = link
         self._worker = worker
 
-    async def settle(self, outcomes: list[Outcome]) -> set[int]:
+    async def settle(self, outcomes: list[Outcome], again: bool = False) -> set[int]:
         """Log the attempts and move their rows; return the ids of the rows that changed.
 
         A row that is missing from the answer had been taken over or moved by an operator.
-        Raises StoreUnavailable; writing the same outcomes again then is right.
+        Raises StoreUnavailable; writing the same outcomes again, and saying so, is right then.
         """
+        # locks in the order in which everybody takes them, or two settlements may wait in a circle
+        outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
         rows = await self._link.run(
             _SQL["settle"],
             {
@@ -44,6 +46,7 @@ class Settlements:
                 "started": [o.started for o in outcomes],
                 "ended": [o.ended for o in outcomes],
                 "worker": self._worker,
+                "again": again,
             },
         )
         return {row[0] for row in rows}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from queued.config.queued import QueuedConfig
@@ -16,6 +18,17 @@ from queued.errors import DeliveryError, StoreUnavailable
 from queued.model import Item, Message, Outcome
 from queued.store.claim import Contents
 from queued.worker.verdict import judge
+
+_REST = 30.0  # seconds that an unreachable destination is left alone, at most
+
+
+@dataclass(slots=True)
+class _Down:
+    """A destination that could not be reached a moment ago."""
+
+    until: float
+    result: Result
+    domains: set[str]
 
 
 class Dispatch:
@@ -33,12 +46,14 @@ class Dispatch:
         self._settle = settle
         self._lanes: dict[Destination, Lane] = {}
         self._started: dict[int, datetime] = {}
+        self._down: dict[Destination, _Down] = {}
         self.configure(config)
 
     def configure(self, config: QueuedConfig) -> None:
         """Use new routes, limits and intervals from now on."""
         self._routes = Routes(config.routes)
         self._retry = config.retry
+        self._rest = min(_REST, config.retry.intervals[0] / 2)
         self._group = config.delivery.recipients
         resolver = Resolver(config.delivery.dns, config.delivery.ipv6)
         self._means = Means(config.environment.hostname, config.delivery, resolver)
@@ -46,12 +61,26 @@ class Dispatch:
             lane.means = self._means
 
     def busy(self, free: int) -> tuple[list[str], int]:
-        """Domains of lanes that hold as many rows as are still free, or more; and how many rows.
+        """Domains that are better left alone for now, and how many rows they hold.
 
-        However many destinations hang, each next one can take at most half of what is left.
+        A lane that holds as many rows as are still free, or more, gets no further ones: however
+        many destinations hang, each next one can take at most half of what is left. And what could
+        not be reached rests a while.
         """
-        lanes = [lane for lane in self._lanes.values() if lane.load >= free]
-        return [domain for lane in lanes for domain in lane.domains], sum(x.load for x in lanes)
+        now = time.monotonic()
+        for destination in [d for d, down in self._down.items() if down.until <= now]:
+            del self._down[destination]
+        loaded = [lane for lane in self._lanes.values() if lane.load >= free]
+        domains = {domain for lane in loaded for domain in lane.domains}
+        domains.update(*(down.domains for down in self._down.values()))
+        return sorted(domains), sum(lane.load for lane in loaded)
+
+    def _unreachable(self, lane: Lane, result: Result) -> None:
+        """A lane could not connect anywhere: its destination rests."""
+        down = self._down.setdefault(lane.destination, _Down(0.0, result, set()))
+        down.until = time.monotonic() + self._rest
+        down.result = result
+        down.domains.update(lane.domains)
 
     def dispatch(self, items: list[Item], messages: dict[int, Message]) -> None:
         """Give the rows of one claim to their lanes: one envelope a message and next hop."""
@@ -66,14 +95,22 @@ class Dispatch:
                 self.hand_back(group)
                 continue
             self._started.update((item.id, now) for item in group)
+            down = self._down.get(destination)
+            if down:  # a domain that was not known to go there
+                down.domains.update(item.domain for item in group)
+                self._report_all(group, down.result)
+                continue
             lane = self._lane(destination)
             for start in range(0, len(group), self._group):
                 lane.put(self._envelope(group[start : start + self._group], message))
 
     def hand_back(self, items: list[Item]) -> None:
         """Give up leases of rows whose attempt never began."""
+        self._report_all(items, NOT_BEGUN)
+
+    def _report_all(self, items: list[Item], result: Result) -> None:
         for item in items:
-            self._conclude(item, NOT_BEGUN)
+            self._conclude(item, result)
 
     def _envelope(self, group: list[Item], message: Message) -> Envelope:
         return Envelope(
@@ -104,7 +141,9 @@ class Dispatch:
     def _lane(self, destination: Destination) -> Lane:
         lane = self._lanes.get(destination)
         if lane is None:
-            lane = Lane(destination, self._means, self._report, self._lane_closed)
+            lane = Lane(
+                destination, self._means, self._report, self._unreachable, self._lane_closed
+            )
             self._lanes[destination] = lane
         return lane
 

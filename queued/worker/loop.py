@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import psycopg
 
@@ -11,13 +12,12 @@ from queued.config.queued import Worker
 from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.model import Item
+from queued.service import first
 from queued.store.claim import Claims
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 
 _BACKOFF = 0.5  # seconds, while PostgreSQL is away
-_PACE = 10  # a search past busy destinations rests this many times as long as it took,
-_PAUSE = 0.1  # and at least this many seconds
 
 log = get("worker")
 
@@ -26,17 +26,24 @@ class Loop:
     """Claims while there is room; without mail it sleeps until a notification or the poll."""
 
     def __init__(
-        self, config: Worker, inline: int, claims: Claims, leases: Leases, dispatch: Dispatch
+        self,
+        config: Worker,
+        poll: float,
+        inline: int,
+        claims: Claims,
+        leases: Leases,
+        dispatch: Dispatch,
     ) -> None:
         self.config = config
         self.inline = inline
+        self.poll = poll
+        self.handled = 0
         self._claims = claims
         self._leases = leases
         self._dispatch = dispatch
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._stopping = False
-        self._search_after = 0.0
         self._away = False
 
     def wake(self) -> None:
@@ -48,6 +55,7 @@ class Loop:
         again = self._leases.drop(item)
         if again:
             self._dispatch.hand_back([again])
+        self.handled += 1
         self._room.set()
 
     def stop(self) -> None:
@@ -60,25 +68,28 @@ class Loop:
         """Work until stopped."""
         while not self._stopping:
             self._room.clear()
-            free = self.config.in_flight - len(self._leases)
+            free = self._free()
             busy, held = self._dispatch.busy(free)
-            if free < max(1, (self.config.in_flight - held) // 4):
+            if free < max(1, (self.config.concurrency - held) // 4):
                 await self._room.wait()
-                continue
-            rest = self._search_after - time.monotonic()
-            if busy and rest > 0:
-                await _within(rest, self._room)
                 continue
             want = min(self.config.batch, max(1, free // 2))
             self._wake.clear()
-            before = time.monotonic()
-            found = await self._try_claim(want, busy)
-            if busy:
-                # past the rows of busy destinations the claim has to search
-                took = time.monotonic() - before
-                self._search_after = time.monotonic() + max(_PAUSE, _PACE * took)
-            elif found < want:
-                await _within(self.config.poll, self._wake)
+            if await self._try_claim(want, busy) < want:
+                await self._sleep(set(busy))
+
+    async def _sleep(self, busy: set[str]) -> None:
+        """Until there may be mail: a notification, the poll, or a destination free again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.poll):
+                while not self._wake.is_set():
+                    self._room.clear()
+                    if busy and not busy <= set(self._dispatch.busy(self._free())[0]):
+                        return
+                    await first(self._wake, *([self._room] if busy else []))
+
+    def _free(self) -> int:
+        return self.config.concurrency - len(self._leases)
 
     async def _try_claim(self, want: int, busy: list[str]) -> int:
         try:
@@ -108,11 +119,3 @@ class Loop:
             raise
         self._dispatch.dispatch(fresh, messages)
         return len(items)
-
-
-async def _within(seconds: float, event: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass

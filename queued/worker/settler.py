@@ -55,11 +55,13 @@ class Settler:
         await self._idle.wait()
 
     async def _write(self, group: list[Outcome]) -> None:
+        again = False
         while True:
             try:
-                changed = await self._settlements.settle(group)
+                changed = await self._settlements.settle(group, again)
                 break
             except StoreUnavailable as error:
+                again = True
                 log.warning("can't settle", outcomes=len(group), reason=str(error))
                 await asyncio.sleep(_RETRY)
             except psycopg.Error as error:
@@ -73,7 +75,8 @@ class Settler:
                     await self._write([outcome])
                 return
         for outcome in group:
-            if outcome.item.id not in changed and outcome.event is not Event.HAND_BACK:
+            known = outcome.item.id in changed or again or outcome.event is Event.HAND_BACK
+            if not known:
                 log.warning(
                     "row had moved on",
                     row=outcome.item.id,

@@ -32,6 +32,7 @@ COMMENT ON COLUMN messages.body IS 'The content as received, octet for octet, if
 CREATE TABLE message_chunks (
     message_id bigint NOT NULL,
     position integer NOT NULL CHECK (position >= 0),
+    stored_at timestamptz NOT NULL DEFAULT now(),
     data bytea NOT NULL,
     PRIMARY KEY (message_id, position)
 );
@@ -41,6 +42,7 @@ COMMENT ON TABLE message_chunks IS
     'the message row; pieces that no message claims belong to a transaction that died.';
 COMMENT ON COLUMN message_chunks.message_id IS 'messages.id; no foreign key, as the pieces come first.';
 COMMENT ON COLUMN message_chunks.position IS 'Order of the pieces, from 0.';
+COMMENT ON COLUMN message_chunks.stored_at IS 'When the piece was committed.';
 COMMENT ON COLUMN message_chunks.data IS 'Octets as received; mostly base64, so stored uncompressed.';
 
 -- lz4 where the server is built with it. pglz costs more CPU than the rest of a message's way, so
@@ -76,7 +78,7 @@ CREATE TABLE queue (
     lease_owner text,
     sender text NOT NULL,
     recipient text NOT NULL,
-    domain text NOT NULL,
+    domain text COLLATE "C" NOT NULL,
     last_reply text,
     metadata jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(metadata) = 'object'),
     CONSTRAINT queue_lease CHECK (status <> 'SENDING' OR (lease_until IS NOT NULL
@@ -158,7 +160,7 @@ CREATE TABLE attempts (
     attempt integer NOT NULL,
     code smallint NOT NULL,
     event text NOT NULL
-        CONSTRAINT attempts_event CHECK (event IN ('delivered', 'deferred', 'failed', 'unknown')),
+        CONSTRAINT attempts_event CHECK (event IN ('delivered', 'deferred', 'failed', 'unknown', 'deleted')),
     sender text NOT NULL,
     recipient text NOT NULL,
     domain text NOT NULL,
@@ -180,7 +182,8 @@ COMMENT ON COLUMN attempts.lease_token IS 'Token the attempt ran under.';
 COMMENT ON COLUMN attempts.attempt IS 'Count of attempts, from 1.';
 COMMENT ON COLUMN attempts.code IS 'Reply code (RFC 5321); 0 where there was no reply.';
 COMMENT ON COLUMN attempts.event IS
-    'delivered, deferred, failed (held), unknown (the next hop may have it: a reason for a duplicate).';
+    'delivered, deferred, failed (held), unknown (the next hop may have it: a reason for a duplicate), '
+    'deleted (on request, without an attempt).';
 COMMENT ON COLUMN attempts.sender IS 'Reverse-path.';
 COMMENT ON COLUMN attempts.recipient IS 'Forward-path.';
 COMMENT ON COLUMN attempts.domain IS 'The recipient''s domain.';

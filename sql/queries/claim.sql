@@ -1,40 +1,130 @@
--- name: claim
--- Lease up to `limit` due rows: by priority, then by time. A row whose lease ran out is due as
--- well; that attempt's outcome is unknown and goes into the log before the next one begins.
--- The CTE keeps LIMIT exact, and the array keeps the UPDATE on the index (docs/decisions/0005).
-WITH due AS MATERIALIZED (
+-- name: front
+-- Lease due rows in the order of priority and time, from a window at the front of the queue. That is
+-- all there is to see while little is due; `more` says that the window did not reach the end, and
+-- then fairness needs `walk`. Into the braces come the worker's condition and what standing rules keep
+-- from delivery; where the rules have changed since, nothing is claimed.
+-- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index (docs/decisions/0005).
+WITH seen AS MATERIALIZED (
     SELECT pick.*
-    FROM generate_series(0, 9) AS level (priority)
+    FROM generate_series(0, %(priority)s) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT id, domain
+        FROM queue
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+            AND queue.priority = level.priority
+            AND next_attempt AT TIME ZONE 'UTC' <= now() AT TIME ZONE 'UTC'
+            AND (lease_until IS NULL OR lease_until < now())
+            AND ({where})
+        ORDER BY next_attempt AT TIME ZONE 'UTC'
+        LIMIT %(window)s
+    ) AS pick
+    LIMIT %(window)s
+), due AS MATERIALIZED (
+    SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner, lease_token,
+        lease_since
+    FROM queue
+    WHERE id = ANY (ARRAY(
+            SELECT id FROM seen WHERE domain <> ALL (%(busy)b::text[]) LIMIT %(limit)s))
+        AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+        AND next_attempt <= now()
+        AND (lease_until IS NULL OR lease_until < now())
+        AND (SELECT version FROM rules_version) = %(version)s
+        {rules}
+    FOR UPDATE SKIP LOCKED
+), {lease}
+SELECT claimed.*, meta.*
+FROM (SELECT (SELECT count(*) FROM seen) >= %(window)s AS more, NULL::text AS last) AS meta
+    LEFT JOIN claimed ON true
+
+-- name: walk
+-- Lease due rows destination by destination, from the one after `cursor` on: a backlog of one
+-- destination, however long, costs the others nothing. `more` says that the walk ended before the
+-- last destination, at `last`.
+WITH RECURSIVE walk AS (
+    (SELECT domain, 1 AS step FROM queue
+     WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND domain > %(cursor)s AND ({reach})
+     ORDER BY domain LIMIT 1)
+    UNION ALL
+    SELECT following.domain, walk.step + 1
+    FROM walk CROSS JOIN LATERAL (
+        SELECT domain FROM queue
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND domain > walk.domain AND ({reach})
+        ORDER BY domain LIMIT 1
+    ) AS following
+    WHERE walk.step < %(steps)s
+), due AS MATERIALIZED (
+    SELECT pick.*
+    FROM walk
+    CROSS JOIN generate_series(0, %(priority)s) AS level (priority)
     CROSS JOIN LATERAL (
         SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner,
             lease_token, lease_since
         FROM queue
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+            AND queue.domain = walk.domain
             AND queue.priority = level.priority
             AND next_attempt <= now()
-            AND (status <> 'SENDING' OR lease_until < now())
-            AND domain <> ALL (%(busy)b::text[])
+            AND (lease_until IS NULL OR lease_until < now())
             AND ({where})
+            {rules}
         ORDER BY next_attempt
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ) AS pick
+    WHERE walk.domain <> ALL (%(busy)b::text[])
+        AND (SELECT version FROM rules_version) = %(version)s
     LIMIT %(limit)s
+), {lease}
+SELECT claimed.*, meta.*
+FROM (SELECT
+        CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+            THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS more,
+        CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+            THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END AS last
+    ) AS meta LEFT JOIN claimed ON true
+
+-- name: lease
+-- Part of both: lease what is due, and with it the other due recipients of the same messages, so that
+-- they share a transaction. A row whose lease ran out is due as well; that attempt's outcome is unknown
+-- and goes into the log before the next one begins.
+siblings AS MATERIALIZED (
+    SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner, lease_token,
+        lease_since
+    FROM queue
+    WHERE message_id = ANY (ARRAY(SELECT DISTINCT message_id FROM due))
+        AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+        AND queue.priority <= %(priority)s
+        AND next_attempt <= now()
+        AND (lease_until IS NULL OR lease_until < now())
+        AND domain <> ALL (%(busy)b::text[])
+        AND id <> ALL (ARRAY(SELECT id FROM due))
+        AND ({where})
+        {rules}
+    LIMIT %(siblings)s
+    FOR UPDATE SKIP LOCKED
+), taken AS MATERIALIZED (
+    SELECT * FROM due UNION ALL SELECT * FROM siblings
 ), lost AS (
     INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,
         sender, recipient, domain, worker, host, command, enhanced, reply)
     SELECT lease_since, id, message_id, lease_token, attempts, 0, 'unknown',
         sender, recipient, domain, lease_owner, '', '', '',
         'lease ran out: the worker died or lost the database'
-    FROM due WHERE status = 'SENDING'
+    FROM taken WHERE lease_token IS NOT NULL
+), claimed AS (
+    UPDATE queue
+    SET status = 'SENDING', attempts = attempts + 1, lease_owner = %(owner)s, lease_since = now(),
+        lease_token = (SELECT nextval('lease_tokens')),
+        lease_until = now() + make_interval(secs => %(lease)s)
+    WHERE id = ANY (ARRAY(SELECT id FROM taken)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+    RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token
 )
-UPDATE queue
-SET status = 'SENDING', attempts = attempts + 1, lease_owner = %(owner)s,
-    lease_since = now(),
-    lease_token = (SELECT nextval('lease_tokens')),
-    lease_until = now() + make_interval(secs => %(lease)s)
-WHERE id = ANY (ARRAY(SELECT id FROM due)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
-RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token
+
+-- name: rules
+-- The standing rules that count now, and the version of the set.
+SELECT version, coalesce((SELECT array_agg(condition ORDER BY name) FROM rules
+    WHERE expires_at IS NULL OR expires_at > now()), '{}')
+FROM rules_version
 
 -- name: messages
 -- The claimed messages, those of at most `inline` octets with their content.
@@ -56,14 +146,3 @@ UPDATE queue SET lease_until = now() + make_interval(secs => %(lease)s)
 FROM unnest(%(ids)b::bigint[], %(tokens)b::bigint[]) AS ours (id, token)
 WHERE queue.id = ours.id AND status = 'SENDING' AND lease_token = ours.token
 RETURNING queue.id
-
--- name: next_due
--- Seconds until the earliest next attempt that is still to come.
-SELECT extract(epoch FROM min(earliest) - now())::float8
-FROM generate_series(0, 9) AS level (priority)
-CROSS JOIN LATERAL (
-    SELECT next_attempt AS earliest FROM queue
-    WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND queue.priority = level.priority
-        AND next_attempt > now()
-    ORDER BY next_attempt LIMIT 1
-) AS first

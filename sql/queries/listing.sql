@@ -1,13 +1,9 @@
 -- name: list
 -- Rows of the queue as an operator reads them, oldest first.
 SELECT q.message_id, q.id, q.status, q.priority, q.ts, q.next_attempt, q.attempts, m.size,
-    q.sender, q.recipient, q.domain, q.last_reply, q.lease_owner, q.metadata
-FROM queue AS q JOIN messages AS m ON m.id = q.message_id
-WHERE (%(id)s::bigint IS NULL OR q.message_id = %(id)s)
-    AND (%(status)s::text IS NULL OR q.status = %(status)s)
-    AND (%(domain)s::text IS NULL OR q.domain = %(domain)s)
-    AND (%(sender)s::text IS NULL OR q.sender = %(sender)s)
-    AND (%(recipient)s::text IS NULL OR q.recipient = %(recipient)s)
+    q.sender, q.recipient, q.domain, q.last_reply, q.lease_owner, q.lease_until,
+    q.hold_reason, q.held_by, q.held_at, q.hold_until, q.metadata
+FROM (SELECT * FROM queue WHERE {where}) AS q JOIN messages AS m ON m.id = q.message_id
 ORDER BY q.ts, q.id
 LIMIT %(limit)s
 
@@ -27,4 +23,4 @@ FROM attempts WHERE message_id = %(id)s ORDER BY ended_at, queue_id
 
 -- name: count
 -- Rows by the value of one column.
-SELECT {column}, count(*), min(ts) FROM queue GROUP BY 1 ORDER BY 2 DESC, 1
+SELECT {column} AS value, count(*), min(ts) FROM queue WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1

@@ -1,6 +1,7 @@
 -- name: settle
 -- The outcomes of many attempts in one commit. A delivery is a fact: its row goes whatever has
--- become of it meanwhile. Any other outcome counts only under the lease it was made in.
+-- become of it meanwhile. Any other outcome counts only under the lease it was made in, and where an
+-- operator has given the row another status since, that status stays.
 WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
@@ -16,21 +17,31 @@ WITH outcome AS MATERIALIZED (
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
         event, sender, recipient, domain, %(worker)s, host, command, enhanced, reply
     FROM outcome WHERE event <> 'handed back'
+        -- written a second time, as the first commit's answer was lost with its connection
+        AND NOT (%(again)s AND EXISTS (
+            SELECT FROM attempts AS a
+            WHERE a.message_id = outcome.message_id AND a.queue_id = outcome.id
+                AND a.lease_token = outcome.token AND a.ended_at = outcome.ended_at))
 ), delivered AS (
     DELETE FROM queue
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered'))
     RETURNING id
 ), moved AS (
     UPDATE queue
-    SET status = outcome.status, last_reply = coalesce(nullif(concat_ws(' ',
+    SET status = CASE WHEN queue.status = 'SENDING' THEN outcome.status ELSE queue.status END,
+        last_reply = coalesce(nullif(concat_ws(' ',
             nullif(outcome.code, 0), nullif(outcome.reply, '')), ''), queue.last_reply),
-        next_attempt = CASE WHEN outcome.event IN ('deferred', 'unknown')
+        next_attempt = CASE WHEN queue.status = 'SENDING' AND outcome.event IN ('deferred', 'unknown')
             THEN now() + make_interval(secs => outcome.delay) ELSE queue.next_attempt END,
         attempts = queue.attempts - CASE WHEN outcome.event = 'handed back' THEN 1 ELSE 0 END,
+        hold_reason = CASE WHEN outcome.event = 'failed' AND queue.status = 'SENDING'
+            THEN 'undeliverable' ELSE queue.hold_reason END,
+        held_by = CASE WHEN outcome.event = 'failed' AND queue.status = 'SENDING'
+            THEN %(worker)s ELSE queue.held_by END,
         lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
     FROM outcome
     WHERE queue.id = outcome.id AND outcome.event <> 'delivered'
-        AND queue.status = 'SENDING' AND queue.lease_token = outcome.token
+        AND queue.lease_token = outcome.token
     RETURNING queue.id
 )
 SELECT id FROM delivered UNION ALL SELECT id FROM moved

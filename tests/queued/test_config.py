@@ -65,7 +65,8 @@ def keys(model: type[BaseModel]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         inner = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        below = [c for c in inner if isinstance(c, type) and issubclass(c, BaseModel)]
+        free = getattr(field.annotation, "__origin__", None) is dict  # the keys are the user's
+        below = [c for c in inner if isinstance(c, type) and issubclass(c, BaseModel) and not free]
         tree[name] = keys(below[0]) if below else None
     return tree
 

@@ -105,7 +105,7 @@ def check_contents(hop: NextHop, mails: list[Mail], ids: dict[str, int]) -> None
 def test_all_mail_arrives_once_and_unchanged(system: System) -> None:
     hop = system.hop()
     smtpd = system.smtpd(processes=2)
-    system.queued(hop, worker={"in_flight": 5000, "batch": 2000})
+    system.queued(hop)
     mails = corpus()
     shares = [mails[n::SESSIONS] for n in range(SESSIONS)]
     with ThreadPoolExecutor(SESSIONS) as pool:

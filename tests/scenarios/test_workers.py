@@ -11,7 +11,7 @@ from tests.support.system import System
 def test_two_workers_share_the_queue(system: System) -> None:
     hop = system.hop(holding_at("end of data"))
     for name in ("one", "two"):
-        system.queued(hop, worker={"name": name, "in_flight": 20, "batch": 5})
+        system.queued(hop, workers=[{"name": name, "concurrency": 20, "batch": 5}])
     people: list[str] = []
     for n in range(150):
         more = [f"x{n}.{i}@d{i % 2}.example" for i in range(n % 4 + 1)]
@@ -36,8 +36,10 @@ def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
         return Do(hold=True) if point == "end of data" and len(hop.kept) >= 80 else None
 
     hop = system.hop(slow_after_80)
-    settings = {"lease": f"{lease}s", "in_flight": 60, "batch": 30}
-    victim = system.queued(hop, worker={"name": "victim", **settings}, delivery={"connections": 4})
+    worker, settings = {"lease": f"{lease}s"}, {"concurrency": 60, "batch": 30}
+    victim = system.queued(
+        hop, worker=worker, workers=[{"name": "victim", **settings}], delivery={"connections": 4}
+    )
     hop.wait_kept(84)
     system.wait_queue(lambda rows: len(rows) <= 120)  # the others are settled
     victim.kill()
@@ -46,7 +48,7 @@ def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
     assert len(sending) > 4
     hop.script = lambda point, line, transaction: None
     hop.release()
-    system.queued(hop, worker={"name": "heir", **settings})
+    system.queued(hop, worker=worker, workers=[{"name": "heir", **settings}])
     system.wait_empty()
     assert time.monotonic() - killed < lease + 5
     delivered = hop.deliveries()

@@ -18,7 +18,10 @@ def message(db: psycopg.Connection, message_id: int, chunks: int = 0) -> int:
         (message_id, b"" if chunks else b"body", chunks),
     )
     for position in range(chunks):
-        db.execute("INSERT INTO message_chunks VALUES (%s, %s, 'x')", (message_id, position))
+        db.execute(
+            "INSERT INTO message_chunks (message_id, position, data) VALUES (%s, %s, 'x')",
+            (message_id, position),
+        )
     return message_id
 
 

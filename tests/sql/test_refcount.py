@@ -34,7 +34,7 @@ def test_body_goes_with_the_last_row_wherever_the_rows_have_been(db: psycopg.Con
         assert db.execute(move.encode()).rowcount == 3
         assert bodies(db) == [1, 2, 3]
     homes = "SELECT DISTINCT tableoid::regclass::text FROM queue ORDER BY 1"
-    assert column(db, homes) == ["queue_def_def", "queue_hold"]
+    assert column(db, homes) == ["queue_def_def", "queue_delete", "queue_hold"]
 
     left = column(db, "SELECT id FROM queue WHERE message_id = 1 ORDER BY id")
     for gone in left:

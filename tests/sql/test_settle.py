@@ -102,10 +102,9 @@ async def test_an_outcome_of_an_old_lease_changes_nothing_but_is_logged(
     assert column(db, "SELECT event FROM attempts WHERE worker = 'worker' ORDER BY event") == [
         *("deferred", "failed", "unknown", "unknown"),  # one of them by the takeover
     ]
-    db.execute("UPDATE queue SET status = 'HOLD'")  # an operator
-    before = state(db, item.id)
-    assert await store.settle([outcome(heir, Event.DEFER, delay=5)]) == set()
-    assert state(db, item.id) == before
+    db.execute("UPDATE queue SET status = 'HOLD'")  # an operator: his status stays, the lease ends
+    assert await store.settle([outcome(heir, Event.DEFER, delay=5)]) == {item.id}
+    assert column(db, "SELECT status FROM queue WHERE lease_token IS NULL") == ["HOLD"]
 
 
 @pytest.mark.parametrize("status", list(Status))

@@ -1,0 +1,89 @@
+"""`queuectl explain`: why a message is where it is."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from queued.cli.show import print_history
+from queued.command import EXIT_FAILURE, age, config_option, print_json, reporting
+from queued.config.loader import load
+from queued.config.queued import Action, QueuedConfig
+from queued.database import resolve
+from queued.states import Status
+from queued.store.listing import Listing
+from queued.store.overview import Overview
+
+
+@click.command()
+@config_option("etc/queued.yaml")
+@click.argument("message_id", metavar="ID", type=int)
+@click.option("--json", "as_json", is_flag=True, help="Output for machines.")
+@reporting
+def explain(config: Path, message_id: int, as_json: bool) -> None:
+    """Explain a message: status, which worker matches, what it waits for, every attempt."""
+    uri = resolve(load(config, QueuedConfig).environment)
+    listing, overview = Listing(uri), Overview(uri)
+    try:
+        rows = listing.rows(f"message_id = {message_id}", 100_000)
+        history = listing.history(message_id)
+        workers = [entry for entry in overview.workers() if entry["alive"]]
+        rules = overview.rules()
+        says = overview.verdict(message_id, [e["condition"] for e in (*workers, *rules)])
+    finally:
+        listing.close()
+        overview.close()
+    if not rows and not history:
+        click.echo(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
+        sys.exit(EXIT_FAILURE)
+    now = datetime.now(UTC)
+    for row in rows:
+        verdict = says.get(row["id"], [])
+        row["workers"] = sorted({w["name"] for w, hit in zip(workers, verdict, strict=False)
+                                 if hit and w["action"] == Action.DELIVER})  # fmt: skip
+        row["rules"] = [r["name"] for r, hit in
+                        zip(rules, verdict[len(workers):], strict=False) if hit]  # fmt: skip
+        row["waits_for"] = waits_for(row, now)
+    if as_json:
+        print_json({"id": message_id, "recipients": rows, "history": history})
+        return
+    if not rows:
+        click.echo(f"message {message_id} is done")
+    for row in rows:
+        click.echo(f"{row['recipient']}: {row['status']}, {row['attempts']} attempts")
+        click.echo(f"  waits for  {row['waits_for']}")
+        click.echo(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
+        if row["rules"]:
+            click.echo(f"  held by    {', '.join(row['rules'])} (standing rule)")
+        click.echo(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
+        if row["last_reply"]:
+            click.echo(f"  last reply {row['last_reply']}")
+    print_history(history)
+
+
+def waits_for(row: dict[str, Any], now: datetime) -> str:
+    """In one sentence, what must happen next to the row."""
+    status = row["status"]
+    leased = row["lease_until"] is not None and row["lease_until"] > now
+    if status == Status.HOLD:
+        until = row["hold_until"]
+        ends = f"until {until:%Y-%m-%d %H:%M:%S%z}" if until else "until an operator releases it"
+        return f"on hold by {row['held_by']}, {ends}: {row['hold_reason']}"
+    if status == Status.DELETE:
+        return "its deletion by queued" + (", after the attempt under way" if leased else "")
+    if status == Status.SENDING:
+        if leased:
+            return f"the attempt under way by {row['lease_owner']}"
+        return f"a worker to take it over: the lease of {row['lease_owner']} ran out"
+    if row["rules"]:
+        return f"being put on hold by {row['rules'][0]}"
+    if leased:
+        return f"the end of the attempt by {row['lease_owner']}, begun before its release"
+    if not row["workers"]:
+        return "a worker: none that runs matches it"
+    wait = (row["next_attempt"] - now).total_seconds()
+    return f"its next attempt in {age(wait)}" if wait > 0 else "its turn: it is due"

@@ -1,0 +1,53 @@
+"""The options that choose rows, the same for every queue command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from queued.errors import ConfigError
+from queued.states import Status
+from queued.store.conditions import check_conditions
+from queued.store.filters import Filter
+
+_OPTIONS = (
+    click.option("--where", metavar="SQL", help="Condition on columns of queue."),
+    click.option("--id", type=int, multiple=True, help="Queue id of a message."),
+    click.option("--sender", multiple=True, help="Reverse-path, * for any text."),
+    click.option("--recipient", multiple=True, help="Address of the recipient, * for any text."),
+    click.option("--domain", multiple=True, help="Domain of the recipient, * for any text."),
+    click.option(
+        "--status",
+        multiple=True,
+        type=click.Choice([status.value for status in Status], case_sensitive=False),
+        help="Status of the row.",
+    ),
+    click.option("--age", multiple=True, help="Time since acceptance: '>2h', '<10m', 10m..2h."),
+    click.option("--attempts", multiple=True, help="Attempts so far: 3, '>3', 2..5."),
+    click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= if absent."),
+    click.option("--reply", multiple=True, metavar="PATTERN", help="Part of the last reply."),
+)
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options; the command gets them as keywords for `condition`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def condition(uri: str, options: dict[str, Any]) -> str | None:
+    """The condition that the options mean, --where checked by PostgreSQL; None: every row.
+
+    Raises ConfigError.
+    """
+    where = options.get("where")
+    if where is not None:
+        asyncio.run(check_conditions(uri, {"--where": where}))
+    try:
+        return Filter(**options).condition()
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None

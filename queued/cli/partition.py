@@ -1,0 +1,197 @@
+"""`queuectl partition`: the partitions of the queue, seen and changed while mail flows."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import click
+
+from queued.command import EXIT_FAILURE, config_option, print_json, print_table, reporting
+from queued.config.loader import load
+from queued.config.queued import QueuedConfig
+from queued.database import resolve
+from queued.store.partitions import Connection, Values, check, opened, tree
+from queued.store.repartition import Change, Repartition
+
+_DEFAULT = "etc/queued.yaml"
+_WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
+
+_json = click.option("--json", "as_json", is_flag=True, help="Output for machines.")
+_wait = click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to try for the lock; no try stops mail for more than 0.3 s.",
+)
+
+
+@click.group()
+def partition() -> None:
+    """See, check and change how the queue is partitioned."""
+
+
+@contextmanager
+def _database(config: Path) -> Iterator[Connection]:
+    with opened(resolve(load(config, QueuedConfig).environment)) as db:
+        yield db
+
+
+def _split_list(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Values:
+    """Values of --partid: each a list with commas; one with a comma in it stands in "quotes"."""
+    values: Values = []
+    try:
+        for text in given:
+            values += next(csv.reader([text], skipinitialspace=True, strict=True), []) or [""]
+    except csv.Error as error:
+        raise click.BadParameter(f"{text!r}: {error}") from error
+    return values
+
+
+def _partid_options[F: Callable[..., Any]](command: F) -> F:
+    command = click.option(
+        "--null", is_flag=True, help="Rows without _partid, or with null, as well."
+    )(command)
+    return click.option(
+        "--partid",
+        "values",
+        multiple=True,
+        callback=_split_list,
+        metavar="VALUE[,VALUE…]",
+        help='Value of _partid; more than one by commas or by repetition; "a,b" for a comma.',
+    )(command)
+
+
+@partition.command("list")
+@config_option(_DEFAULT)
+@click.option("--exact", is_flag=True, help="Count the rows; reads the whole queue.")
+@_json
+@reporting
+def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
+    """Show the tree: what each partition takes, its rows, size, oldest row, and whether it is well.
+
+    Rows are estimates and the oldest is the row with the lowest id, unless --exact is given.
+    """
+    with _database(config) as db:
+        partitions = tree(db, exact=exact)
+        problems: dict[str, list[str]] = {}
+        for finding in check(db, None):
+            if finding.severity == "problem":
+                problems.setdefault(finding.object, []).append(finding.finding)
+    if as_json:
+        print_json([asdict(p) | {"problems": problems.get(p.name, [])} for p in partitions])
+        return
+    depth = {"queue": 0}
+    for part in partitions:
+        depth[part.name] = depth[part.parent] + 1
+    print_table(
+        ["PARTITION", "TAKES", "ROWS", "KB", "OLDEST", "STATE"],
+        [
+            [
+                "  " * (depth[part.name] - 1) + part.name,
+                part.takes,
+                part.rows,
+                None if part.size is None else part.size // 1024,
+                f"{part.oldest.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if part.oldest else "-",
+                "; ".join(problems.get(part.name, ["ok"])),
+            ]
+            for part in partitions
+        ],
+    )
+
+
+@partition.command()
+@config_option(_DEFAULT)
+@click.argument("name")
+@_partid_options
+@_wait
+@_json
+@reporting
+def add(config: Path, name: str, values: Values, null: bool, wait: float, as_json: bool) -> None:
+    """Give values of _partid a partition NAME of their own; their rows move there.
+
+    NAME begins with queue_; it is put before what begins otherwise. Mail flows on meanwhile, but
+    for the moment that `stopped` tells.
+    """
+    with _database(config) as db:
+        _tell(Repartition(db, wait).add(name, values + [None] * null), as_json)
+
+
+@partition.command()
+@config_option(_DEFAULT)
+@click.argument("name")
+@_partid_options
+@click.option("--into", required=True, metavar="NEW", help="Name of the new partition.")
+@_wait
+@_json
+@reporting
+def split(
+    config: Path, name: str, values: Values, null: bool, into: str, wait: float, as_json: bool
+) -> None:
+    """Take values of _partid, with their rows, out of NAME into a new partition."""
+    with _database(config) as db:
+        _tell(Repartition(db, wait).split(name, values + [None] * null, into), as_json)
+
+
+@partition.command()
+@config_option(_DEFAULT)
+@click.argument("name")
+@_wait
+@_json
+@reporting
+def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
+    """Move the rows of NAME into the default partition, and drop NAME.
+
+    Mail stands still while they move: one or two seconds for 100,000 rows.
+    """
+    with _database(config) as db:
+        _tell(Repartition(db, wait).drop(name), as_json)
+
+
+@partition.command("check")
+@config_option(_DEFAULT)
+@click.option(
+    "--worth",
+    type=click.IntRange(1),
+    default=_WORTH,
+    show_default=True,
+    metavar="ROWS",
+    help="Hint at values of _partid with so many rows in the default partition.",
+)
+@_json
+@reporting
+def check_partitions(config: Path, worth: int, as_json: bool) -> None:
+    """Say what is missing or wrong; exit 1 if there is a problem, 0 if there are only hints.
+
+    Reads the default partition.
+    """
+    with _database(config) as db:
+        findings = check(db, worth)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    for finding in [] if as_json else findings:
+        click.echo(f"{finding.severity}: {finding.object}: {finding.finding}")
+        click.echo(f"    {finding.remedy}")
+    if not findings and not as_json:
+        click.echo("all is well")
+    if any(finding.severity == "problem" for finding in findings):
+        sys.exit(EXIT_FAILURE)
+
+
+def _tell(change: Change, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(change))
+    else:
+        tries = f" at try {change.tries}" if change.tries > 1 else ""
+        click.echo(
+            f"{change.name}: {change.rows} rows moved, "
+            f"mail stopped for {change.stopped * 1000:.0f} ms{tries}"
+        )

@@ -1,0 +1,102 @@
+"""`queuectl workers`: who runs, what each matches, what nobody does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from queued.command import age, config_option, print_json, print_table, reporting, shorten
+from queued.config.loader import load
+from queued.config.queued import Action, QueuedConfig
+from queued.database import resolve
+from queued.store.overview import Overview
+
+
+@click.command()
+@config_option("etc/queued.yaml")
+@click.option("--json", "as_json", is_flag=True, help="Output for machines.")
+@reporting
+def workers(config: Path, as_json: bool) -> None:
+    """Show workers, what each matches and its lag, and rows that no worker matches."""
+    overview = Overview(resolve(load(config, QueuedConfig).environment))
+    try:
+        entries = overview.workers()
+        rules = overview.rules()
+        deliver = _distinct(entries)
+        counts = overview.matches(
+            [entry["condition"] for entry in entries],
+            deliver,
+            [rule["condition"] for rule in rules],
+        )
+    finally:
+        overview.close()
+    for number, entry in enumerate(entries):
+        entry["matches"] = counts[f"n{number}"]
+        entry["due"] = counts[f"due{number}"]
+        entry["lag"] = counts[f"lag{number}"]
+    warnings = _warnings(entries, rules, counts)
+    if as_json:
+        print_json(
+            {
+                "workers": entries,
+                "rules": rules,
+                "unmatched": counts["unmatched"],
+                "overlap": counts["overlap"],
+                "warnings": warnings,
+            }
+        )
+        return
+    now = datetime.now(UTC)
+    print_table(
+        ["WORKER", "ACTION", "PROCESS", "SEEN", "DONE", "MATCHES", "DUE", "LAG", "WHERE"],
+        [
+            [
+                entry["name"],
+                entry["action"],
+                entry["owner"],
+                age((now - entry["seen_at"]).total_seconds()) if entry["alive"] else "dead",
+                entry["handled"],
+                entry["matches"],
+                entry["due"],
+                "-" if entry["lag"] is None else age(entry["lag"]),
+                shorten(" ".join((entry["condition"] or "every row").split())),
+            ]
+            for entry in entries
+        ],
+    )
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _distinct(entries: list[dict[str, Any]]) -> list[int]:
+    """Indexes of live delivering workers, one for each name and condition.
+
+    The same worker in several processes is one: they share its rows by claims.
+    """
+    seen: dict[tuple[str, str | None], int] = {}
+    for number, entry in enumerate(entries):
+        if entry["alive"] and entry["action"] == Action.DELIVER:
+            seen.setdefault((entry["name"], entry["condition"]), number)
+    return list(seen.values())
+
+
+def _warnings(
+    entries: list[dict[str, Any]], rules: list[dict[str, Any]], counts: dict[str, Any]
+) -> list[str]:
+    found = []
+    if not any(e["alive"] and e["action"] == Action.DELIVER for e in entries):
+        found.append("no delivering worker runs")
+    if counts["unmatched"]:
+        found.append(f"{counts['unmatched']} rows are matched by no worker; they wait for ever")
+    if counts["overlap"]:
+        found.append(f"{counts['overlap']} rows are matched by more than one delivering worker")
+    running = {e["name"] for e in entries if e["alive"]}
+    found += [
+        f"standing rule {rule['name']} holds mail back, but its worker does not run"
+        for rule in rules
+        if rule["origin"] == "worker" and rule["name"] not in running
+    ]
+    return found

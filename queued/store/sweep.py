@@ -1,0 +1,64 @@
+"""Batches of rows that are held, released, retried or deleted by a condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queued.db import Link
+from queued.store.queries import escaped, queries
+
+_SQL = queries("sweep")
+_SWEEPS = {
+    "hold": _SQL["hold"],
+    "release": _SQL["release"],
+    "retry": _SQL["retry"],
+    "delete": _SQL["delete"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is done to which rows. `action` is hold, release, retry or delete.
+
+    Times are in seconds: `older` is the least age of a row, `hold` how long a hold lasts.
+    """
+
+    action: str
+    where: str
+    who: str
+    reason: str = ""
+    older: float = 0.0
+    hold: float | None = None
+    quarantine: str | None = None
+    batch: int = 1000
+
+
+class Sweeps:
+    """Runs sweeps batch by batch, each batch a transaction of its own."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def batch(self, sweep: Sweep) -> int:
+        """Do one batch and return its number of rows. Raises StoreUnavailable."""
+        query = _SWEEPS[sweep.action].replace("{where}", escaped(sweep.where))
+        params = {
+            "who": sweep.who, "reason": sweep.reason, "older": sweep.older, "hold": sweep.hold,
+            "quarantine": sweep.quarantine, "batch": sweep.batch,
+        }  # fmt: skip
+        return len(await self._link.run(query, params))
+
+    async def orphans(self, age: float, batch: int) -> int:
+        """Delete one batch of bodies and pieces, `age` seconds old, that nothing refers to."""
+        params = {"age": age, "batch": batch}
+        bodies = await self._link.run(_SQL["orphans"], params)
+        return len(bodies) + len(await self._link.run(_SQL["orphan_chunks"], params))
+
+    async def expire_attempts(self, age: float) -> int:
+        """Drop day partitions of attempts older than `age` seconds; return how many."""
+        ((dropped,),) = await self._link.run(_SQL["expire_attempts"], {"age": age})
+        return int(dropped)
+
+    async def expire_rules(self) -> list[str]:
+        """Remove standing rules whose time is over; return their names."""
+        return [name for (name,) in await self._link.run(_SQL["expire_rules"])]

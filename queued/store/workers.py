@@ -1,0 +1,69 @@
+"""Which workers run, and the standing rules they bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from queued.db import Link
+from queued.store.queries import queries
+
+_SQL = queries("workers")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A worker as it stands in the table `workers`."""
+
+    name: str
+    action: str
+    condition: str | None
+    reach: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A standing rule: rows that match are held, and never claimed for delivery."""
+
+    name: str
+    action: str
+    condition: str
+    reason: str
+    quarantine: str | None
+    hold: float | None
+
+
+class Registry:
+    """The entries of one process, `owner`."""
+
+    def __init__(self, link: Link, owner: str) -> None:
+        self._link = link
+        self._owner = owner
+
+    async def register(self, entries: list[Entry], rules: list[Rule]) -> None:
+        """Announce the workers and their rules. Raises StoreUnavailable."""
+        for rule in rules:
+            await self._link.run(_SQL["rule"], {**_fields(rule), "who": self._owner})
+        for entry in entries:
+            await self._link.run(_SQL["register"], {**_fields(entry), "owner": self._owner})
+
+    async def beat(self, handled: dict[str, int]) -> bool:
+        """Say that the process lives; False where somebody has removed its entries."""
+        names = list(handled)
+        rows = await self._link.run(
+            _SQL["beat"],
+            {"owner": self._owner, "names": names, "handled": [handled[n] for n in names]},
+        )
+        return len(rows) == len(names)
+
+    async def leave(self) -> None:
+        """Take the entries away; rules stay."""
+        await self._link.run(_SQL["leave"], {"owner": self._owner})
+
+    async def operator_rules(self) -> list[Rule]:
+        """Standing rules that operators have made."""
+        return [Rule(*row) for row in await self._link.run(_SQL["rules"])]
+
+
+def _fields(entry: Entry | Rule) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in entry.__slots__}

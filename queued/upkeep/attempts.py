@@ -1,0 +1,20 @@
+"""The attempts log: day partitions made ahead, old ones dropped."""
+
+from __future__ import annotations
+
+from queued.db import Link
+from queued.logs import get
+from queued.store.attempts import ensure_partitions
+from queued.store.sweep import Sweeps
+
+EVERY = 3600.0  # seconds
+
+log = get("upkeep")
+
+
+async def keep_log(link: Link, sweeps: Sweeps, retention: float) -> None:
+    """Make what is missing, drop what is older than `retention` seconds."""
+    made = await ensure_partitions(link)
+    dropped = await sweeps.expire_attempts(retention)
+    if made or dropped:
+        log.info("attempts partitions", made=made, dropped=dropped)

@@ -1,0 +1,42 @@
+"""What operators ask for by a status, and what ends by time."""
+
+from __future__ import annotations
+
+from queued.logs import get
+from queued.store.sweep import Sweep, Sweeps
+from queued.store.workers import Registry
+
+EVERY = 1.0  # seconds
+RULES_EVERY = 5.0  # seconds: meanwhile no claim takes what matches them
+_BATCH = 1000
+
+log = get("upkeep")
+
+
+async def answer_requests(sweeps: Sweeps, who: str) -> None:
+    """Delete rows with status DELETE, release holds whose time is over, drop expired rules."""
+    for sweep in (
+        Sweep("delete", "status = 'DELETE'", who, reason="deleted on request", batch=_BATCH),
+        Sweep("release", "hold_until <= now()", who, batch=_BATCH),
+    ):
+        done = 0
+        while rows := await sweeps.batch(sweep):
+            done += rows
+        if done:
+            log.info(sweep.action, rows=done)
+    for name in await sweeps.expire_rules():
+        log.info("standing rule is over", rule=name)
+
+
+async def apply_rules(sweeps: Sweeps, registry: Registry) -> None:
+    """Put on hold what matches the standing rules that operators have made."""
+    for rule in await registry.operator_rules():
+        sweep = Sweep(
+            "hold", rule.condition, f"rule {rule.name}", rule.reason,
+            hold=rule.hold, quarantine=rule.quarantine, batch=_BATCH,
+        )  # fmt: skip
+        done = 0
+        while rows := await sweeps.batch(sweep):
+            done += rows
+        if done:
+            log.info("standing rule", rule=rule.name, rows=done)

@@ -1,0 +1,85 @@
+"""A delivering worker, put together: claims, leases, lanes, settlements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+from queued.config.queued import QueuedConfig, Worker
+from queued.db import Link
+from queued.logs import get
+from queued.store.claim import SESSION, Claims, Contents
+from queued.store.settle import Settlements
+from queued.worker.dispatch import Dispatch
+from queued.worker.lease import Leases
+from queued.worker.loop import Loop
+from queued.worker.settler import Settler
+
+log = get("worker")
+
+
+class Deliverer:
+    """One worker with the action deliver; `owner` is what its leases carry."""
+
+    def __init__(
+        self, config: QueuedConfig, worker: Worker, uri: str, owner: str, where: str | None
+    ) -> None:
+        self.name = worker.name
+        self._drain = config.worker.drain
+        self._links = {
+            name: Link(uri, f"queued {worker.name} {name}", SESSION)
+            for name in ("claim", "settle", "renew", "content")
+        }
+        lease = config.worker.lease
+        claims = Claims(self._links["claim"], owner, lease, where, worker.priority)
+        self._leases = Leases(Claims(self._links["renew"], owner, lease))
+        settlements = Settlements(self._links["settle"], owner)
+        self._settler = Settler(settlements, lambda item: self.loop.settled(item))
+        self._dispatch = Dispatch(
+            config, Contents(self._links["content"]), self._leases.valid, self._settler.put
+        )
+        self.loop = Loop(
+            worker,
+            config.worker.poll,
+            config.delivery.inline,
+            claims,
+            self._leases,
+            self._dispatch,
+        )
+
+    @property
+    def handled(self) -> int:
+        """Rows settled since the start."""
+        return self.loop.handled
+
+    def tasks(self) -> list[Coroutine[None, None, None]]:
+        """What runs until it is cancelled; the loop itself is stopped by `drain`."""
+        return [self._leases.keep(), self._settler.run()]
+
+    def configure(self, config: QueuedConfig) -> None:
+        """Use new routes, limits and intervals from now on."""
+        self._dispatch.configure(config)
+        self.loop.inline = config.delivery.inline
+
+    async def drain(self, loop: asyncio.Task[None]) -> None:
+        """Stop to claim, let deliveries end within the time for it, write every outcome."""
+        log.info("draining", worker=self.name, rows=len(self._leases))
+        self.loop.stop()
+        await asyncio.wait([loop])
+        try:
+            async with asyncio.timeout(self._drain):
+                await self._dispatch.drain()
+        except TimeoutError:
+            log.warning("dropping connections", worker=self.name, rows=len(self._leases))
+            await self._dispatch.abort()
+        try:
+            async with asyncio.timeout(max(self._drain, 5.0)):
+                await self._settler.flush()
+        except TimeoutError:
+            # the leases run out, and the log will say that the outcomes are unknown
+            log.error("outcomes not written: the database is away", rows=len(self._leases))
+
+    async def close(self) -> None:
+        """End the connections."""
+        for link in self._links.values():
+            await link.close()

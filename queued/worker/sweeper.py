@@ -1,0 +1,49 @@
+"""Workers that hold, quarantine, release, retry or delete what they match."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+
+from queued.errors import StoreUnavailable
+from queued.logs import get
+from queued.store.sweep import Sweep, Sweeps
+
+log = get("sweep")
+
+_BACKOFF = 1.0  # seconds, while PostgreSQL is away or refuses
+
+
+class Sweeper:
+    """Repeats a sweep every `every` seconds, and batch after batch while there is more."""
+
+    def __init__(self, name: str, sweeps: Sweeps, sweep: Sweep, every: float) -> None:
+        self.name = name
+        self.sweep = sweep
+        self.handled = 0
+        self._sweeps = sweeps
+        self._every = every
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            pause = await self._round()
+            await asyncio.sleep(pause)
+
+    async def _round(self) -> float:
+        done = 0
+        try:
+            while True:
+                rows = await self._sweeps.batch(self.sweep)
+                done += rows
+                self.handled += rows
+                if rows < self.sweep.batch:
+                    break
+        except (StoreUnavailable, psycopg.Error) as error:
+            log.warning("can't sweep", worker=self.name, reason=str(error).splitlines()[0])
+            return _BACKOFF
+        finally:
+            if done:
+                log.info(self.sweep.action, worker=self.name, rows=done)
+        return self._every

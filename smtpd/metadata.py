@@ -1,0 +1,84 @@
+"""Metadata of a row at intake: from the listener, the client, the addresses or a header (pure)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from smtpd.config import Source
+
+_FOLD = re.compile(rb"\r?\n[ \t]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is known of a message when it is accepted; `header` is its header block."""
+
+    listener: str
+    client: str
+    user: str
+    sender: str
+    header: bytes
+
+
+class Metadata:
+    """The rules `metadata` of smtpd.yaml: key by key, for each recipient."""
+
+    def __init__(self, rules: Mapping[str, Source]) -> None:
+        self._rules = dict(rules)
+        self._once = all(not rule.of_recipient for rule in rules.values())
+
+    def rows(self, origin: Origin, recipients: list[tuple[str, str]]) -> list[str]:
+        """JSON of the metadata for each recipient (mailbox and domain), in order.
+
+        A key whose source is empty and that has no default is left out.
+        """
+        if not self._rules:
+            return ["{}"] * len(recipients)
+        if self._once:
+            return [self._row(origin, "", "")] * len(recipients)
+        return [self._row(origin, mailbox, domain) for mailbox, domain in recipients]
+
+    def _row(self, origin: Origin, recipient: str, domain: str) -> str:
+        values = {}
+        for key, rule in self._rules.items():
+            value = _derive(rule, _value(rule, origin, recipient, domain))
+            if value is not None:
+                values[key] = value
+        return json.dumps(values)
+
+
+def _value(rule: Source, origin: Origin, recipient: str, domain: str) -> str:
+    name, _, field = rule.source.partition(":")
+    if name == "header":
+        return header_value(origin.header, field)
+    return {
+        "listener": origin.listener,
+        "client": origin.client,
+        "user": origin.user,
+        "sender": origin.sender,
+        "sender_domain": origin.sender.rpartition("@")[2].lower(),
+        "recipient": recipient,
+        "recipient_domain": domain,
+    }[name]
+
+
+def _derive(rule: Source, value: str) -> str | None:
+    if not value:
+        return rule.default
+    if rule.map:
+        return rule.map.get(value, rule.default)
+    if rule.buckets:
+        digest = hashlib.blake2b(value.lower().encode("utf-8", "replace"), digest_size=8).digest()
+        return str(int.from_bytes(digest) % rule.buckets + 1)
+    return value[:1000].replace("\0", "")
+
+
+def header_value(header: bytes, name: str) -> str:
+    """Unfolded value of the first field of that name, '' if there is none."""
+    pattern = rb"^" + re.escape(name.encode()) + rb"[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)"
+    match = re.search(pattern, header, re.IGNORECASE | re.MULTILINE)
+    return _FOLD.sub(b" ", match[1]).strip().decode("utf-8", "replace") if match else ""

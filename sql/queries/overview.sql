@@ -1,0 +1,36 @@
+-- name: workers
+-- Workers by their last heartbeat.
+SELECT name, owner, action, condition, reach, started_at, seen_at, handled,
+    seen_at > now() - interval '1 minute' AS alive
+FROM workers ORDER BY name, owner
+
+-- name: rules
+-- Standing rules.
+SELECT name, action, condition, reason, quarantine, hold_seconds, origin, created_by, created_at,
+    expires_at
+FROM rules ORDER BY name
+
+-- name: matches
+-- One scan: for every condition the active rows it matches, how many of them are due and since when;
+-- the rows that no delivering worker takes; and those that several take.
+SELECT {columns} FROM queue WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+
+-- name: verdict
+-- For each row of a message what each condition says.
+SELECT id, {columns} FROM queue WHERE message_id = %(id)s ORDER BY id
+
+-- name: rule
+-- A standing rule of an operator.
+INSERT INTO rules (name, action, condition, reason, quarantine, hold_seconds, origin, created_by,
+    expires_at)
+VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(hold)s, 'operator',
+    %(who)s, now() + make_interval(secs => %(expire)s))
+
+-- name: unrule
+-- A standing rule away.
+DELETE FROM rules WHERE name = %(name)s RETURNING condition
+
+-- name: audit
+-- Note what was done at once.
+INSERT INTO audit (who, action, condition, details, finished_at)
+VALUES (%(who)s, %(action)s, %(condition)s, %(details)s::jsonb, now())

@@ -1,0 +1,113 @@
+-- name: tree
+-- Every partition of queue, parents before children; bounds and keys as PostgreSQL writes them.
+-- Rows are what the statistics say.
+SELECT c.relname AS name, p.relname AS parent, t.isleaf AS leaf,
+    pg_get_expr(c.relpartbound, c.oid) AS bound, pg_get_partkeydef(p.oid) AS key,
+    coalesce(nullif(pg_stat_get_live_tuples(c.oid), 0), greatest(c.reltuples, 0))::bigint AS rows,
+    pg_total_relation_size(c.oid) AS size
+FROM pg_partition_tree('public.queue') AS t
+    JOIN pg_class AS c ON c.oid = t.relid
+    LEFT JOIN pg_class AS p ON p.oid = t.parentrelid
+ORDER BY t.level, pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT', name
+
+-- name: oldest
+-- About the oldest row of a leaf, by its index: the one with the lowest id.
+SELECT ts AS oldest FROM {leaf} ORDER BY id LIMIT 1
+
+-- name: exact
+-- Rows of a leaf, and the time of the oldest. Reads the whole leaf.
+SELECT count(*) AS rows, min(ts) AS oldest FROM {leaf}
+
+-- name: deserving
+-- Values in the default leaf with so many rows that a leaf of their own is worth it.
+SELECT metadata ->> '_partid' AS value, count(*) AS rows FROM {leaf}
+WHERE metadata ->> '_partid' IS NOT NULL
+GROUP BY 1 HAVING count(*) >= {least} ORDER BY 2 DESC, 1 LIMIT 10
+
+-- name: log_default
+-- Rows of the log that no day's partition took.
+SELECT count(*) AS rows, min(ended_at) AS oldest FROM public.attempts_default
+
+-- name: findings
+-- What is wrong (problem) or may be better (hint), without reading rows.
+WITH tree AS (
+    SELECT t.relid, t.parentrelid, t.isleaf, c.relname AS name, p.relname AS parent,
+        c.relpersistence, pg_get_expr(c.relpartbound, c.oid) AS bound, i.inhdetachpending,
+        (SELECT array_agg(o.option_name) FROM pg_options_to_table(c.reloptions) AS o) AS settings
+    FROM pg_partition_tree('public.queue') AS t
+        JOIN pg_class AS c ON c.oid = t.relid
+        LEFT JOIN pg_class AS p ON p.oid = t.parentrelid
+        LEFT JOIN pg_inherits AS i ON i.inhrelid = t.relid
+), found AS (
+    SELECT 'problem' AS severity, name AS object,
+        'has no default partition: other values are refused' AS finding,
+        format('CREATE TABLE public.%I PARTITION OF public.%I DEFAULT;', name || '_def', name) AS remedy
+    FROM tree
+    WHERE NOT isleaf AND NOT EXISTS (
+        SELECT FROM tree AS child WHERE child.parentrelid = tree.relid AND child.bound = 'DEFAULT')
+    UNION ALL
+    SELECT 'problem', tree.name, format('lacks the index %s of %s', x.indexrelid::regclass, parent),
+        format('create it on %I like that of %I, then ALTER INDEX %s ATTACH PARTITION it',
+            tree.name, parent, x.indexrelid::regclass)
+    FROM tree JOIN pg_index AS x ON x.indrelid = tree.parentrelid
+    WHERE NOT EXISTS (
+        SELECT FROM pg_inherits AS i JOIN pg_index AS own ON own.indexrelid = i.inhrelid
+        WHERE i.inhparent = x.indexrelid AND own.indrelid = tree.relid AND own.indisvalid)
+    UNION ALL
+    SELECT 'problem', 'queue', format('the trigger %s is missing or disabled', wanted),
+        'see sql/schema.sql; or ALTER TABLE public.queue ENABLE TRIGGER ' || wanted || ';'
+    FROM unnest(ARRAY['messages_refcount', 'queue_hold_stamp']) AS wanted
+    WHERE NOT EXISTS (
+        SELECT FROM pg_trigger WHERE tgrelid = 'public.queue'::regclass AND tgname = wanted
+            AND tgenabled IN ('O', 'A'))
+    UNION ALL
+    SELECT 'problem', tree.name, format('the trigger %s of %s is missing or disabled', tgname, parent),
+        format('ALTER TABLE public.%I ENABLE TRIGGER %I;', tree.name, tgname)
+    FROM tree JOIN pg_trigger AS t ON t.tgrelid = tree.parentrelid
+    WHERE NOT t.tgisinternal AND t.tgtype & 1 = 1 AND t.tgenabled IN ('O', 'A') AND NOT EXISTS (
+        SELECT FROM pg_trigger AS own WHERE own.tgrelid = tree.relid AND own.tgparentid = t.oid
+            AND own.tgenabled IN ('O', 'A'))
+    UNION ALL
+    SELECT CASE tgname WHEN 'messages_refcount' THEN 'problem' ELSE 'hint' END, tree.name,
+        format('has a trigger %s of its own; that of queue is enough', tgname),
+        format('DROP TRIGGER %I ON public.%I;', tgname, tree.name)
+    FROM tree JOIN pg_trigger AS t ON t.tgrelid = tree.relid
+    WHERE tree.parentrelid IS NOT NULL AND NOT t.tgisinternal AND t.tgparentid = 0
+    UNION ALL
+    SELECT 'problem', tree.name, 'lacks the settings ' || string_agg(key, ', ' ORDER BY key),
+        format('ALTER TABLE public.%I SET (%s);', tree.name,
+            string_agg(format('%s = %s', key, wanted.value), ', ' ORDER BY key))
+    FROM tree CROSS JOIN jsonb_each_text({settings}::jsonb) AS wanted (key, value)
+    WHERE isleaf AND parent = 'queue_def' AND key <> ALL (coalesce(settings, '{{}}'))
+    GROUP BY tree.name
+    UNION ALL
+    SELECT 'problem', name, 'is not logged: a crash empties it',
+        format('ALTER TABLE public.%I SET LOGGED;', name)
+    FROM tree WHERE isleaf AND relpersistence <> 'p'
+    UNION ALL
+    SELECT 'problem', name, 'is being detached, and its rows are not seen any more',
+        format('ALTER TABLE public.%I DETACH PARTITION public.%I FINALIZE;', parent, name)
+    FROM tree WHERE inhdetachpending
+    UNION ALL
+    SELECT 'problem', c.relname, 'looks like a partition of queue and is none: nobody sees its rows',
+        format('INSERT INTO public.queue SELECT * FROM public.%I; or attach or drop it', c.relname)
+    FROM pg_class AS c
+    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
+        AND starts_with(c.relname, 'queue_') AND NOT c.relispartition AND NOT EXISTS (
+            SELECT FROM pg_attribute AS a
+            WHERE a.attrelid = 'public.queue'::regclass AND a.attnum > 0 AND NOT a.attisdropped
+                AND a.attname NOT IN (SELECT attname FROM pg_attribute WHERE attrelid = c.oid))
+    UNION ALL
+    SELECT CASE WHEN ahead < 2 THEN 'problem' ELSE 'hint' END, day, 'this day''s partition is missing',
+        'SELECT attempts_partitions(7); a running queued does so every hour'
+    FROM generate_series(0, 7) AS ahead
+        CROSS JOIN to_char((now() AT TIME ZONE 'UTC')::date + ahead, '"attempts_"YYYYMMDD') AS day
+    WHERE NOT EXISTS (
+        SELECT FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'public.attempts'::regclass AND c.relname = day)
+)
+SELECT severity, object, finding, remedy FROM found ORDER BY severity DESC, object, finding
+
+-- name: log_exists
+-- Whether the log has its default partition.
+SELECT FROM pg_class WHERE oid = to_regclass('public.attempts_default')

@@ -1,0 +1,110 @@
+-- name: columns
+-- Columns of queue; a leaf may have them in another order.
+SELECT attname FROM pg_attribute
+WHERE attrelid = 'public.queue'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+ORDER BY attnum
+
+-- name: options
+-- Storage settings of a leaf.
+SELECT o.option_name AS name, o.option_value AS value
+FROM pg_class AS c CROSS JOIN pg_options_to_table(c.reloptions) AS o
+WHERE c.oid = {leaf}::regclass
+
+-- name: exclusive
+-- One such command at a time.
+SELECT pg_try_advisory_xact_lock(hashtext('postern partitions')) AS free
+
+-- name: known
+-- Whether there is a table of this name.
+SELECT FROM pg_class WHERE oid = to_regclass({name})
+
+-- name: quiet
+-- Keep VACUUM away before the short lock: its lock would else be waited for with mail waiting behind.
+-- Stops no mail.
+LOCK TABLE ONLY public.messages, ONLY {source}, ONLY {default} IN SHARE UPDATE EXCLUSIVE MODE
+
+-- name: stop
+-- Stop the mail. The root first: whoever waits for it has not yet looked which partitions there are.
+-- Then messages, in the order in which settle and a prepared enqueue take them.
+LOCK TABLE ONLY public.queue, ONLY public.queue_def, ONLY {source}, ONLY {default}
+    IN ACCESS EXCLUSIVE MODE;
+LOCK TABLE ONLY public.messages IN {messages} MODE
+
+-- name: blockers
+-- Sessions that hold a lock on the queue.
+SELECT a.pid, a.application_name AS name, a.state, date_trunc('second', clock_timestamp() - a.xact_start) AS since
+FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.pid IN (
+    SELECT l.pid FROM pg_locks AS l
+    WHERE l.granted AND l.relation IN ('public.queue'::regclass, 'public.messages'::regclass,
+        'public.queue_def'::regclass))
+ORDER BY a.xact_start
+
+-- name: prepare
+-- The new leaf, not attached yet. The check spares ATTACH a scan. Indexes are taken over by ATTACH,
+-- settings are not, as a partitioned table has none. `moving` notes which version of which row has
+-- been copied.
+CREATE TABLE {target} (LIKE public.queue_def INCLUDING ALL, CONSTRAINT attach CHECK ({mine}))
+    {options};
+CREATE TEMPORARY TABLE moving (id bigint, version xid) ON COMMIT DROP;
+SET LOCAL jit = off;
+SET LOCAL work_mem = '64MB'
+
+-- name: catch_up
+-- Make the target what `mine` is in the source right now: drop copies whose row has gone or changed
+-- since, copy what is new. Any change of a row gives it another xmin. Hash joins, as nobody knows how
+-- large the CTE is.
+SET LOCAL enable_nestloop = off;
+WITH seen AS MATERIALIZED (
+    SELECT ctid AS place, id, xmin AS version FROM {source} WHERE {mine}
+), stale AS (
+    DELETE FROM moving AS m
+    WHERE NOT EXISTS (SELECT FROM seen WHERE seen.id = m.id AND seen.version = m.version)
+    RETURNING m.id
+), gone AS (
+    DELETE FROM {target} WHERE id = ANY (ARRAY(SELECT id FROM stale))
+), fresh AS MATERIALIZED (
+    SELECT {columns}, xmin AS version FROM {source}
+    WHERE ctid = ANY (ARRAY(SELECT place FROM seen WHERE NOT EXISTS (
+        SELECT FROM moving AS m WHERE m.id = seen.id AND m.version = seen.version)))
+), noted AS (
+    INSERT INTO moving SELECT id, version FROM fresh
+)
+INSERT INTO {target} ({columns}) SELECT {columns} FROM fresh;
+SET LOCAL enable_nestloop = DEFAULT
+
+-- name: analyze
+-- Statistics of what has been copied.
+ANALYZE moving;
+ANALYZE {target}
+
+-- name: take
+-- The rows are in the target: out of the source, past the trigger of queue, as no body goes with them.
+DELETE FROM {source} WHERE {mine}
+
+-- name: copied
+-- Rows in the target.
+SELECT count(*) AS rows FROM {target}
+
+-- name: attach
+-- The filled table becomes a leaf.
+ALTER TABLE public.queue_def ATTACH PARTITION {target} FOR VALUES IN ({values});
+ALTER TABLE {target} DROP CONSTRAINT attach;
+COMMENT ON TABLE {target} IS {comment}
+
+-- name: detach
+-- The leaf stands alone.
+ALTER TABLE public.queue_def DETACH PARTITION {source}
+
+-- name: reattach
+-- The leaf takes fewer values.
+ALTER TABLE public.queue_def ATTACH PARTITION {source} FOR VALUES IN ({values});
+COMMENT ON TABLE {source} IS {comment}
+
+-- name: merge
+-- Rows of a detached leaf into the default one.
+INSERT INTO {target} ({columns}) SELECT {columns} FROM {source}
+
+-- name: drop
+-- The empty leaf goes.
+DROP TABLE {source}

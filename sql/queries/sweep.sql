@@ -1,0 +1,90 @@
+-- name: hold
+-- One batch of waiting rows to HOLD. Rows under a lease are in flight; their outcome decides.
+UPDATE queue
+SET status = 'HOLD', hold_reason = %(reason)s, held_by = %(who)s,
+    hold_until = now() + make_interval(secs => %(hold)s),
+    metadata = CASE WHEN %(quarantine)s::text IS NULL THEN metadata
+        ELSE jsonb_set(metadata, '{_quarantineid}', to_jsonb(%(quarantine)s::text)) END
+WHERE id = ANY (ARRAY(
+        SELECT id FROM queue
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+            AND (lease_until IS NULL OR lease_until < now())
+            AND ts <= now() - make_interval(secs => %(older)s)
+            AND ({where})
+        LIMIT %(batch)s
+        FOR UPDATE SKIP LOCKED))
+    AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+RETURNING id
+
+-- name: release
+-- One batch of held rows back into the queue.
+UPDATE queue
+SET status = 'QUEUED'
+WHERE id = ANY (ARRAY(
+        SELECT id FROM queue
+        WHERE status = 'HOLD' AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
+        LIMIT %(batch)s
+        FOR UPDATE SKIP LOCKED))
+    AND status = 'HOLD'
+RETURNING id
+
+-- name: retry
+-- One batch of deferred rows due at once.
+UPDATE queue
+SET next_attempt = now()
+WHERE id = ANY (ARRAY(
+        SELECT id FROM queue
+        WHERE status = 'DEFERRED' AND next_attempt > now()
+            AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
+        LIMIT %(batch)s
+        FOR UPDATE SKIP LOCKED))
+    AND status = 'DEFERRED'
+RETURNING id
+
+-- name: delete
+-- One batch of rows away, each with a last entry in the log. Rows under a lease are left.
+WITH picked AS MATERIALIZED (
+    SELECT id FROM queue
+    WHERE (lease_until IS NULL OR lease_until < now())
+        AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
+    LIMIT %(batch)s
+    FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM picked))
+    RETURNING id, message_id, attempts, sender, recipient, domain, lease_token
+)
+INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,
+    sender, recipient, domain, worker, host, command, enhanced, reply)
+SELECT now(), id, message_id, coalesce(lease_token, 0), attempts, 0, 'deleted',
+    sender, recipient, domain, %(who)s, '', '', '', %(reason)s
+FROM gone
+RETURNING queue_id
+
+-- name: orphans
+-- One batch of bodies that no row refers to: left by TRUNCATE, or by DML sent straight to a leaf.
+DELETE FROM messages
+WHERE id = ANY (ARRAY(
+    SELECT id FROM messages AS m
+    WHERE received_at < now() - make_interval(secs => %(age)s)
+        AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = m.id)
+    LIMIT %(batch)s
+    FOR UPDATE SKIP LOCKED))
+RETURNING id
+
+-- name: orphan_chunks
+-- One batch of pieces of messages that were never acknowledged, or are gone.
+DELETE FROM message_chunks AS c
+USING (SELECT message_id, position FROM message_chunks AS o
+    WHERE stored_at < now() - make_interval(secs => %(age)s)
+        AND NOT EXISTS (SELECT FROM messages AS m WHERE m.id = o.message_id)
+    LIMIT %(batch)s) AS o
+WHERE c.message_id = o.message_id AND c.position = o.position
+RETURNING c.message_id
+
+-- name: expire_attempts
+-- Drop old day partitions of the attempts log.
+SELECT attempts_expire(make_interval(secs => %(age)s))
+
+-- name: expire_rules
+-- Standing rules whose time is over.
+DELETE FROM rules WHERE expires_at <= now() RETURNING name

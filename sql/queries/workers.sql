@@ -1,0 +1,34 @@
+-- name: register
+-- A worker of this process begins.
+INSERT INTO workers (owner, name, action, condition, reach)
+VALUES (%(owner)s, %(name)s, %(action)s, %(condition)s, %(reach)s)
+ON CONFLICT (owner, name) DO UPDATE SET action = excluded.action, condition = excluded.condition,
+    reach = excluded.reach, seen_at = now(), handled = 0
+
+-- name: beat
+-- The process lives; `names` and `handled` are its workers and what they have done so far.
+UPDATE workers SET seen_at = now(), handled = done.handled
+FROM unnest(%(names)b::text[], %(handled)b::bigint[]) AS done (name, handled)
+WHERE owner = %(owner)s AND workers.name = done.name
+RETURNING workers.name
+
+-- name: leave
+-- The process ends, and with it those that have not been seen for a day.
+DELETE FROM workers WHERE owner = %(owner)s OR seen_at < now() - interval '1 day'
+
+-- name: rule
+-- A standing rule of a worker. An unchanged one is not written, so that its version stays.
+INSERT INTO rules (name, action, condition, reason, quarantine, hold_seconds, origin, created_by)
+VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(hold)s, 'worker', %(who)s)
+ON CONFLICT (name) DO UPDATE SET action = excluded.action, condition = excluded.condition,
+    reason = excluded.reason, quarantine = excluded.quarantine,
+    hold_seconds = excluded.hold_seconds, origin = 'worker', created_by = excluded.created_by,
+    expires_at = NULL
+WHERE (rules.action, rules.condition, rules.reason, rules.quarantine, rules.hold_seconds)
+    IS DISTINCT FROM (excluded.action, excluded.condition, excluded.reason, excluded.quarantine,
+        excluded.hold_seconds)
+
+-- name: rules
+-- Standing rules of operators: what their holds need.
+SELECT name, action, condition, reason, quarantine, hold_seconds FROM rules
+WHERE origin = 'operator' AND (expires_at IS NULL OR expires_at > now()) ORDER BY name

@@ -1,0 +1,277 @@
+"""What each role may do, shown by the product's own statements, and what it may not."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import errors as pg_errors
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from queued.embedded import Server
+from queued.states import Event
+from queued.store.attempts import ensure_partitions
+from queued.store.bulk import Bulk, Change
+from queued.store.claim import SESSION, Claims, Contents
+from queued.store.conditions import check_conditions
+from queued.store.enqueue import Enqueue
+from queued.store.listing import Listing
+from queued.store.migrate import migrate
+from queued.store.overview import Overview
+from queued.store.queries import queries
+from queued.store.settle import Settlements
+from queued.store.sweep import Sweep, Sweeps
+from queued.store.workers import Entry, Registry, Rule
+from tests.sql.test_surface import enqueue, linked, message, one, outcome
+from tests.support.database import with_database
+
+ROLES = ("postern_smtpd", "postern_queued", "postern_operator", "postern_reader")
+
+
+def acting(uri: str, role: str) -> str:
+    """The same database for a session that has set the role."""
+    return make_conninfo(uri, options=f"-c role={role}")
+
+
+async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> None:
+    async with linked(database, role="postern_smtpd") as link:
+        store = Enqueue(link)
+        first = (await store.block())[0]
+        group = [message(first, "b@example.com", "c@example.com", _partid="1")]
+        await store.commit(group)
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            await store.commit(group)  # not a repeated one, so the ids are somebody else's
+        await store.chunk(first + 1, 0, b"x")
+        await store.drop_chunks(first + 1)
+        assert await link.run(queries("enqueue")["known"], {"ids": [first, 7]}) == [(first,)]
+    assert one(db, "SELECT count(*) FROM queue") == 2
+    assert one(db, "SELECT count(*) FROM message_chunks") == 0
+
+
+async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connection) -> None:
+    await enqueue(database, *(message(n, "b@example.com") for n in range(1, 9)))
+    db.execute("CREATE TABLE queue_def_1 PARTITION OF queue_def FOR VALUES IN ('1')")
+    await enqueue(database, message(9, "b@example.com", _partid="1"))
+    db.execute("INSERT INTO messages VALUES (99, now() - interval '1 day', 1, false, 1, '', '')")
+    db.execute("INSERT INTO message_chunks VALUES (99, 0, now() - interval '1 day', 'x')")
+    db.execute("DROP TABLE attempts_" + one(db, "SELECT to_char(now() + '1 d', 'YYYYMMDD')"))
+    db.execute("CREATE TABLE attempts_20200101 PARTITION OF attempts "
+               "FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")  # fmt: skip
+    await check_conditions(acting(database, "postern_queued"), {"where": "domain = 'x'"})
+    async with linked(database, role="postern_queued", **SESSION) as link:
+        registry, sweeps = Registry(link, "h:1"), Sweeps(link)
+        rule = Rule("r", "hold", "message_id = 8", "wait", None, None)
+        await registry.register([Entry("w", "deliver", None, "true")], [rule])
+        assert await registry.beat({"w": 1})
+        assert await registry.operator_rules() == []
+        assert await ensure_partitions(link) == 1
+        assert await sweeps.expire_attempts(86400) == 1
+
+        claims = Claims(link, "w", 0.01)
+        lost = await claims.claim(2, [])
+        again = await Claims(link, "w", 60).claim(10, [])
+        assert len({i.id for i in [*lost, *again]}) == 8  # not the one that the rule holds
+        assert {m.body for m in (await claims.messages([1, 9], 100)).values()} == {b"hello"}
+        assert await Contents(link).body(1) == b"hello"
+        assert await Contents(link).chunk(99, 0) == b"x"
+        assert await claims.renew(again)
+        last = [Event.DELIVERED, Event.DELIVERED, Event.UNKNOWN, Event.FAIL, Event.HAND_BACK]
+        events = [*last, *[Event.DEFER] * len(again)]
+        for item, event in zip(again, events, strict=False):
+            assert event is Event.HAND_BACK or await Settlements(link, "w").settle(
+                [outcome(item, event)]
+            )
+        for action, where in (
+            ("hold", "message_id = 8"),
+            ("release", "message_id = 8"),
+            ("retry", "true"),
+            ("delete", "message_id = 8"),
+        ):
+            sweep = Sweep(action, where, "w", reason="test", quarantine="q")
+            assert action == "retry" or await sweeps.batch(sweep) == 1
+        assert await sweeps.orphans(60, 10) == 2
+        db.execute("UPDATE rules SET expires_at = now()")
+        assert await sweeps.expire_rules() == ["r"]
+        await registry.leave()
+    assert one(db, "SELECT count(*) FROM queue") == 6
+    assert one(db, "SELECT count(*) FROM messages") == 6  # bodies go with their rows
+
+
+async def test_operator_has_the_commands_and_the_functions(
+    database: str, db: psycopg.Connection
+) -> None:
+    await enqueue(database, *(message(n, "b@example.com") for n in range(1, 4)))
+    uri = acting(database, "postern_operator")
+    bulk, overview, listing = Bulk(uri), Overview(uri), Listing(uri)
+    for action in ("hold", "quarantine", "release", "retry", "set", "delete", "hold"):
+        change = Change(action, "true", "alice@host", "why", None, "q", 3, {"k": "v"}, ["x"])
+        assert bulk.apply(change, lambda _: True) == 3, action
+    rule = {"name": "r", "action": "hold", "condition": "true", "reason": "why",
+            "quarantine": None, "hold": None, "expire": 60.0}  # fmt: skip
+    await check_conditions(uri, {"rule": "true"})
+    overview.add_rule(rule, "alice@host")
+    assert len(overview.rules()) == 1
+    assert overview.remove_rule("r", "alice@host")
+    assert overview.workers() == []
+    assert overview.matches([None], [0], [])["n0"] == 0
+    assert listing.count("true", "status")[0]["value"] == "HOLD"
+    assert len(listing.rows("true", 9)) == 3
+    assert (listing.message(1) or {})["head"] == b"hello"
+    for store in (bulk, overview, listing):
+        store.close()
+    db.execute("SET ROLE postern_operator")
+    for call in ("release('true')", "hold('true', 'a')", "quarantine('true', 'q', 'b')",
+                 "retry('true')", "delete('true', 'c')"):  # fmt: skip
+        assert one(db, f"SELECT queue_{call}") == 3
+    db.execute("UPDATE queue SET status = 'QUEUED', priority = 1 WHERE status = 'DELETE'")
+    assert one(db, "SELECT count(*) FROM audit WHERE finished_at IS NOT NULL") == 14
+
+
+async def test_reader_sees_all_but_the_bodies(database: str, db: psycopg.Connection) -> None:
+    await enqueue(database, message(1, "b@example.com"))
+    views = db.execute("SELECT viewname FROM pg_views WHERE schemaname = 'public'").fetchall()
+    db.execute("SET ROLE postern_reader")
+    assert len(views) >= 7
+    for (name,) in [*views, ("queue",), ("attempts",), ("rules",), ("workers",), ("audit",)]:
+        db.execute(sql.SQL("TABLE {}").format(sql.Identifier(name)))
+    assert one(db, "SELECT id, size FROM messages") == (1, 5)
+
+
+FORBIDDEN = {
+    "postern_smtpd": [
+        "SELECT body FROM messages",
+        "SELECT trace FROM messages",
+        "SELECT data FROM message_chunks",
+        "SELECT 1 FROM queue",
+        "SELECT recipient FROM attempts",
+        "DELETE FROM queue",
+        "UPDATE queue SET priority = 0",
+        "INSERT INTO queue (message_id, sender, recipient, domain, status) "
+        "VALUES (1, 'a', 'b', 'c', 'DELETE')",
+        "DELETE FROM messages",
+        "UPDATE messages SET body = ''",
+        "SELECT nextval('lease_tokens')",
+        "SELECT setval('message_ids', 1)",
+        "SELECT attempts_expire('0')",
+        "SELECT queue_retry('true')",
+        "SELECT 1 FROM queue_overview",
+        "INSERT INTO rules VALUES ('r')",
+        "INSERT INTO audit (who, action, condition) VALUES ('', '', '')",
+    ],
+    "postern_queued": [
+        "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (1, '', 'b', 'c')",
+        "UPDATE queue SET recipient = 'evil@example.net'",
+        "UPDATE queue_def_def SET status = 'HOLD'",
+        "DELETE FROM queue_def_def",
+        "UPDATE messages SET body = ''",
+        "INSERT INTO messages (id, size, trace, body) VALUES (5, 0, '', '')",
+        "TRUNCATE queue",
+        "DROP TABLE attempts_default",
+        "ALTER TABLE queue ADD x integer",
+        "ALTER TABLE queue DISABLE TRIGGER messages_refcount",
+        "CREATE TABLE mine (x integer)",
+        "UPDATE rules_version SET version = 1",
+        "UPDATE attempts SET event = 'delivered'",
+        "DELETE FROM attempts",
+        "SELECT 1 FROM audit",
+        "SELECT queue_delete('true', 'x')",
+        "SELECT postern_grants()",
+    ],
+    "postern_operator": [
+        "UPDATE messages SET size = 1",
+        "DELETE FROM messages",
+        "DELETE FROM message_chunks",
+        "DELETE FROM queue",
+        "UPDATE queue SET recipient = 'evil@example.net'",
+        "UPDATE queue SET lease_owner = NULL",
+        "INSERT INTO audit (who, role, action, condition) VALUES ('', 'bob', '', '')",
+        "UPDATE audit SET who = 'bob'",
+        "DELETE FROM audit",
+        "DELETE FROM attempts",
+        "UPDATE rules_version SET version = 1",
+        "DELETE FROM workers",
+        "SELECT attempts_expire('0')",
+        "SELECT queue_delete('nextval(''queue_ids'') > 0', 'x')",
+        "CREATE TABLE mine (x integer)",
+    ],
+    "postern_reader": [
+        "SELECT body FROM messages",
+        "TABLE messages",
+        "SELECT data FROM message_chunks",
+        "UPDATE queue SET status = 'HOLD'",
+        "DELETE FROM queue",
+        "SELECT id FROM queue FOR UPDATE",
+        "INSERT INTO rules VALUES ('r')",
+        "SELECT queue_hold('true', 'x')",
+        "SELECT attempts_partitions(1)",
+        "SELECT nextval('message_ids')",
+    ],
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_forbidden_statements(database: str, db: psycopg.Connection, role: str) -> None:
+    await enqueue(database, message(1, "b@example.com"))
+    db.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+    for statement in FORBIDDEN[role]:
+        try:
+            db.execute(statement.encode())
+        except pg_errors.InsufficientPrivilege:
+            continue
+        pytest.fail(f"{role} may: {statement}")
+
+
+@pytest.fixture
+def bare_server() -> Iterator[str]:
+    """URI of a server without Postern's roles; its databases p0 … p3 belong to `plain`."""
+    folder = Path(tempfile.mkdtemp(prefix="postern-test-"))
+    server = Server(folder)
+    server.start()
+    uri = server.uri("postgres")
+    with psycopg.connect(uri, autocommit=True) as db:
+        db.execute("CREATE ROLE plain")
+        for number in range(4):
+            db.execute(f"CREATE DATABASE p{number} OWNER plain".encode())
+    yield uri
+    server.stop("immediate")
+    shutil.rmtree(folder)
+
+
+def test_an_owner_without_createrole_gets_everything_but_the_roles(bare_server: str) -> None:
+    uri = with_database(bare_server, "p0")
+    migrate(acting(uri, "plain"))
+    with psycopg.connect(uri, autocommit=True) as db:
+        assert one(db, "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'postern%'") == 0
+        db.execute("CREATE ROLE postern_smtpd")
+        db.execute("SET ROLE plain")
+        assert sorted(one(db, "SELECT postern_grants()")) == sorted(ROLES[1:])
+        db.execute("RESET ROLE; SET ROLE postern_smtpd")
+        assert one(db, "SELECT nextval('message_ids')") == 1
+
+
+def test_databases_of_one_server_migrate_at_the_same_moment(bare_server: str) -> None:
+    errors: list[Exception] = []
+
+    def run(name: str) -> None:
+        try:
+            migrate(with_database(bare_server, name))
+        except Exception as error:  # whatever it is, the test reports it
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(f"p{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for number in range(4):
+        with psycopg.connect(with_database(bare_server, f"p{number}")) as db:
+            assert one(db, "SELECT postern_grants()") == []
+            db.execute("SET ROLE postern_reader")
+            db.execute("TABLE queue_overview")

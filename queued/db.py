@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors as pg_errors
+from psycopg.rows import dict_row
 
 from queued.errors import StoreUnavailable
 
@@ -97,3 +98,16 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     flat = [part for pair in settings.items() for part in pair]
     await connection.execute(f"SELECT {pairs}".encode(), flat)
     return connection
+
+
+def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
+    """Open the blocking connection of a command, in autocommit, with rows as dictionaries.
+
+    Raises StoreUnavailable.
+    """
+    try:
+        return psycopg.connect(
+            uri, autocommit=True, row_factory=dict_row, application_name="postern queuectl"
+        )
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(str(error).strip()) from error

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
 from psycopg import errors as pg_errors
 
+from queued.db import connect_operator
 from queued.errors import StoreUnavailable
 from queued.store.queries import escaped, queries
 
@@ -55,10 +55,7 @@ class Bulk:
     """Changes over a connection of its own. Raises StoreUnavailable when it opens."""
 
     def __init__(self, uri: str) -> None:
-        try:
-            self._db = psycopg.connect(uri, autocommit=True, application_name="postern queuectl")
-        except psycopg.OperationalError as error:
-            raise StoreUnavailable(str(error).strip()) from error
+        self._db = connect_operator(uri)
 
     def close(self) -> None:
         """End the connection."""
@@ -68,7 +65,7 @@ class Bulk:
         """How many rows the condition matches now."""
         query = _SQL["count"].replace("{where}", escaped(where))
         row = self._db.execute(query.encode(), {}).fetchone()
-        return int(row[0]) if row else 0
+        return int(row["count"]) if row else 0
 
     def apply(self, change: Change, done: Callable[[int], bool], batch: int = BATCH) -> int:
         """Change batch after batch and return the number of rows.
@@ -86,12 +83,12 @@ class Bulk:
                 "details": json.dumps(change.details()),
             },
         ).fetchone()
-        audit = row[0] if row else None
+        audit = row["id"] if row else None
         total = after = 0
         find = _SQL["batch"].replace("{where}", where).encode()
         while True:
             found = self._db.execute(find, {"after": after, "batch": batch}).fetchall()
-            ids = [number for (number,) in found]
+            ids = [row["id"] for row in found]
             if not ids:
                 break
             rows = self._batch(change, where, ids, audit)

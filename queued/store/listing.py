@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import psycopg
-from psycopg.rows import dict_row
 from psycopg.sql import Literal
 
-from queued.errors import StoreUnavailable
+from queued.db import connect_operator
 from queued.store.queries import escaped, queries
 
 COLUMNS = (
@@ -36,12 +34,7 @@ class Listing:
     """Reads the queue over a connection of its own. Raises StoreUnavailable when it opens."""
 
     def __init__(self, uri: str) -> None:
-        try:
-            self._db: psycopg.Connection[dict[str, Any]] = psycopg.connect(
-                uri, autocommit=True, row_factory=dict_row, application_name="postern queuectl"
-            )
-        except psycopg.OperationalError as error:
-            raise StoreUnavailable(str(error).strip()) from error
+        self._db = connect_operator(uri)
 
     def close(self) -> None:
         """End the connection."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import psycopg
 from psycopg import errors as pg_errors
-from psycopg.rows import dict_row
 
-from queued.errors import PosternError, StoreUnavailable
+from queued.db import connect_operator
+from queued.errors import PosternError
 from queued.store.queries import escaped, queries
 
 _SQL = queries("overview")
@@ -19,12 +18,7 @@ class Overview:
     """Reads and rules, over a connection of its own. Raises StoreUnavailable when it opens."""
 
     def __init__(self, uri: str) -> None:
-        try:
-            self._db: psycopg.Connection[dict[str, Any]] = psycopg.connect(
-                uri, autocommit=True, row_factory=dict_row, application_name="postern queuectl"
-            )
-        except psycopg.OperationalError as error:
-            raise StoreUnavailable(str(error).strip()) from error
+        self._db = connect_operator(uri)
 
     def close(self) -> None:
         """End the connection."""

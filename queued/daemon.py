@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from collections.abc import Callable, Coroutine, Sequence
 
 import psycopg
@@ -41,7 +42,8 @@ class Daemon:
         self._config = config
         self._reread = reread
         self._uri = uri
-        self._process = f"{config.environment.hostname}:{os.getpid()}"
+        # unique: containers may share host names, and every one of them begins at the same pid
+        self._process = f"{config.environment.hostname}:{os.getpid()}:{secrets.token_hex(3)}"
         self._link = Link(uri, "queued upkeep")
         self._sweeps = Sweeps(self._link)
         self._registry = Registry(self._link, self._process)

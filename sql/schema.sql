@@ -291,11 +291,11 @@ COMMENT ON FUNCTION public.queue_release(condition text) IS 'Puts held rows that
 CREATE FUNCTION public.queue_retry(condition text) RETURNS bigint
     LANGUAGE sql
     AS $$
-    SELECT public.queue_change('retry', condition, 'status = ''QUEUED'', next_attempt = now()',
-        'status IN (''QUEUED'', ''DEFERRED'', ''HOLD'')', '{}')
+    SELECT public.queue_change('retry', condition, 'next_attempt = now()',
+        'status IN (''QUEUED'', ''DEFERRED'')', '{}')
 $$;
 
-COMMENT ON FUNCTION public.queue_retry(condition text) IS 'Makes rows that match condition due now, held ones as well. Returns the number of rows.';
+COMMENT ON FUNCTION public.queue_retry(condition text) IS 'Makes waiting rows that match condition due now; held ones stay held. Returns the number of rows.';
 
 CREATE FUNCTION public.rules_changed() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER

@@ -76,7 +76,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Output for m
 @reporting
 def migrate(config: Path, as_json: bool) -> None:
     """Bring the database's schema up to date."""
-    applied = apply_migrations(_uri(config))
+    applied = apply_migrations(_uri(config), lambda text: click.echo(f"warning: {text}", err=True))
     if as_json:
         print_json({"applied": applied})
     elif applied:

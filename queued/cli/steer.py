@@ -72,8 +72,8 @@ def release(**options: Any) -> None:
 
 @_command("retry")
 def retry(**options: Any) -> None:
-    """Try waiting rows at once; held ones are released."""
-    _run("retry", "status IN ('QUEUED', 'DEFERRED', 'HOLD')", options)
+    """Try waiting rows at once; held ones stay held."""
+    _run("retry", "status IN ('QUEUED', 'DEFERRED')", options)
 
 
 @_command("delete", _REASON)

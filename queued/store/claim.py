@@ -132,6 +132,14 @@ class Claims:
         rows = await self._link.run(_SQL["messages"], {"ids": ids, "inline": inline})
         return {row[0]: Message(*row) for row in rows}
 
+    async def abandon(self, known: list[int]) -> int:
+        """Give back rows under our name other than those known; return how many.
+
+        Right after a claim that broke off: it may have been committed. Raises StoreUnavailable.
+        """
+        params = {"owner": self._fixed["owner"], "ids": known}
+        return len(await self._link.run(_SQL["abandon"], params))
+
     async def renew(self, items: list[Item]) -> set[int]:
         """Prolong the leases and return the ids of the rows that are still ours."""
         rows = await self._link.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from importlib.resources import files
 
 import psycopg
@@ -31,8 +32,10 @@ def migrations() -> dict[str, str]:
     return {name: (folder / name).read_text(encoding="utf-8") for name in names}
 
 
-def migrate(uri: str) -> list[str]:
+def migrate(uri: str, warn: Callable[[str], None] = lambda _: None) -> list[str]:
     """Bring the database up to date and return the names of what was applied.
+
+    `warn` is told of what PostgreSQL warns, such as of roles that could not be made.
 
     Safe to run from several places at once. Raises StoreUnavailable, or MigrationError where an
     applied file was changed since, the database is newer, or PostgreSQL is older than 15.
@@ -43,6 +46,7 @@ def migrate(uri: str) -> list[str]:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
             db.execute("SET client_min_messages = warning")
+            db.add_notice_handler(lambda notice: warn(str(notice.message_primary)))
             db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
             return _apply(db)
     except psycopg.OperationalError as error:

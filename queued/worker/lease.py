@@ -28,6 +28,10 @@ class Leases:
     def __len__(self) -> int:
         return len(self._items)
 
+    def ids(self) -> list[int]:
+        """Rows that we hold, or held when we last knew."""
+        return list(self._items)
+
     def add(self, items: list[Item], claimed: float) -> list[Item]:
         """Note a claim that was asked for at `claimed`, by the monotonic clock.
 

@@ -93,6 +93,10 @@ class Loop:
 
     async def _try_claim(self, want: int, busy: list[str]) -> int:
         try:
+            if self._away:
+                lost = await self._claims.abandon(self._leases.ids())
+                if lost:
+                    log.info("gave back rows of a claim whose answer was lost", rows=lost)
             found = await self._claim(want, busy)
         except (StoreUnavailable, psycopg.Error) as error:
             if not self._away:

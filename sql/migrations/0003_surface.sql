@@ -286,11 +286,11 @@ COMMENT ON FUNCTION queue_release(text) IS
     'Puts held rows that match condition back, due at once. Returns the number of rows.';
 
 CREATE FUNCTION queue_retry(condition text) RETURNS bigint LANGUAGE sql AS $$
-    SELECT public.queue_change('retry', condition, 'status = ''QUEUED'', next_attempt = now()',
-        'status IN (''QUEUED'', ''DEFERRED'', ''HOLD'')', '{}')
+    SELECT public.queue_change('retry', condition, 'next_attempt = now()',
+        'status IN (''QUEUED'', ''DEFERRED'')', '{}')
 $$;
 COMMENT ON FUNCTION queue_retry(text) IS
-    'Makes rows that match condition due now, held ones as well. Returns the number of rows.';
+    'Makes waiting rows that match condition due now; held ones stay held. Returns the number of rows.';
 
 CREATE FUNCTION queue_delete(condition text, reason text) RETURNS bigint LANGUAGE sql AS $$
     SELECT public.queue_change('delete', condition, 'status = ''DELETE''', 'status <> ''DELETE''',

@@ -37,9 +37,9 @@ WHERE id = ANY (%(ids)s) AND ({where})
 UPDATE queue SET status = 'QUEUED' WHERE id = ANY (%(ids)s) AND status = 'HOLD' AND ({where})
 
 -- name: retry
--- Rows of a batch due now; held ones are released.
-UPDATE queue SET next_attempt = now(), status = CASE status WHEN 'SENDING' THEN status ELSE 'QUEUED' END
-WHERE id = ANY (%(ids)s) AND status IN ('QUEUED', 'DEFERRED', 'HOLD') AND ({where})
+-- Rows of a batch due now.
+UPDATE queue SET next_attempt = now()
+WHERE id = ANY (%(ids)s) AND status IN ('QUEUED', 'DEFERRED') AND ({where})
 
 -- name: delete
 -- Rows of a batch to be deleted by queued.

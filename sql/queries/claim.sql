@@ -140,6 +140,15 @@ SELECT body FROM messages WHERE id = %(id)s
 -- One piece of a large message.
 SELECT data FROM message_chunks WHERE message_id = %(id)s AND position = %(position)s
 
+-- name: abandon
+-- Give back what a claim took whose answer was lost: rows under our name that we do not know of. Their
+-- attempt never began, so it is not counted.
+UPDATE queue
+SET status = 'QUEUED', attempts = attempts - 1,
+    lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+WHERE status = 'SENDING' AND lease_owner = %(owner)s AND id <> ALL (%(ids)b::bigint[])
+RETURNING id
+
 -- name: renew
 -- Prolong leases; what is not returned is not ours any more.
 UPDATE queue SET lease_until = now() + make_interval(secs => %(lease)s)

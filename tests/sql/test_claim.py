@@ -134,6 +134,20 @@ async def test_the_recipients_of_a_message_come_together(
     assert len(await Claims(link, "w", 60, siblings=1).claim(6, ["busy.example"])) == 7
 
 
+async def test_rows_of_a_lost_claim_are_given_back(db: psycopg.Connection, link: Link) -> None:
+    for number in range(1, 5):
+        row(db, message(db, number), attempts=number)
+    mine, other = Claims(link, "me", 60), Claims(link, "other", 60)
+    known = await mine.claim(1, [])
+    lost = await mine.claim(2, [])
+    theirs = await other.claim(1, [])
+    assert await mine.abandon([item.id for item in known]) == 2
+    again = await mine.claim(10, [])
+    assert {(i.id, i.attempts) for i in again} == {(i.id, i.attempts) for i in lost}
+    assert {i.token for i in again}.isdisjoint({i.token for i in lost})
+    assert column(db, "SELECT id FROM queue WHERE lease_owner = 'other'") == [theirs[0].id]
+
+
 async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
     db: psycopg.Connection, link: Link
 ) -> None:

@@ -127,10 +127,10 @@ async def test_operator_has_the_commands_and_the_functions(
         store.close()
     db.execute("SET ROLE postern_operator")
     for call in ("release('true')", "hold('true', 'a')", "quarantine('true', 'q', 'b')",
-                 "retry('true')", "delete('true', 'c')"):  # fmt: skip
+                 "release('true')", "retry('true')", "delete('true', 'c')"):  # fmt: skip
         assert one(db, f"SELECT queue_{call}") == 3
     db.execute("UPDATE queue SET status = 'QUEUED', priority = 1 WHERE status = 'DELETE'")
-    assert one(db, "SELECT count(*) FROM audit WHERE finished_at IS NOT NULL") == 14
+    assert one(db, "SELECT count(*) FROM audit WHERE finished_at IS NOT NULL") == 15
 
 
 async def test_reader_sees_all_but_the_bodies(database: str, db: psycopg.Connection) -> None:

@@ -77,8 +77,8 @@ class Daemon:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT, then drain."""
-        signals = Signals()
-        if not await self._register(signals):
+        self._signals = signals = Signals()
+        if not await self._register():
             return
         background = [asyncio.create_task(work) for work in self._background()]
         loops = {d: asyncio.create_task(d.loop.run()) for d in self._deliverers}
@@ -137,7 +137,7 @@ class Daemon:
         for deliverer in self._deliverers:
             deliverer.loop.wake()
 
-    async def _register(self, signals: Signals) -> bool:
+    async def _register(self) -> bool:
         """Announce workers and rules before the first claim; False where we are stopped first."""
         entries = [
             Entry(w.name, w.action.value, self._where(w), reach(self._where(w)))
@@ -161,14 +161,14 @@ class Daemon:
                 return True
             except StoreUnavailable as error:
                 log.warning("waiting for the database", reason=str(error))
-                if await first(signals.stop, timeout=_RETRY):
+                if await first(self._signals.stop, timeout=_RETRY):
                     return False
 
     async def _beat(self) -> None:
         handled = {deliverer.name: deliverer.handled for deliverer in self._deliverers}
         handled.update((sweeper.name, sweeper.handled) for sweeper in self._sweepers)
         if not await self._registry.beat(handled):
-            await self._register(Signals())
+            await self._register()
 
     def _reload(self) -> None:
         try:

@@ -6,6 +6,7 @@ import signal
 
 from tests.support.nexthop import hanging_at, holding_at
 from tests.support.system import Row, System
+from tests.support.waiting import until
 
 
 def unleased(row: Row) -> bool:
@@ -87,3 +88,13 @@ def test_reload_moves_what_waits_for_a_dead_next_hop(system: System) -> None:
     queued.reload({**queued.config, "routes": {"*": new.target}})
     new.wait_kept(1)
     system.wait_empty()
+
+
+def test_a_worker_registers_again_and_still_stops(system: System) -> None:
+    queued = system.queued(system.hop())
+    before = system.ask("SELECT owner, name FROM workers")
+    assert len(before) == 1
+    system.ask("DELETE FROM workers")
+    until(lambda: system.ask("SELECT owner, name FROM workers") == before)
+    queued.stop()
+    assert system.ask("SELECT 1 FROM workers") == []

@@ -33,6 +33,10 @@ def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
     )
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Output for machines.")
+"""The option --json."""
+
+
 def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
     """Turn our errors into lines on stderr: exit 2 for a wrong configuration, 1 for the rest."""
 

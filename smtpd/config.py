@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 import re
@@ -12,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from queued.address import normalise_domain
 from queued.config.environment import Environment, Log
-from queued.config.types import Period, Section, Size, Whole
+from queued.config.types import Period, Section, Size, Whole, hint
 from queued.errors import AddressError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -60,9 +59,7 @@ _HEADER = re.compile(r"header:[!-9;-~]+")
 def _parse_source(value: str) -> str:
     if value in SOURCES or _HEADER.fullmatch(value):
         return value
-    close = difflib.get_close_matches(value, SOURCES, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(SOURCES)}, header:NAME"
-    raise ValueError(f"{value!r} is no source; {hint}")
+    raise ValueError(f"{value!r} is no source; {hint(value, (*SOURCES, 'header:NAME'))}")
 
 
 class Source(Section):

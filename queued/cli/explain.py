@@ -10,10 +10,9 @@ from typing import Any
 import click
 
 from queued.cli.show import print_history
-from queued.command import EXIT_FAILURE, age, config_option, print_json, reporting
-from queued.config.loader import load
-from queued.config.queued import Action, QueuedConfig
-from queued.database import resolve
+from queued.cli.target import database_of
+from queued.command import EXIT_FAILURE, age, config_option, json_option, print_json, reporting
+from queued.config.queued import Action
 from queued.states import Status
 from queued.store.listing import Listing
 from queued.store.overview import Overview
@@ -22,11 +21,11 @@ from queued.store.overview import Overview
 @click.command()
 @config_option("etc/queued.yaml")
 @click.argument("message_id", metavar="ID", type=int)
-@click.option("--json", "as_json", is_flag=True, help="Output for machines.")
+@json_option
 @reporting
 def explain(config: Path, message_id: int, as_json: bool) -> None:
     """Explain a message: status, which worker matches, what it waits for, every attempt."""
-    uri = resolve(load(config, QueuedConfig).environment)
+    uri = database_of(config)
     listing, overview = Listing(uri), Overview(uri)
     try:
         rows = listing.rows(f"message_id = {message_id}", 100_000)

@@ -13,17 +13,21 @@ from typing import Any
 
 import click
 
-from queued.command import EXIT_FAILURE, config_option, print_json, print_table, reporting
-from queued.config.loader import load
-from queued.config.queued import QueuedConfig
-from queued.database import resolve
+from queued.cli.target import database_of
+from queued.command import (
+    EXIT_FAILURE,
+    config_option,
+    json_option,
+    print_json,
+    print_table,
+    reporting,
+)
 from queued.store.partitions import Connection, Values, check, opened, tree
 from queued.store.repartition import Change, Repartition
 
 _DEFAULT = "etc/queued.yaml"
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
 
-_json = click.option("--json", "as_json", is_flag=True, help="Output for machines.")
 _wait = click.option(
     "--wait",
     type=click.FloatRange(0),
@@ -41,7 +45,7 @@ def partition() -> None:
 
 @contextmanager
 def _database(config: Path) -> Iterator[Connection]:
-    with opened(resolve(load(config, QueuedConfig).environment)) as db:
+    with opened(database_of(config)) as db:
         yield db
 
 
@@ -73,7 +77,7 @@ def _partid_options[F: Callable[..., Any]](command: F) -> F:
 @partition.command("list")
 @config_option(_DEFAULT)
 @click.option("--exact", is_flag=True, help="Count the rows; reads the whole queue.")
-@_json
+@json_option
 @reporting
 def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
     """Show the tree: what each partition takes, its rows, size, oldest row, and whether it is well.
@@ -113,7 +117,7 @@ def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
 @click.argument("name")
 @_partid_options
 @_wait
-@_json
+@json_option
 @reporting
 def add(config: Path, name: str, values: Values, null: bool, wait: float, as_json: bool) -> None:
     """Give values of _partid a partition NAME of their own; their rows move there.
@@ -131,7 +135,7 @@ def add(config: Path, name: str, values: Values, null: bool, wait: float, as_jso
 @_partid_options
 @click.option("--into", required=True, metavar="NEW", help="Name of the new partition.")
 @_wait
-@_json
+@json_option
 @reporting
 def split(
     config: Path, name: str, values: Values, null: bool, into: str, wait: float, as_json: bool
@@ -145,7 +149,7 @@ def split(
 @config_option(_DEFAULT)
 @click.argument("name")
 @_wait
-@_json
+@json_option
 @reporting
 def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     """Move the rows of NAME into the default partition, and drop NAME.
@@ -166,7 +170,7 @@ def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     metavar="ROWS",
     help="Hint at values of _partid with so many rows in the default partition.",
 )
-@_json
+@json_option
 @reporting
 def check_partitions(config: Path, worth: int, as_json: bool) -> None:
     """Say what is missing or wrong; exit 1 if there is a problem, 0 if there are only hints.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,20 +17,20 @@ from queued.cli.partition import partition
 from queued.cli.rules import rule
 from queued.cli.show import print_message
 from queued.cli.steer import COMMANDS
+from queued.cli.target import database_of
 from queued.cli.up import up
 from queued.cli.workers import workers
 from queued.command import (
     EXIT_FAILURE,
     age,
     config_option,
+    json_option,
     print_json,
     print_table,
     reporting,
     shorten,
 )
-from queued.config.loader import load
-from queued.config.queued import QueuedConfig
-from queued.database import resolve
+from queued.config.types import hint
 from queued.errors import ConfigError
 from queued.states import Status
 from queued.store.listing import COLUMNS, Listing
@@ -54,10 +53,6 @@ for command in COMMANDS:
     main.add_command(command)
 
 
-def _uri(config: Path) -> str:
-    return resolve(load(config, QueuedConfig).environment)
-
-
 @contextmanager
 def _listing(uri: str) -> Iterator[Listing]:
     listing = Listing(uri)
@@ -67,16 +62,15 @@ def _listing(uri: str) -> Iterator[Listing]:
         listing.close()
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Output for machines.")
-
-
 @main.command()
 @config_option(_DEFAULT)
 @json_option
 @reporting
 def migrate(config: Path, as_json: bool) -> None:
     """Bring the database's schema up to date."""
-    applied = apply_migrations(_uri(config), lambda text: click.echo(f"warning: {text}", err=True))
+    applied = apply_migrations(
+        database_of(config), lambda text: click.echo(f"warning: {text}", err=True)
+    )
     if as_json:
         print_json({"applied": applied})
     elif applied:
@@ -94,7 +88,7 @@ def migrate(config: Path, as_json: bool) -> None:
 @reporting
 def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
     """List rows of the queue, oldest first."""
-    uri = _uri(config)
+    uri = database_of(config)
     where = condition(uri, filters) or "true"
     with _listing(uri) as listing:
         rows = listing.rows(where, limit + 1)
@@ -141,10 +135,8 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
 def count(config: Path, by: str, as_json: bool, **filters: Any) -> None:
     """Count rows by the values of a column."""
     if by not in COLUMNS and not by.startswith("metadata."):
-        close = difflib.get_close_matches(by, COLUMNS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(COLUMNS)}"
-        raise ConfigError([f"--by {by!r}: {hint}"])
-    uri = _uri(config)
+        raise ConfigError([f"--by {by!r}: {hint(by, COLUMNS)}"])
+    uri = database_of(config)
     where = condition(uri, filters) or "true"
     with _listing(uri) as listing:
         rows = listing.count(where, by)
@@ -177,7 +169,7 @@ def show(config: Path, message_id: int, as_json: bool) -> None:
 
     ID is what the client got with its 250. The history outlives the message.
     """
-    with _listing(_uri(config)) as listing:
+    with _listing(database_of(config)) as listing:
         message = listing.message(message_id)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from queued import logs
 from queued.command import config_option, reporting
 from queued.config.loader import load
 from queued.config.queued import QueuedConfig
+from queued.config.types import hint
 from queued.daemon import Daemon
 from queued.database import resolve
 from queued.errors import ConfigError
@@ -47,9 +47,7 @@ def run(config: Path, names: tuple[str, ...]) -> None:
     known = [worker.name for worker in settings.workers]
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise ConfigError([f"{config}: workers: no worker {name!r}; {hint}"])
+            raise ConfigError([f"{config}: workers: no worker {name!r}; {hint(name, known)}"])
     logs.configure(settings.log, daemon="queued")
     uri = resolve(settings.environment)
     uvloop.run(_run(config, settings, uri, names))

@@ -8,10 +8,8 @@ from pathlib import Path
 import click
 
 from queued.cli.steer import EXIT_INTERRUPTED, apply_change, seconds, who
-from queued.command import config_option, print_json, reporting
-from queued.config.loader import load
-from queued.config.queued import QueuedConfig
-from queued.database import resolve
+from queued.cli.target import database_of
+from queued.command import config_option, json_option, print_json, reporting
 from queued.store.bulk import BATCH, Bulk, Change
 from queued.store.filters import Filter
 
@@ -29,7 +27,7 @@ from queued.store.filters import Filter
 )
 @click.option("--batch", type=click.IntRange(1), default=BATCH, show_default=True, help="Rows.")
 @click.option("--dry-run", is_flag=True, help="Only say how many rows it would be.")
-@click.option("--json", "as_json", is_flag=True, help="Output for machines.")
+@json_option
 @reporting
 def main(
     config: Path,
@@ -50,7 +48,7 @@ def main(
         status=["HOLD"],
         metadata=[f"_quarantineid={quarantine}"],
     ).condition()
-    bulk = Bulk(resolve(load(config, QueuedConfig).environment))
+    bulk = Bulk(database_of(config))
     stopped, done = False, 0
     try:
         total = bulk.count(where or "false")

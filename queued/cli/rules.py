@@ -10,10 +10,16 @@ import click
 
 from queued.cli.filters import condition, filter_options
 from queued.cli.steer import seconds, who
-from queued.command import age, config_option, print_json, print_table, reporting, shorten
-from queued.config.loader import load
-from queued.config.queued import QueuedConfig
-from queued.database import resolve
+from queued.cli.target import database_of
+from queued.command import (
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_table,
+    reporting,
+    shorten,
+)
 from queued.errors import ConfigError, PosternError
 from queued.store.conditions import check_conditions
 from queued.store.overview import Overview
@@ -22,7 +28,7 @@ _DEFAULT = "etc/queued.yaml"
 
 
 def _overview(config: Path) -> Overview:
-    return Overview(resolve(load(config, QueuedConfig).environment))
+    return Overview(database_of(config))
 
 
 @click.group()
@@ -32,7 +38,7 @@ def rule() -> None:
 
 @rule.command("list")
 @config_option(_DEFAULT)
-@click.option("--json", "as_json", is_flag=True, help="Output for machines.")
+@json_option
 @reporting
 def list_rules(config: Path, as_json: bool) -> None:
     """List the standing rules, those of workers included."""
@@ -79,7 +85,7 @@ def add_rule(
     **filters: object,
 ) -> None:
     """Make a standing rule NAME for rows that the conditions match."""
-    uri = resolve(load(config, QueuedConfig).environment)
+    uri = database_of(config)
     chosen = condition(uri, filters)
     if chosen is None:
         raise ConfigError(["a standing rule needs a condition"])

@@ -13,11 +13,9 @@ from typing import Any
 import click
 
 from queued.cli.filters import condition, filter_options
-from queued.command import EXIT_USAGE, config_option, print_json, progress, reporting
-from queued.config.loader import load
-from queued.config.queued import QueuedConfig
+from queued.cli.target import database_of
+from queued.command import EXIT_USAGE, config_option, json_option, print_json, progress, reporting
 from queued.config.types import parse_duration
-from queued.database import resolve
 from queued.errors import ConfigError
 from queued.store.bulk import BATCH, Bulk, Change
 
@@ -29,7 +27,7 @@ _COMMON = (
     click.option("--all", "everything", is_flag=True, help="Without any condition: every row."),
     click.option("--dry-run", is_flag=True, help="Only say how many rows it would be."),
     click.option("--yes", is_flag=True, help="Do not ask."),
-    click.option("--json", "as_json", is_flag=True, help="Output for machines."),
+    json_option,
 )
 _REASON = click.option("--reason", required=True, help="Why; stays with the row.")
 _EXPIRE = click.option("--expire", metavar="DURATION", help="Release after this time.")
@@ -115,7 +113,7 @@ def _run(action: str, eligible: str | None, options: dict[str, Any], **change: A
     everything, dry_run, yes, as_json = (
         options.pop(name) for name in ("everything", "dry_run", "yes", "as_json")
     )
-    uri = resolve(load(config, QueuedConfig).environment)
+    uri = database_of(config)
     chosen = condition(uri, options)
     if chosen is None and not everything:
         raise ConfigError([f"{action} needs a condition, or --all for every row"])

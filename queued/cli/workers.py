@@ -8,20 +8,27 @@ from typing import Any
 
 import click
 
-from queued.command import age, config_option, print_json, print_table, reporting, shorten
-from queued.config.loader import load
-from queued.config.queued import Action, QueuedConfig
-from queued.database import resolve
+from queued.cli.target import database_of
+from queued.command import (
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_table,
+    reporting,
+    shorten,
+)
+from queued.config.queued import Action
 from queued.store.overview import Overview
 
 
 @click.command()
 @config_option("etc/queued.yaml")
-@click.option("--json", "as_json", is_flag=True, help="Output for machines.")
+@json_option
 @reporting
 def workers(config: Path, as_json: bool) -> None:
     """Show workers, what each matches and its lag, and rows that no worker matches."""
-    overview = Overview(resolve(load(config, QueuedConfig).environment))
+    overview = Overview(database_of(config))
     try:
         entries = overview.workers()
         rules = overview.rules()

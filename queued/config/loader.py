@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from queued.config.types import hint
 from queued.errors import ConfigError
 
 Lines = dict[tuple[str | int, ...], int]
@@ -147,10 +147,7 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _M
     reason = reason.removeprefix("Input ").removeprefix("List ").partition(" after valid")[0]
     if detail["type"] == "extra_forbidden":
         names = _fields_at(model, path[:-1])
-        close = difflib.get_close_matches(str(path[-1]), names, n=1)
-        reason = "unknown key" + (
-            f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(names))}"
-        )
+        reason = f"unknown key; {hint(str(path[-1]), sorted(names))}"
     elif detail["type"] == "missing":
         reason = "is required"
     elif detail["type"] in ("model_type", "dict_type"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,6 +15,13 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6048
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _SIZES = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([A-Za-z]*)")
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """What to say to a word that is none of those known: the nearest one, or all."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
 
 
 class Section(BaseModel):

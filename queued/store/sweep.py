@@ -48,6 +48,13 @@ class Sweeps:
         }  # fmt: skip
         return len(await self._link.run(query, params))
 
+    async def run(self, sweep: Sweep) -> int:
+        """Do batch after batch until none is left; return the rows. Raises StoreUnavailable."""
+        done = 0
+        while rows := await self.batch(sweep):
+            done += rows
+        return done
+
     async def orphans(self, age: float, batch: int) -> int:
         """Delete one batch of bodies and pieces, `age` seconds old, that nothing refers to."""
         params = {"age": age, "batch": batch}

@@ -19,9 +19,7 @@ async def answer_requests(sweeps: Sweeps, who: str) -> None:
         Sweep("delete", "status = 'DELETE'", who, reason="deleted on request", batch=_BATCH),
         Sweep("release", "hold_until <= now()", who, batch=_BATCH),
     ):
-        done = 0
-        while rows := await sweeps.batch(sweep):
-            done += rows
+        done = await sweeps.run(sweep)
         if done:
             log.info(sweep.action, rows=done)
     for name in await sweeps.expire_rules():
@@ -35,8 +33,6 @@ async def apply_rules(sweeps: Sweeps, registry: Registry) -> None:
             "hold", rule.condition, f"rule {rule.name}", rule.reason,
             hold=rule.hold, quarantine=rule.quarantine, batch=_BATCH,
         )  # fmt: skip
-        done = 0
-        while rows := await sweeps.batch(sweep):
-            done += rows
+        done = await sweeps.run(sweep)
         if done:
             log.info("standing rule", rule=rule.name, rows=done)

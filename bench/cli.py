@@ -108,6 +108,7 @@ def _run(
 @click.option("--phase", default="both", type=click.Choice(["ingest", "relay", "both"]))
 @click.option("--runs", default=1, type=click.IntRange(1), help="Repeat; shows min, median, max.")
 @click.option("--stall", default=20.0, help="Give up when nothing moves for so many seconds.")
+@click.option("--sample", default=0.0, help="Seconds between samples of claim time and sizes.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 @click.option("--keep", is_flag=True, help="Keep the directory, and databases made at --uri.")
 @click.option("--selftest", "alone", is_flag=True, help="Source straight into sink, no product.")

@@ -14,6 +14,7 @@ from bench.corpus import Plan
 from bench.daemons import DaemonError, Product
 from bench.database import Server, Watch, check_durability, fill, fresh
 from bench.helper import Helper
+from bench.probe import Sampler, trend
 from bench.progress import Progress
 
 EMPTY_WITHIN = 10.0
@@ -34,6 +35,7 @@ class Options:
     backlog: int
     rate: float
     stall: float
+    sample: float
     keep: bool
     commands: Path
 
@@ -50,6 +52,7 @@ class Result:
     figures: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    samples: list[dict[str, float]] = field(default_factory=list)
 
 
 class Phase:
@@ -235,7 +238,14 @@ def measure(name: str, options: Options, directory: Path, server: Server) -> Res
                 if name == "relay":
                     watch.wait_empty(EMPTY_WITHIN)
 
+            sampler = Sampler(uri, options.sample) if options.sample else None
+            if sampler:
+                sampler.start()
             phase.transfer(port, product.check, after)
+            if sampler:
+                sampler.end()
+                result.samples = sampler.probe.samples
+                result.figures |= trend(result.samples)
             wanted = (plan.messages, plan.messages * plan.recipients)
             if name == "relay":
                 wanted = (0, 0)

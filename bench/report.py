@@ -63,7 +63,7 @@ def table(results: Sequence[Result]) -> str:
     rows = [head, second] if any(second) else [head]
     rows += [
         [name, *(cell for of_phase in phases.values() for cell in _cells(of_phase, name))]
-        for name in ORDER
+        for name in [*ORDER, *sorted(names - set(ORDER))]
         if name in names
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]

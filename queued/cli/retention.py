@@ -65,6 +65,7 @@ def main(
     else:
         verb = {"delete": "deleted", "release": "released"}[action]
         count = f"would have {verb} {total}" if dry_run else f"{verb} {done}"
-        click.echo(f"{count} rows of quarantine {quarantine}")
+        end = f", stopped before the other {total - done}" if stopped else ""
+        click.echo(f"{count} rows of quarantine {quarantine}{end}")
     if stopped:
         sys.exit(EXIT_INTERRUPTED)

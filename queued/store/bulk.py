@@ -12,6 +12,7 @@ from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import StoreUnavailable
+from queued.store.pace import rest
 from queued.store.queries import escaped, queries
 
 BATCH = 1000
@@ -71,7 +72,8 @@ class Bulk:
         """Change batch after batch and return the number of rows.
 
         `done` is told of the rows of every batch that is committed; when it returns False, no
-        further batch begins. A row is changed only if the condition still holds for it.
+        further batch begins. A row is changed only if the condition still holds for it. After
+        every batch it rests as long as that took: the mail that flows comes first.
         """
         where = escaped(change.where)
         row = self._db.execute(
@@ -87,6 +89,7 @@ class Bulk:
         total = after = 0
         find = _SQL["batch"].replace("{where}", where).encode()
         while True:
+            began = time.monotonic()
             found = self._db.execute(find, {"after": after, "batch": batch}).fetchall()
             ids = [row["id"] for row in found]
             if not ids:
@@ -96,6 +99,8 @@ class Bulk:
             after = ids[-1]
             if not done(rows):
                 return total
+            if len(ids) == batch:
+                time.sleep(rest(time.monotonic() - began))
         self._db.execute(_SQL["finish"].encode(), {"audit": audit})
         if change.action in ("release", "retry"):
             self._db.execute("NOTIFY postern_queue")

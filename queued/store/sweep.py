@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from queued.db import Link
+from queued.store.pace import rest
 from queued.store.queries import escaped, queries
 
 _SQL = queries("sweep")
@@ -48,12 +52,23 @@ class Sweeps:
         }  # fmt: skip
         return len(await self._link.run(query, params))
 
+    async def batches(self, sweep: Sweep) -> AsyncIterator[int]:
+        """Do batch after batch until none is left, resting in between; yield each one's rows.
+
+        Raises StoreUnavailable.
+        """
+        rows = sweep.batch
+        while rows >= sweep.batch:
+            began = time.monotonic()
+            rows = await self.batch(sweep)
+            worked = time.monotonic() - began
+            yield rows
+            if rows >= sweep.batch:
+                await asyncio.sleep(rest(worked))
+
     async def run(self, sweep: Sweep) -> int:
         """Do batch after batch until none is left; return the rows. Raises StoreUnavailable."""
-        done = 0
-        while rows := await self.batch(sweep):
-            done += rows
-        return done
+        return sum([rows async for rows in self.batches(sweep)])
 
     async def orphans(self, age: float, batch: int) -> int:
         """Delete one batch of bodies and pieces, `age` seconds old, that nothing refers to."""

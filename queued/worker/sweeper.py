@@ -34,12 +34,9 @@ class Sweeper:
     async def _round(self) -> float:
         done = 0
         try:
-            while True:
-                rows = await self._sweeps.batch(self.sweep)
+            async for rows in self._sweeps.batches(self.sweep):
                 done += rows
                 self.handled += rows
-                if rows < self.sweep.batch:
-                    break
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("can't sweep", worker=self.name, reason=str(error).splitlines()[0])
             return _BACKOFF

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -180,3 +183,46 @@ def test_bulk_commands_ask_and_count(system: System, command: Any) -> None:
     assert audit[-1]["rows"] == 25
     system.queued(system.hop())
     system.wait_empty()
+
+
+def test_interrupted_bulk_command_says_how_far_it_came(
+    system: System, db: psycopg.Connection
+) -> None:
+    total = 5000
+    db.execute(
+        """
+        WITH bodies AS (
+            INSERT INTO messages (id, size, trace, body)
+            SELECT n, 20, 'Received: by test', 'Subject: x' FROM generate_series(1, %s) AS n
+        )
+        INSERT INTO queue (message_id, sender, recipient, domain, status, hold_reason, held_by)
+        SELECT n, 'a@example.org', n || '@a.example', 'a.example', 'HOLD', 'test', 'test'
+        FROM generate_series(1, %s) AS n
+        """,
+        (total, total),
+    )
+    path = system.folder / "queuectl.yaml"
+    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": system.uri}}}))
+    with psycopg.connect(system.uri) as blocker:
+        # the third batch waits for this row, and with it the command, until it is interrupted
+        blocker.execute(
+            "SELECT FROM queue WHERE id = (SELECT id FROM queue ORDER BY id OFFSET 2500 LIMIT 1)"
+            " FOR UPDATE"
+        )
+        script = "from queued.cli.queuectl import main; main()"
+        command = [sys.executable, "-c", script, "release", "--all", "--yes", "-c", str(path)]
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = "
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as run:
+            until(lambda: system.ask(waiting + "current_database()"))
+            run.send_signal(signal.SIGINT)
+            blocker.rollback()
+            out, err = run.communicate()
+    assert run.returncode == 130, err
+    assert out == "release: stopped after 3000 of 5000 rows; the rest is as it was\n"
+    counts = system.ask("SELECT status, count(*) FROM queue GROUP BY 1 ORDER BY 1")
+    assert [(c["status"], c["count"]) for c in counts] == [("HOLD", 2000), ("QUEUED", 3000)]
+    assert system.ask("SELECT rows, finished_at FROM audit") == [
+        {"rows": 3000, "finished_at": None}
+    ]

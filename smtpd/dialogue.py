@@ -1,28 +1,19 @@
-"""One SMTP session, on top of aiosmtpd: envelope, content, acknowledgement after the commit."""
+"""The commands that carry mail: envelope, content, acknowledgement after the commit."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import cast
-
-from aiosmtpd.smtp import SMTP, Session
 
 from queued.address import parse_mailbox, split_path
 from queued.errors import AddressError
-from queued.logs import get
 from smtpd import replies
-from smtpd.content import Collector
+from smtpd.connection import Connection
 from smtpd.front import Front
 from smtpd.intake import Intake
 from smtpd.metadata import Origin
 from smtpd.received import received
-
-log = get("smtpd")
-
-_READ = 1 << 30  # more than the reader ever holds: take all there is
 
 
 @dataclass(slots=True)
@@ -42,131 +33,94 @@ class Transaction:
         return True
 
 
-class Dialogue(SMTP):
-    """The server's side of one connection.
+class Dialogue(Connection):
+    """The server's side of one connection (RFC 5321, section 4.1.1).
 
-    aiosmtpd reads the command lines and knows HELO, RSET, NOOP, VRFY, HELP, QUIT, STARTTLS and
-    AUTH; what carries mail is here.
+    What is not in its table is aiosmtpd's, which refuses STARTTLS and AUTH until they are set up.
     """
 
-    line_length_limit = 1 << 16  # what the stream reader may hold; command lines have their own
-    command_size_limit = 2048  # room for parameters (RFC 5321, section 4.5.3.1.4 allows more)
-
     envelope: Transaction  # type: ignore[assignment]
-    session: Session
-    transport: asyncio.Transport | None
-    _reader: asyncio.StreamReader
-    _writer: asyncio.StreamWriter
 
     def __init__(self, front: Front, loop: asyncio.AbstractEventLoop, listener: str) -> None:
-        limits = front.config.limits
-        super().__init__(
-            _NoHooks,
-            hostname=front.config.environment.hostname,
-            ident="ESMTP Postern",
-            data_size_limit=limits.message_size,
-            enable_SMTPUTF8=True,
-            timeout=limits.timeout,
-            loop=loop,
-        )
-        self.command_size_limits = defaultdict(lambda: Dialogue.command_size_limit)  # after EHLO
-        self._front = front
+        super().__init__(front, loop)
         self._listener = listener
-        self._refused = False
-        self._receiving = False
-
-    def _create_envelope(self) -> Transaction:  # type: ignore[override]
-        return Transaction()
-
-    @property
-    def _client(self) -> str:
-        peer = self.session.peer
-        return str(peer[0]) if isinstance(peer, tuple) else "127.0.0.1"
-
-    # -- connection --
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, or turn away what is over the limit."""
-        if not self._front.enter(self):
-            self._refused = True
-            line = replies.TOO_MANY_CONNECTIONS.format(self.hostname)
-            turned_away = cast(asyncio.Transport, transport)
-            turned_away.write(f"{line}\r\n".encode())
-            turned_away.close()
-            return
-        super().connection_made(transport)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Forget the session; a commit under way goes on."""
-        if not self._refused:
-            self._front.leave(self)
-            super().connection_lost(error)
-
-    def eof_received(self) -> bool | None:
-        """Answer what a client piped in before it closed its side."""
-        return asyncio.StreamReaderProtocol.eof_received(self)
-
-    def end(self) -> None:
-        """The process stops: an idle session is told so, one in DATA gets its answer first."""
-        if not self._receiving and self.transport:
-            line = replies.SHUTTING_DOWN.format(self.hostname)
-            self._writer.write(f"{line}\r\n".encode())
-            self.transport.close()
-
-    async def handle_exception(self, error: Exception) -> str:
-        """Reply to what went wrong inside of us; the client may try again."""
-        if isinstance(error, asyncio.IncompleteReadError):
-            self._hang_up()
-            return replies.SHUTTING_DOWN.format(self.hostname)
-        log.error("error in a session", client=self._client, exc_info=error)
-        return replies.INTERNAL
-
-    def _hang_up(self) -> None:
-        self._writer.close()
-        task = asyncio.current_task()
-        if task:
-            task.cancel()
-
-    # -- commands --
-
-    async def smtp_EHLO(self, hostname: str) -> None:
-        """Tell what we can (RFC 5321, section 4.1.1.1)."""
-        if not hostname:
-            await self.push("501 5.5.4 Syntax: EHLO hostname")
-            return
-        self._set_rset_state()  # type: ignore[no-untyped-call]
-        self.session.extended_smtp = True
-        self.session.host_name = hostname
+        self._intake: Intake | None = None
+        limits = front.config.limits
         keywords = [
             self.hostname,
-            f"SIZE {self.data_size_limit}",
+            f"SIZE {limits.message_size}",
             "8BITMIME",
             "SMTPUTF8",
             "PIPELINING",
             "ENHANCEDSTATUSCODES",
         ]
-        last = len(keywords) - 1
-        await self.push(
-            "\r\n".join(f"250{' ' if i == last else '-'}{k}" for i, k in enumerate(keywords))
+        self._ehlo_reply = "\r\n".join(
+            f"250{' ' if keyword is keywords[-1] else '-'}{keyword}" for keyword in keywords
         )
 
-    async def smtp_VRFY(self, arg: str | None) -> None:
-        """Tell nothing (section 3.5.3)."""
-        await self.push(replies.VRFY if arg else replies.SYNTAX_VRFY)
+    def _create_envelope(self) -> Transaction:  # type: ignore[override]
+        return Transaction()
 
-    async def smtp_MAIL(self, arg: str | None) -> None:
-        """Open a transaction (RFC 5321, section 4.1.1.2)."""
-        await self.push(self._mail(arg))
+    def command(self, word: bytes, argument: str | None) -> bool:
+        """Do one command; False if there is none of that name."""
+        method = _COMMANDS.get(word)
+        if method:
+            self.say(method(self, argument))
+            if word == b"QUIT" and not argument:
+                self.hang_up()
+            return True
+        name = f"smtp_{word.decode('ascii', 'replace')}"
+        if not name.isidentifier() or not hasattr(self, name):
+            return False
+        self.aside(getattr(self, name)(argument))
+        return True
 
-    def _mail(self, arg: str | None) -> str:
+    # -- commands: each returns its reply --
+
+    def _helo(self, argument: str | None) -> str:
+        if not argument:
+            return replies.SYNTAX_HELO
+        self._begin(argument, extended=False)
+        return f"250 {self.hostname}"
+
+    def _ehlo(self, argument: str | None) -> str:
+        if not argument:
+            return replies.SYNTAX_EHLO
+        self._begin(argument, extended=True)
+        return self._ehlo_reply
+
+    def _begin(self, name: str, *, extended: bool) -> None:
+        self.envelope = Transaction()
+        self.session.extended_smtp = extended
+        self.session.host_name = name
+
+    def _rset(self, argument: str | None) -> str:
+        if argument:
+            return replies.SYNTAX_RSET
+        self.envelope = Transaction()
+        return replies.OK
+
+    def _noop(self, _: str | None) -> str:
+        return replies.OK
+
+    def _help(self, _: str | None) -> str:
+        return replies.HELP
+
+    def _quit(self, argument: str | None) -> str:
+        return replies.SYNTAX_QUIT if argument else replies.BYE
+
+    def _vrfy(self, argument: str | None) -> str:
+        return replies.VRFY if argument else replies.SYNTAX_VRFY  # tells nothing (section 3.5.3)
+
+    def _mail(self, argument: str | None) -> str:
         if not self.session.host_name:
             return replies.NO_HELO
-        if arg is None or arg[:5].upper() != "FROM:":
+        if argument is None or argument[:5].upper() != "FROM:":
             return replies.SYNTAX_MAIL
         if self.envelope.sender is not None:
             return replies.NESTED_MAIL
         try:
-            path, rest = split_path(arg[5:])
+            path, rest = split_path(argument[5:])
         except AddressError:
             return replies.SYNTAX_MAIL
         utf8 = False
@@ -192,17 +146,13 @@ class Dialogue(SMTP):
         self.envelope.utf8 = utf8
         return replies.MAIL_OK
 
-    async def smtp_RCPT(self, arg: str | None) -> None:
-        """Add a recipient (RFC 5321, section 4.1.1.3)."""
-        await self.push(self._rcpt(arg))
-
-    def _rcpt(self, arg: str | None) -> str:
+    def _rcpt(self, argument: str | None) -> str:
         if self.envelope.sender is None:
             return replies.NO_MAIL if self.session.host_name else replies.NO_HELO
-        if arg is None or arg[:3].upper() != "TO:":
+        if argument is None or argument[:3].upper() != "TO:":
             return replies.SYNTAX_RCPT
         try:
-            path, rest = split_path(arg[3:])
+            path, rest = split_path(argument[3:])
         except AddressError:
             return replies.SYNTAX_RCPT
         if rest:
@@ -213,67 +163,100 @@ class Dialogue(SMTP):
             mailbox, domain = parse_mailbox(path, utf8=self.envelope.utf8)
         except AddressError as error:
             return replies.BAD_ADDRESS.format(_plain(error))
-        if not self._front.policy.accepts(self._client, domain):
+        if not self._front.policy.accepts(self.client, domain):
             return replies.RELAY_DENIED
         if not self.envelope.add(mailbox, domain, self._front.config.limits.recipients):
             return replies.TOO_MANY_RECIPIENTS
         return replies.RCPT_OK
 
-    async def smtp_DATA(self, arg: str | None) -> None:
-        """Take the content and acknowledge it when it is durable (section 4.1.1.4)."""
-        if arg:
-            await self.push(replies.SYNTAX_DATA)
-            return
+    def _data(self, argument: str | None) -> str:
+        if argument:
+            return replies.SYNTAX_DATA
         if not self.envelope.recipients:
-            await self.push(replies.NO_MAIL if self.envelope.sender is None else replies.NO_RCPT)
-            return
-        self._receiving = True
-        try:
-            await self.push(replies.DATA_GO)
-            reply = await self._receive(self.envelope)
-            self._set_post_data_state()  # type: ignore[no-untyped-call]
-            await self.push(reply)
-        finally:
-            self._receiving = False
+            return replies.NO_MAIL if self.envelope.sender is None else replies.NO_RCPT
+        self._intake = Intake(self._front)
+        return replies.DATA_GO
+
+    # -- content (section 4.1.1.4) --
+
+    def content(self) -> bool:
+        """Take the content that has come after DATA; False where commands are expected."""
+        intake = self._intake
+        if not intake:
+            return False
+        rest = intake.feed(self.take())
+        if rest is not None:
+            self.rest(rest)
+            self._complete(intake)
+        elif intake.full:
+            self.aside(intake.store())
+        return True
+
+    def _complete(self, intake: Intake) -> None:
+        refusal = intake.end()
+        if refusal:
+            self._answer(refusal)
+        elif intake.ready:
+            self.wait()
+            self._commit(intake)
+        else:
+            self.aside(self._prepare(intake))
+
+    async def _prepare(self, intake: Intake) -> None:
+        refusal = await intake.prepare()
+        if refusal:
+            self._answer(refusal)
+        elif self.transport:
+            committed = self.loop.create_future()
+            self._commit(intake, committed)
+            self._answer(await committed)
+
+    def _commit(self, intake: Intake, committed: asyncio.Future[str] | None = None) -> None:
+        transaction = self.envelope
+        recipients = [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()]
+
+        def answer(reply: str) -> None:
+            if committed:
+                committed.set_result(reply)
+            else:
+                self._answer(reply)
+                self.resume()
+
+        intake.commit(
+            transaction.sender or "",
+            recipients,
+            transaction.utf8,
+            self._trace(intake.id, transaction.utf8),
+            self._front.metadata.rows(self._origin(transaction, intake.header), recipients),
+            answer,
+        )
+
+    def _answer(self, reply: str) -> None:
+        """The transaction is over, with this reply."""
+        if self._intake:
+            self._intake.forget()
+        self._intake = None
+        self.envelope = Transaction()
+        self.say(reply)
         if self._front.stopping:
             self.end()
 
-    async def _receive(self, transaction: Transaction) -> str:
-        intake = Intake(self._front)
-        collector = Collector()
-        try:
-            while not collector.done:
-                data = await self._reader.read(_READ)
-                if not data:
-                    self._hang_up()
-                    await asyncio.sleep(0)
-                self._reset_timeout()
-                piece = collector.feed(data)
-                if collector.rest:
-                    # back to the reader, which we have just emptied: pipelined commands
-                    self._reader._buffer.extend(collector.rest)  # type: ignore[attr-defined]
-                await intake.take(piece)
-            # from here the commit's own time limit counts
-            self._reset_timeout(self._front.config.ingest.wait + self._timeout_duration)
-            recipients = [
-                (mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()
-            ]
-            return await intake.finish(
-                transaction.sender or "",
-                recipients,
-                transaction.utf8,
-                lambda message_id: self._trace(message_id, transaction.utf8),
-                lambda header: self._front.metadata.rows(
-                    self._origin(transaction, header), recipients
-                ),
-            )
-        finally:
-            intake.forget()
+    def abandon(self) -> None:
+        """The connection is gone: forget the transaction under way."""
+        if self._intake:
+            self._intake.forget()
+            self._intake = None
+
+    def end(self) -> None:
+        """The process stops: an idle session is told so, one in DATA gets its answer first."""
+        if not self._intake and self.transport:
+            self.say(replies.SHUTTING_DOWN.format(self.hostname))
+            self.hang_up()
 
     def _origin(self, transaction: Transaction, header: bytes) -> Origin:
         return Origin(
             listener=self._listener,
-            client=self._client,
+            client=self.client,
             user="",  # until there is AUTH
             sender=transaction.sender or "",
             header=header,
@@ -283,16 +266,25 @@ class Dialogue(SMTP):
         protocol = "ESMTP" if self.session.extended_smtp else "SMTP"
         return received(
             helo=self.session.host_name or "",
-            client=self._client,
+            client=self.client,
             hostname=self.hostname,
             protocol="UTF8SMTP" if utf8 else protocol,
             message_id=message_id,
-            now=datetime.now(UTC),
         )
 
 
-class _NoHooks:
-    """aiosmtpd looks for handler hooks here; the dialogue needs none."""
+_COMMANDS: dict[bytes, Callable[[Dialogue, str | None], str]] = {
+    b"HELO": Dialogue._helo,
+    b"EHLO": Dialogue._ehlo,
+    b"MAIL": Dialogue._mail,
+    b"RCPT": Dialogue._rcpt,
+    b"DATA": Dialogue._data,
+    b"RSET": Dialogue._rset,
+    b"NOOP": Dialogue._noop,
+    b"QUIT": Dialogue._quit,
+    b"VRFY": Dialogue._vrfy,
+    b"HELP": Dialogue._help,
+}
 
 
 def _plain(value: object) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import psycopg
 
@@ -17,7 +19,8 @@ from smtpd.config import Ingest
 
 log = get("ingest")
 
-_Waiting = tuple[NewMessage, asyncio.Future[None]]
+_LOW = BLOCK // 2  # ids left when the next block is fetched
+_LOOK = 0.25  # seconds between two looks at how long commits take
 _SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 
 
@@ -30,13 +33,19 @@ class Ids:
         self._lock = asyncio.Lock()
         self._ahead: asyncio.Task[None] | None = None
 
-    async def take(self) -> int:
-        """Return an id nobody else has. Raises StoreUnavailable."""
+    def ready(self) -> int:
+        """Return an id nobody else has, 0 where `take` has to fetch some first."""
         if not self._ready:
-            await self._fill(1)
-        elif len(self._ready) < BLOCK // 2 and not self._ahead:
+            return 0
+        if len(self._ready) < _LOW and not self._ahead:
             self._ahead = asyncio.create_task(self._fill_ahead())
         return self._ready.popleft()
+
+    async def take(self) -> int:
+        """Return an id nobody else has. Raises StoreUnavailable."""
+        while not (found := self.ready()):
+            await self._fill(1)
+        return found
 
     async def _fill(self, least: int) -> None:
         async with self._lock:
@@ -45,15 +54,31 @@ class Ids:
 
     async def _fill_ahead(self) -> None:
         try:
-            await self._fill(BLOCK // 2)
+            await self._fill(_LOW)
         except (StoreUnavailable, psycopg.Error):
             pass  # whoever needs the next block will be told
         finally:
             self._ahead = None
 
 
+@dataclass(slots=True)
+class Waiting:
+    """A message on its way into the database; `over` where nobody waits for it any more."""
+
+    message: NewMessage
+    done: Callable[[Exception | None], None]
+    since: float = field(default_factory=time.monotonic)
+    over: bool = False
+
+    def end(self, error: Exception | None) -> None:
+        """Tell whoever waits, once."""
+        if not self.over:
+            self.over = True
+            self.done(error)
+
+
 class Committer:
-    """Takes accepted messages and returns when they are durable."""
+    """Takes accepted messages and tells when they are durable."""
 
     def __init__(self, uri: str, config: Ingest, committed: Callable[[], None]) -> None:
         self._config = config
@@ -62,7 +87,8 @@ class Committer:
             Link(uri, f"smtpd {number}", _SETTINGS) for number in range(config.connections)
         ]
         self._side = Link(uri, "smtpd side")
-        self._pending: deque[_Waiting] = deque()
+        self._pending: deque[Waiting] = deque()
+        self._writing: list[list[Waiting]] = []
         self._work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
@@ -72,6 +98,7 @@ class Committer:
     def start(self) -> None:
         """Begin to write."""
         self._tasks = [asyncio.create_task(self._run(Enqueue(link))) for link in self._links]
+        self._tasks.append(asyncio.create_task(self._watch()))
 
     async def stop(self) -> None:
         """Close the connections. Call it when no session waits for a commit any more."""
@@ -81,32 +108,28 @@ class Committer:
         for link in (*self._links, self._side):
             await link.close()
 
-    async def commit(self, message: NewMessage) -> None:
-        """Return when the message is durable.
+    def commit(self, message: NewMessage, done: Callable[[Exception | None], None]) -> Waiting:
+        """Write the message; `done` is called with None when it is durable, else with the error.
 
-        Raises StoreUnavailable where PostgreSQL is away or takes longer than `ingest.wait`; a
-        message that was not yet on its way by then is forgotten.
+        That is StoreUnavailable where PostgreSQL is away or takes longer than `ingest.wait`; a
+        message that was not yet on its way by then is forgotten, as is one that is `over`.
         """
-        future = asyncio.get_running_loop().create_future()
-        self._pending.append((message, future))
+        waiting = Waiting(message, done)
+        self._pending.append(waiting)
         self._work.set()
-        try:
-            async with asyncio.timeout(self._config.wait):
-                await future
-        except TimeoutError:
-            raise StoreUnavailable("the commit takes too long") from None
+        return waiting
 
-    def _take(self) -> list[_Waiting]:
-        group: list[_Waiting] = []
+    def _take(self) -> list[Waiting]:
+        group: list[Waiting] = []
         octets = 0
         while self._pending and len(group) < self._config.group:
-            message, future = self._pending[0]
-            octets += len(message.body)
+            waiting = self._pending[0]
+            octets += len(waiting.message.body)
             if group and octets > self._config.octets:
                 break
             self._pending.popleft()
-            if not future.done():  # its session is gone or has been told 451
-                group.append((message, future))
+            if not waiting.over:  # else its session is gone or has been told 451
+                group.append(waiting)
         return group
 
     async def _run(self, store: Enqueue) -> None:
@@ -116,11 +139,26 @@ class Committer:
             if not group:
                 self._work.clear()
                 continue
-            await self._write(store, group)
+            self._writing.append(group)
+            try:
+                await self._write(store, group)
+            finally:
+                self._writing.remove(group)
 
-    async def _write(self, store: Enqueue, group: list[_Waiting]) -> None:
+    async def _watch(self) -> None:
+        """Tell sessions whose commit takes too long, without a timer for each."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            limit = time.monotonic() - self._config.wait
+            late = [w for group in self._writing for w in group if w.since < limit]
+            while self._pending and self._pending[0].since < limit:
+                late.append(self._pending.popleft())
+            for waiting in late:
+                waiting.end(StoreUnavailable("the commit takes too long"))
+
+    async def _write(self, store: Enqueue, group: list[Waiting]) -> None:
         try:
-            await store.commit([message for message, _ in group])
+            await store.commit([waiting.message for waiting in group])
         except StoreUnavailable as error:
             if not self._away:
                 log.warning("database is away", reason=str(error))
@@ -132,7 +170,7 @@ class Committer:
                 for waiting in group:
                     await self._write(store, [waiting])
                 return
-            log.error("message refused by the database", id=group[0][0].id, reason=str(error))
+            log.error("message refused by the database", id=group[0].message.id, reason=str(error))
             self._answer(group, error)
         else:
             if self._away:
@@ -142,11 +180,9 @@ class Committer:
             self._committed()
 
     @staticmethod
-    def _answer(group: list[_Waiting], error: Exception | None) -> None:
-        for _, future in group:
-            if future.done():
-                continue
-            if error:
-                future.set_exception(error)
-            else:
-                future.set_result(None)
+    def _answer(group: list[Waiting], error: Exception | None) -> None:
+        for waiting in group:
+            try:
+                waiting.end(error)
+            except Exception as fault:  # of one session; the others want their answer too
+                log.error("can't answer", id=waiting.message.id, exc_info=fault)

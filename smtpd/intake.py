@@ -11,8 +11,9 @@ from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.model import CHUNK_SIZE, NewMessage
 from smtpd import replies
-from smtpd.content import Inspector
+from smtpd.content import Collector, Inspector
 from smtpd.front import Front
+from smtpd.ingest import Waiting
 
 log = get("intake")
 
@@ -21,30 +22,44 @@ class Intake:
     """Keeps at most one chunk; what is larger goes to the store piece by piece.
 
     The pieces come before their message: one that is never acknowledged leaves pieces without a
-    message, which are removed at once where possible.
+    message, which are removed at once where possible. A message of one chunk or less is taken
+    without waiting for anything but its commit.
     """
 
     def __init__(self, front: Front) -> None:
         self._front = front
+        self._collector = Collector()
         self._inspector = Inspector(front.config.content.bare_newlines)
-        self._buffer = bytearray()
-        self._id = 0
+        self._pieces: list[bytes] = []
+        self._held = 0  # octets in them
         self._chunks = 0
         self._size = 0
         self._unavailable = False
-        self._committed = False
+        self._waiting: Waiting | None = None
+        self.id = 0
 
-    async def take(self, piece: bytes) -> None:
-        """Take the next piece; after a refusal is certain, only count."""
+    @property
+    def header(self) -> bytes:
+        """The header block, once `end` was called."""
+        return self._inspector.header
+
+    @property
+    def full(self) -> bool:
+        """Whether `store` has to be called before more content is taken."""
+        return self._held > CHUNK_SIZE and not self._unavailable
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Take what came over the wire; return what follows the end of data, None before it."""
+        piece = self._collector.feed(data)
         self._size += len(piece)
-        if self._refused():
-            self._buffer.clear()
-            return
-        self._inspector.see(piece)
-        self._buffer += piece
-        while len(self._buffer) > CHUNK_SIZE and not self._unavailable:
-            await self._store(bytes(self._buffer[:CHUNK_SIZE]))
-            del self._buffer[:CHUNK_SIZE]
+        if self._refused():  # only count
+            self._pieces.clear()
+            self._held = 0
+        elif piece:
+            self._inspector.see(piece)
+            self._pieces.append(piece)
+            self._held += len(piece)
+        return self._collector.rest if self._collector.done else None
 
     def _refused(self) -> bool:
         return (
@@ -53,26 +68,36 @@ class Intake:
             or bool(self._inspector.problem)
         )
 
+    def _content(self) -> bytes:
+        content = b"".join(self._pieces)
+        self._pieces.clear()
+        self._held = 0
+        return content
+
+    async def store(self) -> None:
+        """Write full chunks ahead of the message."""
+        content = self._content()
+        whole = len(content) // CHUNK_SIZE * CHUNK_SIZE
+        for start in range(0, whole, CHUNK_SIZE):
+            await self._store(content[start : start + CHUNK_SIZE])
+        self._pieces.append(content[whole:])
+        self._held = len(content) - whole
+
     async def _store(self, chunk: bytes) -> None:
         committer = self._front.committer
+        if self._unavailable:
+            return
         try:
             async with asyncio.timeout(self._front.config.ingest.wait):
-                self._id = self._id or await committer.ids.take()
-                await committer.store.chunk(self._id, self._chunks, chunk)
+                self.id = self.id or await committer.ids.take()
+                await committer.store.chunk(self.id, self._chunks, chunk)
             self._chunks += 1
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("can't store a piece of a message", reason=str(error))
             self._unavailable = True
 
-    async def finish(
-        self,
-        sender: str,
-        recipients: list[tuple[str, str]],
-        utf8: bool,
-        trace: Callable[[int], str],
-        metadata: Callable[[bytes], list[str]],
-    ) -> str:
-        """Return the reply to the end of data: 250 only when the message is durable."""
+    def end(self) -> str:
+        """The content is complete: return the reply of a refusal, or nothing."""
         self._inspector.end()
         limits = self._front.config.limits
         if self._size > limits.message_size:
@@ -81,43 +106,70 @@ class Intake:
             return replies.BARE_NEWLINE.format(self._inspector.problem)
         if self._inspector.hops > limits.hops:
             return replies.TOO_MANY_HOPS
-        if self._chunks and self._buffer:
-            await self._store(bytes(self._buffer))
-            self._buffer.clear()
-        if self._unavailable:
-            return replies.UNAVAILABLE
-        committer = self._front.committer
+        return replies.UNAVAILABLE if self._unavailable else ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the message can be committed at once; otherwise `prepare` it."""
+        if not self.id and not self._chunks:
+            self.id = self._front.committer.ids.ready()
+        return bool(self.id) and not self._chunks and self._held <= CHUNK_SIZE
+
+    async def prepare(self) -> str:
+        """Get an id, write the last piece; return the reply of a refusal, or nothing."""
+        if self._held > CHUNK_SIZE:
+            await self.store()
+        if self._chunks and self._held:
+            await self._store(self._content())
         try:
             async with asyncio.timeout(self._front.config.ingest.wait):
-                self._id = self._id or await committer.ids.take()
-            message = NewMessage(
-                id=self._id,
-                sender=sender,
-                recipients=recipients,
-                size=self._size,
-                trace=trace(self._id),
-                body=bytes(self._buffer),
-                chunks=self._chunks,
-                utf8=utf8,
-                metadata=metadata(self._inspector.header),
-            )
-            await committer.commit(message)
+                self.id = self.id or await self._front.committer.ids.take()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
-            return replies.UNAVAILABLE
-        self._committed = True
-        return replies.queued(self._id)
+            self._unavailable = True
+        return replies.UNAVAILABLE if self._unavailable else ""
+
+    def commit(
+        self,
+        sender: str,
+        recipients: list[tuple[str, str]],
+        utf8: bool,
+        trace: str,
+        metadata: list[str],
+        answer: Callable[[str], None],
+    ) -> None:
+        """Have the message written; `answer` gets the reply, 250 only when it is durable."""
+        message = NewMessage(
+            id=self.id,
+            sender=sender,
+            recipients=recipients,
+            size=self._size,
+            trace=trace,
+            body=self._content(),
+            chunks=self._chunks,
+            utf8=utf8,
+            metadata=metadata,
+        )
+
+        def done(error: Exception | None) -> None:
+            if not error:
+                self._chunks = 0  # they belong to a message now
+            answer(replies.UNAVAILABLE if error else replies.queued(self.id))
+
+        self._waiting = self._front.committer.commit(message, done)
 
     def forget(self) -> None:
         """The transaction is over: remove the pieces of a message that was not accepted.
 
         A commit whose end we did not see may yet succeed; the statement looks for it.
         """
-        if self._chunks and not self._committed:
+        if self._waiting:
+            self._waiting.over = True
+        if self._chunks:
             self._front.later(self._drop())
 
     async def _drop(self) -> None:
         await asyncio.sleep(1.0)  # let a commit that was cut off from its session end first
         try:
-            await self._front.committer.store.drop_chunks(self._id)
+            await self._front.committer.store.drop_chunks(self.id)
         except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("pieces of a message stay behind", id=self._id, reason=str(error))
+            log.warning("pieces of a message stay behind", id=self.id, reason=str(error))

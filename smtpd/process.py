@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import socket
 import sys
@@ -27,7 +26,7 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
     front.committer.start()
     servers = [
         await loop.create_server(
-            functools.partial(Dialogue, front, loop, listener.label),
+            Dialogue(front, loop, listener.label).fresh,
             sock=socket.socket(fileno=fd),
             backlog=listener.backlog,
         )

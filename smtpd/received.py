@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from functools import lru_cache
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
 
 
 def received(
-    *, helo: str, client: str, hostname: str, protocol: str, message_id: int, now: datetime
+    *,
+    helo: str,
+    client: str,
+    hostname: str,
+    protocol: str,
+    message_id: int,
+    now: float | None = None,
 ) -> str:
     """Return one folded Received field with its CRLF; `client` is an IP address.
 
-    What the client called itself is cut down to the characters of a host name.
+    `now` is the time in seconds since the epoch, by default that of the clock. What the client
+    called itself is cut down to the characters of a host name.
     """
     literal = f"[IPv6:{client}]" if ":" in client else f"[{client}]"
     name = _UNSAFE.sub("?", helo)[:255] or "unknown"
-    stamp = format_datetime(now.astimezone(UTC))
+    stamp = _stamp(int(time.time() if now is None else now))
     return (
         f"Received: from {name} ({literal})\r\n"
         f"\tby {hostname} (Postern) with {protocol} id {message_id};\r\n"
         f"\t{stamp}\r\n"
     )
+
+
+@lru_cache(maxsize=4)
+def _stamp(second: int) -> str:
+    return format_datetime(datetime.fromtimestamp(second, UTC))

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+OK = "250 2.0.0 Ok"
+BYE = "221 2.0.0 Bye"
+HELP = "250 2.0.0 Commands: EHLO HELO MAIL RCPT DATA RSET NOOP VRFY HELP QUIT"
+LINE_TOO_LONG = "500 5.5.2 Command line too long"
+UNKNOWN_COMMAND = "500 5.5.2 Command not recognized"
+TOO_MANY_UNKNOWN = "502 5.5.1 Too many unrecognized commands, goodbye"
+TIMEOUT = "421 4.4.2 {} Timeout, closing connection"
+SYNTAX_HELO = "501 5.5.4 Syntax: HELO hostname"
+SYNTAX_EHLO = "501 5.5.4 Syntax: EHLO hostname"
+SYNTAX_RSET = "501 5.5.4 Syntax: RSET"
+SYNTAX_QUIT = "501 5.5.4 Syntax: QUIT"
 MAIL_OK = "250 2.1.0 Ok"
 RCPT_OK = "250 2.1.5 Ok"
 DATA_GO = "354 End data with <CR><LF>.<CR><LF>"

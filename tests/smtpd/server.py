@@ -31,7 +31,7 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
         loop = asyncio.get_running_loop()
         front = Front(settings, uri)
         front.committer.start()
-        server = await loop.create_server(lambda: Dialogue(front, loop, "here"), "127.0.0.1", 0)
+        server = await loop.create_server(Dialogue(front, loop, "here").fresh, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         started.set()
         await loop.run_in_executor(None, stop.wait)

@@ -96,7 +96,7 @@ def test_received_is_one_field_whatever_the_client_calls_itself(
     now = moment.replace(tzinfo=timezone(timedelta(hours=hours)))
     field = received(
         helo=helo, client=client, hostname="mx.example", protocol=protocol,
-        message_id=message_id, now=now,
+        message_id=message_id, now=now.timestamp(),
     )  # fmt: skip
     match = FIELD.fullmatch(field)
     assert match, field

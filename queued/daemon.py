@@ -14,7 +14,7 @@ from queued.db import Link
 from queued.errors import ConfigError, StoreUnavailable
 from queued.listen import listen
 from queued.logs import get
-from queued.service import Signals, first
+from queued.service import Signals, first, steady
 from queued.store.conditions import both, reach
 from queued.store.sweep import Sweep, Sweeps
 from queued.store.workers import Entry, Registry, Rule
@@ -84,6 +84,7 @@ class Daemon:
         loops = {d: asyncio.create_task(d.loop.run()) for d in self._deliverers}
         for task in (*background, *loops.values()):
             task.add_done_callback(lambda done: _died(done, signals))
+        steady()
         log.info("ready", workers=[worker.name for worker in self._workers])
         while not signals.stop.is_set():
             await first(signals.stop, signals.reload)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 
 
@@ -29,3 +30,13 @@ async def first(*events: asyncio.Event, timeout: float | None = None) -> bool:
     finally:
         for task in tasks:
             task.cancel()
+
+
+def steady() -> None:
+    """Tell the garbage collector that what is there now stays: it need not look at it again.
+
+    A daemon makes few cycles; with the usual thresholds a fiftieth of its time went there.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)

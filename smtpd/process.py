@@ -8,7 +8,7 @@ import socket
 import sys
 
 from queued.logs import get
-from queued.service import Signals
+from queued.service import Signals, steady
 from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import Front
@@ -33,6 +33,7 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
         for fd, listener in zip(descriptors, config.listen, strict=True)
     ]
     loop.add_reader(sys.stdin.fileno(), _watch_master, signals.stop)
+    steady()
     log.info("serving", pid=os.getpid())
     await signals.stop.wait()
     loop.remove_reader(sys.stdin.fileno())

@@ -12,7 +12,7 @@ from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import StoreUnavailable
-from queued.store.pace import rest
+from queued.pace import rest
 from queued.store.queries import escaped, queries
 
 BATCH = 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from queued.db import Link
@@ -32,6 +33,19 @@ _STEPS = 64  # destinations that one walk visits
 _SIBLINGS = 100  # further recipients of the same messages that come with a claim, at most
 
 
+@dataclass(slots=True)
+class Claim:
+    """Rows that are ours for the time of a lease, and their messages by id."""
+
+    items: list[Item]
+    messages: dict[int, Message]
+
+    @property
+    def octets(self) -> int:
+        """Content that came with it."""
+        return sum(len(m.body) for m in self.messages.values() if m.body)
+
+
 class Claims:
     """Claims of one worker: `owner` names it, `where` chooses its rows.
 
@@ -59,45 +73,51 @@ class Claims:
         self._backlog_until = 0.0  # until then the window would show what it showed before
         self.lease = lease
 
-    async def claim(self, limit: int, busy: list[str]) -> list[Item]:
+    async def claim(self, limit: int, busy: list[str], inline: int = 0, budget: int = 0) -> Claim:
         """Lease up to `limit` due rows whose domain is not in `busy`, and half as many more.
 
         The further ones are recipients of the same messages, so that they share a transaction.
-        Fewer than `limit` rows mean that no more are due. Raises StoreUnavailable.
+        Fewer than `limit` rows mean that no more are due. Messages of at most `inline` octets come
+        with their content, as long as that makes at most `budget` octets together. Raises
+        StoreUnavailable.
         """
         if not self._statements:
             await self._learn_rules()
-        items = await self._search(limit, busy)
-        if not items and await self._learn_rules():
-            items = await self._search(limit, busy)  # a change of the rules empties every claim
-        return items
+        claim = await self._search(limit, busy, inline, budget)
+        if not claim.items and await self._learn_rules():
+            # a change of the rules empties every claim
+            claim = await self._search(limit, busy, inline, budget)
+        return claim
 
-    async def _search(self, limit: int, busy: list[str]) -> list[Item]:
-        items: list[Item] = []
+    async def _search(self, limit: int, busy: list[str], inline: int, budget: int) -> Claim:
+        claim = Claim([], {})
+        size = {"inline": inline, "budget": budget}
         if self._cursor is None and time.monotonic() >= self._backlog_until:
-            items, more, _ = await self._run("front", limit, busy, window=limit + _WINDOW)
+            more, _ = await self._run(claim, "front", limit, busy, window=limit + _WINDOW, **size)
             if not more:
-                return items
+                return claim
             self._backlog_until = time.monotonic() + _BACKLOG
         cursor = self._cursor or ""
         whole = not cursor  # whether this round of the walk began at the first destination
-        while len(items) < limit:
-            wanted = limit - len(items)
-            found, more, last = await self._run("walk", wanted, busy, cursor=cursor, steps=_STEPS)
-            items += found
+        while len(claim.items) < limit:
+            wanted = limit - len(claim.items)
+            size["budget"] = max(0, budget - claim.octets)
+            more, last = await self._run(
+                claim, "walk", wanted, busy, cursor=cursor, steps=_STEPS, **size
+            )
             if more:
                 cursor = last
             elif whole:
                 self._cursor = None  # every destination was asked, and nothing more is due
-                return items
+                return claim
             else:
                 cursor, whole = "", True
         self._cursor = cursor
-        return items
+        return claim
 
     async def _run(
-        self, name: str, limit: int, busy: list[str], **more: Any
-    ) -> tuple[list[Item], bool, str]:
+        self, claim: Claim, name: str, limit: int, busy: list[str], **more: Any
+    ) -> tuple[bool, str]:
         rows = await self._link.run(
             self._statements[name],
             {
@@ -109,7 +129,11 @@ class Claims:
                 **more,
             },
         )
-        return [Item(*row[:-2]) for row in rows if row[0] is not None], rows[0][-2], rows[0][-1]
+        claim.items += [Item(*row[2:10]) for row in rows if row[2]]
+        for utf8, trace, item, message_id, _, _, _, chunks, _, size, body in rows[1:]:
+            if not item:
+                claim.messages[message_id] = Message(message_id, size, utf8, trace, chunks, body)
+        return rows[0][0], rows[0][1]
 
     async def _learn_rules(self) -> bool:
         """Compose the statements anew if the standing rules have changed, and say so."""
@@ -120,17 +144,12 @@ class Claims:
         excluded = "".join(f" AND (\n{rule}\n) IS NOT TRUE" for rule in rules)
         parts = {"where": where, "reach": f"\n{reach(self._where)}\n", "rules": excluded}
         for name, text in (("front", _SQL["front"]), ("walk", _SQL["walk"])):
-            text = text.replace("{lease}", _SQL["lease"])
+            text = text.replace("{lease}", _SQL["lease"]).replace("{result}", _SQL["result"])
             for key, value in parts.items():
                 text = text.replace(f"{{{key}}}", value.replace("%", "%%"))
             self._statements[name] = text
         self._version = version
         return True
-
-    async def messages(self, ids: list[int], inline: int) -> dict[int, Message]:
-        """Fetch messages, with their content where it has at most `inline` octets."""
-        rows = await self._link.run(_SQL["messages"], {"ids": ids, "inline": inline})
-        return {row[0]: Message(*row) for row in rows}
 
     async def abandon(self, known: list[int]) -> int:
         """Give back rows under our name other than those known; return how many.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queued.db import Link
 from queued.model import Outcome
-from queued.states import TRANSITIONS, Status
+from queued.states import TRANSITIONS, Event, Status
 from queued.store.queries import queries
 
 _SQL = queries("settle")
@@ -25,8 +25,9 @@ class Settlements:
         """
         # locks in the order in which everybody takes them, or two settlements may wait in a circle
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
+        plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
         rows = await self._link.run(
-            _SQL["settle"],
+            _SQL["delivered" if plain else "settle"],
             {
                 "ids": [o.item.id for o in outcomes],
                 "tokens": [o.item.token for o in outcomes],

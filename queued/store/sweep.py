@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from queued.db import Link
-from queued.store.pace import rest
+from queued.pace import rest
 from queued.store.queries import escaped, queries
 
 _SQL = queries("sweep")

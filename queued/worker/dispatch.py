@@ -19,6 +19,7 @@ from queued.model import Item, Message, Outcome
 from queued.store.claim import Contents
 from queued.worker.verdict import judge
 
+_MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _REST = 30.0  # seconds that an unreachable destination is left alone, at most
 
 
@@ -47,6 +48,7 @@ class Dispatch:
         self._lanes: dict[Destination, Lane] = {}
         self._started: dict[int, datetime] = {}
         self._down: dict[Destination, _Down] = {}
+        self._held = 0  # octets of content in envelopes
         self.configure(config)
 
     def configure(self, config: QueuedConfig) -> None:
@@ -59,6 +61,11 @@ class Dispatch:
         self._means = Means(config.environment.hostname, config.delivery, resolver)
         for lane in self._lanes.values():
             lane.means = self._means
+
+    @property
+    def room(self) -> int:
+        """Octets of content that may come with the next claim; what is over is fetched later."""
+        return max(0, _MEMORY - self._held)
 
     def busy(self, free: int) -> tuple[list[str], int]:
         """Domains that are better left alone for now, and how many rows they hold.
@@ -113,6 +120,7 @@ class Dispatch:
             self._conclude(item, result)
 
     def _envelope(self, group: list[Item], message: Message) -> Envelope:
+        self._held += len(message.body or b"")
         return Envelope(
             items=group,
             sender=group[0].sender,
@@ -152,8 +160,13 @@ class Dispatch:
             del self._lanes[lane.destination]
 
     def _report(self, envelope: Envelope, results: list[Result]) -> None:
+        self._free(envelope)
         for item, result in zip(envelope.items, results, strict=True):
             self._conclude(item, result)
+
+    def _free(self, envelope: Envelope) -> None:
+        if isinstance(envelope.content, bytes):
+            self._held -= len(envelope.content)
 
     def _conclude(self, item: Item, result: Result) -> None:
         now = datetime.now(UTC)
@@ -166,6 +179,7 @@ class Dispatch:
         lanes = list(self._lanes.values())
         for lane in lanes:
             for envelope in lane.drain():
+                self._free(envelope)
                 self.hand_back(envelope.items)
         for lane in lanes:
             await lane.wait()

@@ -111,15 +111,8 @@ class Loop:
 
     async def _claim(self, want: int, busy: list[str]) -> int:
         claimed = time.monotonic()
-        items = await self._claims.claim(want, busy)
-        if not items:
-            return 0
-        fresh = self._leases.add(items, claimed)
-        try:
-            ids = list({item.message_id for item in fresh})
-            messages = await self._claims.messages(ids, self.inline)
-        except BaseException:
-            self._dispatch.hand_back(fresh)
-            raise
-        self._dispatch.dispatch(fresh, messages)
-        return len(items)
+        claim = await self._claims.claim(want, busy, self.inline, self._dispatch.room)
+        if claim.items:
+            fresh = self._leases.add(claim.items, claimed)
+            self._dispatch.dispatch(fresh, claim.messages)
+        return len(claim.items)

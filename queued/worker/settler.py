@@ -8,12 +8,14 @@ from collections.abc import Callable
 import psycopg
 
 from queued.errors import StoreUnavailable
+from queued.gather import Gather
 from queued.logs import get
 from queued.model import Item, Outcome
 from queued.states import Event
 from queued.store.settle import Settlements
 
 _GROUP = 500  # outcomes a commit, at most
+_PATIENCE = 0.004  # seconds that a group waits to grow, at most: what dies in them is sent twice
 _RETRY = 0.5  # seconds
 
 log = get("settle")
@@ -29,6 +31,7 @@ class Settler:
         self._settlements = settlements
         self._settled = settled
         self._pending: list[Outcome] = []
+        self._gather = Gather(_PATIENCE, _GROUP)
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -38,17 +41,19 @@ class Settler:
         self._pending.append(outcome)
         self._idle.clear()
         self._work.set()
+        self._gather.come(len(self._pending))
 
     async def run(self) -> None:
         """Write what comes; runs until cancelled."""
         while True:
             await self._work.wait()
+            await self._gather.wait(len(self._pending))
             group, self._pending = self._pending[:_GROUP], self._pending[_GROUP:]
-            if not group:
+            self._gather.gone(len(group))
+            await self._write(group)
+            if not self._pending:
                 self._work.clear()
                 self._idle.set()
-                continue
-            await self._write(group)
 
     async def flush(self) -> None:
         """Wait until all that was put is durable."""

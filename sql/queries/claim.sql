@@ -32,9 +32,9 @@ WITH seen AS MATERIALIZED (
         {rules}
     FOR UPDATE SKIP LOCKED
 ), {lease}
-SELECT claimed.*, meta.*
-FROM (SELECT (SELECT count(*) FROM seen) >= %(window)s AS more, NULL::text AS last) AS meta
-    LEFT JOIN claimed ON true
+SELECT (SELECT count(*) FROM seen) >= %(window)s, NULL::text, NULL::bigint, NULL::bigint, NULL::text,
+    NULL::text, NULL::text, NULL::integer, NULL::timestamptz, NULL::bigint, NULL::bytea
+{result}
 
 -- name: walk
 -- Lease due rows destination by destination, from the one after `cursor` on: a backlog of one
@@ -75,13 +75,14 @@ WITH RECURSIVE walk AS (
         AND (SELECT version FROM rules_version) = %(version)s
     LIMIT %(limit)s
 ), {lease}
-SELECT claimed.*, meta.*
-FROM (SELECT
-        CASE WHEN (SELECT count(*) FROM due) < %(limit)s
-            THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS more,
-        CASE WHEN (SELECT count(*) FROM due) < %(limit)s
-            THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END AS last
-    ) AS meta LEFT JOIN claimed ON true
+SELECT
+    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+        THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END,
+    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END,
+    NULL::bigint, NULL::bigint, NULL::text,
+    NULL::text, NULL::text, NULL::integer, NULL::timestamptz, NULL::bigint, NULL::bytea
+{result}
 
 -- name: lease
 -- Part of both: lease what is due, and with it the other due recipients of the same messages, so that
@@ -120,17 +121,23 @@ siblings AS MATERIALIZED (
     RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token
 )
 
+-- name: result
+-- Part of both, after the row that tells of the claim itself: the leased rows, and their messages,
+-- each once; with the content where that is small, up to a sum of `budget` octets.
+UNION ALL
+SELECT NULL, NULL, id, message_id, sender, recipient, domain, attempts, ts, lease_token, NULL
+FROM claimed
+UNION ALL
+SELECT utf8, trace, NULL, id, NULL, NULL, NULL, chunks, NULL, size,
+    CASE WHEN chunks = 0 AND size <= %(inline)s
+        AND sum(size) OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
+FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))
+
 -- name: rules
 -- The standing rules that count now, and the version of the set.
 SELECT version, coalesce((SELECT array_agg(condition ORDER BY name) FROM rules
     WHERE expires_at IS NULL OR expires_at > now()), '{}')
 FROM rules_version
-
--- name: messages
--- The claimed messages, those of at most `inline` octets with their content.
-SELECT id, size, utf8, trace, chunks,
-    CASE WHEN chunks = 0 AND size <= %(inline)s THEN body END
-FROM messages WHERE id = ANY (%(ids)b::bigint[])
 
 -- name: body
 -- The content of one message that is no small one and no large one.

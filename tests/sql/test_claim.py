@@ -48,7 +48,7 @@ async def test_two_workers_never_get_the_same_row(database: str, db: psycopg.Con
         misses = 0
         while misses < 3:
             limit = dice.randint(1, 25)
-            got = await claims.claim(limit, [])
+            got = (await claims.claim(limit, [])).items
             assert len(got) <= limit
             taken[number] += got
             misses = 0 if got else misses + 1
@@ -76,7 +76,7 @@ async def test_limit_is_exact_and_priority_then_time_decide(
     claims = Claims(link, "w", 60, siblings=0)
     tokens = set()
     for limit in (1, 7, 19, 20, 33, 100, 100):
-        got = await claims.claim(limit, [])
+        got = (await claims.claim(limit, [])).items
         expected, order = order[:limit], order[limit:]
         assert sorted(keys[item.id] for item in got) == sorted(keys[i] for i in expected)
         tokens |= {item.token for item in got}
@@ -105,14 +105,14 @@ async def test_only_due_rows_of_free_domains_that_match_where(
         "part": row(db, 1, metadata={"_partid": "7"}),
     }
     where = "metadata->>'_partid' = '7' OR 5 % 2 = 0"
-    parts = await Claims(link, "w", 60, where).claim(10, ["busy.example"])
+    parts = (await Claims(link, "w", 60, where).claim(10, ["busy.example"])).items
     assert {item.id for item in parts} == {due["expired"], due["part"]}
-    rest = await Claims(link, "w", 60, None).claim(10, ["busy.example", "other.example"])
+    rest = (await Claims(link, "w", 60, None).claim(10, ["busy.example", "other.example"])).items
     assert {item.id for item in rest} == {due["queued"], due["deferred"]}
     attempts = {item.id: item.attempts for item in [*parts, *rest]}
     assert [attempts[due[name]] for name in due] == [1, 4, 2, 1]
-    assert await Claims(link, "w", 60, None).claim(10, ["busy.example"]) == []
-    busy = await Claims(link, "w", 60, None).claim(10, [])
+    assert (await Claims(link, "w", 60, None).claim(10, ["busy.example"])).items == []
+    busy = (await Claims(link, "w", 60, None).claim(10, [])).items
     assert {item.id for item in busy} == set(never[-2:])
 
 
@@ -124,25 +124,25 @@ async def test_the_recipients_of_a_message_come_together(
         for _ in range(5):
             row(db, number)
     others = [row(db, 1, due=60), row(db, 1, domain="busy.example"), row(db, 1, status="HOLD")]
-    items = await Claims(link, "w", 60).claim(12, ["busy.example"])
+    items = (await Claims(link, "w", 60).claim(12, ["busy.example"])).items
     taken: dict[int, int] = {}
     for item in items:
         taken[item.message_id] = taken.get(item.message_id, 0) + 1
     assert set(taken.values()) == {5}
     assert not set(others) & {item.id for item in items}
     assert len(items) == 15
-    assert len(await Claims(link, "w", 60, siblings=1).claim(6, ["busy.example"])) == 7
+    assert len((await Claims(link, "w", 60, siblings=1).claim(6, ["busy.example"])).items) == 7
 
 
 async def test_rows_of_a_lost_claim_are_given_back(db: psycopg.Connection, link: Link) -> None:
     for number in range(1, 5):
         row(db, message(db, number), attempts=number)
     mine, other = Claims(link, "me", 60), Claims(link, "other", 60)
-    known = await mine.claim(1, [])
-    lost = await mine.claim(2, [])
-    theirs = await other.claim(1, [])
+    known = (await mine.claim(1, [])).items
+    lost = (await mine.claim(2, [])).items
+    theirs = (await other.claim(1, [])).items
     assert await mine.abandon([item.id for item in known]) == 2
-    again = await mine.claim(10, [])
+    again = (await mine.claim(10, [])).items
     assert {(i.id, i.attempts) for i in again} == {(i.id, i.attempts) for i in lost}
     assert {i.token for i in again}.isdisjoint({i.token for i in lost})
     assert column(db, "SELECT id FROM queue WHERE lease_owner = 'other'") == [theirs[0].id]
@@ -153,7 +153,7 @@ async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
 ) -> None:
     row_id = row(db, message(db, 1), lease=-1, status="SENDING", lease_owner="dead", lease_token=99,
                  attempts=2)  # fmt: skip
-    (item,) = await Claims(link, "heir", 60, None).claim(10, [])
+    (item,) = (await Claims(link, "heir", 60, None).claim(10, [])).items
     assert (item.id, item.attempts) == (row_id, 3)
     assert item.token != 99
     logged = fetch(
@@ -182,8 +182,11 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
         db.execute("SELECT set_config(%s, %s, false)", (setting, value))
     params = {"limit": 50, "busy": ["x.example"], "owner": "w", "lease": 60.0, "version": 1,
               "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64}  # fmt: skip
-    claim = queries("claim")[name].replace("{lease}", queries("claim")["lease"])
-    for key, value in {"where": "true", "reach": "true", "rules": ""}.items():
+    params |= {"inline": 1000, "budget": 1000}
+    texts = queries("claim")
+    claim = texts[name]
+    parts = {"lease": texts["lease"], "result": texts["result"]}
+    for key, value in {**parts, "where": "true", "reach": "true", "rules": ""}.items():
         claim = claim.replace(f"{{{key}}}", value)
     with db.transaction(force_rollback=True):
         explained = db.execute(

@@ -114,7 +114,7 @@ async def test_a_group_delivered_before_its_repetition_is_not_stored_again(
         ) -> list[tuple[object, ...]]:
             if self.lost and not self.db.execute("SELECT FROM attempts").rowcount:
                 worker = Link(database, "worker")
-                items = await Claims(worker, "w", 60, None).claim(100, [])
+                items = (await Claims(worker, "w", 60, None).claim(100, [])).items
                 await Settlements(worker, "w").settle([_delivered(item) for item in items])
                 await worker.close()
             return await super().run(query, params)
@@ -183,5 +183,5 @@ async def test_pieces_of_large_messages(db: psycopg.Connection, link: Link) -> N
     assert column(db, "SELECT DISTINCT message_id FROM message_chunks") == [1]
     assert [await contents.chunk(1, n) for n in range(3)] == [b"a\0", b"\xff" * 10, None]
     assert (await contents.body(1), await contents.body(9)) == (b"", None)
-    known = await Claims(link, "w", 60, None).messages([1, 9], inline=1000)
+    known = (await Claims(link, "w", 60, None).claim(9, [], 1000, 1000)).messages
     assert (known[1].chunks, known[1].body, list(known)) == (2, None, [1])

@@ -74,10 +74,11 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         assert await sweeps.expire_attempts(86400) == 1
 
         claims = Claims(link, "w", 0.01)
-        lost = await claims.claim(2, [])
-        again = await Claims(link, "w", 60).claim(10, [])
+        lost = (await claims.claim(2, [])).items
+        claim = await Claims(link, "w", 60).claim(10, [], 100, 1000)
+        again = claim.items
         assert len({i.id for i in [*lost, *again]}) == 8  # not the one that the rule holds
-        assert {m.body for m in (await claims.messages([1, 9], 100)).values()} == {b"hello"}
+        assert {m.body for m in claim.messages.values()} == {b"hello"}
         assert await Contents(link).body(1) == b"hello"
         assert await Contents(link).chunk(99, 0) == b"x"
         assert await claims.renew(again)

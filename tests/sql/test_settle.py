@@ -45,7 +45,7 @@ async def claimed(db: psycopg.Connection, link: Link, **columns: Any) -> Item:
     """A row of its own message, under a lease."""
     (number,) = fetch(db, "SELECT coalesce(max(id), 0) + 1 FROM messages")
     row_id = row(db, message(db, number), **columns)
-    (item,) = await Claims(link, "worker", 60, None).claim(1, [])
+    (item,) = (await Claims(link, "worker", 60, None).claim(1, [])).items
     assert item.id == row_id
     return item
 
@@ -94,7 +94,7 @@ async def test_an_outcome_of_an_old_lease_changes_nothing_but_is_logged(
     store = Settlements(link, "worker")
     item = await claimed(db, link)
     db.execute("UPDATE queue SET lease_until = now() - interval '1s'")
-    (heir,) = await Claims(link, "heir", 60, None).claim(1, [])
+    (heir,) = (await Claims(link, "heir", 60, None).claim(1, [])).items
     before = state(db, item.id)
     for event in (Event.DEFER, Event.FAIL, Event.UNKNOWN, Event.HAND_BACK):
         assert await store.settle([outcome(item, event)]) == set()
@@ -135,6 +135,6 @@ async def test_replies_of_any_text_fit_and_an_empty_one_keeps_the_last(
         (Reply(421, ""), "421"),
         (Reply(599, "é\ufffd'\"\\ %s {x} " + "x" * 70_000), "599 é\ufffd'\"\\ %s {x} "),
     ]:
-        (item,) = await Claims(link, "worker", 60, None).claim(1, [])
+        (item,) = (await Claims(link, "worker", 60, None).claim(1, [])).items
         assert await store.settle([outcome(item, Event.DEFER, reply)]) == {item.id}
         assert str((state(db, item.id) or ())[2]).rstrip("x") == kept

@@ -142,7 +142,7 @@ async def test_an_attempt_in_flight_is_recorded_whatever_an_operator_does(
     events = {1: Event.DELIVERED, 2: Event.DEFER, 3: Event.UNKNOWN, 4: Event.DELIVERED}
     await enqueue(database, *(message(n, "b@example.com") for n in events))
     async with linked(database, **SESSION) as link:
-        items = await Claims(link, "w", 60).claim(10, [])
+        items = (await Claims(link, "w", 60).claim(10, [])).items
         assert one(db, "SELECT queue_hold('message_id < 3', 'wait')") == 2
         assert one(db, "SELECT queue_delete('message_id > 2', 'gone')") == 2
         assert one(db, "SELECT count(*) FROM queue WHERE lease_token IS NOT NULL") == 4
@@ -150,7 +150,7 @@ async def test_an_attempt_in_flight_is_recorded_whatever_an_operator_does(
         assert await sweeps.batch(Sweep("delete", "status = 'DELETE'", "w")) == 0  # still leased
         # released again before its outcome is known: nobody else may claim it
         assert one(db, "SELECT queue_release('message_id = 2')") == 1
-        assert await Claims(link, "other", 60).claim(10, []) == []
+        assert (await Claims(link, "other", 60).claim(10, [])).items == []
         await Settlements(link, "w").settle([outcome(i, events[i.message_id]) for i in items])
         rows = db.execute(
             "SELECT message_id, status, lease_token, last_reply FROM queue ORDER BY 1"
@@ -171,7 +171,7 @@ async def test_views_answer(database: str, db: psycopg.Connection) -> None:
     await enqueue(database, *(message(n, "b@a.example", "c@b.example") for n in (1, 2)))
     async with linked(database, **SESSION) as link:
         claims, settlements = Claims(link, "w", 60), Settlements(link, "w")
-        items = {(i.message_id, i.domain): i for i in await claims.claim(10, [])}
+        items = {(i.message_id, i.domain): i for i in (await claims.claim(10, [])).items}
         first = items[1, "a.example"]
         await settlements.settle([outcome(first, Event.UNKNOWN)])
         await settlements.settle([outcome(first, Event.UNKNOWN)])  # its commit's answer was lost
@@ -181,7 +181,7 @@ async def test_views_answer(database: str, db: psycopg.Connection) -> None:
         await settlements.settle([outcome(items[2, "b.example"], Event.FAIL)])
         assert db.execute("SELECT * FROM duplicates").fetchall() == []  # one delivery at most
         db.execute("SELECT queue_retry('message_id = 1 AND domain = ''a.example''')")
-        again = [i for i in await claims.claim(10, []) if i.id == first.id]
+        again = [i for i in (await claims.claim(10, [])).items if i.id == first.id]
         await settlements.settle([outcome(i, Event.DELIVERED) for i in again])
     assert db.execute("SELECT message_id, recipient, possible, unknown, reason FROM duplicates")\
         .fetchall() == [
@@ -247,7 +247,7 @@ async def test_operators_workers_and_moving_rows_do_not_disturb_each_other(
             claims, settlements = Claims(link, name, 60), Settlements(link, name)
             sweeps = Sweeps(link)
             while not stop.is_set():
-                items = await claims.claim(40, [])
+                items = (await claims.claim(40, [])).items
                 dice.shuffle(items)
                 events = dice.choices(
                     [Event.DELIVERED, Event.DEFER, Event.UNKNOWN], [1, 6, 2], k=40

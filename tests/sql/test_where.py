@@ -82,7 +82,7 @@ async def test_conditions_that_are_one_choose_only_among_due_rows(
     for status in ("HOLD", "DELETE"):
         row(db, 1, status=status, priority=3)
     link = Link(database, "test", SESSION)
-    claimed = {item.id for item in await Claims(link, "w", 60, where).claim(100, [])}
+    claimed = {item.id for item in (await Claims(link, "w", 60, where).claim(100, [])).items}
     await link.close()
     assert claimed <= due
     assert sorted(claimed) == column(

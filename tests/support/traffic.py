@@ -83,7 +83,7 @@ class Traffic:
         claims, settlements = Claims(link, "test", 60, where), Settlements(link, "test")
         while not self._stop.is_set():
             outcomes = []
-            for item in await claims.claim(20, []):
+            for item in (await claims.claim(20, [])).items:
                 again = item.attempts == 1 and item.id % 3 == 0
                 event = Event.DEFER if again else Event.DELIVERED
                 outcomes.append(

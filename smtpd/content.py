@@ -9,7 +9,9 @@ _END = b"\r\n.\r\n"
 _BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
 # A dot alone after a bare CR or LF. It is not after a CRLF, so it gets no transparency dot when it
 # is sent on, and a lenient server may take it for the end of data and read commands after it.
-_SMUGGLED = re.compile(rb"(?:\r(?!\n)|(?<=[^\r])\n)\.(?=[\r\n])")
+# These two begin with the dot, which is rarer than newlines, so that they are quick to find nothing.
+_SMUGGLED = re.compile(rb"\.[\r\n](?:(?<=[^\r]\n\.[\r\n])|(?<=\r\.[\r\n]))")
+_STUFFED = re.compile(rb"\.(?<=\r\n\.)")
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 _OVERLAP = 4
 _HEADER_LIMIT = 1 << 18
@@ -34,7 +36,7 @@ class Collector:
         `rest` is what follows the end of data: pipelined commands.
         """
         data = self._held + data
-        end = data.find(_END)
+        end = _find_end(data)
         if end >= 0:
             self.done = True
             self.rest = data[end + len(_END) :]
@@ -42,11 +44,18 @@ class Collector:
         else:
             keep = _undecided(data)
             piece, self._held = data[: len(data) - keep], data[len(data) - keep :]
-        piece = piece.replace(b"\r\n.", b"\r\n")
+        piece = _STUFFED.sub(b"", piece)
         if self._first and piece:
             self._first = False
             piece = piece[2:]
         return piece
+
+
+def _find_end(data: bytes) -> int:
+    """Index of the first end of data, -1 if there is none."""
+    if data.endswith(_END) and data.rfind(_END, 0, -1) < 0:  # mostly; rfind is the quicker one
+        return len(data) - len(_END)
+    return data.find(_END)
 
 
 def _undecided(data: bytes) -> int:
@@ -74,9 +83,7 @@ class Inspector:
     def see(self, piece: bytes) -> None:
         """Take the next piece of content."""
         window = self._tail + piece
-        if not self.problem and window.count(b"\r\n") * 2 != window.count(b"\r") + window.count(
-            b"\n"
-        ):
+        if not self.problem:
             self._newlines(window)
         self._tail = window[-3:]
         if self._in_header:
@@ -88,7 +95,7 @@ class Inspector:
 
     def _newlines(self, window: bytes) -> None:
         # a Collector holds back a CR that ends its data: one that ends a piece has no LF after it
-        if self._strict and _BARE.search(window):
+        if self._strict and _has_bare(window):
             self.problem = "Bare CR or LF is not allowed"
         elif _SMUGGLED.search(window):
             self.problem = "A lone dot after a bare CR or LF is not allowed"
@@ -97,3 +104,9 @@ class Inspector:
         """The content is complete."""
         self._in_header = False
         self.hops = len(_RECEIVED.findall(self.header))
+
+
+def _has_bare(window: bytes) -> bool:
+    if window.count(b"\r\n") * 2 == window.count(b"\r") + window.count(b"\n"):
+        return False
+    return bool(_BARE.search(window))

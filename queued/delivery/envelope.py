@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ class Envelope:
 
 
 CRLF = b"\r\n"
+_DOT = re.compile(rb"\.(?<=\r\n\.)")  # begins with what is rare: quicker than bytes.replace
 
 
 class DotStuffer:
@@ -41,7 +43,7 @@ class DotStuffer:
     def feed(self, piece: bytes) -> bytes:
         """Return the piece as it goes over the wire."""
         joined = self._tail + piece
-        stuffed = joined.replace(b"\r\n.", b"\r\n..")[len(self._tail) :]
+        stuffed = _DOT.sub(b"..", joined)[len(self._tail) :]
         self._tail = joined[-2:]
         return stuffed
 

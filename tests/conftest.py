@@ -10,8 +10,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.database import PrivateServer, fresh_database, server_uri, template_database
+
+# how long an example takes is the machine's affair
+settings.register_profile("postern", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("postern")
 
 
 def _folder() -> Path:

@@ -10,7 +10,7 @@ import click
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -140,7 +140,6 @@ fragments = st.lists(
 @example("environment: {hostname: 2024-99-99}")
 @example("routes: {? {a: 1} : mx}")
 @example('"a\\nb\\u2028": 1')
-@settings(deadline=None)
 def test_no_file_gets_anything_but_a_config_or_its_mistakes(text: str) -> None:
     for name, model in MODELS.items():
         path = FUZZ / f"{name}.yaml"

@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tests.support.daemons import Smtpd
-from tests.support.nexthop import NextHop
+from tests.support.nexthop import Transaction
 from tests.support.submit import post, queue_id
 from tests.support.system import System
 
 MESSAGES = 300
 SESSIONS = 6
+CALM = 20  # messages sent one after the other, before all at once
 TRACE = re.compile(
     rb"Received: from client\.example \(\[127\.0\.0\.1\]\)\r\n"
     rb"\tby relay\.example \(Postern\) with ESMTP id (\d+);\r\n\t[^\r\n]+\r\n"
@@ -87,13 +88,13 @@ def submit(smtpd: Smtpd, mails: list[Mail]) -> list[int]:
         return [queue_id(client.send(m.sender, m.recipients, m.content)) for m in mails]
 
 
-def check_contents(hop: NextHop, mails: list[Mail], ids: dict[str, int]) -> None:
+def check_contents(transactions: list[Transaction], mails: list[Mail], ids: dict[str, int]) -> None:
     by_recipient = {r: mail for mail in mails for r in mail.recipients}
-    for transaction in hop.kept:
+    for transaction in transactions:
         mail = by_recipient[transaction.recipients[0]]
         assert transaction.sender == mail.sender
-        # one next hop: one transaction for all recipients of the message
-        assert sorted(transaction.recipients) == sorted(mail.recipients)
+        # with a backlog, a claim may leave some recipients of a message to the next one
+        assert set(transaction.recipients) <= set(mail.recipients)
         assert transaction.content is not None
         assert transaction.content.endswith(mail.content)
         trace = transaction.content[: len(transaction.content) - len(mail.content)]
@@ -105,11 +106,18 @@ def check_contents(hop: NextHop, mails: list[Mail], ids: dict[str, int]) -> None
 def test_all_mail_arrives_once_and_unchanged(system: System) -> None:
     hop = system.hop()
     smtpd = system.smtpd(processes=2)
-    system.queued(hop)
+    system.queued(hop, delivery={"idle": "60s"})
     mails = corpus()
-    shares = [mails[n::SESSIONS] for n in range(SESSIONS)]
+    shares = [[mail] for mail in mails[:CALM]]
+    results = []
+    for share in shares:
+        results.append(submit(smtpd, share))
+        hop.wait_kept(len(results))
+    # one next hop: one transaction for all recipients of a message
+    assert [sorted(t.recipients) for t in hop.kept] == [sorted(m.recipients) for m in mails[:CALM]]
+    shares += [mails[CALM + n :: SESSIONS] for n in range(SESSIONS)]
     with ThreadPoolExecutor(SESSIONS) as pool:
-        results = list(pool.map(lambda share: submit(smtpd, share), shares))
+        results += pool.map(lambda share: submit(smtpd, share), shares[CALM:])
     ids = {
         recipient: queue_id
         for share, found in zip(shares, results, strict=True)
@@ -120,7 +128,7 @@ def test_all_mail_arrives_once_and_unchanged(system: System) -> None:
     hop.wait_kept(MESSAGES)
     system.wait_empty()
     assert hop.deliveries() == Counter(list(ids))
-    check_contents(hop, mails, ids)
+    check_contents(hop.kept, mails, ids)
     assert hop.connections <= 20 < len(hop.kept)
     outcomes: dict[str, list[str]] = defaultdict(list)
     for attempt in system.attempts():

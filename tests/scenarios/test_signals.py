@@ -51,7 +51,7 @@ def test_stop_does_not_wait_for_hanging_next_hops(system: System) -> None:
         system.enqueue(f"{name}@{name}.example")
     for name, hop in hops.items():
         hop.wait(lambda name=name, hop=hop: hop.kept if name == "dot" else hop.open)  # type: ignore[misc]
-    queued.stop(timeout=10)
+    queued.stop(timeout=20)  # not the default of 30 s
     rows = system.rows()
     for name in points:
         row = rows[f"{name}@{name}.example"]

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.support.daemons import Smtpd
+from tests.support.daemons import Smtpd, lives
 from tests.support.submit import Client
 from tests.support.system import System
 from tests.support.waiting import until
@@ -107,4 +107,4 @@ def test_children_end_with_a_killed_master(system: System) -> None:
     smtpd = system.smtpd(processes=2)
     children = smtpd.children()
     smtpd.kill()
-    until(lambda: not any(child.is_running() for child in children))
+    until(lambda: not any(map(lives, children)))

@@ -87,7 +87,7 @@ def test_what_matches_a_standing_rule_is_never_delivered(system: System, command
     )
     assert made.exit_code == 0, made.output
     system.enqueue("late@other.example")
-    hop.wait_kept(26, timeout=30)
+    hop.wait_kept(26)
     assert system.ask("SELECT name FROM rules WHERE name = 'stop'") == []
     assert system.ask("SELECT action FROM audit") == [{"action": "rule add"}]
     # retention deletes what is old enough, and says so in the log
@@ -150,7 +150,7 @@ def test_flips_of_status_lose_and_double_nothing(system: System, db: psycopg.Con
     for thread in threads:
         thread.join()
     db.execute("UPDATE queue SET status = 'QUEUED' WHERE status = 'HOLD'")
-    system.wait_empty(60)
+    system.wait_empty()
     delivered = [a["recipient"] for a in system.attempts() if a["event"] == "delivered"]
     assert sorted(delivered) == sorted(f"x{n}@d{n % 7}.example" for n in range(count))
     assert system.ask(

@@ -15,6 +15,7 @@ import uvloop
 from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import Front
+from tests.support.waiting import PATIENCE
 
 
 @contextmanager
@@ -36,11 +37,11 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
         started.set()
         await loop.run_in_executor(None, stop.wait)
         server.close()
-        assert await front.stop(10)
+        assert await front.stop(PATIENCE)
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(PATIENCE)
     try:
         yield port
     finally:
@@ -52,7 +53,7 @@ class Client:
     """One connection."""
 
     def __init__(self, port: int, source: str = "127.0.0.1") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), 10, (source, 0))
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0))
         self._lines = self.socket.makefile("rb")
 
     def __enter__(self) -> Self:

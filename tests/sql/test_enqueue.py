@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-import time
 from collections.abc import AsyncIterator
 
 import psycopg
@@ -18,6 +16,7 @@ from queued.store.claim import Claims, Contents
 from queued.store.enqueue import BLOCK, Enqueue
 from queued.store.settle import Settlements
 from tests.sql.rows import column, fetch
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -135,18 +134,22 @@ async def test_a_repetition_waits_for_a_first_try_that_is_still_committing(
     database: str, db: psycopg.Connection
 ) -> None:
     first = psycopg.connect(database)
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid)) "
+        "AND query LIKE '%%INSERT INTO queue%%'"
+    )
+
+    def finish() -> None:
+        until(lambda: column(db, waiting, first.info.backend_pid))
+        first.commit()
+
     for new in group(300):
         first.execute(
             "INSERT INTO messages (id, size, trace, body) VALUES (%s, 0, '', '')", (new.id,)
         )
-    finish = threading.Timer(0.3, first.commit)
-    finish.start()
     link = Unlucky(database, db, committed=False)
-    began = time.monotonic()
-    await Enqueue(link).commit(group(300))
-    assert time.monotonic() - began >= 0.25
+    await asyncio.gather(Enqueue(link).commit(group(300)), asyncio.to_thread(finish))
     await link.close()
-    finish.join()
     first.close()
     assert column(db, "SELECT id FROM queue") == []
 

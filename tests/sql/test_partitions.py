@@ -22,6 +22,7 @@ from queued.errors import PartitionError
 from queued.store.partitions import check, opened, tree
 from queued.store.repartition import Repartition
 from tests.support.traffic import FILL, STILL, Traffic
+from tests.support.waiting import PATIENCE, until
 
 DOCS = Path(__file__).parents[2] / "docs" / "partitions.md"
 ODD = 'o\'clock \\ "x", {%s} %(a)s;--'
@@ -64,7 +65,8 @@ def test_changes_under_load_lose_double_and_hide_nothing(database: str, db: Data
     before = one(db, content)
     traffic, call = Traffic(database), change(database)
     try:
-        for _ in range(3):
+        for turn in range(1, 4):
+            until(lambda n=turn: traffic.moved > 40 * n or traffic.errors)  # type: ignore[misc]
             assert call("add", "def_123", ["1", "2", "3"]).rows >= STILL * 3 // 5
             assert call("split", "queue_def_123", ["2"], "queue_def_2").rows >= STILL // 5
             assert call("add", "queue_def_null", ["4", None]).rows >= STILL * 2 // 5
@@ -82,8 +84,6 @@ def test_changes_under_load_lose_double_and_hide_nothing(database: str, db: Data
         traffic.end()
     assert traffic.lost == []
     assert one(db, content) == before
-    assert traffic.accepted > 100
-    assert sum(traffic.delivered.values()) > 100
     assert set(traffic.delivered.values()) == {1}
     left = one(db, f"SELECT count(*), count(DISTINCT id) FROM queue WHERE message_id > {STILL}")
     assert left == (traffic.accepted - len(traffic.delivered),) * 2
@@ -146,7 +146,7 @@ def test_a_change_that_fails_or_is_interrupted_leaves_nothing(
             while not one(db, waiting) and run.poll() is None:
                 time.sleep(0.01)
             run.send_signal(signal.SIGINT)
-            assert run.wait(10) == 1
+            assert run.wait(PATIENCE) == 1
     assert one(db, state) == before
     call = change(database)
     call("add", "def_12", ["1", "2"])

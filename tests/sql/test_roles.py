@@ -241,7 +241,7 @@ def bare_server() -> Iterator[str]:
             db.execute(f"CREATE DATABASE p{number} OWNER plain".encode())
     yield uri
     server.stop("immediate")
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_an_owner_without_createrole_gets_everything_but_the_roles(bare_server: str) -> None:

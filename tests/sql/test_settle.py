@@ -16,8 +16,9 @@ from queued.store.claim import SESSION, Claims
 from queued.store.settle import Settlements
 from tests.sql.rows import column, fetch, message, row
 
-STARTED = datetime.now(UTC) - timedelta(seconds=5)
-ENDED = STARTED + timedelta(seconds=3)
+# a day that has a partition on both sides of midnight
+ENDED = (datetime.now(UTC) + timedelta(days=1)).replace(hour=12)
+STARTED = ENDED - timedelta(seconds=3)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from queued.store.claim import SESSION, Claims
 from queued.store.enqueue import Enqueue
 from queued.store.settle import Settlements
 from queued.store.sweep import Sweep, Sweeps
+from tests.support.waiting import PATIENCE
 
 REPLIES = {
     Event.DELIVERED: Reply(250, "2.0.0 ok"),
@@ -89,7 +91,7 @@ async def test_functions_change_what_matches_and_leave_an_audit_row(
     }
     db.execute("LISTEN postern_queue")
     assert one(db, "SELECT queue_release('hold_reason = ''spam?''')") == 3
-    assert len(list(db.notifies(timeout=5, stop_after=1))) == 1
+    assert len(list(db.notifies(timeout=PATIENCE, stop_after=1))) == 1
     assert one(db, "SELECT queue_retry('true')") == 6  # held ones stay held
     assert one(db, "SELECT queue_delete('message_id < 3 -- the first two', 'refused')") == 4
     assert one(db, "SELECT count(*) FROM messages") == 4  # a request; queued acts on it
@@ -261,10 +263,21 @@ async def test_operators_workers_and_moving_rows_do_not_disturb_each_other(
 
     for thread in threads:
         thread.start()
-    loop = asyncio.get_running_loop()
-    loop.call_later(5, stop.set)
-    await asyncio.gather(*(work(f"w{n}") for n in range(3)))
-    await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
+    audited = "SELECT coalesce(sum(rows), 0) FROM audit"
+
+    async def watch() -> None:
+        end = time.monotonic() + PATIENCE
+        await asyncio.sleep(5)
+        while (gone <= 100 or one(db, audited) <= 1000) and time.monotonic() < end:
+            await asyncio.sleep(0.1)
+        stop.set()
+
+    try:
+        await asyncio.gather(watch(), *(work(f"w{n}") for n in range(3)))
+    finally:
+        stop.set()
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
 
     assert errors == []
     assert gone > 100

@@ -94,6 +94,8 @@ class Daemon:
             end = time.monotonic() + timeout
             while not there() and time.monotonic() < end:
                 self._changed.wait(0.2)
+        if not self.alive:
+            self._reader.join(PATIENCE)  # its last words
         found = self.events(event)
         assert len(found) >= count, f"{self.name} did not log {event!r}:\n{self.story()}"
         return found[-1]
@@ -143,6 +145,14 @@ class Daemon:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)  # our own session
         self._reader.join(5)
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether the process runs: an orphan that nobody has reaped yet does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 class Smtpd(Daemon):

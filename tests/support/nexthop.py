@@ -132,7 +132,7 @@ class NextHop:
                 self._connected, "127.0.0.1", self.port, backlog=512, limit=1 << 20
             )
 
-        asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(begin(), self._loop).result(PATIENCE)
 
     def stop(self) -> None:
         """Listen no more and drop every connection."""
@@ -143,11 +143,11 @@ class NextHop:
                 self._server = None
             await self._drop_all()
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(PATIENCE)
 
     def drop_connections(self) -> None:
         """Drop every connection, and go on listening."""
-        asyncio.run_coroutine_threadsafe(self._drop_all(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._drop_all(), self._loop).result(PATIENCE)
 
     async def _drop_all(self) -> None:
         for task in self._tasks:

@@ -8,6 +8,8 @@ import socket
 from types import TracebackType
 from typing import Self
 
+from tests.support.waiting import PATIENCE
+
 _LINE_DOT = re.compile(rb"(\A|(?<=\r\n))\.")
 
 
@@ -35,7 +37,7 @@ class Reply(str):
 class Client:
     """A raw SMTP session: greeted by the constructor."""
 
-    def __init__(self, port: int, timeout: float = 20.0) -> None:
+    def __init__(self, port: int, timeout: float = PATIENCE) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self._buffer = b""
         self.greeting = self.reply()
@@ -109,7 +111,7 @@ def queue_id(reply: Reply) -> int:
 
 def post(port: int, sender: str, recipients: list[str], content: bytes) -> int:
     """Send one message by smtplib in a session of its own; returns its queue id."""
-    with smtplib.SMTP("127.0.0.1", port, "client.example", timeout=20) as session:
+    with smtplib.SMTP("127.0.0.1", port, "client.example", timeout=PATIENCE) as session:
         session.ehlo()
         assert session.mail(sender)[0] == 250
         for recipient in recipients:

@@ -50,6 +50,11 @@ class Traffic:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def moved(self) -> int:
+        """Messages that came in, or rows that went out, whichever is less."""
+        return min(self.accepted, len(self.delivered))
+
     def _guard(self, work: Callable[[], Any]) -> None:
         try:
             work()

@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,18 @@ def _leave(server: Server, users: int) -> None:
     os.close(users)
 
 
+def _make_user(name: str) -> None:
+    """Make the system user; another process may be doing the same (then useradd fails)."""
+    for left in range(50, -1, -1):
+        try:
+            ensure_user_exists(name)
+            return
+        except subprocess.CalledProcessError as error:
+            if not left:
+                raise StoreUnavailable(f"can't make the user {name}: {error.stderr}") from None
+            time.sleep(0.1)
+
+
 def tool(name: str) -> str:
     """Path of one of PostgreSQL's own programs, such as pg_dump."""
     return str(_BIN / name)
@@ -108,7 +121,7 @@ class Server:
     def start(self) -> None:
         """Create the cluster if need be, start it if need be, create the database if need be."""
         if self.user:
-            ensure_user_exists(self.user)
+            _make_user(self.user)
         if not (self.data / "PG_VERSION").exists():
             self._create()
         if not self.running():

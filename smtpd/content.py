@@ -9,7 +9,7 @@ _END = b"\r\n.\r\n"
 _BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
 # A dot alone after a bare CR or LF. It is not after a CRLF, so it gets no transparency dot when it
 # is sent on, and a lenient server may take it for the end of data and read commands after it.
-# These two begin with the dot, which is rarer than newlines, so that they are quick to find nothing.
+# Both patterns begin with the dot, which is rarer than newlines: quick to find nothing.
 _SMUGGLED = re.compile(rb"\.[\r\n](?:(?<=[^\r]\n\.[\r\n])|(?<=\r\.[\r\n]))")
 _STUFFED = re.compile(rb"\.(?<=\r\n\.)")
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)

@@ -10,7 +10,7 @@ from queued.logs import get
 from queued.model import Item
 from queued.store.claim import Claims
 
-_MARGIN = 1.0  # seconds before the end at which a lease no longer counts as ours
+_MARGIN = 1.0  # seconds before the end at which a lease no longer counts as ours, at most
 _BEATS = 3  # renewals in the time of a lease
 
 log = get("lease")
@@ -56,7 +56,7 @@ class Leases:
 
     def valid(self, items: list[Item]) -> bool:
         """Whether all these rows are certainly still ours."""
-        limit = time.monotonic() + _MARGIN
+        limit = time.monotonic() + min(_MARGIN, self._claims.lease / (2 * _BEATS))
         return all(self._until.get(item.id, 0.0) > limit for item in items)
 
     async def keep(self) -> None:

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import errors as pg_errors
 from psycopg.rows import dict_row
 
+from queued import arrays
 from queued.errors import StoreUnavailable
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -97,6 +98,7 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     pairs = ", ".join("set_config(%s, %s, false)" for _ in settings)
     flat = [part for pair in settings.items() for part in pair]
     await connection.execute(f"SELECT {pairs}".encode(), flat)
+    arrays.register(connection)
     return connection
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from psycopg import errors as pg_errors
 
+from queued.arrays import Bigints, Bytes, Texts
 from queued.db import Link
 from queued.errors import StoreUnavailable
 from queued.model import NewMessage
@@ -49,20 +50,20 @@ class Enqueue:
         await self._link.run(
             _SQL["enqueue"],
             {
-                "ids": [m.id for m in group],
-                "sizes": [m.size for m in group],
+                "ids": Bigints(m.id for m in group),
+                "sizes": Bigints(m.size for m in group),
                 "utf8": [m.utf8 for m in group],
                 "chunks": [m.chunks for m in group],
-                "traces": [m.trace for m in group],
-                "bodies": [m.body for m in group],
-                "message_ids": [m.id for m, _, _ in rows],
-                "senders": [m.sender for m, _, _ in rows],
-                "recipients": [address for _, address, _ in rows],
-                "domains": [domain for _, _, domain in rows],
+                "traces": Texts(m.trace for m in group),
+                "bodies": Bytes(m.body for m in group),
+                "message_ids": Bigints(m.id for m, _, _ in rows),
+                "senders": Texts(m.sender for m, _, _ in rows),
+                "recipients": Texts(address for _, address, _ in rows),
+                "domains": Texts(domain for _, _, domain in rows),
                 "priorities": [m.priority for m, _, _ in rows],
-                "metadata": [
+                "metadata": Texts(
                     text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
-                ],
+                ),
             },
         )
 

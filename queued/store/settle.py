@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queued.arrays import Bigints, Texts
 from queued.db import Link
 from queued.model import Outcome
 from queued.states import TRANSITIONS, Event, Status
@@ -29,21 +30,21 @@ class Settlements:
         rows = await self._link.run(
             _SQL["delivered" if plain else "settle"],
             {
-                "ids": [o.item.id for o in outcomes],
-                "tokens": [o.item.token for o in outcomes],
-                "events": [o.event.value for o in outcomes],
+                "ids": Bigints(o.item.id for o in outcomes),
+                "tokens": Bigints(o.item.token for o in outcomes),
+                "events": Texts(o.event.value for o in outcomes),
                 "statuses": [_status_after(o) for o in outcomes],
                 "delays": [o.delay for o in outcomes],
-                "message_ids": [o.item.message_id for o in outcomes],
-                "senders": [o.item.sender for o in outcomes],
-                "recipients": [o.item.recipient for o in outcomes],
-                "domains": [o.item.domain for o in outcomes],
+                "message_ids": Bigints(o.item.message_id for o in outcomes),
+                "senders": Texts(o.item.sender for o in outcomes),
+                "recipients": Texts(o.item.recipient for o in outcomes),
+                "domains": Texts(o.item.domain for o in outcomes),
                 "attempts": [o.item.attempts for o in outcomes],
                 "codes": [o.reply.code for o in outcomes],
-                "enhanced": [o.reply.enhanced for o in outcomes],
-                "replies": [o.reply.text for o in outcomes],
-                "hosts": [o.host for o in outcomes],
-                "commands": [o.command for o in outcomes],
+                "enhanced": Texts(o.reply.enhanced for o in outcomes),
+                "replies": Texts(o.reply.text for o in outcomes),
+                "hosts": Texts(o.host for o in outcomes),
+                "commands": Texts(o.command for o in outcomes),
                 "started": [o.started for o in outcomes],
                 "ended": [o.ended for o in outcomes],
                 "worker": self._worker,

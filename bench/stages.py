@@ -1,0 +1,203 @@
+"""CPU that a message costs in each stage, without the network: what the guard compares."""
+
+import asyncio
+import datetime
+import re
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+from bench.corpus import Corpus, Plan
+from queued.config.queued import QueuedConfig, Timeouts
+from queued.db import Link
+from queued.delivery.envelope import Envelope
+from queued.delivery.reply import Result
+from queued.delivery.session import Session
+from queued.model import Item, NewMessage, Outcome, Reply
+from queued.store.claim import SESSION, Claims
+from queued.store.enqueue import Enqueue
+from queued.store.settle import Settlements
+from queued.worker.verdict import judge
+from smtpd.config import SmtpdConfig
+from smtpd.dialogue import Dialogue
+from smtpd.front import Front
+
+MESSAGES = 2000
+GROUP = 20  # messages a statement
+SIZE = 4096
+NOW = datetime.datetime.now(datetime.UTC)
+REPLY = Reply(250, "2.0.0 Ok")
+
+Costs = dict[str, float]
+"""CPU seconds a message by stage."""
+
+
+def calibrate() -> float:
+    """CPU seconds of a fixed piece of work of the same kind: bytes, regular expressions, dicts."""
+    text = b"Received: from a.example\r\n" * 40 + b"\r\n" + b"x" * 3000
+    pattern = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
+    started = time.process_time()
+    seen: dict[int, bytes] = {}
+    for number in range(3000):
+        pattern.findall(text)
+        seen[number % 500] = text[number % 100 :].replace(b"\r\n.", b"\r\n")
+        text.find(b"\r\n.\r\n")
+        f"{number}@example.org".rpartition("@")
+    return time.process_time() - started
+
+
+class _Wire:
+    """A transport that leads nowhere; `answer` is called with what is written."""
+
+    def __init__(self, answer: Callable[[bytes], None] = lambda data: None) -> None:
+        self._answer = answer
+
+    def write(self, data: bytes) -> None:
+        self._answer(data)
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 25) if name == "peername" else None
+
+    def close(self) -> None:
+        pass
+
+    abort = pause_reading = resume_reading = close
+
+
+class _Ids:
+    """Message ids without a database."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def ready(self) -> int:
+        self._last += 1
+        return self._last
+
+
+class _Committer:
+    """Keeps whom to tell, as the real one does until the commit."""
+
+    def __init__(self) -> None:
+        self.ids = _Ids()
+        self.waiting: list[Callable[[Exception | None], None]] = []
+
+    def commit(self, message: NewMessage, done: Callable[[Exception | None], None]) -> Any:
+        self.waiting.append(done)
+        return message_handle
+
+
+class _Handle:
+    over = False
+
+
+message_handle = _Handle()
+
+
+async def dialogue() -> float:
+    """Commands and content of smtpd, to the moment when the message waits for its commit."""
+    corpus = Corpus(Plan("guard", MESSAGES, SIZE, 1, 1))
+    config = SmtpdConfig.model_validate({"relay": {"networks": ["127.0.0.0/8"]}})
+    front = Front(config, "postgresql://nowhere")
+    committer = _Committer()
+    front.committer = cast(Any, committer)
+    connection = Dialogue(front, asyncio.get_running_loop(), "guard").fresh()
+    connection.connection_made(cast(Any, _Wire()))
+    connection.data_received(b"EHLO guard.test\r\n")
+    started = time.process_time()
+    for n in range(MESSAGES):
+        connection.data_received(
+            b"MAIL FROM:<%s>\r\nRCPT TO:<%s>\r\nDATA\r\n"
+            % (corpus.sender(n), corpus.recipient(n, 0))
+        )
+        connection.data_received(corpus.on_wire(n) + b".\r\n")
+        committer.waiting.pop()(None)
+    spent = time.process_time() - started
+    connection.connection_lost(None)
+    return spent / MESSAGES
+
+
+async def session() -> float:
+    """The SMTP client of queued: one transaction after another over one connection."""
+    loop = asyncio.get_running_loop()
+    client = Session(Timeouts())
+
+    def answer(data: bytes) -> None:
+        if data.endswith(b"DATA\r\n"):
+            replies = b"250 2.1.0 Ok\r\n250 2.1.5 Ok\r\n354 Go on\r\n"
+        elif data.startswith(b"EHLO"):
+            replies = b"250-guard.test\r\n250-PIPELINING\r\n250 SIZE 100000000\r\n"
+        else:
+            replies = b"250 2.0.0 Ok\r\n"
+        loop.call_soon(client.data_received, replies)
+
+    client.connection_made(cast(Any, _Wire(answer)))
+    loop.call_soon(client.data_received, b"220 guard.test\r\n")
+    await client.open("guard.test")
+    corpus = Corpus(Plan("guard", MESSAGES, SIZE, 1, 1))
+    item = Item(1, 1, "s@from.bench.test", "r@d0.bench.test", "d0.bench.test", 1, NOW, 1)
+    started = time.process_time()
+    for n in range(MESSAGES):
+        content = corpus.as_sent(n)
+        await client.send(
+            Envelope([item], item.sender, b"X: y\r\n", len(content), False, content, lambda _: True)
+        )
+    return (time.process_time() - started) / MESSAGES
+
+
+def _backend(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+async def store(uri: str) -> Costs:
+    """Enqueue, claim and settle, each with its backend's share, in groups."""
+    links = {name: Link(uri, f"guard {name}", SESSION) for name in ("enqueue", "claim", "settle")}
+    pids: dict[str, int] = {}
+    for name, link in links.items():
+        async with link.use() as connection:
+            pids[name] = connection.info.backend_pid
+    enqueue, claims = Enqueue(links["enqueue"]), Claims(links["claim"], "guard", 300.0)
+    settlements = Settlements(links["settle"], "guard")
+    retry = QueuedConfig.model_validate({}).retry
+    corpus = Corpus(Plan("guard", MESSAGES, SIZE, 1, 1))
+    costs: Costs = {}
+
+    async def cost[T](name: str, work: Awaitable[T]) -> T:
+        before = time.process_time() + _backend(pids[name])
+        result = await work
+        spent = time.process_time() + _backend(pids[name]) - before
+        costs[name] = costs.get(name, 0.0) + spent / MESSAGES
+        return result
+
+    try:
+        for first in range(0, MESSAGES, GROUP):
+            block = await enqueue.block()
+            group = [
+                NewMessage(
+                    block[k],
+                    corpus.sender(first + k).decode(),
+                    [(corpus.recipient(first + k, 0).decode(), "d0.bench.test")],
+                    SIZE,
+                    "Received: by guard\r\n",
+                    corpus.as_sent(first + k),
+                )
+                for k in range(GROUP)
+            ]
+            await cost("enqueue", enqueue.commit(group))
+            claim = await cost("claim", claims.claim(GROUP, [], 1 << 17, 1 << 25))
+            await cost("settle", settlements.settle(_delivered(claim.items, retry)))
+    finally:
+        for link in links.values():
+            await link.close()
+    return costs
+
+
+def _delivered(items: list[Item], retry: Any) -> list[Outcome]:
+    result = Result(REPLY, "next.test[127.0.0.1]:25", "end of data")
+    return [judge(item, result, retry, started=NOW, now=NOW, chance=0.5) for item in items]
+
+
+async def measure(uri: str) -> Costs:
+    """All stages once."""
+    return {"dialogue": await dialogue(), "session": await session(), **await store(uri)}

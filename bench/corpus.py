@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 POOL = 64
+POOL_OCTETS = 64_000_000  # of bodies kept, so that large ones fit into memory
 LINE = 76
 ID_HEADER = b"X-Bench-Id: "
 
@@ -64,11 +65,13 @@ class Corpus:
     """All messages of one plan; bodies come from a pool made once."""
 
     plan: Plan
+    pool: int = field(init=False)
     plain: list[bytes] = field(init=False)
     wire: list[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.plain = [make_body(seed, self.plan.size) for seed in range(POOL)]
+        self.pool = max(2, min(POOL, POOL_OCTETS // self.plan.size))
+        self.plain = [make_body(seed, self.plan.size) for seed in range(self.pool)]
         self.wire = [stuff(body) for body in self.plain]
         self.prefix = ID_HEADER + self.plan.run.encode() + b"-"
         self.head_format = (
@@ -99,8 +102,8 @@ class Corpus:
 
     def on_wire(self, n: int) -> bytes:
         """Return message n as it stands between DATA and the final dot."""
-        return self.head(n) + self.wire[n % POOL]
+        return self.head(n) + self.wire[n % self.pool]
 
     def as_sent(self, n: int) -> bytes:
         """Return the content of message n."""
-        return self.head(n) + self.plain[n % POOL]
+        return self.head(n) + self.plain[n % self.pool]

@@ -66,23 +66,28 @@ def snapshot(groups: Groups) -> Snapshot:
     )
 
 
-def memory(groups: Groups) -> dict[str, float]:
-    """Return the proportional set size of each group in MB, where it can be read."""
+def processes(groups: Groups) -> dict[str, dict[int, float]]:
+    """Return the proportional set size in MB of every process, by group, where it can be read."""
     stats = _stats()
-    sizes: dict[str, float] = {}
+    found: dict[str, dict[int, float]] = {}
     for name, roots in groups.items():
-        total = 0
+        sizes: dict[int, float] = {}
         try:
             for pid in _members(roots, stats):
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
                         if line.startswith("Pss:"):
-                            total += int(line.split()[1])
+                            sizes[pid] = int(line.split()[1]) / 1024
         except OSError:
             continue
-        if total:
-            sizes[name] = total / 1024
-    return sizes
+        if sizes:
+            found[name] = sizes
+    return found
+
+
+def memory(groups: Groups) -> dict[str, float]:
+    """Return the proportional set size of each group in MB, where it can be read."""
+    return {name: sum(sizes.values()) for name, sizes in processes(groups).items()}
 
 
 def settle(groups: Groups, seconds: float = 10.0) -> None:

@@ -13,6 +13,8 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from bench.progress import Progress, log
+
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 URI = re.compile(r"(postgres(?:ql)?://[^/?]*)(?:/[^?]*)?(\?.*)?", re.DOTALL)
 
@@ -102,22 +104,40 @@ def check_durability(uri: str) -> None:
                 raise DatabaseError(f"{name} is {row[0] if row else '?'}, the bench wants {value}")
 
 
-def fill(uri: str, rows: int) -> None:
-    """Queue that many messages for dead.example, whose next hop refuses connections."""
+def fill(uri: str, rows: int, held: bool = False) -> None:
+    """Queue or hold that many messages for dead.example, whose next hop refuses connections."""
+    progress = Progress("fill", rows)
     with _connect(uri) as connection:
         for first in range(1, rows + 1, 100_000):
+            last = min(rows, first + 99_999)
             connection.execute(
                 """
-                WITH numbers AS (SELECT 1000000000000 + generate_series(%s, %s) AS id), bodies AS (
+                WITH numbers AS (
+                    SELECT 1000000000000 + generate_series(%s::bigint, %s::bigint) AS id
+                ), bodies AS (
                     INSERT INTO messages (id, size, trace, body)
                     SELECT id, 20, 'Received: by bench', 'Subject: waiting' FROM numbers
                 )
-                INSERT INTO queue (message_id, sender, recipient, domain)
-                SELECT id, 'source@bench.example', id || '@dead.example', 'dead.example'
-                FROM numbers
+                INSERT INTO queue (message_id, sender, recipient, domain,
+                    status, hold_reason, held_by, held_at)
+                SELECT id, 'source@bench.example', id || '@dead.example', 'dead.example', hold.*
+                FROM numbers CROSS JOIN (SELECT 'HOLD', 'bench', 'bench', now() WHERE %s
+                    UNION ALL SELECT 'QUEUED', NULL, NULL, NULL WHERE NOT %s) AS hold
                 """,
-                [first, min(rows, first + 99_999)],
+                [first, last, held, held],
             )
+            progress.show(last)
+    if rows:
+        progress.end()
+
+
+def rest(uri: str) -> None:
+    """Let a database that was just filled do now what it would do during the measurement."""
+    log("vacuum and checkpoint, not measured")
+    with _connect(uri) as connection:
+        connection.execute("VACUUM (ANALYZE)")
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            connection.execute("CHECKPOINT")
 
 
 class Watch:

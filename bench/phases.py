@@ -12,9 +12,10 @@ from typing import Any
 from bench import cpu
 from bench.corpus import Plan
 from bench.daemons import DaemonError, Product
-from bench.database import Server, Watch, check_durability, fill, fresh
+from bench.database import Server, Watch, check_durability, fill, fresh, rest
 from bench.helper import Helper
-from bench.probe import Sampler, trend
+from bench.peak import Peak
+from bench.probe import Probe, Sampler, trend
 from bench.progress import Progress
 
 EMPTY_WITHIN = 10.0
@@ -38,6 +39,7 @@ class Options:
     sample: float
     keep: bool
     commands: Path
+    observe: float = 0.0  # seconds between readings of each process's memory; 0: none
 
     def plan(self) -> Plan:
         """Return a plan with an id of its own."""
@@ -53,6 +55,7 @@ class Result:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     samples: list[dict[str, float]] = field(default_factory=list)
+    processes: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Phase:
@@ -81,8 +84,14 @@ class Phase:
         self.sink = self.helper("sink", traces=traces)
         return int(self.sink.wait("ready")["port"])
 
-    def transfer(self, port: int, check: Callable[[], None], after: Callable[[], None]) -> None:
-        """Send everything to the port and fill in the result."""
+    def transfer(
+        self,
+        port: int,
+        check: Callable[[], None],
+        after: Callable[[], None],
+        begun: Callable[[Helper], None] = lambda source: None,
+    ) -> None:
+        """Send to the port, everything or until `begun` stops the source; fill in the result."""
         options = self.options
         source = self.helper(
             "source",
@@ -95,6 +104,7 @@ class Phase:
         cpu.settle(self.groups)
         before = cpu.snapshot(self.groups)
         source.tell("go")
+        begun(source)
         try:
             sent = self._watch(source, check)
         except DaemonError as error:
@@ -111,7 +121,7 @@ class Phase:
         if self.sink:
             got = self._report()
         self._rates(sent, got)
-        self._cpu(before, used)
+        self._cpu(before, used, max(1, sent["accepted"]))
         self._compare(sent, got)
 
     def _report(self) -> dict[str, Any]:
@@ -160,7 +170,7 @@ class Phase:
         figures["accept ms p50"] = sent["p50"] * 1000
         figures["accept ms p99"] = sent["p99"] * 1000
         if self.sink:
-            pairs = zip(self._times("sent"), self._times("arrived"), strict=True)
+            pairs = zip(self.times("sent"), self.times("arrived"), strict=True)
             delays = sorted(end - start for start, end in pairs if start and end)
             if delays:
                 figures["delivery ms p50"] = delays[len(delays) // 2] * 1000
@@ -169,19 +179,20 @@ class Phase:
             figures["sink connections at once"] = got["peak"]
             figures["recipients/transaction"] = got["received"] / max(1, got["transactions"])
 
-    def _cpu(self, before: cpu.Snapshot, used: cpu.Snapshot) -> None:
+    def _cpu(self, before: cpu.Snapshot, used: cpu.Snapshot, messages: int) -> None:
         figures = self.result.figures
         for name, seconds in used.groups.items():
             spent = seconds - before.groups.get(name, 0.0)
-            figures[f"CPU ms/message {name}"] = spent * 1000 / self.plan.messages
+            figures[f"CPU ms/message {name}"] = spent * 1000 / messages
         figures["cores busy"] = (used.machine - before.machine) / (used.at - before.at)
 
-    def _times(self, name: str) -> array[float]:
+    def times(self, name: str) -> array[float]:
+        """Return when each message was "sent" or "arrived", 0 if never; by the monotonic clock."""
         return array("d", (self.directory / name).read_bytes())
 
     def _compare(self, sent: dict[str, Any], got: dict[str, Any]) -> None:
         problems, notes, plan = self.result.problems, self.result.notes, self.plan
-        missing = plan.messages - sent["accepted"]
+        missing = plan.messages - sent["accepted"] - sent["unsent"]
         if missing:
             problems.append(f"{missing} messages not accepted by the server: {sent['samples']}")
         elif sent["samples"]:
@@ -192,7 +203,7 @@ class Phase:
             examples = [text for text in got["samples"] if text.startswith(kind)]
             problems.append(f"{number} times {kind}: {examples}")
         seen = (self.directory / "seen").read_bytes()
-        accepted = self._times("sent")
+        accepted = self.times("sent")
         lost = [at for at, n in enumerate(seen) if not n and accepted[at // plan.recipients]]
         twice = [at for at, n in enumerate(seen) if n > 1]
         extra = [at for at, n in enumerate(seen) if n and not accepted[at // plan.recipients]]
@@ -223,7 +234,11 @@ def measure(name: str, options: Options, directory: Path, server: Server) -> Res
         check_durability(uri)
         product = Product(options.commands, phase.directory, uri, result.notes)
         product.migrate()
-        fill(uri, options.backlog)
+        if options.backlog:
+            began = time.monotonic()
+            fill(uri, options.backlog)
+            result.figures["fill seconds"] = time.monotonic() - began
+            rest(uri)
         watch = Watch(uri)
         with contextlib.closing(watch), phase.stack:
             phase.stack.callback(product.stop)
@@ -238,6 +253,9 @@ def measure(name: str, options: Options, directory: Path, server: Server) -> Res
                 if name == "relay":
                     watch.wait_empty(EMPTY_WITHIN)
 
+            peak = Peak(phase.groups, options.observe) if options.observe else None
+            if peak:
+                peak.start()
             sampler = Sampler(uri, options.sample) if options.sample else None
             if sampler:
                 sampler.start()
@@ -246,6 +264,11 @@ def measure(name: str, options: Options, directory: Path, server: Server) -> Res
                 sampler.end()
                 result.samples = sampler.probe.samples
                 result.figures |= trend(result.samples)
+            if peak:
+                peak.end()
+                result.processes = peak.processes()
+                result.figures |= peak.figures()
+                result.figures |= {k: v for k, v in Probe(uri).sample().items() if k != "at"}
             wanted = (plan.messages, plan.messages * plan.recipients)
             if name == "relay":
                 wanted = (0, 0)

@@ -14,7 +14,7 @@ from bench.progress import log
 from queued.db import Link
 from queued.store.claim import SESSION, Claims
 
-LIMIT = 250  # rows, what a worker with default settings asks for
+LIMIT = 100  # rows, what a worker with default settings asks for
 TIMES = 5
 KINDS: dict[str, dict[str, Any]] = {
     "front": {"window": LIMIT + 64},

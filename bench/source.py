@@ -34,6 +34,7 @@ class Work:
         self.attempts: dict[int, int] = {}
         self.accepted = 0
         self.refused = 0
+        self.unsent = 0
         self.retries = 0
         self.connections = 0
         self.first = 0.0
@@ -43,8 +44,14 @@ class Work:
 
     def settle(self) -> None:
         """See whether all messages have an outcome."""
-        if self.accepted + self.refused == self.corpus.plan.messages:
+        if self.accepted + self.refused + self.unsent == self.corpus.plan.messages:
             self.finished.set()
+
+    def stop(self) -> None:
+        """Begin no further message."""
+        self.unsent += len(self.todo)
+        self.todo.clear()
+        self.settle()
 
     def accept(self, n: int, started: float) -> None:
         """Message n got its 250."""
@@ -237,7 +244,7 @@ def percentile(values: list[float], part: float) -> float:
 
 
 def main() -> None:
-    """Send after the word "go"; argument: JSON with plan, port, sessions, reuse, directory."""
+    """Send from "go" to "stop" or the end; argument: JSON with plan, port, sessions and more."""
     config = json.loads(sys.argv[1])
     corpus = Corpus(Plan(**config["plan"]))
     work = Work(config, corpus)
@@ -251,7 +258,7 @@ def main() -> None:
     def report() -> None:
         (directory / "sent").write_bytes(work.sent.tobytes())
         delays = sorted(work.delays)
-        names = "accepted refused retries connections first last samples"
+        names = "accepted refused unsent retries connections first last samples"
         say(
             **{"is": "result"},
             **{name: getattr(work, name) for name in names.split()},
@@ -271,6 +278,8 @@ def main() -> None:
             tasks.add(loop.create_task(job()))
         elif word == "report":
             report()
+        elif word == "stop":
+            work.stop()
 
     listen(loop, command)
     say(**{"is": "ready"})

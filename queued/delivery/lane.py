@@ -30,7 +30,8 @@ class Lane:
     """Deliveries to one destination, over at most `delivery.connections` connections.
 
     `report` gets the results of every envelope exactly once; `unreachable` is told when no host
-    could be connected to, `closed` when the lane has neither mail nor connections left.
+    could be connected to, `closed` when the lane has neither mail nor connections left. Another
+    kind of lane overrides `open_session`, and everything else stays as it is.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Lane:
                     if session is None or fresh:
                         self._end(session)
                         session = None
-                        session, host = await self._open()
+                        session, host = await self.open_session()
                     results = await self._send(session, host, envelope)
                 except DeliveryError as error:
                     if session is None:
@@ -186,7 +187,7 @@ class Lane:
         self._count(envelope, -1)
         self._report(envelope, results)
 
-    async def _open(self) -> tuple[Session, str]:
+    async def open_session(self) -> tuple[Session, str]:
         """Connect to the first host and address that answers. Raises DeliveryError."""
         problem: DeliveryError | None = None
         for host in await self.means.resolver.hosts(self.destination):

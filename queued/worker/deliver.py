@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 
 from queued.config.queued import QueuedConfig, Worker
 from queued.db import Link
+from queued.delivery.lane import Lane
 from queued.logs import get
 from queued.store.claim import SESSION, Claims, Contents
 from queued.store.settle import Settlements
@@ -19,10 +20,19 @@ log = get("worker")
 
 
 class Deliverer:
-    """One worker with the action deliver; `owner` is what its leases carry."""
+    """One worker with the action deliver; `owner` is what its leases carry.
+
+    `lane` is how mail leaves: by SMTP, unless another kind of lane is given.
+    """
 
     def __init__(
-        self, config: QueuedConfig, worker: Worker, uri: str, owner: str, where: str | None
+        self,
+        config: QueuedConfig,
+        worker: Worker,
+        uri: str,
+        owner: str,
+        where: str | None,
+        lane: type[Lane] = Lane,
     ) -> None:
         self.name = worker.name
         self._drain = config.worker.drain
@@ -36,7 +46,7 @@ class Deliverer:
         settlements = Settlements(self._links["settle"], owner)
         self._settler = Settler(settlements, lambda item: self.loop.settled(item))
         self._dispatch = Dispatch(
-            config, Contents(self._links["content"]), self._leases.valid, self._settler.put
+            config, Contents(self._links["content"]), self._leases.valid, self._settler.put, lane
         )
         self.loop = Loop(
             worker,

@@ -33,7 +33,7 @@ class _Down:
 
 
 class Dispatch:
-    """Keeps a lane for each destination that has mail or connections."""
+    """Keeps a lane, of the kind given, for each destination that has mail or connections."""
 
     def __init__(
         self,
@@ -41,7 +41,9 @@ class Dispatch:
         contents: Contents,
         guard: Callable[[list[Item]], bool],
         settle: Callable[[Outcome], None],
+        lane: type[Lane] = Lane,
     ) -> None:
+        self._kind = lane
         self._contents = contents
         self._guard = guard
         self._settle = settle
@@ -149,7 +151,7 @@ class Dispatch:
     def _lane(self, destination: Destination) -> Lane:
         lane = self._lanes.get(destination)
         if lane is None:
-            lane = Lane(
+            lane = self._kind(
                 destination, self._means, self._report, self._unreachable, self._lane_closed
             )
             self._lanes[destination] = lane

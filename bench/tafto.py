@@ -1,0 +1,226 @@
+"""The command bench/tafto: the work of a published benchmark, done with the library alone."""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+import click
+import psycopg
+import uvloop
+
+from bench.cli import workplace
+from bench.columns import aligned, cell, cells, spread
+from bench.database import Server, check_durability, fresh, open_server
+from bench.nowhere import Nowhere, Sender
+from bench.options import EXIT, HELP, dump, failing, finish, relay_options, where
+from bench.progress import Progress, log
+from queued.config.environment import Environment, Log
+from queued.config.queued import QueuedConfig, Worker
+from queued.config.types import HostPort
+from queued.listen import listen
+from queued.logs import configure
+from queued.store.migrate import migrate
+from queued.store.submit import Mail, Submission
+from queued.worker.deliver import Deliverer
+
+PUBLISHED = {"producer": 6944.0, "consumer": 3462.0}
+"""Messages a second that tafto's authors measured, with 20,000 messages."""
+
+HOSTNAME = "bench.postern.test"
+ABOUT = f"""Do the work of tafto's published benchmark with Postern's library.
+
+The producer puts all messages into the queue by one call, which returns when they are durable. The
+consumer is the worker of queued, with its claims, leases, settlements and log of attempts; only its
+SMTP sessions are replaced, by ones that say 250 at once. {EXIT}a median was below the aim."""
+LOOK = 0.005  # seconds between two looks whether all is done
+
+
+@dataclass
+class Turn:
+    """One run: seconds and CPU of both halves, and what was not as it must be."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def mails(number: int) -> list[Mail]:
+    """Return the messages of the benchmark."""
+    content = (
+        b"From: obi-wan@jedi.example\r\nTo: grievous@cis.example\r\n"
+        b"Subject: Hello there\r\n\r\nGeneral Kenobi!\r\n"
+    )
+    return [Mail("obi-wan@jedi.example", ["grievous@cis.example"], content) for _ in range(number)]
+
+
+async def produce(uri: str, number: int, connections: int) -> float:
+    """Put all messages into the queue by one call and return the seconds that it took."""
+    batch = mails(number)
+    started = time.perf_counter()
+    submission = Submission(uri, HOSTNAME, connections)
+    ids = await submission.submit(batch)
+    seconds = time.perf_counter() - started
+    await submission.close()
+    assert len(set(ids)) == number
+    return seconds
+
+
+async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[float, list[str]]:
+    """Work all messages off; return the seconds until the last outcome was durable, and problems.
+
+    What connects and claims is begun within this time.
+    """
+    routes: dict[str, HostPort | Literal["mx"]] = {"*": HostPort("127.0.0.1", 25)}
+    config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
+    progress = Progress("consume", number)
+    started = time.perf_counter()
+    deliverer = Deliverer(config, worker, uri, f"{worker.name}@bench", None, Nowhere)
+    beside = [*deliverer.tasks(), listen(uri, deliverer.loop.wake)]
+    background = [asyncio.create_task(work) for work in beside]
+    loop = asyncio.create_task(deliverer.loop.run())
+    problems: list[str] = []
+    seconds = await _all_handled(deliverer, number, stall, started, progress)
+    if seconds is None:
+        problems.append(f"{deliverer.handled} of {number} handled, then nothing for {stall:g} s")
+        seconds = time.perf_counter() - started
+    progress.show(deliverer.handled)
+    progress.end()
+    await deliverer.drain(loop)
+    for task in background:
+        task.cancel()
+    outcomes = await asyncio.gather(*background, return_exceptions=True)
+    if failure := loop.exception():
+        problems.append(f"the worker's loop ended: {failure!r}")
+    problems += [
+        f"a part of the worker ended: {outcome!r}"
+        for outcome in outcomes
+        if not isinstance(outcome, asyncio.CancelledError)
+    ]
+    await deliverer.close()
+    return seconds, problems
+
+
+async def _all_handled(
+    deliverer: Deliverer, number: int, stall: float, started: float, progress: Progress
+) -> float | None:
+    before, moved = 0, started
+    while deliverer.handled < number:
+        await asyncio.sleep(LOOK)
+        now = time.perf_counter()
+        if deliverer.handled != before:
+            before, moved = deliverer.handled, now
+            progress.show(before)
+        elif now - moved > stall:
+            return None
+    return time.perf_counter() - started
+
+
+def check(uri: str, number: int) -> list[str]:
+    """Return what is not as it must be after the consumer."""
+    once = sum(1 for times in Sender.taken.values() if times == 1)
+    with psycopg.connect(uri, autocommit=True) as connection:
+        found = connection.execute(
+            "SELECT (SELECT count(*) FROM queue), (SELECT count(*) FROM messages), count(*),"
+            " count(DISTINCT queue_id), count(*) FILTER (WHERE event = 'delivered' AND attempt = 1)"
+            " FROM attempts"
+        ).fetchone()
+    wanted = (0, 0, number, number, number)
+    problems = []
+    if found != wanted:
+        problems.append(
+            "rows in queue and messages, attempts, of distinct rows, first and delivered: "
+            f"{found}, wanted {wanted}"
+        )
+    if (once, Sender.taken.total()) != (number, number):
+        problems.append(f"{once} rows sent once, {Sender.taken.total()} in all, wanted {number}")
+    return problems
+
+
+def turn(server: Server, number: int, connections: int, worker: Worker, stall: float) -> Turn:
+    """Do one run of both halves on a database of its own."""
+    done = Turn()
+    Sender.taken.clear()
+    with fresh(server, keep=False) as uri:
+        check_durability(uri)
+        migrate(uri)
+        done.seconds["producer"] = uvloop.run(produce(uri, number, connections))
+        log(f"produced {number} in {done.seconds['producer']:.2f} s")
+        with psycopg.connect(uri, autocommit=True) as connection:
+            waiting = connection.execute("SELECT count(*) FROM queue").fetchone()
+        if waiting != (number,):
+            done.problems.append(f"rows queued: {waiting}, wanted {number}")
+        done.seconds["consumer"], problems = uvloop.run(consume(uri, number, worker, stall))
+        done.problems += problems + check(uri, number)
+    return done
+
+
+def table(turns: Sequence[Turn], number: int) -> str:
+    """Return the aligned table: a row for each half."""
+    rows = [
+        ["", "messages/s", "", "", "published", "ratio", "", ""],
+        ["", "min", "median", "max", "", "min", "median", "max"],
+    ]
+    for half, published in PUBLISHED.items():
+        rates = [number / one.seconds[half] for one in turns]
+        ratios = [rate / published for rate in rates]
+        rows.append([half, *cells(spread(rates)), cell(published), *cells(spread(ratios))])
+    return aligned(rows)
+
+
+def misses(turns: Sequence[Turn], number: int, aim: float) -> list[str]:
+    """Return which halves were below the aim, by their medians."""
+    found = []
+    for half, published in PUBLISHED.items():
+        rates = spread([number / one.seconds[half] for one in turns])
+        if rates and rates[1] < aim * published:
+            found.append(
+                f"{half}: {rates[1] / published:.2f} times what was published, aim {aim:g}"
+            )
+    return found
+
+
+@relay_options("uri", "stall")
+@click.command(context_settings=HELP, help=ABOUT)
+@click.option("--messages", default=20_000, type=click.IntRange(1), help="Messages of a run.")
+@click.option("--runs", default=5, type=click.IntRange(1), help="Repeat; shows min, median, max.")
+@click.option("--connections", default=2, type=click.IntRange(1), help="Of the producer.")
+@click.option("--concurrency", default=Worker().concurrency, type=click.IntRange(1),
+              help="Rows that the consumer leases at a time.")  # fmt: skip
+@click.option("--batch", default=Worker().batch, type=click.IntRange(1), help="Rows a claim.")
+@click.option("--aim", default=2.0, help="Times the published rates.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def main(
+    messages: int,
+    runs: int,
+    connections: int,
+    concurrency: int,
+    batch: int,
+    aim: float,
+    json_: bool,
+    uri: str | None,
+    stall: float,
+) -> None:
+    """Read the options, run, show."""
+    worker = Worker(concurrency=concurrency, batch=batch)
+    turns: list[Turn] = []
+    with failing():
+        directory = workplace(keep=False)
+        server = open_server(uri, directory)
+        about = (
+            f"{messages} messages, {len(os.sched_getaffinity(0))} cores; "
+            f"{where(server, directory, uri)}"
+        )
+        log(about)
+        configure(Log(level="warning"), daemon="bench")
+        for number in range(runs):
+            log(f"run {number + 1} of {runs}")
+            turns.append(turn(server, messages, connections, worker, stall))
+    if json_:
+        settings = {"messages": messages, "connections": connections, "about": about}
+        settings |= {"concurrency": concurrency, "batch": batch, "published": PUBLISHED}
+        click.echo(dump({"settings": settings, "runs": [asdict(one) for one in turns]}))
+    else:
+        click.echo(f"{about}\n\n{table(turns, messages)}\n")
+    finish([p for one in turns for p in one.problems], misses(turns, messages, aim))

@@ -1,0 +1,78 @@
+"""The operator of bench/steer: windows alternate, and the source is stopped in any case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bench.daemons import DaemonError
+from bench.helper import Helper
+from bench.orders import Desk, Operator, Order
+
+
+class Paper(Desk):
+    """Carries out nothing; deletions take three looks; `refuses` names a command that fails."""
+
+    refuses = ""
+    looks = 3
+
+    def give(self, order: Order) -> int:
+        if order.name == self.refuses:
+            raise DaemonError(f"no {order.name}")
+        return 7
+
+    def deleting(self) -> bool:
+        type(self).looks -= 1
+        return self.looks > 0
+
+
+class Stubborn(Paper):
+    """One that fails."""
+
+    refuses = "hold"
+
+
+class Source:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def tell(self, word: str) -> None:
+        self.told.append(word)
+
+
+def work(desk: type[Paper]) -> tuple[Operator, Source]:
+    """Let an operator work through his orders."""
+    operator = Operator(desk(Path("queuectl"), Path("x.yaml"), ""), warm=0, quiet=0.01, tail=0.05)
+    source = Source()
+    operator.begin(cast(Helper, source))
+    operator.join(20)
+    return operator, source
+
+
+def test_windows_with_and_without_a_command_alternate_without_a_gap() -> None:
+    operator, source = work(Paper)
+    assert [window.command for window in operator.windows] == [
+        None, "release", None, "retry", None, "hold", None, "delete", None
+    ]  # fmt: skip
+    for window, following in zip(operator.windows, operator.windows[1:], strict=False):
+        assert window.start < window.end <= following.start < window.end + 1
+    assert [order.rows for order in operator.carried] == [7] * 4
+    release, _, _, delete = operator.carried
+    assert release.afterwards >= 0.05, "the tail belongs to the release"
+    assert delete.afterwards >= 0.5, "two looks in vain"
+    assert Paper.looks == 0
+    assert source.told == ["stop"]
+    operator.check()
+    assert operator.end()
+
+
+def test_a_command_that_fails_ends_the_run_and_is_told() -> None:
+    operator, source = work(Stubborn)
+    assert source.told == ["stop"]
+    with pytest.raises(DaemonError, match="no hold"):
+        operator.check()
+    assert not operator.end()

@@ -1,0 +1,83 @@
+"""Mail from a program: groups, pieces, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from queued.errors import AddressError
+from queued.model import CHUNK_SIZE
+from queued.store.submit import Mail, Submission
+from tests.sql.rows import column, fetch
+
+TEXT = b"Subject: x\r\n\r\nx\r\n"
+
+
+@pytest.fixture
+async def submission(database: str) -> AsyncIterator[Submission]:
+    submission = Submission(database, "app.example")
+    yield submission
+    await submission.close()
+
+
+async def test_every_mail_is_stored_once_and_in_order(
+    submission: Submission, db: psycopg.Connection
+) -> None:
+    mails = [Mail("", [f"r{n}@A.example", f"é{n}@b.example"], TEXT) for n in range(2500)]
+    told: list[int] = []
+    ids = await submission.submit(mails, told.extend)
+    assert sorted(told) == sorted(ids)
+    assert fetch(db, "SELECT count(*), count(DISTINCT message_id) FROM queue") == (5000, 2500)
+    for n in (0, 1234, 2499):
+        query = "SELECT recipient || ' ' || domain FROM queue WHERE message_id = %s ORDER BY domain"
+        assert column(db, query, ids[n]) == [
+            f"r{n}@A.example a.example",
+            f"é{n}@b.example b.example",
+        ]
+    assert column(db, "SELECT DISTINCT body FROM messages WHERE utf8 AND chunks = 0") == [TEXT]
+    (trace,) = column(db, f"SELECT trace FROM messages WHERE id = {ids[0]}")
+    assert trace.startswith(f"Received: by app.example (Postern) id {ids[0]};\r\n\t")
+
+
+async def test_a_large_content_is_stored_in_pieces(
+    submission: Submission, db: psycopg.Connection
+) -> None:
+    content = b"x" * (2 * CHUNK_SIZE) + b"\r\n"
+    (number,) = await submission.submit([Mail("s@a.example", ["r@a.example"], content)])
+    assert fetch(db, "SELECT id, size, chunks, body FROM messages") == (
+        number, len(content), 3, b""
+    )  # fmt: skip
+    pieces = column(db, "SELECT data FROM message_chunks ORDER BY position")
+    assert b"".join(pieces) == content
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Mail("s@a.example", [], TEXT),
+        Mail("s@a.example", ["no domain"], TEXT),
+        Mail("s\r\n@a.example", ["r@a.example"], TEXT),
+        Mail("s@a.example", ["r@a.example"], b"Subject: x\n\nx\n"),
+    ],
+)
+async def test_nothing_is_stored_where_one_mail_is_wrong(
+    submission: Submission, db: psycopg.Connection, bad: Mail
+) -> None:
+    with pytest.raises((AddressError, ValueError)):
+        await submission.submit([Mail("", ["r@a.example"], TEXT), bad])
+    assert column(db, "SELECT id FROM messages") == []
+
+
+async def test_after_a_refusal_those_that_were_told_are_stored_and_no_others(
+    submission: Submission, db: psycopg.Connection
+) -> None:
+    db.execute("ALTER TABLE queue ADD CHECK (recipient <> 'r1500@a.example')")
+    told: list[int] = []
+    with pytest.raises(psycopg.errors.CheckViolation):
+        await submission.submit(
+            [Mail("", [f"r{n}@a.example"], TEXT) for n in range(9000)], told.extend
+        )
+    assert len(told) in range(1000, 8001)
+    assert sorted(column(db, "SELECT id FROM messages")) == sorted(told)

@@ -162,7 +162,7 @@ def apply_change(bulk: Bulk, change: Change, total: int, batch: int = BATCH) -> 
                 advance(rows)
                 return not stop
 
-            bulk.apply(change, tell, batch)
+            bulk.apply(change, tell, batch, total)
     finally:
         signal.signal(signal.SIGINT, before)
     return done, stop

@@ -12,7 +12,7 @@ from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import StoreUnavailable
-from queued.pace import rest
+from queued.pace import Pace
 from queued.store.queries import escaped, queries
 
 BATCH = 1000
@@ -68,12 +68,15 @@ class Bulk:
         row = self._db.execute(query.encode(), {}).fetchone()
         return int(row["count"]) if row else 0
 
-    def apply(self, change: Change, done: Callable[[int], bool], batch: int = BATCH) -> int:
+    def apply(
+        self, change: Change, done: Callable[[int], bool], batch: int = BATCH, about: int = 0
+    ) -> int:
         """Change batch after batch and return the number of rows.
 
         `done` is told of the rows of every batch that is committed; when it returns False, no
-        further batch begins. A row is changed only if the condition still holds for it. After
-        every batch it rests as long as that took: the mail that flows comes first.
+        further batch begins. A row is changed only if the condition still holds for it. It rests
+        between the batches, as the mail that flows comes first: long, if `about` so many rows are
+        done in a short time nevertheless, else as long as it works.
         """
         where = escaped(change.where)
         row = self._db.execute(
@@ -87,6 +90,7 @@ class Bulk:
         ).fetchone()
         audit = row["id"] if row else None
         total = after = 0
+        pace = Pace(about / batch)
         find = _SQL["batch"].replace("{where}", where).encode()
         while True:
             began = time.monotonic()
@@ -100,7 +104,7 @@ class Bulk:
             if not done(rows):
                 return total
             if len(ids) == batch:
-                time.sleep(rest(time.monotonic() - began))
+                time.sleep(pace.rest(time.monotonic() - began))
         self._db.execute(_SQL["finish"].encode(), {"audit": audit})
         if change.action in ("release", "retry"):
             self._db.execute("NOTIFY postern_queue")

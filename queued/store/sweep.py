@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from queued.db import Link
-from queued.pace import rest
+from queued.pace import Pace
 from queued.store.queries import escaped, queries
+
+_ROUND = 100_000  # rows that a sweep finds at once, about; it need not count them
 
 _SQL = queries("sweep")
 _SWEEPS = {
@@ -58,13 +60,14 @@ class Sweeps:
         Raises StoreUnavailable.
         """
         rows = sweep.batch
+        pace = Pace(_ROUND / sweep.batch)
         while rows >= sweep.batch:
             began = time.monotonic()
             rows = await self.batch(sweep)
             worked = time.monotonic() - began
             yield rows
             if rows >= sweep.batch:
-                await asyncio.sleep(rest(worked))
+                await asyncio.sleep(pace.rest(worked))
 
     async def run(self, sweep: Sweep) -> int:
         """Do batch after batch until none is left; return the rows. Raises StoreUnavailable."""

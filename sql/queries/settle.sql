@@ -27,22 +27,28 @@ WITH outcome AS MATERIALIZED (
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered'))
     RETURNING id
 ), moved AS (
+    -- No join: with a partition that was empty when the plan was made, a join reads all that is in it
+    -- later for each outcome (docs/decisions/0005).
     UPDATE queue
-    SET status = CASE WHEN queue.status = 'SENDING' THEN outcome.status ELSE queue.status END,
-        last_reply = coalesce(nullif(concat_ws(' ',
-            nullif(outcome.code, 0), nullif(outcome.reply, '')), ''), queue.last_reply),
-        next_attempt = CASE WHEN queue.status = 'SENDING' AND outcome.event IN ('deferred', 'unknown')
-            THEN now() + make_interval(secs => outcome.delay) ELSE queue.next_attempt END,
-        attempts = queue.attempts - CASE WHEN outcome.event = 'handed back' THEN 1 ELSE 0 END,
-        hold_reason = CASE WHEN outcome.event = 'failed' AND queue.status = 'SENDING'
-            THEN 'undeliverable' ELSE queue.hold_reason END,
-        held_by = CASE WHEN outcome.event = 'failed' AND queue.status = 'SENDING'
-            THEN %(worker)s ELSE queue.held_by END,
-        lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
-    FROM outcome
-    WHERE queue.id = outcome.id AND outcome.event <> 'delivered'
-        AND queue.lease_token = outcome.token
-    RETURNING queue.id
+    SET (status, last_reply, next_attempt, attempts, hold_reason, held_by,
+            lease_owner, lease_since, lease_token, lease_until) = (
+        SELECT CASE WHEN queue.status = 'SENDING' THEN o.status ELSE queue.status END,
+            coalesce(nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''),
+                queue.last_reply),
+            CASE WHEN queue.status = 'SENDING' AND o.event IN ('deferred', 'unknown')
+                THEN now() + make_interval(secs => o.delay) ELSE queue.next_attempt END,
+            queue.attempts - CASE WHEN o.event = 'handed back' THEN 1 ELSE 0 END,
+            CASE WHEN o.event = 'failed' AND queue.status = 'SENDING'
+                THEN 'undeliverable' ELSE queue.hold_reason END,
+            CASE WHEN o.event = 'failed' AND queue.status = 'SENDING'
+                THEN %(worker)s ELSE queue.held_by END,
+            NULL::text, NULL::timestamptz, NULL::bigint, NULL::timestamptz
+        FROM outcome AS o
+        WHERE o.id = queue.id AND o.token = queue.lease_token AND o.event <> 'delivered')
+    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event <> 'delivered'))
+        AND lease_token = ANY (ARRAY(
+            SELECT o.token FROM outcome AS o WHERE o.id = queue.id AND o.event <> 'delivered'))
+    RETURNING id
 )
 SELECT id FROM delivered UNION ALL SELECT id FROM moved
 

@@ -139,3 +139,44 @@ async def test_replies_of_any_text_fit_and_an_empty_one_keeps_the_last(
         (item,) = (await Claims(link, "worker", 60, None).claim(1, [])).items
         assert await store.settle([outcome(item, Event.DEFER, reply)]) == {item.id}
         assert str((state(db, item.id) or ())[2]).rstrip("x") == kept
+
+
+async def test_rows_on_hold_cost_a_settlement_nothing(db: psycopg.Connection, link: Link) -> None:
+    """Also where its plans were made while nothing was on hold."""
+    claims, store = Claims(link, "worker", 60, None), Settlements(link, "worker")
+    number = 0
+
+    async def settle(event: Event) -> None:
+        nonlocal number
+        for _ in range(20):
+            number += 1
+            row(db, message(db, number))
+        items = (await claims.claim(20, [])).items
+        assert len(await store.settle([outcome(item, event, delay=99.0) for item in items])) == 20
+
+    async def read() -> int:
+        await link.run("SELECT pg_stat_force_next_flush()")
+        (tuples,) = fetch(
+            db,
+            "SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE relname = 'queue_hold'",
+        )
+        return int(tuples)
+
+    def hold() -> None:
+        db.execute(
+            "INSERT INTO queue (message_id, sender, recipient, domain, status)"
+            " SELECT 0, 's', 'r', 'b.example', 'HOLD' FROM generate_series(1, 2000)"
+        )
+
+    message(db, 0)
+    row(db, 0, due=60)
+    hold()
+    db.execute("DELETE FROM queue WHERE status = 'HOLD'")
+    db.execute("VACUUM (ANALYZE) queue_hold")
+    for event in (Event.DELIVERED, Event.DEFER) * 3:
+        await settle(event)
+    hold()
+    before = await read()
+    for event in (Event.DELIVERED, Event.DEFER):
+        await settle(event)
+    assert await read() - before < 500

@@ -25,8 +25,8 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, genera
 	@$(BIN)/python scripts/docs --check
 	@$(BIN)/python scripts/schema --check
 
-bench: $(VENV)/.dev  ## relay benchmark: ingest and end-to-end rates, CPU a message
-	@$(BIN)/python bench/relay $(ARGS)
+bench: $(VENV)/.dev  ## Postern and Postfix in turn, 3 minutes: rates, CPU a message, ratios
+	@$(BIN)/python bench/peers $(ARGS)
 
 docs: $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sql from the code
 	@$(BIN)/python scripts/docs

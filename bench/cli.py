@@ -57,7 +57,8 @@ def filesystem(directory: Path) -> str:
     return kind
 
 
-def _terminated(signum: int, frame: FrameType | None) -> None:
+def terminated(signum: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM as Ctrl-C."""
     raise KeyboardInterrupt
 
 
@@ -132,7 +133,7 @@ def main(
     source and sink is shown apart: they use the same cores. Exit code: 0 all well; 1 something
     was lost, duplicated or altered; 2 could not start.
     """
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, terminated)
     options = Options(commands=commands or Path(sys.executable).parent, **rest)
     phases = ["ingest", "relay"] if phase == "both" else [phase]
     try:

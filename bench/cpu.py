@@ -40,6 +40,11 @@ def _members(roots: Iterable[int], stats: dict[int, tuple[int, float]]) -> set[i
 Groups = dict[str, list[int]]
 
 
+def members(roots: Iterable[int]) -> set[int]:
+    """Return the processes and all their descendants."""
+    return _members(roots, _stats())
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """CPU seconds used so far: by group, and by all of the machine."""

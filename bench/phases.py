@@ -84,6 +84,10 @@ class Phase:
         self.sink = self.helper("sink", traces=traces)
         return int(self.sink.wait("ready")["port"])
 
+    def mark(self) -> cpu.Snapshot:
+        """Read the CPU time used so far: right before the load, and after it."""
+        return cpu.snapshot(self.groups)
+
     def transfer(
         self,
         port: int,
@@ -102,7 +106,7 @@ class Phase:
         )
         source.wait("ready")
         cpu.settle(self.groups)
-        before = cpu.snapshot(self.groups)
+        before = self.mark()
         source.tell("go")
         begun(source)
         try:
@@ -115,7 +119,7 @@ class Phase:
             sent = source.wait("result")
         got = self._report()
         after()
-        used = cpu.snapshot(self.groups)
+        used = self.mark()
         for name, size in cpu.memory(self.groups).items():
             self.result.figures[f"memory MB {name}"] = size
         if self.sink:

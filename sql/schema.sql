@@ -825,7 +825,7 @@ CREATE TABLE public.queue_def_def (
     CONSTRAINT queue_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
     CONSTRAINT queue_status CHECK ((status = ANY (ARRAY['QUEUED'::text, 'DEFERRED'::text, 'SENDING'::text, 'HOLD'::text, 'DELETE'::text])))
 )
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='20000');
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000');
 
 COMMENT ON TABLE public.queue_def_def IS 'Rows whose _partid has no partition of its own, or is absent.';
 

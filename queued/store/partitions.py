@@ -19,11 +19,11 @@ from queued.store.queries import queries
 
 SETTINGS = {
     "fillfactor": "50",
-    "autovacuum_vacuum_scale_factor": "0",
+    "autovacuum_vacuum_scale_factor": "0.1",
     "autovacuum_vacuum_threshold": "2000",
     "autovacuum_vacuum_insert_threshold": "-1",
     "autovacuum_vacuum_cost_delay": "0",
-    "autovacuum_analyze_scale_factor": "0",
+    "autovacuum_analyze_scale_factor": "0.2",
     "autovacuum_analyze_threshold": "20000",
 }
 """Storage settings of a leaf below queue_def: half-full pages make claims cheap (decision 0005)."""

@@ -119,9 +119,9 @@ CREATE TABLE queue_hold PARTITION OF queue FOR VALUES IN ('HOLD');
 CREATE TABLE queue_def PARTITION OF queue DEFAULT PARTITION BY LIST ((metadata ->> '_partid'));
 CREATE TABLE queue_def_def PARTITION OF queue_def DEFAULT WITH (
     fillfactor = 50,
-    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0,
-    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000
+    autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 20000
 );
 COMMENT ON TABLE queue_hold IS 'Rows on hold, apart from those that move.';
 COMMENT ON TABLE queue_def IS 'All other rows, by metadata ->> ''_partid''.';

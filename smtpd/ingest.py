@@ -12,7 +12,6 @@ import psycopg
 
 from queued.db import Link
 from queued.errors import StoreUnavailable
-from queued.gather import Gather
 from queued.logs import get
 from queued.model import NewMessage
 from queued.store.enqueue import BLOCK, Enqueue
@@ -21,7 +20,6 @@ from smtpd.config import Ingest
 log = get("ingest")
 
 _LOW = BLOCK // 2  # ids left when the next block is fetched
-_PATIENCE = 0.002  # seconds that a group waits to grow, at most
 _LOOK = 0.25  # seconds between two looks at how long commits take
 _SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 
@@ -92,8 +90,6 @@ class Committer:
         self._pending: deque[Waiting] = deque()
         self._writing: list[list[Waiting]] = []
         self._work = asyncio.Event()
-        self._gather = Gather(_PATIENCE, config.group)
-        self._turn = asyncio.Lock()  # of the connections: one gathers at a time
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
         self.store = Enqueue(self._side)
@@ -121,7 +117,6 @@ class Committer:
         waiting = Waiting(message, done)
         self._pending.append(waiting)
         self._work.set()
-        self._gather.come(len(self._pending))
         return waiting
 
     def _take(self) -> list[Waiting]:
@@ -139,14 +134,10 @@ class Committer:
 
     async def _run(self, store: Enqueue) -> None:
         while True:
-            async with self._turn:
-                await self._work.wait()
-                await self._gather.wait(len(self._pending))
-                group = self._take()
-                if not self._pending:
-                    self._work.clear()
-                self._gather.gone(len(group))
+            await self._work.wait()
+            group = self._take()
             if not group:
+                self._work.clear()
                 continue
             self._writing.append(group)
             try:

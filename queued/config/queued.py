@@ -73,9 +73,9 @@ class Worker(Section):
         "absent: every row",
     )
     concurrency: Whole = Field(
-        default=200, ge=1, le=10_000, description="deliver: rows under lease at a time"
+        default=500, ge=1, le=10_000, description="deliver: rows under lease at a time"
     )
-    batch: Whole = Field(default=100, ge=1, le=10_000, description="rows a statement, at most")
+    batch: Whole = Field(default=200, ge=1, le=10_000, description="rows a statement, at most")
     priority: Whole = Field(
         default=9, ge=0, le=9, description="deliver: only rows of this priority or a lower number"
     )

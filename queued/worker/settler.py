@@ -15,7 +15,7 @@ from queued.states import Event
 from queued.store.settle import Settlements
 
 _GROUP = 500  # outcomes a commit, at most
-_PATIENCE = 0.004  # seconds that a group waits to grow, at most: what dies in them is sent twice
+_PATIENCE = 0.002  # seconds that a group waits to grow, at most: what dies in them is sent twice
 _RETRY = 0.5  # seconds
 
 log = get("settle")

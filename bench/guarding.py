@@ -64,7 +64,8 @@ def main(number: int, limit: float, update: bool, json_: bool) -> None:
     else:
         click.echo(f"{'stage':10} {'µs a message':>12} {'times baseline':>15}")
         for name, cost in seconds.items():
-            click.echo(f"{name:10} {cost * 1e6:12.1f} {factors.get(name, float('nan')):15.2f}")
+            factor = f"{factors[name]:.2f}" if name in factors else "-"
+            click.echo(f"{name:10} {cost * 1e6:12.1f} {factor:>15}")
     if update:
         text = json.dumps({name: round(ratio, 7) for name, ratio in ratios.items()}, indent=2)
         BASELINE.write_text(text + "\n")

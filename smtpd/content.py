@@ -53,8 +53,9 @@ class Collector:
 
 def _find_end(data: bytes) -> int:
     """Index of the first end of data, -1 if there is none."""
-    if data.endswith(_END) and data.rfind(_END, 0, -1) < 0:  # mostly; rfind is the quicker one
-        return len(data) - len(_END)
+    last = data.rfind(_END)  # which is quicker than find, and mostly there is one at most
+    if last < 0 or data.rfind(_END, 0, last + len(_END) - 1) < 0:
+        return last
     return data.find(_END)
 
 

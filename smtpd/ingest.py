@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,10 @@ log = get("ingest")
 
 _LOW = BLOCK // 2  # ids left when the next block is fetched
 _LOOK = 0.25  # seconds between two looks at how long commits take
+# A chunk has to be durable with its message and no sooner: the commit of that comes later in the
+# same WAL, so its sync covers the chunks.
+_CHUNKS = {"synchronous_commit": "off"}
+_CHUNK_LINKS = 3
 _SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 
 
@@ -87,13 +92,14 @@ class Committer:
             Link(uri, f"smtpd {number}", _SETTINGS) for number in range(config.connections)
         ]
         self._side = Link(uri, "smtpd side")
+        self._aside = [Link(uri, f"smtpd chunks {n}", _CHUNKS) for n in range(_CHUNK_LINKS)]
+        self._stores = itertools.cycle([Enqueue(link) for link in self._aside])
         self._pending: deque[Waiting] = deque()
         self._writing: list[list[Waiting]] = []
         self._work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
-        self.store = Enqueue(self._side)
-        self.ids = Ids(self.store)
+        self.ids = Ids(Enqueue(self._side))
 
     def start(self) -> None:
         """Begin to write."""
@@ -105,8 +111,13 @@ class Committer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for link in (*self._links, self._side):
+        for link in (*self._links, *self._aside, self._side):
             await link.close()
+
+    @property
+    def chunks(self) -> Enqueue:
+        """Where to put the next chunk of a large message: there are a few, taken in turn."""
+        return next(self._stores)
 
     def commit(self, message: NewMessage, done: Callable[[Exception | None], None]) -> Waiting:
         """Write the message; `done` is called with None when it is durable, else with the error.

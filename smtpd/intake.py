@@ -90,7 +90,7 @@ class Intake:
         try:
             async with asyncio.timeout(self._front.config.ingest.wait):
                 self.id = self.id or await committer.ids.take()
-                await committer.store.chunk(self.id, self._chunks, chunk)
+                await committer.chunks.chunk(self.id, self._chunks, chunk)
             self._chunks += 1
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("can't store a piece of a message", reason=str(error))
@@ -170,6 +170,6 @@ class Intake:
     async def _drop(self) -> None:
         await asyncio.sleep(1.0)  # let a commit that was cut off from its session end first
         try:
-            await self._front.committer.store.drop_chunks(self.id)
+            await self._front.committer.chunks.drop_chunks(self.id)
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("pieces of a message stay behind", id=self.id, reason=str(error))

@@ -42,9 +42,12 @@ class DotStuffer:
 
     def feed(self, piece: bytes) -> bytes:
         """Return the piece as it goes over the wire."""
-        joined = self._tail + piece
-        stuffed = _DOT.sub(b"..", joined)[len(self._tail) :]
-        self._tail = joined[-2:]
+        stuffed = _DOT.sub(b"..", piece)
+        if self._tail == CRLF and piece[:1] == b".":
+            stuffed = b"." + stuffed
+        elif self._tail[-1:] == b"\r" and piece[:2] == b"\n.":
+            stuffed = b"\n." + stuffed[1:]
+        self._tail = piece[-2:] if len(piece) > 1 else (self._tail + piece)[-2:]
         return stuffed
 
     def end(self) -> bytes:

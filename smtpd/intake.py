@@ -160,15 +160,21 @@ class Intake:
     def forget(self) -> None:
         """The transaction is over: remove the pieces of a message that was not accepted.
 
-        A commit whose end we did not see may yet succeed; the statement looks for it.
+        Those of a commit that failed or whose end we did not see stay: it may yet succeed, and then
+        they are its content. If it does not, they are removed as orphans.
         """
         if self._waiting:
             self._waiting.over = True
-        if self._chunks:
+            self._waiting = (
+                None  # it knows us: in a circle the content would stay until a collection
+            )
+        elif self._chunks:
             self._front.later(self._drop())
 
     async def _drop(self) -> None:
-        await asyncio.sleep(1.0)  # let a commit that was cut off from its session end first
+        await asyncio.sleep(
+            1.0
+        )  # let the write of a piece that was cut off from its session end first
         try:
             await self._front.committer.chunks.drop_chunks(self.id)
         except (StoreUnavailable, psycopg.Error) as error:

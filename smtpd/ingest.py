@@ -155,6 +155,7 @@ class Committer:
                 await self._write(store, group)
             finally:
                 self._writing.remove(group)
+                del group  # or its content would stay until the next one
 
     async def _watch(self) -> None:
         """Tell sessions whose commit takes too long, without a timer for each."""
@@ -164,8 +165,7 @@ class Committer:
             late = [w for group in self._writing for w in group if w.since < limit]
             while self._pending and self._pending[0].since < limit:
                 late.append(self._pending.popleft())
-            for waiting in late:
-                waiting.end(StoreUnavailable("the commit takes too long"))
+            self._answer(late, StoreUnavailable("the commit takes too long"))
 
     async def _write(self, store: Enqueue, group: list[Waiting]) -> None:
         try:
@@ -175,11 +175,12 @@ class Committer:
                 log.warning("database is away", reason=str(error))
             self._away = True
             self._answer(group, error)
-        except psycopg.Error as error:
+        except Exception as error:  # not only psycopg.Error: what can't be encoded, for one
             if len(group) > 1:
                 # one message that PostgreSQL refuses must not refuse the others
                 for waiting in group:
-                    await self._write(store, [waiting])
+                    if not waiting.over:
+                        await self._write(store, [waiting])
                 return
             log.error("message refused by the database", id=group[0].message.id, reason=str(error))
             self._answer(group, error)

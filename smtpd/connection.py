@@ -21,6 +21,7 @@ log = get("smtpd")
 
 _LINE = 1 << 16  # octets of a line that are kept; a longer one is skipped up to its end
 _AHEAD = 1 << 18  # octets read ahead of a client that does not wait for its replies
+_BURST = 100  # replies that leave in one write: then it shows whether the client reads them
 _BOGUS = 5  # unknown commands until we hang up
 
 
@@ -90,6 +91,11 @@ class Connection(SMTP):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet, or turn away what is over the limit."""
         self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if not peer:  # reset before it was accepted: nobody knows what it may relay
+            self.transport.abort()
+            self.transport = None
+            return
         if not self._front.enter(self):
             line = replies.TOO_MANY_CONNECTIONS.format(self.hostname)
             self.transport.write(f"{line}\r\n".encode())
@@ -97,7 +103,7 @@ class Connection(SMTP):
             self.transport = None
             return
         self.session = self._create_session()
-        self.session.peer = transport.get_extra_info("peername")
+        self.session.peer = peer
         self._set_rset_state()  # type: ignore[no-untyped-call]
         self._touch()
         self._timeout_handle = self.loop.call_later(self._timeout_duration, self._tick)
@@ -151,10 +157,10 @@ class Connection(SMTP):
             while self.transport and not (self._busy or self._blocked):
                 if not self._step():
                     break
+                if len(self._replies) >= _BURST:
+                    self._flush()
         except Exception as error:
-            log.error("error in a session", client=self.client, exc_info=error)
-            self.say(replies.INTERNAL)
-            self.hang_up()
+            self._fail(error)
             return
         self._flush()
         if self._busy or self._blocked or not self.transport:
@@ -229,8 +235,7 @@ class Connection(SMTP):
         try:
             await work
         except Exception as error:
-            log.error("error in a session", client=self.client, exc_info=error)
-            self.say(replies.INTERNAL)
+            self._fail(error)
         self.resume()
 
     def wait(self) -> None:
@@ -259,27 +264,36 @@ class Connection(SMTP):
             self.transport.close()
         self._input, self._at = b"", 0
 
+    def _fail(self, error: Exception) -> None:
+        """Hang up after what should not happen: part of a message may have got lost by it."""
+        log.error("error in a session", client=self.client, exc_info=error)
+        self.say(replies.INTERNAL)
+        self.hang_up()
+
     @property
     def client(self) -> str:
         """The client's address."""
-        peer = self.session.peer
-        return str(peer[0]) if isinstance(peer, tuple) else "127.0.0.1"
+        return str(cast(tuple[Any, ...], self.session.peer)[0])
 
     def _touch(self) -> None:
         self._deadline = self.loop.time() + self._timeout_duration
 
     def _tick(self) -> None:
         """One timer for the whole connection: it looks how long the client has been silent."""
+        if not self.transport:
+            return
         left = self._deadline - self.loop.time()
-        if self._busy:
+        closing = self.transport.is_closing()
+        if self._busy and not closing:
             left = self._timeout_duration  # it is we who are slow; a commit has its own limit
-        if left > 0:
-            self._timeout_handle = self.loop.call_later(left, self._tick)
-        else:
+        if left <= 0:
+            if closing or self._blocked:
+                self.transport.abort()  # it does not read: close would wait for it for ever
+                return
             self.say(replies.TIMEOUT.format(self.hostname))
             self.hang_up()
-            if self.transport and self._blocked:
-                self.transport.abort()  # it does not read either: close would wait for it
+            left = self._timeout_duration
+        self._timeout_handle = self.loop.call_later(left, self._tick)
 
 
 class _NoHooks:

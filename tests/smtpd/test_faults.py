@@ -1,0 +1,181 @@
+"""What must not go wrong when something else does."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import time
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+import uvloop
+
+from queued.model import NewMessage
+from queued.store.enqueue import Enqueue
+from smtpd.config import Ingest, SmtpdConfig
+from smtpd.dialogue import Dialogue
+from smtpd.front import Front
+from smtpd.ingest import Committer
+from tests.smtpd.server import Client, serving
+from tests.support.waiting import PATIENCE, until
+
+LARGE = (b"x" * 998 + b"\r\n") * 3000
+
+
+def begin(client: Client) -> None:
+    """Up to the content."""
+    assert client.reply()[:3] == "220"
+    for command in ("EHLO c", "MAIL FROM:<a@b>", "RCPT TO:<r@b>", "DATA"):
+        assert client.say(command)[0] in "23"
+
+
+def test_no_250_for_a_message_that_lost_a_piece(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Enqueue.chunk
+
+    async def chunk(self: Enqueue, message_id: int, position: int, data: bytes) -> None:
+        if position == 1:
+            raise RuntimeError("what nobody thought of")
+        await real(self, message_id, position, data)
+
+    monkeypatch.setattr(Enqueue, "chunk", chunk)
+    with serving(database) as port, Client(port) as client:
+        begin(client)
+        with suppress(ConnectionError):  # hung up on, with content unread
+            client.send(LARGE + b".\r\n")
+            assert all(reply[:3] == "451" for reply in client.rest())
+    assert db.execute("SELECT id FROM messages").fetchall() == []
+
+
+def test_a_commit_that_succeeds_after_all_keeps_its_pieces(
+    database: str, db: psycopg.Connection
+) -> None:
+    with serving(database, ingest={"wait": "1s"}) as port, Client(port) as client:
+        begin(client)
+        with psycopg.connect(database) as blocker:
+            blocker.execute("LOCK TABLE queue IN EXCLUSIVE MODE")
+            client.send(LARGE + b".\r\n")
+            assert client.reply()[:3] == "451"
+            time.sleep(2.0)  # pieces of a message that was refused last a second
+        until(lambda: db.execute("SELECT id FROM messages").fetchall())
+        (kept,) = db.execute("SELECT sum(length(data)) FROM message_chunks").fetchone() or (0,)
+        assert kept == len(LARGE)
+
+
+def test_content_is_freed_without_a_collection(database: str) -> None:
+    def alive(kind: type) -> int:
+        return sum(isinstance(one, kind) for one in gc.get_objects())
+
+    gc.collect()
+    before = alive(Dialogue)
+    gc.disable()
+    try:
+        with serving(database) as port:
+            with Client(port) as client:
+                assert client.reply()[:3] == "220"
+                for command in ("EHLO c", *("MAIL FROM:<a@b>", "RCPT TO:<r@b>", "DATA", ".") * 5):
+                    assert client.say(command)[0] in "23"
+            until(lambda: alive(Dialogue) <= before + 1, describe="the session freed")
+            assert alive(NewMessage) == 0
+    finally:
+        gc.enable()
+
+
+async def test_a_message_that_cannot_be_encoded_stops_nobody(database: str) -> None:
+    committer = Committer(database, Ingest(), lambda: None)
+    committer.start()
+    try:
+        ends: list[asyncio.Future[Exception | None]] = []
+        for number, sender in enumerate(("a@b", "\udcff@b", "c@b"), 1):
+            end = asyncio.get_running_loop().create_future()
+            ends.append(end)
+            committer.commit(
+                NewMessage(number, sender, [("r@b", "b")], 1, "", b"x"), end.set_result
+            )
+        async with asyncio.timeout(PATIENCE):
+            first, refused, last = await asyncio.gather(*ends)
+        assert first is None
+        assert last is None
+        assert isinstance(refused, UnicodeEncodeError)
+    finally:
+        await committer.stop()
+
+
+@pytest.mark.parametrize("end", [b"QUIT\r\n", b""])
+def test_a_client_that_does_not_read_is_dropped(
+    database: str, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    """Also where what waits for it is too little to stop its session."""
+    gone: list[object] = []
+    made, lost = Dialogue.connection_made, Dialogue.connection_lost
+
+    def small(self: Dialogue, transport: Any) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made(self, transport)
+
+    def note(self: Dialogue, error: Exception | None) -> None:
+        gone.append(self)
+        lost(self, error)
+
+    monkeypatch.setattr(Dialogue, "connection_made", small)
+    monkeypatch.setattr(Dialogue, "connection_lost", note)
+    with serving(database, limits={"timeout": "1s"}) as port, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"HELP\r\n" * 600 + end)
+        until(lambda: gone, 20, "the connection dropped")
+
+
+class Unread:
+    """A transport whose client reads nothing."""
+
+    def __init__(self, peer: tuple[str, int] | None) -> None:
+        self.peer = peer
+        self.written = 0
+        self.closed = False
+        self.protocol: Dialogue | None = None
+
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return self.peer
+
+    def write(self, data: bytes) -> None:
+        self.written += len(data)
+        if self.written > 1 << 16 and self.protocol:
+            self.protocol.pause_writing()
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def abort(self) -> None:
+        self.closed = True
+
+    close = abort
+
+
+def session(database: str, transport: Unread, data: bytes) -> None:
+    async def run() -> None:
+        front = Front(SmtpdConfig(), database)
+        protocol = Dialogue(front, asyncio.get_running_loop(), "here").fresh()
+        transport.protocol = protocol
+        protocol.connection_made(transport)  # type: ignore[arg-type]
+        protocol.data_received(data)
+        protocol.connection_lost(None)
+
+    uvloop.run(run())
+
+
+def test_replies_to_one_burst_of_commands_are_bounded(database: str) -> None:
+    transport = Unread(("127.0.0.1", 1))
+    session(database, transport, b"HELP\r\n" * 40_000)
+    assert transport.written < 1 << 17
+
+
+def test_a_client_without_an_address_is_nobody(database: str) -> None:
+    transport = Unread(None)  # as uvloop says of one that was reset before it was accepted
+    session(database, transport, b"EHLO c\r\n")
+    assert transport.closed
+    assert not transport.written

@@ -59,8 +59,7 @@ class Settler:
         """Wait until all that was put is durable."""
         await self._idle.wait()
 
-    async def _write(self, group: list[Outcome]) -> None:
-        again = False
+    async def _write(self, group: list[Outcome], again: bool = False) -> None:
         while True:
             try:
                 changed = await self._settlements.settle(group, again)
@@ -77,7 +76,7 @@ class Settler:
                     changed = {group[0].item.id}
                     break
                 for outcome in group:
-                    await self._write([outcome])
+                    await self._write([outcome], again)
                 return
         for outcome in group:
             known = outcome.item.id in changed or again or outcome.event is Event.HAND_BACK

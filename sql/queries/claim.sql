@@ -130,7 +130,8 @@ FROM claimed
 UNION ALL
 SELECT utf8, trace, NULL, id, NULL, NULL, NULL, chunks, NULL, size,
     CASE WHEN chunks = 0 AND size <= %(inline)s
-        AND sum(size) OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
+        AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
+            OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))
 
 -- name: rules

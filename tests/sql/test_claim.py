@@ -134,6 +134,17 @@ async def test_the_recipients_of_a_message_come_together(
     assert len((await Claims(link, "w", 60, siblings=1).claim(6, ["busy.example"])).items) == 7
 
 
+async def test_large_messages_leave_room_for_the_content_of_small_ones(
+    db: psycopg.Connection, link: Link
+) -> None:
+    for number in range(1, 6):
+        row(db, message(db, number, chunks=number % 2))
+    db.execute("UPDATE messages SET size = 5000 WHERE chunks > 0")
+    claim = await Claims(link, "worker", 60, None).claim(10, [], inline=100, budget=8)
+    bodies = {number: message.body for number, message in claim.messages.items()}
+    assert bodies == {1: None, 2: b"body", 3: None, 4: b"body", 5: None}
+
+
 async def test_rows_of_a_lost_claim_are_given_back(db: psycopg.Connection, link: Link) -> None:
     for number in range(1, 5):
         row(db, message(db, number), attempts=number)

@@ -165,16 +165,12 @@ class Intake:
         """
         if self._waiting:
             self._waiting.over = True
-            self._waiting = (
-                None  # it knows us: in a circle the content would stay until a collection
-            )
+            self._waiting = None  # it knows us: a circle would keep the content for long
         elif self._chunks:
             self._front.later(self._drop())
 
     async def _drop(self) -> None:
-        await asyncio.sleep(
-            1.0
-        )  # let the write of a piece that was cut off from its session end first
+        await asyncio.sleep(1.0)  # let a write that was cut off from its session end first
         try:
             await self._front.committer.chunks.drop_chunks(self.id)
         except (StoreUnavailable, psycopg.Error) as error:

@@ -22,6 +22,7 @@ from queued.worker.verdict import judge
 from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import Front
+from smtpd.ingest import Waiting
 
 MESSAGES = 2000
 GROUP = 20  # messages a statement
@@ -83,16 +84,9 @@ class _Committer:
         self.ids = _Ids()
         self.waiting: list[Callable[[Exception | None], None]] = []
 
-    def commit(self, message: NewMessage, done: Callable[[Exception | None], None]) -> Any:
+    def commit(self, message: NewMessage, done: Callable[[Exception | None], None]) -> Waiting:
         self.waiting.append(done)
-        return message_handle
-
-
-class _Handle:
-    over = False
-
-
-message_handle = _Handle()
+        return Waiting(message, done)
 
 
 async def dialogue() -> float:

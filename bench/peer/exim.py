@@ -3,15 +3,13 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cpu import Groups
 from bench.daemons import HOST, free_port
 from bench.peer.cells import Cell
 from bench.peer.package import libraries, need_root, unpack, version
 from bench.peer.room import furnish
-from bench.peer.system import Daemon, files
+from bench.peer.system import Daemon, Running, Spooler
 
 USER = "Debian-exim"  # compiled into the package
 SPARE = 20
@@ -76,25 +74,6 @@ begin retry
 """
 
 
-@dataclass
-class Relay:
-    """A running Exim."""
-
-    port: int
-    groups: Groups
-    notes: list[str]
-    daemon: Daemon
-    spool: Path
-
-    def check(self) -> None:
-        """Raise when the daemon has ended."""
-        self.daemon.check()
-
-    def queued(self) -> int:
-        """Count the header files: one of each message."""
-        return files(self.spool / "input", ending="-H")
-
-
 class Exim:
     """Exim out of the Debian package exim4-daemon-light."""
 
@@ -108,7 +87,7 @@ class Exim:
         (self.root / "usr/sbin/exim4").chmod(0o755)
 
     @contextlib.contextmanager
-    def start(self, cell: Cell, directory: Path, next_hop: int | None) -> Iterator[Relay]:
+    def start(self, cell: Cell, directory: Path, next_hop: int | None) -> Iterator[Running]:
         """Run it on an empty spool; without a next hop it only queues."""
         port = free_port()
         room = furnish(directory, [USER])
@@ -133,6 +112,7 @@ class Exim:
         daemon = Daemon("exim", room.command(command), directory / "exim.log", environment)
         try:
             daemon.wait_greeting(port)
-            yield Relay(port, {"exim": [daemon.process.pid]}, [], daemon, directory / "spool")
+            groups = {"exim": [daemon.process.pid]}
+            yield Spooler(port, groups, [], daemon, directory / "spool" / "input", "-H")
         finally:
             daemon.stop()

@@ -3,15 +3,13 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cpu import Groups
 from bench.daemons import HOST, free_port
 from bench.peer.cells import Cell
 from bench.peer.package import libraries, need_root, unpack, version
 from bench.peer.room import furnish
-from bench.peer.system import Daemon, files
+from bench.peer.system import Daemon, Running, Spooler
 
 USERS = ("opensmtpd", "opensmtpq")  # compiled into the package, as are the three folders below
 
@@ -30,25 +28,6 @@ match from any for any action "hop"
 """
 
 
-@dataclass
-class Relay:
-    """A running OpenSMTPD."""
-
-    port: int
-    groups: Groups
-    notes: list[str]
-    daemon: Daemon
-    queue: Path
-
-    def check(self) -> None:
-        """Raise when the parent process has ended."""
-        self.daemon.check()
-
-    def queued(self) -> int:
-        """Count the message files."""
-        return files(self.queue, ending="message")
-
-
 class OpenSmtpd:
     """OpenSMTPD out of the Debian package."""
 
@@ -60,7 +39,7 @@ class OpenSmtpd:
         self.about = f"Debian package {version('opensmtpd', packages)}"
 
     @contextlib.contextmanager
-    def start(self, cell: Cell, directory: Path, next_hop: int | None) -> Iterator[Relay]:
+    def start(self, cell: Cell, directory: Path, next_hop: int | None) -> Iterator[Running]:
         """Run it on an empty queue; without a next hop its mta is paused."""
         port = free_port()
         folders = {at: directory / at.strip("/").replace("/", "-") for at in ("/var/spool", "/run")}
@@ -90,6 +69,7 @@ class OpenSmtpd:
         daemon = Daemon("opensmtpd", room.command(command), directory / "smtpd.log", environment)
         try:
             daemon.wait_greeting(port)
-            yield Relay(port, {"opensmtpd": [daemon.process.pid]}, [], daemon, spool / "queue")
+            groups = {"opensmtpd": [daemon.process.pid]}
+            yield Spooler(port, groups, [], daemon, spool / "queue", "message")
         finally:
             daemon.stop()

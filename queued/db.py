@@ -12,9 +12,8 @@ from psycopg import errors as pg_errors
 from psycopg.rows import dict_row
 
 from queued import arrays
+from queued.connection import Connection
 from queued.errors import StoreUnavailable
-
-Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 _CONNECT_TIMEOUT = 3  # seconds
 # The statements, and the trigger that removes bodies, count on seeing what others have committed.
@@ -91,7 +90,7 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     defaults: dict[str, Any] = {"connect_timeout": _CONNECT_TIMEOUT, "keepalives_idle": 30}
     given = psycopg.conninfo.conninfo_to_dict(uri)
     options = {key: value for key, value in defaults.items() if key not in given}
-    connection: Connection = await psycopg.AsyncConnection.connect(
+    connection = await Connection.connect(
         uri, autocommit=True, application_name=f"postern {name}", prepare_threshold=0, **options
     )
     settings = {**_SETTINGS, **(settings or {})}

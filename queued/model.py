@@ -8,8 +8,14 @@ from datetime import datetime
 
 from queued.states import Event
 
-CHUNK_SIZE = 1 << 20
-"""Octets a stored piece of a body has; a body of at most this size stands in its message row."""
+CHUNK_SIZE = 8096
+"""Octets of a stored piece of content: with its row it fills a page of PostgreSQL.
+
+Content of at most this size stands in its message row.
+"""
+
+PART_SIZE = 64 * CHUNK_SIZE
+"""Octets of content that are written or read at a time, at most: whole pieces, half a MB."""
 
 _ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
 

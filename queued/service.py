@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import signal
+from contextlib import suppress
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_KEPT = 32 << 20  # octets that stay with a process after it has freed them, at most
 
 
 class Signals:
@@ -33,10 +38,17 @@ async def first(*events: asyncio.Event, timeout: float | None = None) -> bool:
 
 
 def steady() -> None:
-    """Tell the garbage collector that what is there now stays: it need not look at it again.
+    """Set memory up for a daemon that lasts.
 
-    A daemon makes few cycles; with the usual thresholds a fiftieth of its time went there.
+    The garbage collector need not look again at what is there now: a daemon makes few cycles, and
+    with the usual thresholds a fiftieth of its time went there. And what content has taken is kept
+    for the next, not given back to the system for each message: to get it anew took a sixth of the
+    time of smtpd with messages of 10 MB.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    with suppress(AttributeError, OSError):  # another C library than glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, _KEPT)
+        mallopt(_M_MMAP_THRESHOLD, _KEPT)

@@ -9,11 +9,13 @@ _END = b"\r\n.\r\n"
 _BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
 # A dot alone after a bare CR or LF. It is not after a CRLF, so it gets no transparency dot when it
 # is sent on, and a lenient server may take it for the end of data and read commands after it.
-# Both patterns begin with the dot, which is rarer than newlines: quick to find nothing.
+# These patterns begin with the dot, which is rarer than newlines: quick to find nothing.
 _SMUGGLED = re.compile(rb"\.[\r\n](?:(?<=[^\r]\n\.[\r\n])|(?<=\r\.[\r\n]))")
 _STUFFED = re.compile(rb"\.(?<=\r\n\.)")
+_LEADING = re.compile(rb"\.(?<=[\r\n]\.)")  # every dot that the other two may concern
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 _OVERLAP = 4
+_REACH = 3  # octets of a smuggled end on either side of a cut, at most
 _HEADER_LIMIT = 1 << 18
 
 
@@ -21,13 +23,15 @@ class Collector:
     """Finds the end of data in what is fed, and removes the transparency dots.
 
     `feed` keeps what it can't decide yet, at most five octets, so that memory stays with whoever
-    takes the pieces. Only CRLF ends a line and only CRLF.CRLF ends the data.
+    takes the pieces. Only CRLF ends a line and only CRLF.CRLF ends the data. `dotted` says whether
+    the last piece has a dot after a CR or LF of its own.
     """
 
     def __init__(self) -> None:
         self._held = b"\r\n"  # the line end of the DATA command: ".CRLF" right away is the end
         self._first = True
         self.done = False
+        self.dotted = False
         self.rest = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -35,7 +39,8 @@ class Collector:
 
         `rest` is what follows the end of data: pipelined commands.
         """
-        data = self._held + data
+        if self._held:
+            data = self._held + data
         end = _find_end(data)
         if end >= 0:
             self.done = True
@@ -44,7 +49,9 @@ class Collector:
         else:
             keep = _undecided(data)
             piece, self._held = data[: len(data) - keep], data[len(data) - keep :]
-        piece = _STUFFED.sub(b"", piece)
+        self.dotted = bool(_LEADING.search(piece))
+        if self.dotted:
+            piece = _STUFFED.sub(b"", piece)
         if self._first and piece:
             self._first = False
             piece = piece[2:]
@@ -81,12 +88,11 @@ class Inspector:
         self.hops = 0
         self.problem = ""
 
-    def see(self, piece: bytes) -> None:
-        """Take the next piece of content."""
-        window = self._tail + piece
+    def see(self, piece: bytes, dotted: bool = True) -> None:
+        """Take the next piece of content; `dotted` as the Collector says."""
         if not self.problem:
-            self._newlines(window)
-        self._tail = window[-3:]
+            self._newlines(piece, dotted)
+        self._tail = (self._tail + piece[-_REACH:])[-_REACH:]
         if self._in_header:
             self.header += piece
             end = self.header.find(b"\r\n\r\n")
@@ -94,11 +100,11 @@ class Inspector:
                 self.header = self.header[: end + 2 if end >= 0 else _HEADER_LIMIT]
                 self._in_header = False
 
-    def _newlines(self, window: bytes) -> None:
+    def _newlines(self, piece: bytes, dotted: bool) -> None:
         # a Collector holds back a CR that ends its data: one that ends a piece has no LF after it
-        if self._strict and _has_bare(window):
+        if self._strict and _has_bare(self._tail + piece):
             self.problem = "Bare CR or LF is not allowed"
-        elif _SMUGGLED.search(window):
+        elif _SMUGGLED.search(self._tail + (piece if dotted else piece[:_REACH])):
             self.problem = "A lone dot after a bare CR or LF is not allowed"
 
     def end(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,18 +13,15 @@ import psycopg
 from queued.db import Link
 from queued.errors import StoreUnavailable
 from queued.logs import get
-from queued.model import NewMessage
-from queued.store.enqueue import BLOCK, Enqueue
+from queued.model import CHUNK_SIZE, NewMessage
+from queued.store.enqueue import BLOCK, Enqueue, pieces
 from smtpd.config import Ingest
+from smtpd.pieces import Part, Pieces
 
 log = get("ingest")
 
 _LOW = BLOCK // 2  # ids left when the next block is fetched
 _LOOK = 0.25  # seconds between two looks at how long commits take
-# A chunk has to be durable with its message and no sooner: the commit of that comes later in the
-# same WAL, so its sync covers the chunks.
-_CHUNKS = {"synchronous_commit": "off"}
-_CHUNK_LINKS = 3
 _SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 
 
@@ -66,7 +62,7 @@ class Ids:
             self._ahead = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Waiting:
     """A message on its way into the database; `over` where nobody waits for it any more."""
 
@@ -92,8 +88,8 @@ class Committer:
             Link(uri, f"smtpd {number}", _SETTINGS) for number in range(config.connections)
         ]
         self._side = Link(uri, "smtpd side")
-        self._aside = [Link(uri, f"smtpd chunks {n}", _CHUNKS) for n in range(_CHUNK_LINKS)]
-        self._stores = itertools.cycle([Enqueue(link) for link in self._aside])
+        self.pieces = Pieces(uri)
+        self._storing: set[Waiting] = set()
         self._pending: deque[Waiting] = deque()
         self._writing: list[list[Waiting]] = []
         self._work = asyncio.Event()
@@ -103,6 +99,7 @@ class Committer:
 
     def start(self) -> None:
         """Begin to write."""
+        self.pieces.start()
         self._tasks = [asyncio.create_task(self._run(Enqueue(link))) for link in self._links]
         self._tasks.append(asyncio.create_task(self._watch()))
 
@@ -111,13 +108,9 @@ class Committer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for link in (*self._links, *self._aside, self._side):
+        await self.pieces.stop()
+        for link in (*self._links, self._side):
             await link.close()
-
-    @property
-    def chunks(self) -> Enqueue:
-        """Where to put the next chunk of a large message: there are a few, taken in turn."""
-        return next(self._stores)
 
     def commit(self, message: NewMessage, done: Callable[[Exception | None], None]) -> Waiting:
         """Write the message; `done` is called with None when it is durable, else with the error.
@@ -126,9 +119,33 @@ class Committer:
         message that was not yet on its way by then is forgotten, as is one that is `over`.
         """
         waiting = Waiting(message, done)
+        if len(message.body) > CHUNK_SIZE:
+            self._store(waiting)
+        else:
+            self._hand_over(waiting)
+        return waiting
+
+    def _hand_over(self, waiting: Waiting) -> None:
         self._pending.append(waiting)
         self._work.set()
-        return waiting
+
+    def _store(self, waiting: Waiting) -> None:
+        """Write the content of a message that is too large for its row, then the message."""
+        message = waiting.message
+
+        def stored(error: Exception | None) -> None:
+            self._storing.discard(waiting)
+            message.chunks = pieces(len(message.body))
+            message.body = b""
+            if error:
+                waiting.end(error)
+            elif not waiting.over:
+                self._hand_over(waiting)
+                return
+            self.pieces.drop(message.id)
+
+        self._storing.add(waiting)
+        self.pieces.put(Part(message.id, 0, message.body, stored))
 
     def _take(self) -> list[Waiting]:
         group: list[Waiting] = []
@@ -162,7 +179,8 @@ class Committer:
         while True:
             await asyncio.sleep(_LOOK)
             limit = time.monotonic() - self._config.wait
-            late = [w for group in self._writing for w in group if w.since < limit]
+            under_way = [self._storing, *self._writing]
+            late = [w for group in under_way for w in group if w.since < limit]
             while self._pending and self._pending[0].since < limit:
                 late.append(self._pending.popleft())
             self._answer(late, StoreUnavailable("the commit takes too long"))

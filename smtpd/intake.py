@@ -9,7 +9,8 @@ import psycopg
 
 from queued.errors import StoreUnavailable
 from queued.logs import get
-from queued.model import CHUNK_SIZE, NewMessage
+from queued.model import PART_SIZE, NewMessage
+from queued.store.enqueue import pieces
 from smtpd import replies
 from smtpd.content import Collector, Inspector
 from smtpd.front import Front
@@ -19,10 +20,10 @@ log = get("intake")
 
 
 class Intake:
-    """Keeps at most one chunk; what is larger goes to the store piece by piece.
+    """Keeps at most one part, half a MB; what is larger goes to the store part by part.
 
-    The pieces come before their message: one that is never acknowledged leaves pieces without a
-    message, which are removed at once where possible. A message of one chunk or less is taken
+    The parts come before their message: one that is never acknowledged leaves pieces without a
+    message, which are removed at once where possible. A message of one part or less is taken
     without waiting for anything but its commit.
     """
 
@@ -46,7 +47,7 @@ class Intake:
     @property
     def full(self) -> bool:
         """Whether `store` has to be called before more content is taken."""
-        return self._held > CHUNK_SIZE and not self._unavailable
+        return self._held > PART_SIZE and not self._unavailable
 
     def feed(self, data: bytes) -> bytes | None:
         """Take what came over the wire; return what follows the end of data, None before it."""
@@ -56,7 +57,7 @@ class Intake:
             self._pieces.clear()
             self._held = 0
         elif piece:
-            self._inspector.see(piece)
+            self._inspector.see(piece, self._collector.dotted)
             self._pieces.append(piece)
             self._held += len(piece)
         return self._collector.rest if self._collector.done else None
@@ -75,23 +76,23 @@ class Intake:
         return content
 
     async def store(self) -> None:
-        """Write full chunks ahead of the message."""
+        """Write full parts ahead of the message."""
         content = self._content()
-        whole = len(content) // CHUNK_SIZE * CHUNK_SIZE
-        for start in range(0, whole, CHUNK_SIZE):
-            await self._store(content[start : start + CHUNK_SIZE])
+        whole = len(content) // PART_SIZE * PART_SIZE
+        for start in range(0, whole, PART_SIZE):
+            await self._store(content[start : start + PART_SIZE])
         self._pieces.append(content[whole:])
         self._held = len(content) - whole
 
-    async def _store(self, chunk: bytes) -> None:
+    async def _store(self, part: bytes) -> None:
         committer = self._front.committer
         if self._unavailable:
             return
         try:
             async with asyncio.timeout(self._front.config.ingest.wait):
                 self.id = self.id or await committer.ids.take()
-                await committer.chunks.chunk(self.id, self._chunks, chunk)
-            self._chunks += 1
+                await committer.pieces.write(self.id, self._chunks, part)
+            self._chunks += pieces(len(part))
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("can't store a piece of a message", reason=str(error))
             self._unavailable = True
@@ -113,11 +114,11 @@ class Intake:
         """Whether the message can be committed at once; otherwise `prepare` it."""
         if not self.id and not self._chunks:
             self.id = self._front.committer.ids.ready()
-        return bool(self.id) and not self._chunks and self._held <= CHUNK_SIZE
+        return bool(self.id) and not self._chunks and self._held <= PART_SIZE
 
     async def prepare(self) -> str:
-        """Get an id, write the last piece; return the reply of a refusal, or nothing."""
-        if self._held > CHUNK_SIZE:
+        """Get an id, write the last part; return the reply of a refusal, or nothing."""
+        if self._held > PART_SIZE:
             await self.store()
         if self._chunks and self._held:
             await self._store(self._content())
@@ -167,11 +168,4 @@ class Intake:
             self._waiting.over = True
             self._waiting = None  # it knows us: a circle would keep the content for long
         elif self._chunks:
-            self._front.later(self._drop())
-
-    async def _drop(self) -> None:
-        await asyncio.sleep(1.0)  # let a write that was cut off from its session end first
-        try:
-            await self._front.committer.chunks.drop_chunks(self.id)
-        except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("pieces of a message stay behind", id=self.id, reason=str(error))
+            self._front.committer.pieces.drop(self.id)

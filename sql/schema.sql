@@ -679,10 +679,15 @@ CREATE TABLE public.message_chunks (
     stored_at timestamp with time zone DEFAULT now() NOT NULL,
     data bytea NOT NULL,
     CONSTRAINT message_chunks_position_check CHECK (("position" >= 0))
-);
+)
+WITH (toast_tuple_target='8160', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='100000');
+ALTER TABLE ONLY public.message_chunks ALTER COLUMN message_id SET STATISTICS 10;
+ALTER TABLE ONLY public.message_chunks ALTER COLUMN "position" SET STATISTICS 10;
+ALTER TABLE ONLY public.message_chunks ALTER COLUMN stored_at SET STATISTICS 10;
+ALTER TABLE ONLY public.message_chunks ALTER COLUMN data SET STATISTICS 0;
 ALTER TABLE ONLY public.message_chunks ALTER COLUMN data SET STORAGE EXTERNAL;
 
-COMMENT ON TABLE public.message_chunks IS 'Content of large messages in pieces, so that neither side ever holds one whole. Written before the message row; pieces that no message claims belong to a transaction that died.';
+COMMENT ON TABLE public.message_chunks IS 'Content that is too large for its message row, in pieces. Written before the message row; pieces that no message claims belong to a transaction that died.';
 
 COMMENT ON COLUMN public.message_chunks.message_id IS 'messages.id; no foreign key, as the pieces come first.';
 
@@ -690,7 +695,7 @@ COMMENT ON COLUMN public.message_chunks."position" IS 'Order of the pieces, from
 
 COMMENT ON COLUMN public.message_chunks.stored_at IS 'When the piece was committed.';
 
-COMMENT ON COLUMN public.message_chunks.data IS 'Octets as received; mostly base64, so stored uncompressed.';
+COMMENT ON COLUMN public.message_chunks.data IS 'Octets as received; each piece but the last has 8,096.';
 
 CREATE SEQUENCE public.message_ids
     START WITH 1
@@ -712,7 +717,14 @@ CREATE TABLE public.messages (
     CONSTRAINT messages_chunks_check CHECK ((chunks >= 0)),
     CONSTRAINT messages_size_check CHECK ((size >= 0))
 )
-WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='20000', toast_tuple_target='8160', toast.autovacuum_vacuum_scale_factor='0', toast.autovacuum_vacuum_threshold='4000', toast.autovacuum_vacuum_cost_delay='0');
+WITH (autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='20000', toast_tuple_target='8160', autovacuum_vacuum_scale_factor='0.02', toast.autovacuum_vacuum_scale_factor='0', toast.autovacuum_vacuum_threshold='4000', toast.autovacuum_vacuum_cost_delay='0');
+ALTER TABLE ONLY public.messages ALTER COLUMN id SET STATISTICS 10;
+ALTER TABLE ONLY public.messages ALTER COLUMN received_at SET STATISTICS 10;
+ALTER TABLE ONLY public.messages ALTER COLUMN size SET STATISTICS 10;
+ALTER TABLE ONLY public.messages ALTER COLUMN utf8 SET STATISTICS 10;
+ALTER TABLE ONLY public.messages ALTER COLUMN chunks SET STATISTICS 10;
+ALTER TABLE ONLY public.messages ALTER COLUMN trace SET STATISTICS 0;
+ALTER TABLE ONLY public.messages ALTER COLUMN body SET STATISTICS 0;
 ALTER TABLE ONLY public.messages ALTER COLUMN body SET STORAGE EXTERNAL;
 
 COMMENT ON TABLE public.messages IS 'Accepted messages, each body once however many recipients it has.';
@@ -729,7 +741,7 @@ COMMENT ON COLUMN public.messages.chunks IS 'Pieces in message_chunks; 0: the wh
 
 COMMENT ON COLUMN public.messages.trace IS 'Header lines put before the content when it is sent on (Received).';
 
-COMMENT ON COLUMN public.messages.body IS 'The content as received, octet for octet, if it is at most 1 MiB.';
+COMMENT ON COLUMN public.messages.body IS 'The content as received, octet for octet, where it is small.';
 
 CREATE VIEW public.queue_by_domain AS
  SELECT domain,

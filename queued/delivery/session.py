@@ -13,6 +13,7 @@ from queued.errors import DeliveryError
 from queued.model import Reply
 
 _MAX_REPLY = 65536  # octets of one reply, all its lines together
+_COPIED = 16384  # octets up to which one write of a copy is quicker than several writes
 _OK = 2  # first digit of a positive reply
 
 Answer = tuple[Reply, str]
@@ -212,16 +213,19 @@ class Session(asyncio.Protocol):
 
     async def _content(self, envelope: Envelope) -> Reply:
         stuffer = DotStuffer()
-        if isinstance(envelope.content, bytes):
-            last = stuffer.feed(envelope.trace + envelope.content) + stuffer.end()
-        else:
+        if not isinstance(envelope.content, bytes):
             await self._stream(stuffer, envelope)
-            last = stuffer.end()
+            last = [stuffer.end()]
+        elif len(envelope.content) > _COPIED:
+            last = [stuffer.feed(envelope.trace), stuffer.feed(envelope.content), stuffer.end()]
+        else:
+            last = [stuffer.feed(envelope.trace + envelope.content) + stuffer.end()]
         if not envelope.guard(envelope.items):
             self.abort()
             raise DeliveryError("lease lost before the final dot", command="lease")
         self.past_dot = True
-        self._write(last)
+        for part in last:
+            self._write(part)
         try:
             await self._drain()
             reply = await self._reply("end of data", self._timeouts.final)

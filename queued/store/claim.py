@@ -129,10 +129,21 @@ class Claims:
                 **more,
             },
         )
-        claim.items += [Item(*row[2:10]) for row in rows if row[2]]
-        for utf8, trace, item, message_id, _, _, _, chunks, _, size, body in rows[1:]:
-            if not item:
-                claim.messages[message_id] = Message(message_id, size, utf8, trace, chunks, body)
+        pieces: dict[int, dict[int, bytes]] = {}
+        for row in rows[1:]:
+            if row[2]:
+                claim.items.append(Item(*row[2:10]))
+                continue
+            utf8, trace, _, message_id, _, _, _, number, _, size, content = row
+            if utf8 is None:
+                pieces.setdefault(message_id, {})[number] = content
+            else:
+                message = Message(message_id, size, utf8, trace, number, content)
+                claim.messages[message_id] = message
+        for message_id, found in pieces.items():
+            message = claim.messages[message_id]
+            if sorted(found) == list(range(message.chunks)):
+                message.body = b"".join(found[position] for position in range(message.chunks))
         return rows[0][0], rows[0][1]
 
     async def _learn_rules(self) -> bool:
@@ -179,7 +190,8 @@ class Contents:
         rows = await self._link.run(_SQL["body"], {"id": message_id})
         return bytes(rows[0][0]) if rows else None
 
-    async def chunk(self, message_id: int, position: int) -> bytes | None:
-        """One piece of the content, None if it is gone."""
-        rows = await self._link.run(_SQL["chunk"], {"id": message_id, "position": position})
-        return bytes(rows[0][0]) if rows else None
+    async def chunks(self, message_id: int, first: int, number: int) -> bytes | None:
+        """So many pieces of the content from the first one on, None if one of them is gone."""
+        params = {"id": message_id, "first": first, "number": number}
+        rows = await self._link.run(_SQL["chunks"], params)
+        return b"".join(row[0] for row in rows) if len(rows) == number else None

@@ -9,7 +9,8 @@ from psycopg import errors as pg_errors
 from psycopg import pq
 from psycopg.pq.abc import PGresult
 
-from queued.db import Connection, connect
+from queued.connection import Connection
+from queued.db import connect
 from queued.errors import ConfigError
 
 _QUOTED = re.compile(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from psycopg import errors as pg_errors
@@ -9,13 +11,17 @@ from psycopg import errors as pg_errors
 from queued.arrays import Bigints, Bytes, Texts
 from queued.db import Link
 from queued.errors import StoreUnavailable
-from queued.model import NewMessage
+from queued.model import CHUNK_SIZE, NewMessage
 from queued.store.queries import queries
 
 BLOCK = 100
 """Ids that one value of the sequence message_ids stands for."""
 
 _SQL = queries("enqueue")
+# COPY in binary form: a header, for each row the number of fields and each with its length, an end
+_COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COPY_ROW = struct.Struct("!hiqiii")
+_COPY_END = struct.pack("!h", -1)
 
 
 class Enqueue:
@@ -67,10 +73,33 @@ class Enqueue:
             },
         )
 
-    async def chunk(self, message_id: int, position: int, data: bytes) -> None:
-        """Store one piece of a large message ahead of its row. Raises StoreUnavailable."""
-        await self._link.run(_SQL["chunk"], {"id": message_id, "position": position, "data": data})
+    async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
+        """Store content in pieces, ahead of its messages, in one commit.
+
+        Each part is the id of a message, the position of the first piece and the content.
+        Raises StoreUnavailable; what has become of the pieces is not known then.
+        """
+        rows = b"".join((_COPY_HEADER, *_rows(parts), _COPY_END))
+        async with (
+            self._link.use() as connection,
+            connection.cursor().copy(_SQL["chunks"].encode()) as copy,
+        ):
+            await copy.write(rows)
 
     async def drop_chunks(self, message_id: int) -> None:
         """Remove the pieces of a message that was not accepted. Raises StoreUnavailable."""
         await self._link.run(_SQL["drop_chunks"], {"id": message_id})
+
+
+def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryview]:
+    for message_id, first, content in parts:
+        view = memoryview(content)
+        for position, start in enumerate(range(0, len(content), CHUNK_SIZE), first):
+            piece = view[start : start + CHUNK_SIZE]
+            yield _COPY_ROW.pack(3, 8, message_id, 4, position, len(piece))
+            yield piece
+
+
+def pieces(octets: int) -> int:
+    """Number of the pieces that content of so many octets makes."""
+    return -(-octets // CHUNK_SIZE)

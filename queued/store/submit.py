@@ -11,8 +11,8 @@ from email.utils import format_datetime
 from queued.address import parse_mailbox
 from queued.db import Link
 from queued.listen import CHANNEL
-from queued.model import CHUNK_SIZE, NewMessage
-from queued.store.enqueue import Enqueue
+from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from queued.store.enqueue import Enqueue, pieces
 
 _GROUP = 1000  # messages a commit, at most
 _OCTETS = 16 << 20  # of bodies a commit, about
@@ -34,6 +34,8 @@ class Submission:
     def __init__(self, uri: str, hostname: str, connections: int = 2) -> None:
         self._hostname = hostname
         self._links = [Link(uri, f"submit {n}", _SETTINGS) for n in range(connections)]
+        # content is durable with the commit of its message, which comes after it
+        self._aside = Link(uri, "submit pieces", {"synchronous_commit": "off"})
 
     async def submit(
         self, mails: Sequence[Mail], stored: Callable[[list[int]], None] = lambda ids: None
@@ -56,12 +58,12 @@ class Submission:
             for number, mail, recipients in zip(ids, mails, parsed, strict=False)
         ]
         groups = _groups(messages)
+        aside = Enqueue(self._aside)
 
         async def write(store: Enqueue) -> None:
             try:
                 for group in groups:  # shared: the next one goes to whoever is free
-                    for message in group:
-                        await _split(store, message)
+                    await _split(aside, group)
                     await store.commit(group)
                     stored([message.id for message in group])
             finally:
@@ -89,7 +91,7 @@ class Submission:
 
     async def close(self) -> None:
         """End the connections."""
-        for link in self._links:
+        for link in (*self._links, self._aside):
             await link.close()
 
 
@@ -117,11 +119,21 @@ def _groups(messages: list[NewMessage]) -> Generator[list[NewMessage]]:
         yield group
 
 
-async def _split(store: Enqueue, message: NewMessage) -> None:
-    """Store a large content in pieces, ahead of its message."""
-    if message.size <= CHUNK_SIZE:
-        return
-    for start in range(0, message.size, CHUNK_SIZE):
-        await store.chunk(message.id, message.chunks, message.body[start : start + CHUNK_SIZE])
-        message.chunks += 1
-    message.body = b""
+async def _split(store: Enqueue, group: list[NewMessage]) -> None:
+    """Store what is too large for a message row in pieces, ahead of the messages."""
+    parts: list[tuple[int, int, bytes]] = []
+    octets = 0
+    for message in group:
+        if message.size <= CHUNK_SIZE:
+            continue
+        for start in range(0, message.size, PART_SIZE):
+            part = message.body[start : start + PART_SIZE]
+            if octets + len(part) > PART_SIZE:
+                await store.chunks(parts)
+                parts, octets = [], 0
+            parts.append((message.id, message.chunks, part))
+            octets += len(part)
+            message.chunks += pieces(len(part))
+        message.body = b""
+    if parts:
+        await store.chunks(parts)

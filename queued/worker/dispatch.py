@@ -15,7 +15,7 @@ from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result
 from queued.delivery.route import Destination, Routes
 from queued.errors import DeliveryError, StoreUnavailable
-from queued.model import Item, Message, Outcome
+from queued.model import PART_SIZE, Item, Message, Outcome
 from queued.store.claim import Contents
 from queued.worker.verdict import judge
 
@@ -129,22 +129,24 @@ class Dispatch:
             trace=message.trace.encode(),
             size=message.size,
             utf8=message.utf8,
-            content=message.body
-            if message.body is not None
-            else lambda: self._pieces(message.id, message.chunks),
+            content=message.body if message.body is not None else lambda: self._parts(message),
             guard=self._guard,
         )
 
-    async def _pieces(self, message_id: int, chunks: int) -> AsyncIterator[bytes]:
+    async def _parts(self, message: Message) -> AsyncIterator[bytes]:
+        chunks = message.chunks
+        # pieces of earlier versions are larger
+        step = max(1, PART_SIZE * chunks // max(1, message.size))
         try:
-            for position in range(chunks or 1):
+            for first in range(0, chunks or 1, step):
                 if chunks:
-                    piece = await self._contents.chunk(message_id, position)
+                    number = min(step, chunks - first)
+                    part = await self._contents.chunks(message.id, first, number)
                 else:
-                    piece = await self._contents.body(message_id)
-                if piece is None:
+                    part = await self._contents.body(message.id)
+                if part is None:
                     raise DeliveryError("content is gone", command="lease")
-                yield piece
+                yield part
         except StoreUnavailable as error:
             raise DeliveryError(f"content can't be read: {error}", command="lease") from None
 

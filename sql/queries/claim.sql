@@ -122,8 +122,9 @@ siblings AS MATERIALIZED (
 )
 
 -- name: result
--- Part of both, after the row that tells of the claim itself: the leased rows, and their messages,
--- each once; with the content where that is small, up to a sum of `budget` octets.
+-- Part of both, after the row that tells of the claim itself: the leased rows; their messages, each
+-- once; pieces of their content. Content comes where it is small, up to a sum of `budget` octets for
+-- what stands in the message row, and as much in pieces.
 UNION ALL
 SELECT NULL, NULL, id, message_id, sender, recipient, domain, attempts, ts, lease_token, NULL
 FROM claimed
@@ -133,6 +134,14 @@ SELECT utf8, trace, NULL, id, NULL, NULL, NULL, chunks, NULL, size,
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))
+UNION ALL
+SELECT NULL, NULL, NULL, message_id, NULL, NULL, NULL, position, NULL, NULL, data
+FROM message_chunks WHERE message_id = ANY (ARRAY(
+    SELECT id FROM (
+        SELECT id, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS octets
+        FROM messages
+        WHERE id = ANY (ARRAY(SELECT message_id FROM claimed)) AND chunks > 0 AND size <= %(inline)s
+    ) AS message WHERE octets <= %(budget)s))
 
 -- name: rules
 -- The standing rules that count now, and the version of the set.
@@ -141,12 +150,14 @@ SELECT version, coalesce((SELECT array_agg(condition ORDER BY name) FROM rules
 FROM rules_version
 
 -- name: body
--- The content of one message that is no small one and no large one.
+-- The content of one message that has no pieces.
 SELECT body FROM messages WHERE id = %(id)s
 
--- name: chunk
--- One piece of a large message.
-SELECT data FROM message_chunks WHERE message_id = %(id)s AND position = %(position)s
+-- name: chunks
+-- Some pieces of the content of one message, in order.
+SELECT data FROM message_chunks
+WHERE message_id = %(id)s AND position >= %(first)s AND position < %(first)s + %(number)s
+ORDER BY position
 
 -- name: abandon
 -- Give back what a claim took whose answer was lost: rows under our name that we do not know of. Their

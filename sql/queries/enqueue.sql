@@ -23,10 +23,10 @@ FROM unnest(
 SELECT id FROM messages WHERE id = ANY (%(ids)b::bigint[])
 UNION ALL SELECT message_id FROM attempts WHERE message_id = ANY (%(ids)b::bigint[])
 
--- name: chunk
--- One piece of a large message, ahead of its row.
-INSERT INTO message_chunks (message_id, position, data)
-VALUES (%(id)s, %(position)s, %(data)b)
+-- name: chunks
+-- Pieces of content, ahead of the rows of their messages. COPY writes a page a piece, and extends the
+-- table by many at once.
+COPY message_chunks (message_id, position, data) FROM STDIN (FORMAT binary)
 
 -- name: drop_chunks
 -- Pieces of a message that was not accepted in the end.

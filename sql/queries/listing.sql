@@ -11,8 +11,10 @@ LIMIT %(limit)s
 -- One message: how it came, and the start of its content, which holds the header.
 SELECT m.id, m.received_at, m.size, m.utf8, m.chunks, m.trace,
     CASE WHEN m.chunks = 0 THEN substr(m.body, 1, %(head)s)
-        ELSE (SELECT substr(c.data, 1, %(head)s) FROM message_chunks AS c
-              WHERE c.message_id = m.id AND c.position = 0) END AS head
+        ELSE (SELECT substr(string_agg(c.data, '' ORDER BY c.position), 1, %(head)s)
+              FROM message_chunks AS c
+              WHERE c.message_id = m.id
+                  AND c.position <= %(head)s::bigint * m.chunks / greatest(m.size, 1)) END AS head
 FROM messages AS m WHERE m.id = %(id)s
 
 -- name: history

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from queued.model import CHUNK_SIZE, PART_SIZE
 from tests.support.daemons import Smtpd
 from tests.support.nexthop import Transaction
 from tests.support.submit import post, queue_id
@@ -67,7 +68,8 @@ def corpus() -> list[Mail]:
     """The curiosities, ordinary mail of 1 KB to 100 KB, some of 1 MB, one over 3 MB."""
     source = random.Random(7)
     contents = list(CURIOSITIES)
-    contents += [text(source, n) for n in (1 << 17, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 2 << 20)]
+    edges = [CHUNK_SIZE, 2 * CHUNK_SIZE, 1 << 17, PART_SIZE, 2 * PART_SIZE]
+    contents += [text(source, edge + n) for edge in edges for n in (-1, 0, 1)]
     contents += [text(source, 3_500_000)]
     while len(contents) < MESSAGES:
         contents.append(text(source, source.choice([1_000, 1_000, 4_000, 20_000, 100_000])))
@@ -80,6 +82,22 @@ def corpus() -> list[Mail]:
         )
         for n, content in enumerate(contents)
     ]
+
+
+def test_pieces_of_earlier_versions_are_delivered(system: System) -> None:
+    """They have 1 MiB each."""
+    hop = system.hop()
+    content = text(random.Random(8), 2_500_000)
+    pieces = [content[start : start + (1 << 20)] for start in range(0, len(content), 1 << 20)]
+    number = system.enqueue("r@hop.example", content=content)
+    for position, piece in enumerate(pieces):
+        insert = "INSERT INTO message_chunks (message_id, position, data) VALUES (%s, %s, %s)"
+        system.ask(insert, number, position, piece)
+    system.ask("UPDATE messages SET body = '', chunks = %s", len(pieces))
+    system.queued(hop)
+    (transaction,) = hop.wait_kept(1)
+    assert transaction.content == b"Received: by test\r\n" + content
+    system.wait_empty()
 
 
 def submit(smtpd: Smtpd, mails: list[Mail]) -> list[int]:

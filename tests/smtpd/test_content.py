@@ -56,7 +56,7 @@ def receive(wire: bytes, at: list[int], mode: str) -> tuple[bytes, bytes, Inspec
             late += piece
             continue
         part = collector.feed(piece)
-        inspector.see(part)
+        inspector.see(part, collector.dotted)
         content += part
     assert collector.done
     inspector.end()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import struct
+import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +16,7 @@ import psycopg
 import pytest
 import uvloop
 
-from queued.model import NewMessage
+from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from queued.store.enqueue import Enqueue
 from smtpd.config import Ingest, SmtpdConfig
 from smtpd.dialogue import Dialogue
@@ -32,22 +35,27 @@ def begin(client: Client) -> None:
         assert client.say(command)[0] in "23"
 
 
+@pytest.mark.parametrize(
+    ("lines", "last"), [(3000, PART_SIZE // CHUNK_SIZE), (100, 0)], ids=["second part", "only part"]
+)
 def test_no_250_for_a_message_that_lost_a_piece(
-    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, lines: int, last: int
 ) -> None:
-    real = Enqueue.chunk
+    real = Enqueue.chunks
 
-    async def chunk(self: Enqueue, message_id: int, position: int, data: bytes) -> None:
-        if position == 1:
+    async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
+        parts = list(parts)
+        if any(position >= last for _, position, _ in parts):
             raise RuntimeError("what nobody thought of")
-        await real(self, message_id, position, data)
+        await real(self, parts)
 
-    monkeypatch.setattr(Enqueue, "chunk", chunk)
+    monkeypatch.setattr(Enqueue, "chunks", chunks)
     with serving(database) as port, Client(port) as client:
         begin(client)
         with suppress(ConnectionError):  # hung up on, with content unread
-            client.send(LARGE + b".\r\n")
-            assert all(reply[:3] == "451" for reply in client.rest())
+            client.send(LARGE[: 1000 * lines] + b".\r\nQUIT\r\n")
+            replies = client.rest()
+            assert {reply[:3] for reply in replies} <= {"451", "221"}
     assert db.execute("SELECT id FROM messages").fetchall() == []
 
 
@@ -64,6 +72,31 @@ def test_a_commit_that_succeeds_after_all_keeps_its_pieces(
         until(lambda: db.execute("SELECT id FROM messages").fetchall())
         (kept,) = db.execute("SELECT sum(length(data)) FROM message_chunks").fetchone() or (0,)
         assert kept == len(LARGE)
+
+
+def test_content_whose_session_has_gone_is_removed(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection broke while it was written: nobody could learn what became of the message."""
+    real = Enqueue.chunks
+    stored = threading.Event()
+
+    async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
+        await real(self, parts)
+        stored.set()
+        await asyncio.sleep(0.5)
+
+    monkeypatch.setattr(Enqueue, "chunks", chunks)
+    with serving(database) as port:
+        with Client(port) as client:
+            begin(client)
+            client.send(LARGE[:100_000] + b".\r\n")
+            assert stored.wait(PATIENCE)
+            assert db.execute("SELECT 1 FROM message_chunks").fetchall()
+            reset = struct.pack("ii", 1, 0)
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        until(lambda: not db.execute("SELECT 1 FROM message_chunks").fetchall())
+    assert db.execute("SELECT id FROM messages").fetchall() == []
 
 
 def test_content_is_freed_without_a_collection(database: str) -> None:

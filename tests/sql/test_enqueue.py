@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from queued.db import Link
-from queued.model import NewMessage, Outcome, Reply
+from queued.model import CHUNK_SIZE, NewMessage, Outcome, Reply
 from queued.states import Event
 from queued.store.claim import Claims, Contents
 from queued.store.enqueue import BLOCK, Enqueue
@@ -175,16 +175,22 @@ async def test_blocks_of_ids_do_not_overlap(database: str) -> None:
 
 async def test_pieces_of_large_messages(db: psycopg.Connection, link: Link) -> None:
     store, contents = Enqueue(link), Contents(link)
-    for number in (1, 2):
-        for position, data in enumerate((b"a\0", b"\xff" * 10)):
-            await store.chunk(number, position, data)
+    first, second = b"a\0" * (CHUNK_SIZE // 2), b"\xff" * 10
+    content = first + second
+    await store.chunks([(1, 0, content), (2, 0, content)])
+    await store.chunks([(1, 2, second)])
     (new,) = group(1, 1)
-    new.chunks, new.body = 2, b""
+    new.chunks, new.body, new.size = 3, b"", len(content) + 10
     await store.commit([new])
     await store.drop_chunks(1)  # it was accepted after all
     await store.drop_chunks(2)
     assert column(db, "SELECT DISTINCT message_id FROM message_chunks") == [1]
-    assert [await contents.chunk(1, n) for n in range(3)] == [b"a\0", b"\xff" * 10, None]
+    assert [await contents.chunks(1, n, 1) for n in range(4)] == [first, second, second, None]
+    assert await contents.chunks(1, 0, 3) == content + second
+    assert await contents.chunks(1, 1, 3) is None
     assert (await contents.body(1), await contents.body(9)) == (b"", None)
     known = (await Claims(link, "w", 60, None).claim(9, [], 1000, 1000)).messages
-    assert (known[1].chunks, known[1].body, list(known)) == (2, None, [1])
+    assert (known[1].chunks, known[1].body, list(known)) == (3, None, [1])
+    db.execute("UPDATE queue SET status = 'QUEUED', lease_until = NULL, lease_token = NULL")
+    known = (await Claims(link, "w", 60, None).claim(9, [], 1 << 20, 1 << 20)).messages
+    assert known[1].body == content + second

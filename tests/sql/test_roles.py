@@ -47,7 +47,7 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
         await store.commit(group)
         with pytest.raises(psycopg.errors.UniqueViolation):
             await store.commit(group)  # not a repeated one, so the ids are somebody else's
-        await store.chunk(first + 1, 0, b"x")
+        await store.chunks([(first + 1, 0, b"x")])
         await store.drop_chunks(first + 1)
         assert await link.run(queries("enqueue")["known"], {"ids": [first, 7]}) == [(first,)]
     assert one(db, "SELECT count(*) FROM queue") == 2
@@ -80,7 +80,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         assert len({i.id for i in [*lost, *again]}) == 8  # not the one that the rule holds
         assert {m.body for m in claim.messages.values()} == {b"hello"}
         assert await Contents(link).body(1) == b"hello"
-        assert await Contents(link).chunk(99, 0) == b"x"
+        assert await Contents(link).chunks(99, 0, 1) == b"x"
         assert await claims.renew(again)
         last = [Event.DELIVERED, Event.DELIVERED, Event.UNKNOWN, Event.FAIL, Event.HAND_BACK]
         events = [*last, *[Event.DEFER] * len(again)]

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from queued.errors import AddressError
-from queued.model import CHUNK_SIZE
+from queued.model import PART_SIZE
 from queued.store.submit import Mail, Submission
 from tests.sql.rows import column, fetch
 
@@ -44,10 +44,10 @@ async def test_every_mail_is_stored_once_and_in_order(
 async def test_a_large_content_is_stored_in_pieces(
     submission: Submission, db: psycopg.Connection
 ) -> None:
-    content = b"x" * (2 * CHUNK_SIZE) + b"\r\n"
+    content = b"x" * (2 * PART_SIZE) + b"\r\n"
     (number,) = await submission.submit([Mail("s@a.example", ["r@a.example"], content)])
     assert fetch(db, "SELECT id, size, chunks, body FROM messages") == (
-        number, len(content), 3, b""
+        number, len(content), 129, b""
     )  # fmt: skip
     pieces = column(db, "SELECT data FROM message_chunks ORDER BY position")
     assert b"".join(pieces) == content

@@ -1,0 +1,121 @@
+"""Content on its way into the database ahead of its message, that of all sessions together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+
+from queued.db import Link
+from queued.errors import StoreUnavailable
+from queued.logs import get
+from queued.model import PART_SIZE
+from queued.store.enqueue import Enqueue
+
+log = get("pieces")
+
+_LINKS = 2
+# Content has to be durable with its message and no sooner: the commit of that comes later in the
+# same WAL, so its sync covers the content.
+_SETTINGS = {"synchronous_commit": "off"}
+_LET_END = 1.0  # seconds that a write which was cut off from its session has to end
+
+
+@dataclass(slots=True)
+class Part:
+    """Some pieces of one message, the first of them at `position`."""
+
+    message_id: int
+    position: int
+    content: bytes
+    done: Callable[[Exception | None], None]
+
+
+class Pieces:
+    """Writes parts over a few connections: each takes what has gathered, some 0.5 MB at a time.
+
+    What is written before a crash and never gets its message is removed as an orphan.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._links = [Link(uri, f"smtpd pieces {n}", _SETTINGS) for n in range(_LINKS)]
+        self._waiting: deque[Part] = deque()
+        self._work = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._drops: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._tasks = [asyncio.create_task(self._run(Enqueue(link))) for link in self._links]
+
+    async def stop(self) -> None:
+        """Remove what is to be removed, close the connections."""
+        if self._drops:
+            await asyncio.wait(self._drops, timeout=5)
+        tasks = [*self._tasks, *self._drops]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for link in self._links:
+            await link.close()
+
+    def put(self, part: Part) -> None:
+        """Write it, and tell `part.done` of the end: StoreUnavailable leaves open what is there."""
+        self._waiting.append(part)
+        self._work.set()
+
+    async def write(self, message_id: int, position: int, content: bytes) -> None:
+        """Write a part and wait for it. Raises StoreUnavailable, psycopg.Error."""
+        end: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if not end.done():  # else whoever waited has gone
+                end.set_result(error)
+
+        self.put(Part(message_id, position, content, done))
+        if error := await end:
+            raise error
+
+    def drop(self, message_id: int) -> None:
+        """Remove the pieces of a message that is not accepted."""
+        task = asyncio.get_running_loop().create_task(self._drop(message_id))
+        self._drops.add(task)
+        task.add_done_callback(self._drops.discard)
+
+    async def _drop(self, message_id: int) -> None:
+        await asyncio.sleep(_LET_END)
+        try:
+            await Enqueue(self._links[0]).drop_chunks(message_id)
+        except (StoreUnavailable, psycopg.Error) as error:
+            log.warning("pieces of a message stay behind", id=message_id, reason=str(error))
+
+    def _take(self) -> list[Part]:
+        group: list[Part] = []
+        octets = 0
+        while self._waiting and octets < PART_SIZE:
+            group.append(self._waiting.popleft())
+            octets += len(group[-1].content)
+        return group
+
+    async def _run(self, store: Enqueue) -> None:
+        while True:
+            await self._work.wait()
+            group = self._take()
+            if not group:
+                self._work.clear()
+                continue
+            error: Exception | None = None
+            try:
+                await store.chunks((p.message_id, p.position, p.content) for p in group)
+            except Exception as problem:  # whatever it is: no 250 for what lacks a piece
+                log.warning("can't store content", parts=len(group), reason=str(problem))
+                error = problem
+            for part in group:
+                try:
+                    part.done(error)
+                except Exception as fault:  # of one session; the others want to know, too
+                    log.error("can't go on", id=part.message_id, exc_info=fault)
+            del group, part  # or the content would stay until the next one

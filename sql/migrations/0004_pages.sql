@@ -1,0 +1,28 @@
+-- Pieces of content that fill a page each (docs/decisions/0013). Those of 1 MiB that an earlier version
+-- wrote stay as they are: readers ask how large the pieces of a message are.
+
+ALTER TABLE message_chunks SET (
+    -- a piece stands in its page, never out of line
+    toast_tuple_target = 8160,
+    -- pages are to be used again while they are still in memory
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 100000
+);
+COMMENT ON TABLE message_chunks IS
+    'Content that is too large for its message row, in pieces. Written before the message row; '
+    'pieces that no message claims belong to a transaction that died.';
+COMMENT ON COLUMN message_chunks.data IS 'Octets as received; each piece but the last has 8,096.';
+COMMENT ON COLUMN messages.body IS 'The content as received, octet for octet, where it is small.';
+COMMENT ON COLUMN messages.chunks IS 'Pieces in message_chunks; 0: the whole content is in body.';
+
+-- ANALYZE reads as many rows as the finest statistics ask for. Nobody asks for those of content.
+ALTER TABLE message_chunks
+    ALTER COLUMN message_id SET STATISTICS 10, ALTER COLUMN position SET STATISTICS 10,
+    ALTER COLUMN stored_at SET STATISTICS 10, ALTER COLUMN data SET STATISTICS 0;
+ALTER TABLE messages
+    ALTER COLUMN id SET STATISTICS 10, ALTER COLUMN received_at SET STATISTICS 10,
+    ALTER COLUMN size SET STATISTICS 10, ALTER COLUMN utf8 SET STATISTICS 10,
+    ALTER COLUMN chunks SET STATISTICS 10, ALTER COLUMN trace SET STATISTICS 0,
+    ALTER COLUMN body SET STATISTICS 0;
+ALTER TABLE messages SET (autovacuum_vacuum_scale_factor = 0.02);

@@ -1,0 +1,72 @@
+"""The connection that takes answers in the socket's callback."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+import uvloop
+
+from queued.db import Link
+from tests.support.waiting import PATIENCE
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def runner(request: pytest.FixtureRequest) -> asyncio.Runner:
+    """Both kinds of loop: the daemons use uvloop."""
+    return asyncio.Runner(loop_factory=request.param)
+
+
+def running(db: psycopg.Connection) -> list[str]:
+    """Statements of a Link that the server works on."""
+    rows = db.execute(
+        "SELECT query FROM pg_stat_activity WHERE application_name = 'postern test'"
+        " AND state = 'active' AND datname = current_database()"
+    )
+    return [row[0] for row in rows]
+
+
+def test_answers_of_many_sizes(database: str, runner: asyncio.Runner) -> None:
+    async def work() -> None:
+        links = [Link(database, "test") for _ in range(3)]
+
+        async def ask(link: Link) -> None:
+            for size in (0, 1, 8191, 100_000, 5_000_000):
+                rows = await link.run(
+                    "SELECT n, repeat('x', %(size)s)::bytea FROM generate_series(1, 3) AS n",
+                    {"size": size},
+                )
+                assert [(n, len(data)) for n, data in rows] == [(n, size) for n in (1, 2, 3)]
+            big = b"\0" * 5_000_000  # more than the socket takes at once
+            assert await link.run("SELECT length(%(big)s)", {"big": big}) == [(len(big),)]
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                await link.run("SELECT 1 / %(zero)s::int", {"zero": 0})
+
+        await asyncio.gather(*map(ask, links))
+        for link in links:
+            await link.close()
+
+    with runner:
+        runner.run(work())
+
+
+def test_a_statement_whose_caller_goes_is_ended(
+    database: str, db: psycopg.Connection, runner: asyncio.Runner
+) -> None:
+    async def work() -> None:
+        link = Link(database, "test")
+        task = asyncio.create_task(link.run("SELECT pg_sleep(600)"))
+        async with asyncio.timeout(PATIENCE):
+            while not running(db):
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while running(db):
+                await asyncio.sleep(0.01)
+            assert await link.run("SELECT 1") == [(1,)]
+        await link.close()
+
+    with runner:
+        runner.run(work())

@@ -24,6 +24,7 @@ from queued.worker.deliver import Deliverer
 from queued.worker.sweeper import Sweeper
 
 _BEAT = 10.0  # seconds between heartbeats
+_LOOK = 2.0  # seconds between looks at who else claims the same rows
 _RETRY = 0.5  # seconds, while PostgreSQL is away at the start
 
 log = get("queued")
@@ -112,10 +113,11 @@ class Daemon:
         retention = self._config.retention
         who = f"upkeep@{self._process}"
         return [
-            listen(self._uri, self._wake),
+            listen(self._uri, self._wake, self._rest),
             *(task for deliverer in self._deliverers for task in deliverer.tasks()),
             *(sweeper.run() for sweeper in self._sweepers),
             repeat("heartbeat", _BEAT, self._beat),
+            repeat("peers", _LOOK, self._look),
             repeat("requests", requests.EVERY, lambda: requests.answer_requests(self._sweeps, who)),
             repeat(
                 "rules",
@@ -137,6 +139,9 @@ class Daemon:
     def _wake(self) -> None:
         for deliverer in self._deliverers:
             deliverer.loop.wake()
+
+    def _rest(self) -> float:
+        return min((deliverer.loop.rest for deliverer in self._deliverers), default=0.0)
 
     async def _register(self) -> bool:
         """Announce workers and rules before the first claim; False where we are stopped first."""
@@ -170,6 +175,11 @@ class Daemon:
         handled.update((sweeper.name, sweeper.handled) for sweeper in self._sweepers)
         if not await self._registry.beat(handled):
             await self._register()
+
+    async def _look(self) -> None:
+        peers = await self._registry.peers()
+        for deliverer in self._deliverers:
+            deliverer.loop.peers = peers.get(deliverer.name, 1)
 
     def _reload(self) -> None:
         try:

@@ -16,10 +16,13 @@ _RECONNECT = 0.5  # seconds
 _INTERVAL = 0.02  # seconds between two NOTIFYs of one process
 
 
-async def listen(uri: str, wake: Callable[[], None]) -> None:
+async def listen(
+    uri: str, wake: Callable[[], None], rest: Callable[[], float] = lambda: 0.0
+) -> None:
     """Call `wake` for every notification and after every (re)connect; runs until cancelled.
 
-    A notification is a hint and may be lost: polling is the truth.
+    What comes in the next `rest` seconds is left alone until then, and makes one call. A
+    notification is a hint and may be lost: polling is the truth.
     """
     while True:
         try:
@@ -29,6 +32,8 @@ async def listen(uri: str, wake: Callable[[], None]) -> None:
                 wake()
                 async for _ in connection.notifies():
                     wake()
+                    if pause := rest():
+                        await asyncio.sleep(pause)
             finally:
                 await connection.close()
         except psycopg.Error:

@@ -56,6 +56,11 @@ class Registry:
         )
         return len(rows) == len(names)
 
+    async def peers(self) -> dict[str, int]:
+        """How many live workers claim the same rows as each of ours that delivers, by name."""
+        rows = await self._link.run(_SQL["peers"], {"owner": self._owner})
+        return {row[0]: row[1] for row in rows}
+
     async def leave(self) -> None:
         """Take the entries away; rules stay."""
         await self._link.run(_SQL["leave"], {"owner": self._owner})

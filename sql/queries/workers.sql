@@ -12,6 +12,14 @@ FROM unnest(%(names)b::text[], %(handled)b::bigint[]) AS done (name, handled)
 WHERE owner = %(owner)s AND workers.name = done.name
 RETURNING workers.name
 
+-- name: peers
+-- How many workers deliver by the same condition as each of this process's, itself included.
+SELECT mine.name, count(*) FROM workers AS mine JOIN workers AS peer
+    ON peer.action = mine.action AND peer.condition IS NOT DISTINCT FROM mine.condition
+WHERE mine.owner = %(owner)s AND mine.action = 'deliver'
+    AND (peer.owner = mine.owner OR peer.seen_at > now() - interval '30 seconds')
+GROUP BY mine.name
+
 -- name: leave
 -- The process ends, and with it those that have not been seen for a day.
 DELETE FROM workers WHERE owner = %(owner)s OR seen_at < now() - interval '1 day'

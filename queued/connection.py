@@ -52,24 +52,32 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         done: asyncio.Future[tuple[Any, Any]] = loop.create_future()
 
         def readable() -> None:
-            if done.done():
+            if done.done():  # cancelled a moment ago
                 return
+            state = value = None
+            failure: BaseException | None = None
             try:
                 state = gen.send(Ready.R)
+                if state == Wait.R:
+                    return
             except StopIteration as end:
-                done.set_result((None, end.value))
+                value = end.value
             except BaseException as error:
-                done.set_exception(error)
+                failure = error
+            # at once: libpq may have closed the socket, and its number soon belong to another
+            loop.remove_reader(number)
+            if failure:
+                done.set_exception(failure)
             else:
-                if state != Wait.R:
-                    done.set_result((state, None))
+                done.set_result((state, value))
 
         number = self.pgconn.socket
         loop.add_reader(number, readable)
         try:
             return await done
         finally:
-            loop.remove_reader(number)
+            if done.cancelled():
+                loop.remove_reader(number)
 
     async def _give_up(self, gen: Work) -> None:
         """Have the server end the statement, or else close the connection."""
@@ -78,6 +86,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
             await super().wait(gen, timeout=_CANCEL)
         except pg_errors.QueryCanceled:
             pass
+        except Exception:  # in place of which the cancellation goes on
+            self.pgconn.finish()
         except BaseException:
             self.pgconn.finish()
             raise

@@ -137,15 +137,22 @@ class Committer:
             self._storing.discard(waiting)
             message.chunks = pieces(len(message.body))
             message.body = b""
-            if error:
-                waiting.end(error)
-            elif not waiting.over:
+            if not error and not waiting.over:
                 self._hand_over(waiting)
                 return
-            self.pieces.drop(message.id)
+            if part.begun:
+                self.pieces.drop(message.id)
+            if error:
+                waiting.end(error)
 
         self._storing.add(waiting)
-        self.pieces.put(Part(message.id, 0, message.body, stored))
+        part = Part(message.id, 0, message.body, stored, lambda: waiting.over)
+        self.pieces.put(part)
+
+    def _forget(self, waiting: Waiting) -> None:
+        """A message was never sent to the database, and will not be: neither shall its content."""
+        if waiting.message.chunks:
+            self.pieces.drop(waiting.message.id)
 
     def _take(self) -> list[Waiting]:
         group: list[Waiting] = []
@@ -156,7 +163,9 @@ class Committer:
             if group and octets > self._config.octets:
                 break
             self._pending.popleft()
-            if not waiting.over:  # else its session is gone or has been told 451
+            if waiting.over:  # its session is gone or has been told 451
+                self._forget(waiting)
+            else:
                 group.append(waiting)
         return group
 
@@ -181,9 +190,13 @@ class Committer:
             limit = time.monotonic() - self._config.wait
             under_way = [self._storing, *self._writing]
             late = [w for group in under_way for w in group if w.since < limit]
-            while self._pending and self._pending[0].since < limit:
-                late.append(self._pending.popleft())
-            self._answer(late, StoreUnavailable("the commit takes too long"))
+            waiting = [w for w in self._pending if w.since < limit]
+            if waiting:
+                self._pending = deque(w for w in self._pending if w.since >= limit)
+            for each in waiting:
+                self._forget(each)
+            self._answer([*late, *waiting], StoreUnavailable("the commit takes too long"))
+            self.pieces.purge()
 
     async def _write(self, store: Enqueue, group: list[Waiting]) -> None:
         try:

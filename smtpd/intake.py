@@ -34,6 +34,7 @@ class Intake:
         self._pieces: list[bytes] = []
         self._held = 0  # octets in them
         self._chunks = 0
+        self._begun = False  # some may be in the store that belong to no message yet
         self._size = 0
         self._unavailable = False
         self._waiting: Waiting | None = None
@@ -91,6 +92,7 @@ class Intake:
         try:
             async with asyncio.timeout(self._front.config.ingest.wait):
                 self.id = self.id or await committer.ids.take()
+                self._begun = True
                 await committer.pieces.write(self.id, self._chunks, part)
             self._chunks += pieces(len(part))
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
@@ -153,7 +155,7 @@ class Intake:
 
         def done(error: Exception | None) -> None:
             if not error:
-                self._chunks = 0  # they belong to a message now
+                self._begun = False  # they belong to a message now
             answer(replies.UNAVAILABLE if error else replies.queued(self.id))
 
         self._waiting = self._front.committer.commit(message, done)
@@ -167,5 +169,5 @@ class Intake:
         if self._waiting:
             self._waiting.over = True
             self._waiting = None  # it knows us: a circle would keep the content for long
-        elif self._chunks:
+        elif self._begun:
             self._front.committer.pieces.drop(self.id)

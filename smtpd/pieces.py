@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,17 +21,22 @@ _LINKS = 2
 # Content has to be durable with its message and no sooner: the commit of that comes later in the
 # same WAL, so its sync covers the content.
 _SETTINGS = {"synchronous_commit": "off"}
-_LET_END = 1.0  # seconds that a write which was cut off from its session has to end
+_LET_END = 1.0  # seconds that a write whose connection broke has to end in the server
 
 
 @dataclass(slots=True)
 class Part:
-    """Some pieces of one message, the first of them at `position`."""
+    """Some pieces of one message, the first of them at `position`.
+
+    One that nobody waits for any more (`over`) is not written; `begun` says whether it may be.
+    """
 
     message_id: int
     position: int
     content: bytes
     done: Callable[[Exception | None], None]
+    over: Callable[[], bool]
+    begun: bool = False
 
 
 class Pieces:
@@ -43,6 +48,8 @@ class Pieces:
     def __init__(self, uri: str) -> None:
         self._links = [Link(uri, f"smtpd pieces {n}", _SETTINGS) for n in range(_LINKS)]
         self._waiting: deque[Part] = deque()
+        self._writing: Counter[int] = Counter()  # parts under way, by message
+        self._doomed: set[int] = set()  # those of them to be removed afterwards
         self._work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._drops: set[asyncio.Task[None]] = set()
@@ -75,12 +82,15 @@ class Pieces:
             if not end.done():  # else whoever waited has gone
                 end.set_result(error)
 
-        self.put(Part(message_id, position, content, done))
+        self.put(Part(message_id, position, content, done, end.done))
         if error := await end:
             raise error
 
     def drop(self, message_id: int) -> None:
-        """Remove the pieces of a message that is not accepted."""
+        """Remove the pieces of a message that is not accepted, after what is under way of it."""
+        if self._writing[message_id]:
+            self._doomed.add(message_id)
+            return
         task = asyncio.get_running_loop().create_task(self._drop(message_id))
         self._drops.add(task)
         task.add_done_callback(self._drops.discard)
@@ -92,13 +102,35 @@ class Pieces:
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("pieces of a message stay behind", id=message_id, reason=str(error))
 
+    def purge(self) -> None:
+        """Forget the content of parts that nobody waits for any more."""
+        if any(part.over() for part in self._waiting):
+            parts, self._waiting = self._waiting, deque()
+            for part in parts:
+                if part.over():
+                    self._end([part], StoreUnavailable("nobody waits for it"))
+                else:
+                    self._waiting.append(part)
+
     def _take(self) -> list[Part]:
+        self.purge()
         group: list[Part] = []
         octets = 0
         while self._waiting and octets < PART_SIZE:
-            group.append(self._waiting.popleft())
-            octets += len(group[-1].content)
+            part = self._waiting.popleft()
+            part.begun = True
+            group.append(part)
+            octets += len(part.content)
         return group
+
+    @staticmethod
+    def _end(group: list[Part], error: Exception | None) -> None:
+        for part in group:
+            part.content = b""  # at once: part and callback know each other
+            try:
+                part.done(error)
+            except Exception as fault:  # of one session; the others want to know, too
+                log.error("can't go on", id=part.message_id, exc_info=fault)
 
     async def _run(self, store: Enqueue) -> None:
         while True:
@@ -108,14 +140,18 @@ class Pieces:
                 self._work.clear()
                 continue
             error: Exception | None = None
+            ids = [part.message_id for part in group]
+            self._writing.update(ids)
             try:
                 await store.chunks((p.message_id, p.position, p.content) for p in group)
             except Exception as problem:  # whatever it is: no 250 for what lacks a piece
                 log.warning("can't store content", parts=len(group), reason=str(problem))
                 error = problem
-            for part in group:
-                try:
-                    part.done(error)
-                except Exception as fault:  # of one session; the others want to know, too
-                    log.error("can't go on", id=part.message_id, exc_info=fault)
-            del group, part  # or the content would stay until the next one
+            finally:
+                self._writing.subtract(ids)
+                self._writing += Counter()  # without those that are at nought
+            self._end(group, error)
+            for message_id in self._doomed.intersection(ids) - self._writing.keys():
+                self._doomed.remove(message_id)
+                self.drop(message_id)
+            del group  # or the content would stay until the next one

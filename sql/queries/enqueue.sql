@@ -4,12 +4,19 @@ SELECT nextval('message_ids')::bigint
 
 -- name: enqueue
 -- A group of messages and all their rows in one statement, which is one commit. Refused
--- as a whole if one id is known already: the caller is repeating a group that did commit.
+-- as a whole if one id is known already: the caller is repeating a group that did commit; or if
+-- pieces of a message are missing, which a crash may have taken that came after they were written,
+-- without a sync, and before this: null is no number of pieces.
 WITH new_messages AS (
     INSERT INTO messages (id, size, utf8, chunks, trace, body)
-    SELECT * FROM unnest(
+    SELECT id, size, utf8,
+        CASE WHEN chunks = 0 OR chunks = (
+            SELECT count(*) FROM message_chunks AS piece WHERE piece.message_id = message.id)
+        THEN chunks END,
+        trace, body
+    FROM unnest(
         %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
-        %(traces)b::text[], %(bodies)b::bytea[])
+        %(traces)b::text[], %(bodies)b::bytea[]) AS message (id, size, utf8, chunks, trace, body)
 )
 INSERT INTO queue (message_id, sender, recipient, domain, priority, metadata)
 SELECT message_id, sender, recipient, domain, priority, metadata::jsonb

@@ -72,14 +72,23 @@ WHERE id = ANY (ARRAY(
 RETURNING id
 
 -- name: orphan_chunks
--- One batch of pieces of messages that were never acknowledged, or are gone.
-DELETE FROM message_chunks AS c
-USING (SELECT message_id, position FROM message_chunks AS o
-    WHERE stored_at < now() - make_interval(secs => %(age)s)
-        AND NOT EXISTS (SELECT FROM messages AS m WHERE m.id = o.message_id)
-    LIMIT %(batch)s) AS o
-WHERE c.message_id = o.message_id AND c.position = o.position
-RETURNING c.message_id
+-- The pieces of one batch of messages that were never acknowledged, or are gone. The walk goes from
+-- message to message by the index: to read the table would be to read all content.
+WITH RECURSIVE walk AS (
+    (SELECT message_id FROM message_chunks ORDER BY message_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT message_id FROM message_chunks AS c WHERE c.message_id > walk.message_id
+            ORDER BY message_id LIMIT 1)
+    FROM walk WHERE walk.message_id IS NOT NULL
+), gone AS (
+    SELECT message_id FROM walk
+    WHERE (SELECT true FROM messages AS m WHERE m.id = walk.message_id) IS NULL
+        AND (SELECT stored_at FROM message_chunks AS c WHERE c.message_id = walk.message_id
+             ORDER BY position DESC LIMIT 1) < now() - make_interval(secs => %(age)s)
+    LIMIT %(batch)s
+)
+DELETE FROM message_chunks WHERE message_id = ANY (ARRAY(SELECT message_id FROM gone))
+RETURNING message_id
 
 -- name: expire_attempts
 -- Drop old day partitions of the attempts log.

@@ -22,6 +22,7 @@ from smtpd.config import Ingest, SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import Front
 from smtpd.ingest import Committer
+from smtpd.pieces import Part
 from tests.smtpd.server import Client, serving
 from tests.support.waiting import PATIENCE, until
 
@@ -97,6 +98,37 @@ def test_content_whose_session_has_gone_is_removed(
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         until(lambda: not db.execute("SELECT 1 FROM message_chunks").fetchall())
     assert db.execute("SELECT id FROM messages").fetchall() == []
+
+
+def test_content_that_came_too_late_is_neither_kept_nor_written(
+    database: str, db: psycopg.Connection
+) -> None:
+    committer = Committer(database, Ingest(wait=1.0), lambda: None)
+    ends: list[Exception | None] = []
+
+    async def work() -> None:
+        committer.start()
+        for number in range(1, 20):
+            body = b"x" * (PART_SIZE - 1)
+            message = NewMessage(number, "a@b", [("r@b", "b")], len(body), "", body)
+            committer.commit(message, ends.append)
+        async with asyncio.timeout(PATIENCE):
+            while len(ends) < 19:
+                await asyncio.sleep(0.05)
+        parts = [one for one in gc.get_objects() if isinstance(one, Part) and one.content]
+        assert len(parts) <= 4  # what two connections have begun to write
+        blocker.rollback()
+        async with asyncio.timeout(PATIENCE):
+            while db.execute("SELECT 1 FROM message_chunks").fetchall():
+                await asyncio.sleep(0.05)
+        await committer.stop()
+
+    with psycopg.connect(database) as blocker:
+        blocker.execute("LOCK TABLE message_chunks IN EXCLUSIVE MODE")
+        asyncio.run(work())
+    assert all(ends)
+    assert db.execute("SELECT id FROM messages").fetchall() == []
+    assert db.execute("SELECT 1 FROM message_chunks").fetchall() == []
 
 
 def test_content_is_freed_without_a_collection(database: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from queued.db import Link
+from queued.errors import StoreUnavailable
 from tests.support.waiting import PATIENCE
 
 
@@ -67,6 +68,40 @@ def test_a_statement_whose_caller_goes_is_ended(
                 await asyncio.sleep(0.01)
             assert await link.run("SELECT 1") == [(1,)]
         await link.close()
+
+    with runner:
+        runner.run(work())
+
+
+def test_connections_that_break_together_come_back(
+    database: str, db: psycopg.Connection, runner: asyncio.Runner
+) -> None:
+    """Their sockets' numbers are taken by the next ones at once."""
+
+    async def work() -> None:
+        links = [Link(database, "test") for _ in range(6)]
+
+        async def ask(link: Link) -> None:
+            for _ in range(5):
+                with pytest.raises(StoreUnavailable):
+                    await link.run("SELECT pg_sleep(600)")
+                assert await link.run("SELECT 1") == [(1,)]
+
+        async def cut() -> None:
+            while True:
+                if len(running(db)) == len(links):
+                    db.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                        " WHERE application_name = 'postern test' AND datname = current_database()"
+                    )
+                await asyncio.sleep(0.02)
+
+        cutter = asyncio.create_task(cut())
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*map(ask, links))
+        cutter.cancel()
+        for link in links:
+            await link.close()
 
     with runner:
         runner.run(work())

@@ -15,6 +15,7 @@ from queued.states import Event
 from queued.store.claim import Claims, Contents
 from queued.store.enqueue import BLOCK, Enqueue
 from queued.store.settle import Settlements
+from queued.store.sweep import Sweeps
 from tests.sql.rows import column, fetch
 from tests.support.waiting import until
 
@@ -194,3 +195,35 @@ async def test_pieces_of_large_messages(db: psycopg.Connection, link: Link) -> N
     db.execute("UPDATE queue SET status = 'QUEUED', lease_until = NULL, lease_token = NULL")
     known = (await Claims(link, "w", 60, None).claim(9, [], 1 << 20, 1 << 20)).messages
     assert known[1].body == content + second
+
+
+async def test_a_message_whose_pieces_are_missing_is_refused(
+    db: psycopg.Connection, link: Link
+) -> None:
+    """A crash after they were written took them, as that needed no sync."""
+    store = Enqueue(link)
+    content = b"x" * (3 * CHUNK_SIZE)
+    await store.chunks([(1, 0, content), (2, 0, content[: 2 * CHUNK_SIZE])])
+    new = group(1, 2)
+    for message in new:
+        message.chunks, message.body = 3, b""
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        await store.commit(new)
+    assert column(db, "SELECT id FROM messages") == []
+    await store.commit(new[:1])
+    assert column(db, "SELECT id FROM messages") == [1]
+
+
+async def test_orphaned_pieces_go_with_their_time(db: psycopg.Connection, link: Link) -> None:
+    store = Enqueue(link)
+    await store.chunks([(number, 0, b"x" * (2 * CHUNK_SIZE)) for number in range(1, 6)])
+    (kept,) = group(3, 1)
+    kept.chunks, kept.body = 2, b""
+    await store.commit([kept])
+    assert await Sweeps(link).orphans(3600, 10) == 0
+    db.execute("UPDATE message_chunks SET stored_at = now() - interval '1 day'")
+    await store.chunks([(5, 2, b"x")])  # still coming in
+    assert await Sweeps(link).orphans(3600, 2) == 4
+    assert await Sweeps(link).orphans(3600, 2) == 2
+    assert await Sweeps(link).orphans(3600, 2) == 0
+    assert column(db, "SELECT DISTINCT message_id FROM message_chunks ORDER BY 1") == [3, 5]

@@ -9,7 +9,7 @@ import signal
 from contextlib import suppress
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_KEPT = 32 << 20  # octets that stay with a process after it has freed them, at most
+_KEPT = 32 << 20  # octets free at the top of the heap that stay with a process
 
 
 class Signals:

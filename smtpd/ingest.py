@@ -16,7 +16,7 @@ from queued.logs import get
 from queued.model import CHUNK_SIZE, NewMessage
 from queued.store.enqueue import BLOCK, Enqueue, pieces
 from smtpd.config import Ingest
-from smtpd.pieces import Part, Pieces
+from smtpd.pieces import Part, Pieces, Told, tell
 
 log = get("ingest")
 
@@ -67,7 +67,7 @@ class Waiting:
     """A message on its way into the database; `over` where nobody waits for it any more."""
 
     message: NewMessage
-    done: Callable[[Exception | None], None]
+    done: Told
     since: float = field(default_factory=time.monotonic)
     over: bool = False
 
@@ -112,7 +112,7 @@ class Committer:
         for link in (*self._links, self._side):
             await link.close()
 
-    def commit(self, message: NewMessage, done: Callable[[Exception | None], None]) -> Waiting:
+    def commit(self, message: NewMessage, done: Told) -> Waiting:
         """Write the message; `done` is called with None when it is durable, else with the error.
 
         That is StoreUnavailable where PostgreSQL is away or takes longer than `ingest.wait`; a
@@ -224,8 +224,4 @@ class Committer:
 
     @staticmethod
     def _answer(group: list[Waiting], error: Exception | None) -> None:
-        for waiting in group:
-            try:
-                waiting.end(error)
-            except Exception as fault:  # of one session; the others want their answer too
-                log.error("can't answer", id=waiting.message.id, exc_info=fault)
+        tell(((waiting.message.id, waiting.end) for waiting in group), error)

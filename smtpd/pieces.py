@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import psycopg
@@ -24,6 +24,18 @@ _SETTINGS = {"synchronous_commit": "off"}
 _LET_END = 1.0  # seconds that a write whose connection broke has to end in the server
 
 
+Told = Callable[[Exception | None], None]
+
+
+def tell(whom: Iterable[tuple[int, Told]], error: Exception | None) -> None:
+    """Call all of them, each with the id of its message; one that fails keeps it from no other."""
+    for message_id, told in whom:
+        try:
+            told(error)
+        except Exception as fault:
+            log.error("a session failed when it was told", id=message_id, exc_info=fault)
+
+
 @dataclass(slots=True)
 class Part:
     """Some pieces of one message, the first of them at `position`.
@@ -34,9 +46,14 @@ class Part:
     message_id: int
     position: int
     content: bytes
-    done: Callable[[Exception | None], None]
+    done: Told
     over: Callable[[], bool]
     begun: bool = False
+
+    def end(self, error: Exception | None) -> None:
+        """Tell whoever waits; the content goes at once, as part and callback know each other."""
+        self.content = b""
+        self.done(error)
 
 
 class Pieces:
@@ -48,7 +65,7 @@ class Pieces:
     def __init__(self, uri: str) -> None:
         self._links = [Link(uri, f"smtpd pieces {n}", _SETTINGS) for n in range(_LINKS)]
         self._waiting: deque[Part] = deque()
-        self._writing: Counter[int] = Counter()  # parts under way, by message
+        self._writing: set[int] = set()  # messages with a part under way, each with one at most
         self._doomed: set[int] = set()  # those of them to be removed afterwards
         self._work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,7 +105,7 @@ class Pieces:
 
     def drop(self, message_id: int) -> None:
         """Remove the pieces of a message that is not accepted, after what is under way of it."""
-        if self._writing[message_id]:
+        if message_id in self._writing:
             self._doomed.add(message_id)
             return
         task = asyncio.get_running_loop().create_task(self._drop(message_id))
@@ -104,13 +121,10 @@ class Pieces:
 
     def purge(self) -> None:
         """Forget the content of parts that nobody waits for any more."""
-        if any(part.over() for part in self._waiting):
-            parts, self._waiting = self._waiting, deque()
-            for part in parts:
-                if part.over():
-                    self._end([part], StoreUnavailable("nobody waits for it"))
-                else:
-                    self._waiting.append(part)
+        dead = [part for part in self._waiting if part.over()]
+        if dead:
+            self._waiting = deque(part for part in self._waiting if not part.over())
+            self._end(dead, StoreUnavailable("nobody waits for it"))
 
     def _take(self) -> list[Part]:
         self.purge()
@@ -125,12 +139,7 @@ class Pieces:
 
     @staticmethod
     def _end(group: list[Part], error: Exception | None) -> None:
-        for part in group:
-            part.content = b""  # at once: part and callback know each other
-            try:
-                part.done(error)
-            except Exception as fault:  # of one session; the others want to know, too
-                log.error("can't go on", id=part.message_id, exc_info=fault)
+        tell(((part.message_id, part.end) for part in group), error)
 
     async def _run(self, store: Enqueue) -> None:
         while True:
@@ -148,10 +157,9 @@ class Pieces:
                 log.warning("can't store content", parts=len(group), reason=str(problem))
                 error = problem
             finally:
-                self._writing.subtract(ids)
-                self._writing += Counter()  # without those that are at nought
+                self._writing.difference_update(ids)
             self._end(group, error)
-            for message_id in self._doomed.intersection(ids) - self._writing.keys():
+            for message_id in self._doomed.intersection(ids):
                 self._doomed.remove(message_id)
                 self.drop(message_id)
             del group  # or the content would stay until the next one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Generator
 from typing import Any
 
@@ -58,6 +59,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
             failure: BaseException | None = None
             try:
                 state = gen.send(Ready.R)
+                while state == Wait.R and _broken(number):
+                    state = gen.send(Ready.R)
                 if state == Wait.R:
                     return
             except StopIteration as end:
@@ -91,6 +94,16 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         except BaseException:
             self.pgconn.finish()
             raise
+
+
+def _broken(number: int) -> bool:
+    """Whether the server has closed the connection or reset it.
+
+    libuv tells of an error only once, and the last words of the server may stand before it.
+    """
+    look = select.poll()
+    look.register(number, 0)
+    return bool(look.poll(0))
 
 
 def _ended(value: Any) -> Work:

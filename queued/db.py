@@ -15,7 +15,14 @@ from queued import arrays
 from queued.connection import Connection
 from queued.errors import StoreUnavailable
 
-_CONNECT_TIMEOUT = 3  # seconds
+# A server that is gone without a word is noticed within a minute, unless the URI says otherwise.
+_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": 3,  # seconds
+    "keepalives_idle": 30,  # seconds
+    "keepalives_interval": 5,  # seconds
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # milliseconds
+}
 # The statements, and the trigger that removes bodies, count on seeing what others have committed.
 _SETTINGS = {"default_transaction_isolation": "read committed"}
 _RETRY_SAME = (pg_errors.SerializationFailure, pg_errors.DeadlockDetected)
@@ -87,9 +94,8 @@ class Link:
 
 async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -> Connection:
     """Open an autocommit connection that appears as `postern NAME` in pg_stat_activity."""
-    defaults: dict[str, Any] = {"connect_timeout": _CONNECT_TIMEOUT, "keepalives_idle": 30}
     given = psycopg.conninfo.conninfo_to_dict(uri)
-    options = {key: value for key, value in defaults.items() if key not in given}
+    options = {key: value for key, value in _DEFAULTS.items() if key not in given}
     connection = await Connection.connect(
         uri, autocommit=True, application_name=f"postern {name}", prepare_threshold=0, **options
     )

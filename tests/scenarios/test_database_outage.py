@@ -60,7 +60,7 @@ def test_intake_and_delivery_come_back(
     hop = system.hop()
     smtpd = system.smtpd()
     # a claim whose answer the crash has swallowed is given back: nothing waits for its lease
-    queued = system.queued(hop, worker={"lease": "60s"})
+    queued = system.queued(hop, worker={"lease": "60s", "drain": "5s"})
     children = [child.pid for child in smtpd.children()]
     pumps = [Pump(smtpd, f"p{n}") for n in range(3)]
     try:
@@ -98,6 +98,8 @@ def test_intake_and_delivery_come_back(
     accepted = {who for pump in pumps for who, reply in pump.replies if reply.code == 250}
     assert accepted <= set(delivered)
     assert [child.pid for child in smtpd.children()] == children
+    # the crash may come between the last commit and its answer
+    system.expected.add("outcomes not written: the database is away")
     private_server.crash()
     system.stop()  # clean, though the database is away
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import signal
+from pathlib import Path
 
 import psycopg
 import pytest
 import uvloop
+from psycopg.pq import TransactionStatus
 
-from queued.db import Link
+from queued.db import Link, connect
 from queued.errors import StoreUnavailable
-from tests.support.waiting import PATIENCE
+from tests.support.database import PrivateServer
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -102,6 +108,35 @@ def test_connections_that_break_together_come_back(
         cutter.cancel()
         for link in links:
             await link.close()
+
+    with runner:
+        runner.run(work())
+
+
+def test_a_server_that_dies_with_a_statement_unread(
+    private_server: PrivateServer, runner: asyncio.Runner
+) -> None:
+    """Its last words and the reset of the connection come together: libuv tells of them once."""
+
+    async def work() -> None:
+        connection = await connect(private_server.uri, "test")
+        await connection.execute("LISTEN words")
+        process = Path(f"/proc/{connection.info.backend_pid}")
+        with psycopg.connect(private_server.uri, autocommit=True) as other:
+            other.execute("NOTIFY words")
+        # nobody reads it while no statement is under way
+        assert select.select([connection], [], [], PATIENCE)[0]
+        os.kill(connection.info.backend_pid, signal.SIGSTOP)
+        until(lambda: ") T " in (process / "stat").read_text())
+        statement = asyncio.create_task(connection.execute("SELECT 1"))
+        while connection.info.transaction_status != TransactionStatus.ACTIVE:
+            await asyncio.sleep(0)
+        os.kill(connection.info.backend_pid, signal.SIGKILL)
+        until(lambda: not process.exists())  # in which time the loop sees nothing
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(psycopg.OperationalError):
+                await statement
+        await connection.close()
 
     with runner:
         runner.run(work())

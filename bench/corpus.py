@@ -104,6 +104,15 @@ class Corpus:
         """Return message n as it stands between DATA and the final dot."""
         return self.head(n) + self.wire[n % self.pool]
 
+    def is_wire(self, n: int, content: bytes) -> bool:
+        """Whether the content is message n as it stands on the wire, without making that."""
+        head, body = self.head(n), self.wire[n % self.pool]
+        return (
+            len(content) == len(head) + len(body)
+            and content.startswith(head)
+            and content.endswith(body)
+        )
+
     def as_sent(self, n: int) -> bytes:
         """Return the content of message n."""
         return self.head(n) + self.plain[n % self.pool]

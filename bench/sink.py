@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import cast
 
 import uvloop
+from stringzilla import find
 
 from bench.corpus import ID_HEADER, Corpus, Plan, unstuff
 from bench.helper import listen, say
+from queued.service import steady
 
 END = b"\r\n.\r\n"
 RECEIVED = re.compile(rb"Received:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*", re.IGNORECASE)
@@ -69,7 +71,7 @@ class Ledger:
             return
         self._trace(n, data[:at])
         content = data[at:]
-        if content != corpus.on_wire(n) and unstuff(content) != corpus.as_sent(n):
+        if not corpus.is_wire(n, content) and unstuff(content) != corpus.as_sent(n):
             self.fault("altered content", f"message {n}")
         if sender != corpus.sender(n):
             self.fault("wrong sender", f"message {n}: {sender!r}")
@@ -149,11 +151,12 @@ class Session(asyncio.Protocol):
         if buffer.startswith(b".\r\n"):
             content, taken = b"", 3
         else:
-            end = buffer.find(END, self.searched)
+            end = find(buffer, END, self.searched)
             if end < 0:
                 self.searched = max(0, len(buffer) - len(END) + 1)
                 return False
-            content, taken = bytes(buffer[: end + 2]), end + len(END)
+            with memoryview(buffer) as view:
+                content, taken = bytes(view[: end + 2]), end + len(END)
         del buffer[:taken]
         self.in_data = False
         self.ledger.store(self.sender or b"", self.recipients, content)
@@ -220,6 +223,7 @@ def main() -> None:
         loop.create_server(lambda: Session(ledger), sock=listener, backlog=1024)
     )
     listen(loop, command)
+    steady()
     status()
     say(**{"is": "ready"}, port=listener.getsockname()[1])
     loop.run_forever()

@@ -16,10 +16,12 @@ from queued.listen import listen
 from queued.logs import get
 from queued.service import Signals, first, steady
 from queued.store.conditions import both, reach
+from queued.store.space import Space
 from queued.store.sweep import Sweep, Sweeps
 from queued.store.workers import Entry, Registry, Rule
 from queued.upkeep import attempts, orphans, requests
 from queued.upkeep.repeat import repeat
+from queued.upkeep.space import Reclaimer
 from queued.worker.deliver import Deliverer
 from queued.worker.sweeper import Sweeper
 
@@ -47,10 +49,19 @@ class Daemon:
         self._process = f"{config.environment.hostname}:{os.getpid()}:{secrets.token_hex(3)}"
         self._link = Link(uri, "queued upkeep")
         self._sweeps = Sweeps(self._link)
+        self._vacuum = Link(uri, "queued vacuum")
+        self._reclaimer = Reclaimer(Space(self._vacuum))
         self._registry = Registry(self._link, self._process)
         self._workers = [w for w in config.workers if not names or w.name in names]
         self._deliverers = [
-            Deliverer(config, worker, uri, f"{worker.name}@{self._process}", self._where(worker))
+            Deliverer(
+                config,
+                worker,
+                uri,
+                f"{worker.name}@{self._process}",
+                self._where(worker),
+                freed=self._reclaimer.freed,
+            )
             for worker in self._workers
             if worker.action is Action.DELIVER
         ]
@@ -105,6 +116,7 @@ class Daemon:
         for deliverer in self._deliverers:
             await deliverer.close()
         await self._link.close()
+        await self._vacuum.close()
         log.info("stopped")
         for task in failed:
             task.result()
@@ -114,6 +126,7 @@ class Daemon:
         who = f"upkeep@{self._process}"
         return [
             listen(self._uri, self._wake, self._rest),
+            self._reclaimer.run(),
             *(task for deliverer in self._deliverers for task in deliverer.tasks()),
             *(sweeper.run() for sweeper in self._sweepers),
             repeat("heartbeat", _BEAT, self._beat),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
+from stringzilla import count, find, split
+
 _END = b"\r\n.\r\n"
 # The character before tells a bare LF from the end of a CRLF; windows always begin with one more.
 _BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
 # A dot alone after a bare CR or LF. It is not after a CRLF, so it gets no transparency dot when it
 # is sent on, and a lenient server may take it for the end of data and read commands after it.
-# These patterns begin with the dot, which is rarer than newlines: quick to find nothing.
 _SMUGGLED = re.compile(rb"\.[\r\n](?:(?<=[^\r]\n\.[\r\n])|(?<=\r\.[\r\n]))")
-_STUFFED = re.compile(rb"\.(?<=\r\n\.)")
-_LEADING = re.compile(rb"\.(?<=[\r\n]\.)")  # every dot that the other two may concern
+_LONE = (b"\n.\r", b"\n.\n", b"\r.\r", b"\r.\n")  # quick to find, and mostly absent
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 _OVERLAP = 4
 _REACH = 3  # octets of a smuggled end on either side of a cut, at most
@@ -49,9 +49,9 @@ class Collector:
         else:
             keep = _undecided(data)
             piece, self._held = data[: len(data) - keep], data[len(data) - keep :]
-        self.dotted = bool(_LEADING.search(piece))
+        self.dotted = find(piece, b"\n.") >= 0 or find(piece, b"\r.") >= 0
         if self.dotted:
-            piece = _STUFFED.sub(b"", piece)
+            piece = b"\r\n".join(split(piece, b"\r\n."))
         if self._first and piece:
             self._first = False
             piece = piece[2:]
@@ -60,10 +60,10 @@ class Collector:
 
 def _find_end(data: bytes) -> int:
     """Index of the first end of data, -1 if there is none."""
-    last = data.rfind(_END)  # which is quicker than find, and mostly there is one at most
-    if last < 0 or data.rfind(_END, 0, last + len(_END) - 1) < 0:
-        return last
-    return data.find(_END)
+    end: int = find(data, _END)
+    if end >= 0 and data[end : end + len(_END)] != _END:  # a wrong one would cut the message
+        end = data.find(_END)
+    return end
 
 
 def _undecided(data: bytes) -> int:
@@ -104,7 +104,7 @@ class Inspector:
         # a Collector holds back a CR that ends its data: one that ends a piece has no LF after it
         if self._strict and _has_bare(self._tail + piece):
             self.problem = "Bare CR or LF is not allowed"
-        elif _SMUGGLED.search(self._tail + (piece if dotted else piece[:_REACH])):
+        elif _smuggled(self._tail + (piece if dotted else piece[:_REACH])):
             self.problem = "A lone dot after a bare CR or LF is not allowed"
 
     def end(self) -> None:
@@ -113,7 +113,11 @@ class Inspector:
         self.hops = len(_RECEIVED.findall(self.header))
 
 
+def _smuggled(window: bytes) -> bool:
+    return any(find(window, dot) >= 0 for dot in _LONE) and bool(_SMUGGLED.search(window))
+
+
 def _has_bare(window: bytes) -> bool:
-    if window.count(b"\r\n") * 2 == window.count(b"\r") + window.count(b"\n"):
+    if count(window, b"\r\n") * 2 == count(window, b"\r") + count(window, b"\n"):
         return False
     return bool(_BARE.search(window))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -59,12 +59,15 @@ class Part:
 class Pieces:
     """Writes parts over a few connections: each takes what has gathered, some 0.5 MB at a time.
 
+    Those of the message that began first go first. So messages are complete one after the other
+    and not all at the same time, and less content stands in the database that can't be sent yet.
+
     What is written before a crash and never gets its message is removed as an orphan.
     """
 
     def __init__(self, uri: str) -> None:
         self._links = [Link(uri, f"smtpd pieces {n}", _SETTINGS) for n in range(_LINKS)]
-        self._waiting: deque[Part] = deque()
+        self._waiting: list[tuple[int, int, Part]] = []  # a heap
         self._writing: set[int] = set()  # messages with a part under way, each with one at most
         self._doomed: set[int] = set()  # those of them to be removed afterwards
         self._work = asyncio.Event()
@@ -88,7 +91,7 @@ class Pieces:
 
     def put(self, part: Part) -> None:
         """Write it, and tell `part.done` of the end: StoreUnavailable leaves open what is there."""
-        self._waiting.append(part)
+        heapq.heappush(self._waiting, (part.message_id, part.position, part))
         self._work.set()
 
     async def write(self, message_id: int, position: int, content: bytes) -> None:
@@ -121,9 +124,10 @@ class Pieces:
 
     def purge(self) -> None:
         """Forget the content of parts that nobody waits for any more."""
-        dead = [part for part in self._waiting if part.over()]
+        dead = [part for _, _, part in self._waiting if part.over()]
         if dead:
-            self._waiting = deque(part for part in self._waiting if not part.over())
+            self._waiting = [entry for entry in self._waiting if not entry[2].over()]
+            heapq.heapify(self._waiting)
             self._end(dead, StoreUnavailable("nobody waits for it"))
 
     def _take(self) -> list[Part]:
@@ -131,7 +135,7 @@ class Pieces:
         group: list[Part] = []
         octets = 0
         while self._waiting and octets < PART_SIZE:
-            part = self._waiting.popleft()
+            _, _, part = heapq.heappop(self._waiting)
             part.begun = True
             group.append(part)
             octets += len(part.content)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+
+from stringzilla import find, split
 
 from queued.model import Item
 
@@ -28,7 +29,7 @@ class Envelope:
 
 
 CRLF = b"\r\n"
-_DOT = re.compile(rb"\.(?<=\r\n\.)")  # begins with what is rare: quicker than bytes.replace
+_DOTTED = b"\r\n."
 
 
 class DotStuffer:
@@ -42,7 +43,7 @@ class DotStuffer:
 
     def feed(self, piece: bytes) -> bytes:
         """Return the piece as it goes over the wire."""
-        stuffed = _DOT.sub(b"..", piece)
+        stuffed = b"\r\n..".join(split(piece, _DOTTED)) if find(piece, _DOTTED) >= 0 else piece
         if self._tail == CRLF and piece[:1] == b".":
             stuffed = b"." + stuffed
         elif self._tail[-1:] == b"\r" and piece[:2] == b"\n.":

@@ -10,6 +10,7 @@ from queued.db import Link
 from queued.model import Item, Message
 from queued.store.conditions import reach
 from queued.store.queries import queries
+from queued.turns import Turns
 
 _SQL = queries("claim")
 
@@ -180,10 +181,15 @@ class Claims:
 
 
 class Contents:
-    """Reads the content of messages that did not come with their claim."""
+    """Reads the content of messages that did not come with their claim.
+
+    The oldest message goes first: it is done with, and its room free, before the next one takes
+    any. One whose next hop is slow asks for nothing, and the others have their turns.
+    """
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._turns = Turns()
 
     async def body(self, message_id: int) -> bytes | None:
         """The whole content, None if the message is gone."""
@@ -193,5 +199,6 @@ class Contents:
     async def chunks(self, message_id: int, first: int, number: int) -> bytes | None:
         """So many pieces of the content from the first one on, None if one of them is gone."""
         params = {"id": message_id, "first": first, "number": number}
-        rows = await self._link.run(_SQL["chunks"], params)
+        async with self._turns.of(message_id):
+            rows = await self._link.run(_SQL["chunks"], params)
         return b"".join(row[0] for row in rows) if len(rows) == number else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from queued.config.queued import QueuedConfig, Worker
 from queued.db import Link
@@ -22,7 +22,8 @@ log = get("worker")
 class Deliverer:
     """One worker with the action deliver; `owner` is what its leases carry.
 
-    `lane` is how mail leaves: by SMTP, unless another kind of lane is given.
+    `lane` is how mail leaves: by SMTP, unless another kind of lane is given. `freed` is told of the
+    octets of each delivery whose content stands in pieces.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Deliverer:
         owner: str,
         where: str | None,
         lane: type[Lane] = Lane,
+        freed: Callable[[int], None] = lambda octets: None,
     ) -> None:
         self.name = worker.name
         self._drain = config.worker.drain
@@ -46,7 +48,12 @@ class Deliverer:
         settlements = Settlements(self._links["settle"], owner)
         self._settler = Settler(settlements, lambda item: self.loop.settled(item))
         self._dispatch = Dispatch(
-            config, Contents(self._links["content"]), self._leases.valid, self._settler.put, lane
+            config,
+            Contents(self._links["content"]),
+            self._leases.valid,
+            self._settler.put,
+            lane,
+            freed,
         )
         self.loop = Loop(
             worker,

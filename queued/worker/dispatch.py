@@ -15,7 +15,8 @@ from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result
 from queued.delivery.route import Destination, Routes
 from queued.errors import DeliveryError, StoreUnavailable
-from queued.model import PART_SIZE, Item, Message, Outcome
+from queued.model import CHUNK_SIZE, PART_SIZE, Item, Message, Outcome
+from queued.states import Event
 from queued.store.claim import Contents
 from queued.worker.verdict import judge
 
@@ -42,8 +43,10 @@ class Dispatch:
         guard: Callable[[list[Item]], bool],
         settle: Callable[[Outcome], None],
         lane: type[Lane] = Lane,
+        freed: Callable[[int], None] = lambda octets: None,
     ) -> None:
         self._kind = lane
+        self._freed = freed
         self._contents = contents
         self._guard = guard
         self._settle = settle
@@ -167,6 +170,8 @@ class Dispatch:
         self._free(envelope)
         for item, result in zip(envelope.items, results, strict=True):
             self._conclude(item, result)
+        if envelope.size > CHUNK_SIZE and any(r.event is Event.DELIVERED for r in results):
+            self._freed(envelope.size)
 
     def _free(self, envelope: Envelope) -> None:
         if isinstance(envelope.content, bytes):

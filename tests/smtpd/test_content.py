@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 from itertools import pairwise
 
 import pytest
+import stringzilla
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -126,3 +128,24 @@ def test_hops_are_the_received_fields_of_the_header(content: bytes, hops: int) -
     for at in ([], [1, 7, 50, 51, 52]):
         assert receive(stuffed(content, []), at, "guard")[2].hops >= hops
         assert hops > 1000 or receive(stuffed(content, []), at, "guard")[2].hops == hops
+
+
+@pytest.mark.parametrize("kinds", [(kind,) for kind in stringzilla.__capabilities__] + [()])
+def test_searching_is_exact(kinds: tuple[str, ...]) -> None:
+    """The library has code for each kind of processor: all of it has to do what bytes does."""
+    needles = [b"\r\n.\r\n", b"\r\n.", b"\n.", b"\r.", b"\n.\r", b"\r\n", b"\r", b"\n"]
+    noise = random.Random(1)
+    pool = b"".join(noise.choices([b"\r\n.\r\n", b"\r\n.", b"\r", b"\n", b".", b"a" * 9], k=3000))
+    pool += b"x" * 500 + pool[:500]
+    if kinds:
+        stringzilla.reset_capabilities(kinds)
+    try:
+        for _ in range(2000):
+            start = noise.randrange(len(pool))
+            data = pool[start : start + int(noise.paretovariate(0.4))]
+            for needle in needles:
+                assert stringzilla.find(data, needle) == data.find(needle)
+                assert stringzilla.count(data, needle) == data.count(needle)
+                assert b"|".join(stringzilla.split(data, needle)) == data.replace(needle, b"|")
+    finally:
+        stringzilla.reset_capabilities(stringzilla.__capabilities__)

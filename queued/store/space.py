@@ -1,0 +1,28 @@
+"""Room that delivered content leaves behind."""
+
+from __future__ import annotations
+
+from queued.db import Link
+from queued.store.queries import queries
+
+_SQL = queries("space")
+
+
+class Space:
+    """The pages of message_chunks."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def allowed(self) -> bool:
+        """Whether our role may vacuum them; if not, autovacuum does, later."""
+        ((allowed,),) = await self._link.run(_SQL["allowed"])
+        return bool(allowed)
+
+    async def reclaim(self) -> None:
+        """Have what is deleted written on again; nothing if somebody else is at it.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        async with self._link.use() as connection:
+            await connection.execute(_SQL["reclaim"].encode(), prepare=False)

@@ -1,0 +1,37 @@
+"""Content on its way ahead of its messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import psycopg
+import pytest
+
+from queued.model import PART_SIZE
+from queued.store.enqueue import Enqueue
+from smtpd.pieces import Pieces
+
+
+async def test_the_message_that_began_first_goes_first(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Enqueue.chunks
+    order: list[int] = []
+
+    async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
+        parts = list(parts)
+        order.extend(message_id for message_id, _, _ in parts)
+        await real(self, parts)
+
+    monkeypatch.setattr(Enqueue, "chunks", chunks)
+    pieces = Pieces(database)
+    ids = [5, 3, 9, 1, 7]
+    writes = [asyncio.create_task(pieces.write(i, 0, bytes(PART_SIZE))) for i in ids]
+    await asyncio.sleep(0)
+    pieces.start()
+    await asyncio.gather(*writes)
+    await pieces.stop()
+    assert order == sorted(ids)
+    found = db.execute("SELECT DISTINCT message_id FROM message_chunks ORDER BY 1").fetchall()
+    assert [row[0] for row in found] == sorted(ids)

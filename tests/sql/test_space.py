@@ -1,0 +1,85 @@
+"""Room of delivered content is used again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+from psycopg import sql
+
+from queued.db import Link
+from queued.model import CHUNK_SIZE
+from queued.store.enqueue import Enqueue
+from queued.store.space import Space
+from queued.upkeep.space import Reclaimer
+from tests.support.waiting import PATIENCE
+
+PIECES = 500
+
+
+def size(db: psycopg.Connection) -> int:
+    """Octets of the table's file."""
+    row = db.execute("SELECT pg_relation_size('message_chunks')").fetchone()
+    assert row
+    return int(row[0])
+
+
+def vacuums(db: psycopg.Connection) -> int:
+    """How often message_chunks was vacuumed by hand."""
+    row = db.execute(
+        "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'message_chunks'"
+    ).fetchone()
+    assert row
+    return int(row[0])
+
+
+async def test_new_content_takes_the_place_of_the_old(
+    database: str, db: psycopg.Connection
+) -> None:
+    db.execute("ALTER TABLE message_chunks SET (autovacuum_enabled = off)")
+    link = Link(database, "test")
+    other = Link(database, "test vacuum")
+    reclaimer = Reclaimer(Space(other), step=PIECES * CHUNK_SIZE)
+    work = asyncio.create_task(reclaimer.run())
+    store = Enqueue(link)
+    sizes = []
+    for message_id in range(1, 6):
+        await store.chunks([(message_id, 0, bytes(PIECES * CHUNK_SIZE))])
+        sizes.append(size(db))
+        await store.drop_chunks(message_id)
+        reclaimer.freed(PIECES * CHUNK_SIZE - 1)
+        assert vacuums(db) == message_id - 1
+        reclaimer.freed(1)
+        async with asyncio.timeout(PATIENCE):
+            while vacuums(db) < message_id:
+                await asyncio.sleep(0.01)
+    assert max(sizes) <= sizes[0] * 1.1
+    work.cancel()
+    await other.close()
+    await link.close()
+
+
+async def test_a_role_without_the_right_leaves_it_to_autovacuum(
+    database: str, db: psycopg.Connection
+) -> None:
+    link = Link(database, "test")
+    assert await Space(link).allowed()
+    role = "test_space_" + str(db.info.dbname)[-12:]
+    name = sql.Identifier(role)
+    db.execute(sql.SQL("CREATE ROLE {}").format(name))
+    try:
+        await link.run(f"SET ROLE {role}")
+        assert not await Space(link).allowed()
+        async with asyncio.timeout(PATIENCE):
+            reclaimer = Reclaimer(Space(link), step=1)
+            reclaimer.freed(1)
+            await reclaimer.run()  # ends
+        if db.info.server_version >= 170000:
+            db.execute(sql.SQL("GRANT MAINTAIN ON message_chunks TO {}").format(name))
+            assert await Space(link).allowed()
+            await Space(link).reclaim()
+            assert vacuums(db) == 1
+    finally:
+        await link.close()
+        db.execute(sql.SQL("DROP OWNED BY {}").format(name))
+        db.execute(sql.SQL("DROP ROLE {}").format(name))

@@ -61,6 +61,10 @@ idle_in_transaction_session_timeout = 60s
 log_checkpoints = off
 """
 
+# A row of content takes malloc past its thresholds, and glibc would give that memory back to the
+# system and fetch it anew with each: a tenth of the server's time (docs/decisions/0014).
+_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
+
 
 def start(directory: Path) -> str:
     """Return the URI of the PostgreSQL in `directory`, starting it where it isn't running.
@@ -204,6 +208,7 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
+            env=_MEMORY | os.environ,
             user=self.user,
             group=self.user,
             extra_groups=[] if self.user else None,

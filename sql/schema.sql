@@ -680,7 +680,7 @@ CREATE TABLE public.message_chunks (
     data bytea NOT NULL,
     CONSTRAINT message_chunks_position_check CHECK (("position" >= 0))
 )
-WITH (toast_tuple_target='8160', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='100000');
+WITH (toast_tuple_target='8160', vacuum_truncate=off, autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='100000');
 ALTER TABLE ONLY public.message_chunks ALTER COLUMN message_id SET STATISTICS 10;
 ALTER TABLE ONLY public.message_chunks ALTER COLUMN "position" SET STATISTICS 10;
 ALTER TABLE ONLY public.message_chunks ALTER COLUMN stored_at SET STATISTICS 10;

@@ -19,10 +19,12 @@ class Space:
         ((allowed,),) = await self._link.run(_SQL["allowed"])
         return bool(allowed)
 
-    async def reclaim(self) -> None:
+    async def reclaim(self, *, shorten: bool = False) -> None:
         """Have what is deleted written on again; nothing if somebody else is at it.
 
-        Raises StoreUnavailable, psycopg.Error.
+        `shorten` gives the empty end of the file back to the file system, too. Raises
+        StoreUnavailable, psycopg.Error.
         """
         async with self._link.use() as connection:
-            await connection.execute(_SQL["reclaim"].encode(), prepare=False)
+            statement = _SQL["shorten" if shorten else "reclaim"]
+            await connection.execute(statement.encode(), prepare=False)

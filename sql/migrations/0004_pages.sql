@@ -4,6 +4,9 @@
 ALTER TABLE message_chunks SET (
     -- a piece stands in its page, never out of line
     toast_tuple_target = 8160,
+    -- an autovacuum that wants to shorten the file waits up to 5 s for it, and in that time nobody makes
+    -- room; queued shortens it when the content has gone
+    vacuum_truncate = off,
     -- pages are to be used again while they are still in memory
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0,

@@ -39,7 +39,7 @@ async def test_new_content_takes_the_place_of_the_old(
     db.execute("ALTER TABLE message_chunks SET (autovacuum_enabled = off)")
     link = Link(database, "test")
     other = Link(database, "test vacuum")
-    reclaimer = Reclaimer(Space(other), step=PIECES * CHUNK_SIZE)
+    reclaimer = Reclaimer(Space(other), step=PIECES * CHUNK_SIZE, quiet=3600)
     work = asyncio.create_task(reclaimer.run())
     store = Enqueue(link)
     sizes = []
@@ -54,6 +54,14 @@ async def test_new_content_takes_the_place_of_the_old(
             while vacuums(db) < message_id:
                 await asyncio.sleep(0.01)
     assert max(sizes) <= sizes[0] * 1.1
+    work.cancel()
+
+    reclaimer = Reclaimer(Space(other), step=1, quiet=0.1)
+    reclaimer.freed(1)
+    work = asyncio.create_task(reclaimer.run())
+    async with asyncio.timeout(PATIENCE):
+        while size(db):
+            await asyncio.sleep(0.01)
     work.cancel()
     await other.close()
     await link.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Sequence
 
 import psycopg
@@ -26,7 +27,7 @@ from queued.worker.deliver import Deliverer
 from queued.worker.sweeper import Sweeper
 
 _BEAT = 10.0  # seconds between heartbeats
-_LOOK = 2.0  # seconds between looks at who else claims the same rows
+_LOOK = 1.0  # seconds between looks at who else claims the same rows
 _RETRY = 0.5  # seconds, while PostgreSQL is away at the start
 
 log = get("queued")
@@ -125,12 +126,12 @@ class Daemon:
         retention = self._config.retention
         who = f"upkeep@{self._process}"
         return [
-            listen(self._uri, self._wake, self._rest),
+            listen(self._uri, self._wake, self._pause),
             self._reclaimer.run(),
             *(task for deliverer in self._deliverers for task in deliverer.tasks()),
             *(sweeper.run() for sweeper in self._sweepers),
             repeat("heartbeat", _BEAT, self._beat),
-            repeat("peers", _LOOK, self._look),
+            repeat("rota", _LOOK, self._look),
             repeat("requests", requests.EVERY, lambda: requests.answer_requests(self._sweeps, who)),
             repeat(
                 "rules",
@@ -153,13 +154,13 @@ class Daemon:
         for deliverer in self._deliverers:
             deliverer.loop.wake()
 
-    def _rest(self) -> float:
-        return min((deliverer.loop.rest for deliverer in self._deliverers), default=0.0)
+    def _pause(self) -> float:
+        return min((deliverer.rota.pause for deliverer in self._deliverers), default=0.0)
 
     async def _register(self) -> bool:
         """Announce workers and rules before the first claim; False where we are stopped first."""
         entries = [
-            Entry(w.name, w.action.value, self._where(w), reach(self._where(w)))
+            Entry(w.name, w.action.value, self._where(w), reach(self._where(w)), w.priority)
             for w in self._workers
         ]
         rules = [
@@ -190,9 +191,12 @@ class Daemon:
             await self._register()
 
     async def _look(self) -> None:
-        peers = await self._registry.peers()
+        asked = time.monotonic()
+        places = await self._registry.places()
+        told = time.monotonic()
         for deliverer in self._deliverers:
-            deliverer.loop.peers = peers.get(deliverer.name, 1)
+            if place := places.get(deliverer.name):
+                deliverer.rota.set(place.before, place.number, place.clock, asked, told)
 
     def _reload(self) -> None:
         try:

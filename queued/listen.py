@@ -17,12 +17,12 @@ _INTERVAL = 0.02  # seconds between two NOTIFYs of one process
 
 
 async def listen(
-    uri: str, wake: Callable[[], None], rest: Callable[[], float] = lambda: 0.0
+    uri: str, wake: Callable[[], None], pause: Callable[[], float] = lambda: 0.0
 ) -> None:
     """Call `wake` for every notification and after every (re)connect; runs until cancelled.
 
-    What comes in the next `rest` seconds is left alone until then, and makes one call. A
-    notification is a hint and may be lost: polling is the truth.
+    A notification is left alone while it is others' turn, for `pause` seconds. It is a hint and may
+    be lost: polling is the truth.
     """
     while True:
         try:
@@ -31,9 +31,9 @@ async def listen(
                 await connection.execute(f"LISTEN {CHANNEL}".encode())
                 wake()
                 async for _ in connection.notifies():
+                    if seconds := pause():
+                        await asyncio.sleep(seconds)
                     wake()
-                    if pause := rest():
-                        await asyncio.sleep(pause)
             finally:
                 await connection.close()
         except psycopg.Error:

@@ -1016,7 +1016,8 @@ CREATE TABLE public.workers (
     reach text NOT NULL,
     started_at timestamp with time zone DEFAULT now() NOT NULL,
     seen_at timestamp with time zone DEFAULT now() NOT NULL,
-    handled bigint DEFAULT 0 NOT NULL
+    handled bigint DEFAULT 0 NOT NULL,
+    priority smallint DEFAULT 9 NOT NULL
 );
 
 COMMENT ON TABLE public.workers IS 'Workers that run, by their heartbeat.';
@@ -1036,6 +1037,8 @@ COMMENT ON COLUMN public.workers.started_at IS 'When the worker started.';
 COMMENT ON COLUMN public.workers.seen_at IS 'Last heartbeat; older than a minute means dead.';
 
 COMMENT ON COLUMN public.workers.handled IS 'Rows since the start: settled, held, deleted, released.';
+
+COMMENT ON COLUMN public.workers.priority IS 'deliver: rows of this priority or a lower number.';
 
 CREATE VIEW public.worker_overview AS
  SELECT name,

@@ -19,6 +19,16 @@ class Entry:
     action: str
     condition: str | None
     reach: str
+    priority: int = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker stands among those that claim the same rows, and what time it is there."""
+
+    before: int
+    number: int
+    clock: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +66,10 @@ class Registry:
         )
         return len(rows) == len(names)
 
-    async def peers(self) -> dict[str, int]:
-        """How many live workers claim the same rows as each of ours that delivers, by name."""
-        rows = await self._link.run(_SQL["peers"], {"owner": self._owner})
-        return {row[0]: row[1] for row in rows}
+    async def places(self) -> dict[str, Place]:
+        """The place of each of ours that delivers, by name."""
+        rows = await self._link.run(_SQL["places"], {"owner": self._owner})
+        return {row[0]: Place(*row[1:]) for row in rows}
 
     async def leave(self) -> None:
         """Take the entries away; rules stay."""

@@ -14,6 +14,7 @@ from queued.store.settle import Settlements
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 from queued.worker.loop import Loop
+from queued.worker.rota import Rota
 from queued.worker.settler import Settler
 
 log = get("worker")
@@ -37,6 +38,7 @@ class Deliverer:
         freed: Callable[[int], None] = lambda octets: None,
     ) -> None:
         self.name = worker.name
+        self.rota = Rota()
         self._drain = config.worker.drain
         self._links = {
             name: Link(uri, f"queued {worker.name} {name}", SESSION)

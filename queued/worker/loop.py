@@ -18,20 +18,12 @@ from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 
 _BACKOFF = 0.5  # seconds, while PostgreSQL is away
-_TURN = 0.02  # seconds that smtpd lets pass between two notifications
-_LONGEST = 0.25  # seconds that a worker gives way to others, at most
 
 log = get("worker")
 
 
 class Loop:
-    """Claims while there is room; without mail it sleeps until a notification or the poll.
-
-    Workers with the same condition take turns: one that got some rows, and no backlog, leaves the
-    next notifications to the others. Each claim then is as large as that of a single worker would
-    be, and there are no more of them. One that got nothing gives way to nobody, so that mail
-    that comes one by one does not wait.
-    """
+    """Claims while there is room; without mail it sleeps until a notification or the poll."""
 
     def __init__(
         self,
@@ -46,20 +38,13 @@ class Loop:
         self.inline = inline
         self.poll = poll
         self.handled = 0
-        self.peers = 1  # workers that claim the same rows, this one included
         self._claims = claims
         self._leases = leases
         self._dispatch = dispatch
-        self._turn = 0.0  # until then it gives way to the others
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._stopping = False
         self._away = False
-
-    @property
-    def rest(self) -> float:
-        """Seconds in which a notification is of no use, as it is the others' turn."""
-        return max(0.0, self._turn - time.monotonic())
 
     def wake(self) -> None:
         """There may be mail."""
@@ -90,12 +75,7 @@ class Loop:
                 continue
             want = min(self.config.batch, max(1, free // 2))
             self._wake.clear()
-            began = time.monotonic()
-            found = await self._try_claim(want, busy)
-            if found < want:
-                if found and self.peers > 1:
-                    self._turn = began + min(_LONGEST, self.peers * _TURN)
-                    await asyncio.sleep(self.rest)
+            if await self._try_claim(want, busy) < want:
                 await self._sleep(set(busy))
 
     async def _sleep(self, busy: set[str]) -> None:

@@ -29,3 +29,7 @@ ALTER TABLE messages
     ALTER COLUMN chunks SET STATISTICS 10, ALTER COLUMN trace SET STATISTICS 0,
     ALTER COLUMN body SET STATISTICS 0;
 ALTER TABLE messages SET (autovacuum_vacuum_scale_factor = 0.02);
+
+-- Workers that claim the same rows take turns; those of another priority do not claim the same.
+ALTER TABLE workers ADD COLUMN priority smallint NOT NULL DEFAULT 9;
+COMMENT ON COLUMN workers.priority IS 'deliver: rows of this priority or a lower number.';

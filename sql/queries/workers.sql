@@ -1,9 +1,9 @@
 -- name: register
 -- A worker of this process begins.
-INSERT INTO workers (owner, name, action, condition, reach)
-VALUES (%(owner)s, %(name)s, %(action)s, %(condition)s, %(reach)s)
+INSERT INTO workers (owner, name, action, condition, reach, priority)
+VALUES (%(owner)s, %(name)s, %(action)s, %(condition)s, %(reach)s, %(priority)s)
 ON CONFLICT (owner, name) DO UPDATE SET action = excluded.action, condition = excluded.condition,
-    reach = excluded.reach, seen_at = now(), handled = 0
+    reach = excluded.reach, priority = excluded.priority, seen_at = now(), handled = 0
 
 -- name: beat
 -- The process lives; `names` and `handled` are its workers and what they have done so far.
@@ -12,13 +12,17 @@ FROM unnest(%(names)b::text[], %(handled)b::bigint[]) AS done (name, handled)
 WHERE owner = %(owner)s AND workers.name = done.name
 RETURNING workers.name
 
--- name: peers
--- How many workers deliver by the same condition as each of this process's, itself included.
-SELECT mine.name, count(*) FROM workers AS mine JOIN workers AS peer
+-- name: places
+-- For each worker of this process that delivers: how many claim the same rows, how many of them stand
+-- before it, and the time in seconds.
+SELECT mine.name, count(*) FILTER (WHERE (peer.owner, peer.name) < (mine.owner, mine.name)), count(*),
+    extract(epoch FROM clock_timestamp())::float8
+FROM workers AS mine JOIN workers AS peer
     ON peer.action = mine.action AND peer.condition IS NOT DISTINCT FROM mine.condition
+        AND peer.priority = mine.priority
 WHERE mine.owner = %(owner)s AND mine.action = 'deliver'
     AND (peer.owner = mine.owner OR peer.seen_at > now() - interval '30 seconds')
-GROUP BY mine.name
+GROUP BY mine.owner, mine.name
 
 -- name: leave
 -- The process ends, and with it those that have not been seen for a day.

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import psycopg
 
 from queued.db import Link
 from queued.store.workers import Entry, Registry
 
 
-async def test_peers_deliver_by_the_same_condition_and_live(
+async def test_places_among_those_that_claim_the_same_and_live(
     database: str, db: psycopg.Connection
 ) -> None:
     link = Link(database, "test")
     first, second, third = (Registry(link, owner) for owner in ("h:1", "h:2", "h:3"))
 
-    def entry(name: str, condition: str | None = None, action: str = "deliver") -> Entry:
-        return Entry(name, action, condition, "true")
+    def entry(name: str, condition: str | None = None, **other: Any) -> Entry:
+        return Entry(name=name, condition=condition, reach="true", **{"action": "deliver", **other})
 
-    priority = "priority < 3"
-    await first.register([entry("all"), entry("urgent", priority), entry("hold", None, "hold")], [])
-    await second.register([entry("every"), entry("more"), entry("urgent", priority)], [])
-    await third.register([entry("all"), entry("other", "priority > 7")], [])
-    assert await first.peers() == {"all": 4, "urgent": 2}
-    assert await second.peers() == {"every": 4, "more": 4, "urgent": 2}
+    async def places(registry: Registry) -> dict[str, tuple[int, int]]:
+        found = await registry.places()
+        assert all(abs(place.clock - time.time()) < 60 for place in found.values())
+        return {name: (place.before, place.number) for name, place in found.items()}
+
+    few = "priority < 3"
+    await first.register([entry("all"), entry("few", few), entry("hold", action="hold")], [])
+    await second.register([entry("every"), entry("more"), entry("few", few)], [])
+    await third.register([entry("all"), entry("urgent", priority=3)], [])
+    assert await places(first) == {"all": (0, 4), "few": (0, 2)}
+    assert await places(second) == {"every": (1, 4), "more": (2, 4), "few": (1, 2)}
+    assert await places(third) == {"all": (3, 4), "urgent": (0, 1)}
     db.execute("UPDATE workers SET seen_at = now() - interval '1 minute' WHERE owner <> 'h:1'")
-    assert await first.peers() == {"all": 1, "urgent": 1}
-    assert await third.peers() == {"all": 2, "other": 1}
+    assert await places(first) == {"all": (0, 1), "few": (0, 1)}
+    assert await places(third) == {"all": (1, 2), "urgent": (0, 1)}
     await first.leave()
-    assert await first.peers() == {}
+    assert await places(first) == {}
     await link.close()

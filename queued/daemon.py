@@ -152,7 +152,7 @@ class Daemon:
 
     def _wake(self) -> None:
         for deliverer in self._deliverers:
-            deliverer.loop.wake()
+            deliverer.wake()
 
     def _pause(self) -> float:
         return min((deliverer.rota.pause for deliverer in self._deliverers), default=0.0)

@@ -146,7 +146,7 @@ class Committer:
                 waiting.end(error)
 
         self._storing.add(waiting)
-        part = Part(message.id, 0, message.body, stored, lambda: waiting.over)
+        part = Part(message.id, 0, message.body, stored, lambda: waiting.over, whole=True)
         self.pieces.put(part)
 
     def _forget(self, waiting: Waiting) -> None:

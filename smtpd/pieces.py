@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.model import PART_SIZE
 from queued.store.enqueue import Enqueue
+from queued.turns import Line
 
 log = get("pieces")
 
@@ -21,6 +21,7 @@ _LINKS = 2
 # Content has to be durable with its message and no sooner: the commit of that comes later in the
 # same WAL, so its sync covers the content.
 _SETTINGS = {"synchronous_commit": "off"}
+_FIRST = -1  # before the id of any message
 _LET_END = 1.0  # seconds that a write whose connection broke has to end in the server
 
 
@@ -40,7 +41,8 @@ def tell(whom: Iterable[tuple[int, Told]], error: Exception | None) -> None:
 class Part:
     """Some pieces of one message, the first of them at `position`.
 
-    One that nobody waits for any more (`over`) is not written; `begun` says whether it may be.
+    One that nobody waits for any more (`over`) is not written; `begun` says whether it may be, and
+    `whole` that it is all of its message.
     """
 
     message_id: int
@@ -48,6 +50,7 @@ class Part:
     content: bytes
     done: Told
     over: Callable[[], bool]
+    whole: bool = False
     begun: bool = False
 
     def end(self, error: Exception | None) -> None:
@@ -59,15 +62,16 @@ class Part:
 class Pieces:
     """Writes parts over a few connections: each takes what has gathered, some 0.5 MB at a time.
 
-    Those of the message that began first go first. So messages are complete one after the other
-    and not all at the same time, and less content stands in the database that can't be sent yet.
+    A whole message goes first, and of the others the oldest. So messages are complete one after the
+    other and not all at the same time, and less content stands in the database that can't be sent
+    yet; whatever has waited for a second goes before all (queued.turns).
 
     What is written before a crash and never gets its message is removed as an orphan.
     """
 
     def __init__(self, uri: str) -> None:
         self._links = [Link(uri, f"smtpd pieces {n}", _SETTINGS) for n in range(_LINKS)]
-        self._waiting: list[tuple[int, int, Part]] = []  # a heap
+        self._waiting: Line[Part] = Line()
         self._writing: set[int] = set()  # messages with a part under way, each with one at most
         self._doomed: set[int] = set()  # those of them to be removed afterwards
         self._work = asyncio.Event()
@@ -91,7 +95,7 @@ class Pieces:
 
     def put(self, part: Part) -> None:
         """Write it, and tell `part.done` of the end: StoreUnavailable leaves open what is there."""
-        heapq.heappush(self._waiting, (part.message_id, part.position, part))
+        self._waiting.put(_FIRST if part.whole else part.message_id, part)
         self._work.set()
 
     async def write(self, message_id: int, position: int, content: bytes) -> None:
@@ -124,18 +128,14 @@ class Pieces:
 
     def purge(self) -> None:
         """Forget the content of parts that nobody waits for any more."""
-        dead = [part for _, _, part in self._waiting if part.over()]
-        if dead:
-            self._waiting = [entry for entry in self._waiting if not entry[2].over()]
-            heapq.heapify(self._waiting)
+        if dead := self._waiting.leave(lambda part: part.over()):
             self._end(dead, StoreUnavailable("nobody waits for it"))
 
     def _take(self) -> list[Part]:
         self.purge()
         group: list[Part] = []
         octets = 0
-        while self._waiting and octets < PART_SIZE:
-            _, _, part = heapq.heappop(self._waiting)
+        while octets < PART_SIZE and (part := self._waiting.take()):
             part.begun = True
             group.append(part)
             octets += len(part.content)

@@ -82,6 +82,19 @@ CREATE FUNCTION public.postern_grants() RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_catalog', 'pg_temp'
     AS $$
+BEGIN
+    IF current_setting('server_version_num')::integer >= 170000 AND to_regrole('postern_queued') IS NOT NULL THEN
+        EXECUTE 'GRANT MAINTAIN ON message_chunks TO postern_queued';
+    END IF;
+    RETURN postern_grants_basic();
+END $$;
+
+COMMENT ON FUNCTION public.postern_grants() IS 'Gives the roles postern_smtpd, postern_queued, postern_operator and postern_reader their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+
+CREATE FUNCTION public.postern_grants_basic() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_catalog', 'pg_temp'
+    AS $$
 DECLARE
     given record;
     missing text[] := '{}';
@@ -138,7 +151,7 @@ BEGIN
     RETURN missing;
 END $$;
 
-COMMENT ON FUNCTION public.postern_grants() IS 'Gives the roles postern_smtpd, postern_queued, postern_operator and postern_reader their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+COMMENT ON FUNCTION public.postern_grants_basic() IS 'Part of postern_grants().';
 
 CREATE FUNCTION public.queue_change(action text, condition text, change text, only_where text, details jsonb) RETURNS bigint
     LANGUAGE plpgsql

@@ -183,8 +183,8 @@ class Claims:
 class Contents:
     """Reads the content of messages that did not come with their claim.
 
-    The oldest message goes first: it is done with, and its room free, before the next one takes
-    any. One whose next hop is slow asks for nothing, and the others have their turns.
+    The oldest message goes first, so that it is done with and its room free; whoever has waited for
+    a second goes before it. One whose next hop is slow asks for nothing.
     """
 
     def __init__(self, link: Link) -> None:

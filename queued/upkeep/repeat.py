@@ -16,12 +16,14 @@ _AGAIN = 10.0  # seconds after a failure, at most
 
 
 async def repeat(duty: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do it every `every` seconds until cancelled; a failure is logged, and tried again soon."""
+    """Do it every `every` seconds until cancelled; failures are logged once, tried again soon."""
+    failed = False
     while True:
         try:
             await work()
-            pause = every
+            pause, failed = every, False
         except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("upkeep failed", duty=duty, reason=str(error).splitlines()[0])
-            pause = min(every, _AGAIN)
+            if not failed:
+                log.warning("upkeep failed", duty=duty, reason=str(error).splitlines()[0])
+            pause, failed = min(every, _AGAIN), True
         await asyncio.sleep(pause)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import psycopg
 
 from queued.errors import StoreUnavailable
 from queued.logs import get
-from queued.store.space import Space
+from queued.store.space import NotAllowed, Space
 
 _STEP = 32 << 20  # octets of delivered content that make it worth while
-_QUIET = 60.0  # seconds without so much, after which the file is made shorter
+_SHARE = 16  # or that part of the file, if it is more: the index is read as a whole each time
+_REST = 4  # times as long as the last one took
 _LONG = 2.0  # seconds; one that takes longer has met rows that it may not remove, for a backup say
-_REST = 20  # times as long as a long one took
+_LONG_REST = 20
+_QUIET = 60.0  # seconds without so much, after which the file is made shorter
+_HOUR = 3600.0  # seconds after which it is in any case
+_ASK = 600.0  # seconds until we ask again whether we may
 
 log = get("upkeep")
 
@@ -24,35 +29,48 @@ class Reclaimer:
 
     def __init__(self, space: Space, step: int = _STEP, quiet: float = _QUIET) -> None:
         self._space = space
-        self._step = step
+        self._least = self._step = step
         self._quiet = quiet
         self._octets = 0
+        self._last = 0
         self._enough = asyncio.Event()
+        self._busy = True  # since the file was made shorter
+        self._told = False
+        self._shortened = time.monotonic()
 
-    def freed(self, octets: int) -> None:
-        """Content of a delivered message is about to go."""
+    def freed(self, message_id: int, octets: int) -> None:
+        """A message was delivered whose content stands in pieces; recipients may come singly."""
+        if message_id == self._last:
+            return
+        self._last = message_id
         self._octets += octets
         if self._octets >= self._step:
             self._enough.set()
 
     async def run(self) -> None:
-        """Work until cancelled, or until it turns out that our role may not vacuum."""
-        long = False  # whether the file may be longer than it needs to be
+        """Work until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(self._quiet if long else None):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._quiet if self._busy else _HOUR):
                     await self._enough.wait()
-                long = True
-            except TimeoutError:
-                long = False
+            began = time.monotonic()
+            shorten = not self._enough.is_set() or began > self._shortened + _HOUR
             self._enough.clear()
             self._octets = 0
-            began = time.monotonic()
             try:
-                if not await self._space.allowed():
-                    return
-                await self._space.reclaim(shorten=not long)
+                octets = await self._space.reclaim(shorten=shorten)
+                if octets is not None:
+                    self._step = max(self._least, octets // _SHARE)
+                    self._busy = not shorten
+                    if shorten:
+                        self._shortened = began
+            except NotAllowed:
+                if not self._told:
+                    hint = "call postern_grants() (PostgreSQL 17), or VACUUM (TRUNCATE) it at times"
+                    log.warning("may not vacuum message_chunks, autovacuum is slower", hint=hint)
+                self._told = True
+                await asyncio.sleep(_ASK)
             except (StoreUnavailable, psycopg.Error) as error:
                 log.warning("upkeep failed", duty="space", reason=str(error).splitlines()[0])
             took = time.monotonic() - began
-            await asyncio.sleep(took if took < _LONG else took * _REST)
+            await asyncio.sleep(took * (_REST if took < _LONG else _LONG_REST))

@@ -23,8 +23,8 @@ log = get("worker")
 class Deliverer:
     """One worker with the action deliver; `owner` is what its leases carry.
 
-    `lane` is how mail leaves: by SMTP, unless another kind of lane is given. `freed` is told of the
-    octets of each delivery whose content stands in pieces.
+    `lane` is how mail leaves: by SMTP, unless another kind of lane is given. `freed` is told of
+    each delivery whose content stands in pieces: the message's id and its octets.
     """
 
     def __init__(
@@ -35,10 +35,11 @@ class Deliverer:
         owner: str,
         where: str | None,
         lane: type[Lane] = Lane,
-        freed: Callable[[int], None] = lambda octets: None,
+        freed: Callable[[int, int], None] = lambda message_id, octets: None,
     ) -> None:
         self.name = worker.name
         self.rota = Rota()
+        self._timer: asyncio.TimerHandle | None = None
         self._drain = config.worker.drain
         self._links = {
             name: Link(uri, f"queued {worker.name} {name}", SESSION)
@@ -65,6 +66,19 @@ class Deliverer:
             self._leases,
             self._dispatch,
         )
+
+    def wake(self) -> None:
+        """There may be mail: look for it now, or when it is our turn."""
+        if not self._timer:
+            pause = self.rota.pause
+            if pause:
+                self._timer = asyncio.get_running_loop().call_later(pause, self._our_turn)
+            else:
+                self.loop.wake()
+
+    def _our_turn(self) -> None:
+        self._timer = None
+        self.loop.wake()
 
     @property
     def handled(self) -> int:

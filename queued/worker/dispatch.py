@@ -43,7 +43,7 @@ class Dispatch:
         guard: Callable[[list[Item]], bool],
         settle: Callable[[Outcome], None],
         lane: type[Lane] = Lane,
-        freed: Callable[[int], None] = lambda octets: None,
+        freed: Callable[[int, int], None] = lambda message_id, octets: None,
     ) -> None:
         self._kind = lane
         self._freed = freed
@@ -171,7 +171,7 @@ class Dispatch:
         for item, result in zip(envelope.items, results, strict=True):
             self._conclude(item, result)
         if envelope.size > CHUNK_SIZE and any(r.event is Event.DELIVERED for r in results):
-            self._freed(envelope.size)
+            self._freed(envelope.items[0].message_id, envelope.size)
 
     def _free(self, envelope: Envelope) -> None:
         if isinstance(envelope.content, bytes):

@@ -13,8 +13,9 @@ class Rota:
     """One worker's place in the round, by the database's clock, which all of them share.
 
     In its turn a worker takes what comes, as a single one would; the others sleep and cost nothing.
-    Clocks that differ a little do no harm: at worst two are awake for a moment, or a row waits for
-    the next turn. It decides who listens to notifications, never who may claim.
+    It decides who heeds notifications, never who may claim: where the clocks differ a little two
+    are awake for a moment, or a row waits for the next turn; where workers have died it waits for
+    the turns that they still have, or for `worker.poll`.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -33,3 +33,20 @@ ALTER TABLE messages SET (autovacuum_vacuum_scale_factor = 0.02);
 -- Workers that claim the same rows take turns; those of another priority do not claim the same.
 ALTER TABLE workers ADD COLUMN priority smallint NOT NULL DEFAULT 9;
 COMMENT ON COLUMN workers.priority IS 'deliver: rows of this priority or a lower number.';
+
+-- queued vacuums the pieces of content; before PostgreSQL 17 only an owner can.
+ALTER FUNCTION postern_grants() RENAME TO postern_grants_basic;
+CREATE FUNCTION postern_grants() RETURNS text[] LANGUAGE plpgsql
+    SET search_path = public, pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('server_version_num')::integer >= 170000 AND to_regrole('postern_queued') IS NOT NULL THEN
+        EXECUTE 'GRANT MAINTAIN ON message_chunks TO postern_queued';
+    END IF;
+    RETURN postern_grants_basic();
+END $$;
+REVOKE EXECUTE ON FUNCTION postern_grants() FROM PUBLIC;
+COMMENT ON FUNCTION postern_grants() IS
+    'Gives the roles postern_smtpd, postern_queued, postern_operator and postern_reader their '
+    'rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+COMMENT ON FUNCTION postern_grants_basic() IS 'Part of postern_grants().';
+DO $$ BEGIN PERFORM postern_grants(); END $$;

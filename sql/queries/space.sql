@@ -1,8 +1,14 @@
--- name: allowed
--- Whether we may vacuum the pieces of content: as owner, or by the privilege that PostgreSQL 17 brought.
-SELECT pg_has_role(relowner, 'USAGE') OR CASE WHEN current_setting('server_version_num')::integer >= 170000
-    THEN has_table_privilege(oid, 'MAINTAIN') ELSE false END
-FROM pg_class WHERE oid = 'message_chunks'::regclass
+-- name: begin
+-- Whether we may vacuum the pieces of content (as owner of the table or the database, or by the privilege
+-- that PostgreSQL 17 brought), and whether nobody else is at it: then we hold the advisory lock.
+SELECT may, CASE WHEN may THEN pg_try_advisory_lock(%(key)s) ELSE false END
+FROM (
+    SELECT pg_has_role(relowner, 'USAGE')
+        OR (SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database())
+        OR CASE WHEN current_setting('server_version_num')::integer >= 170000
+            THEN has_table_privilege(oid, 'MAINTAIN') ELSE false END AS may
+    FROM pg_class WHERE oid = 'message_chunks'::regclass
+) AS rights
 
 -- name: reclaim
 -- Room of delivered content is to be written on again while it is in memory. Autovacuum hears of it too
@@ -12,3 +18,7 @@ VACUUM (SKIP_LOCKED, TRUNCATE off, INDEX_CLEANUP on) message_chunks
 -- name: shorten
 -- The same, and the file's empty end goes back to the file system.
 VACUUM (SKIP_LOCKED, TRUNCATE on, INDEX_CLEANUP on) message_chunks
+
+-- name: finish
+-- Octets that the pieces take, delivered ones included.
+SELECT pg_relation_size('message_chunks'), pg_advisory_unlock(%(key)s)

@@ -7,7 +7,35 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queued.turns import Turns
+from queued.turns import Line, Turns
+
+
+@given(st.lists(st.one_of(st.integers(0, 5), st.none()), max_size=60))
+def test_lowest_first_but_nobody_waits_for_ever(steps: list[int | None]) -> None:
+    """Each step a number comes, or somebody is taken; a second passes with each."""
+    now = 0.0
+    line: Line[tuple[int, float]] = Line(patience=4.5, clock=lambda: now)
+    there: list[tuple[int, float]] = []
+    for step in [*steps, *[None] * len(steps)]:
+        now += 1
+        if step is not None:
+            there.append((step, now))
+            line.put(step, (step, now))
+            continue
+        old = [one for one in there if now - one[1] >= 4.5]
+        expected = old[0] if old else min(there, default=None)
+        assert line.take() == expected
+        if expected:
+            there.remove(expected)
+    assert line.take() is None
+
+
+def test_those_who_leave_are_not_taken() -> None:
+    line: Line[int] = Line()
+    for number in (3, 1, 4, 1, 5):
+        line.put(number, number)
+    assert line.leave(lambda number: number == 1) == [1, 1]
+    assert [line.take() for _ in range(4)] == [3, 4, 5, None]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["stay", "go early", "go late"]))))

@@ -10,10 +10,10 @@ import pytest
 
 from queued.model import PART_SIZE
 from queued.store.enqueue import Enqueue
-from smtpd.pieces import Pieces
+from smtpd.pieces import Part, Pieces
 
 
-async def test_the_message_that_began_first_goes_first(
+async def test_a_whole_message_first_then_the_oldest(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Enqueue.chunks
@@ -29,9 +29,11 @@ async def test_the_message_that_began_first_goes_first(
     ids = [5, 3, 9, 1, 7]
     writes = [asyncio.create_task(pieces.write(i, 0, bytes(PART_SIZE))) for i in ids]
     await asyncio.sleep(0)
+    whole = asyncio.Event()
+    pieces.put(Part(11, 0, b"x" * 9000, lambda _: whole.set(), lambda: False, whole=True))
     pieces.start()
-    await asyncio.gather(*writes)
+    await asyncio.gather(*writes, whole.wait())
     await pieces.stop()
-    assert order == sorted(ids)
+    assert order == [11, *sorted(ids)]
     found = db.execute("SELECT DISTINCT message_id FROM message_chunks ORDER BY 1").fetchall()
-    assert [row[0] for row in found] == sorted(ids)
+    assert [row[0] for row in found] == [*sorted(ids), 11]

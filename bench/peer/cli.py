@@ -17,6 +17,7 @@ from bench.database import open_server
 from bench.peer.cells import FULL, QUICK, Cell, scaled
 from bench.peer.cgroup import place
 from bench.peer.exim import Exim
+from bench.peer.haraka import Haraka
 from bench.peer.opensmtpd import OpenSmtpd
 from bench.peer.package import Unavailable
 from bench.peer.pair import ToolLoad
@@ -28,7 +29,7 @@ from bench.peer.system import System
 from bench.phases import Result
 from bench.progress import log
 
-PEERS = ("postfix", "exim", "opensmtpd")
+PEERS = ("postfix", "exim", "opensmtpd", "haraka")
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Settings:
             "postfix": lambda: Postfix(self.packages, self.changes),
             "opensmtpd": lambda: OpenSmtpd(self.packages),
             "exim": lambda: Exim(self.packages),
+            "haraka": lambda: Haraka(self.packages),
         }
         systems: list[System] = [
             Postern(open_server(None, self.directory), self.commands, self.processes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -33,7 +34,7 @@ def configure(log: Log, **bound: Any) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         # a line in one write: other processes write to the same stream
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Tolerant(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.clear_contextvars()
@@ -41,6 +42,21 @@ def configure(log: Log, **bound: Any) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
     for library in ("mail.log", "psycopg"):  # we tell ourselves what their warnings are about
         logging.getLogger(library).setLevel(logging.ERROR)
+
+
+class _Tolerant:
+    """A stream whose reader may go, or whose disk may be full: mail goes on without a log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def get(name: str) -> structlog.typing.FilteringBoundLogger:

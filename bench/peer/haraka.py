@@ -109,10 +109,9 @@ class Haraka:
                 f"disabled={str(next_hop is None).lower()}\n",
                 "nodelay.js": NODELAY,
                 "plugins/hop.js": PLUGIN % {"host": HOST, "next_hop": next_hop or 25},
-                "queue/.keep": "",
             },
         )
-        (directory / "queue/.keep").unlink()
+        (directory / "queue").mkdir()
         command: list[str | Path] = [self.root / "node_modules/.bin/haraka", "-c", directory]
         environment = {
             "NODE_ENV": "production",

@@ -42,8 +42,8 @@ class Dispatch:
         contents: Contents,
         guard: Callable[[list[Item]], bool],
         settle: Callable[[Outcome], None],
-        lane: type[Lane] = Lane,
-        freed: Callable[[int, int], None] = lambda message_id, octets: None,
+        lane: type[Lane],
+        freed: Callable[[int, int], None],
     ) -> None:
         self._kind = lane
         self._freed = freed

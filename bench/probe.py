@@ -52,7 +52,7 @@ class Trial(Claims):
         """Return the plan of one claim, with its time and the buffers it touched."""
         await self._learn_rules()
         params = {"limit": LIMIT, "siblings": 100, "busy": [], "version": self._version}
-        params |= {"inline": 1 << 17, "budget": 1 << 25}
+        params |= {"inline": 1 << 17, "budget": 1 << 25, "overdue": 0.0}
         statement = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + self._statements[name]
         async with self._link.use() as connection, connection.transaction(force_rollback=True):
             cursor = await connection.execute(

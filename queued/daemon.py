@@ -27,7 +27,8 @@ from queued.worker.deliver import Deliverer
 from queued.worker.sweeper import Sweeper
 
 _BEAT = 10.0  # seconds between heartbeats
-_LOOK = 1.0  # seconds between looks at who else claims the same rows
+_LOOK = 1.0  # seconds between looks at who else claims the same rows, until nothing is new
+_LOOK_AGAIN = 5.0  # seconds from then on
 _RETRY = 0.5  # seconds, while PostgreSQL is away at the start
 
 log = get("queued")
@@ -53,6 +54,8 @@ class Daemon:
         self._vacuum = Link(uri, "queued vacuum")
         self._reclaimer = Reclaimer(Space(self._vacuum))
         self._registry = Registry(self._link, self._process)
+        self._look_next = 0.0
+        self._sharing: dict[str, int] = {}  # how many claim the same rows, by worker
         self._workers = [w for w in config.workers if not names or w.name in names]
         self._deliverers = [
             Deliverer(
@@ -192,11 +195,22 @@ class Daemon:
 
     async def _look(self) -> None:
         asked = time.monotonic()
+        if asked < self._look_next:
+            return
         places = await self._registry.places()
         told = time.monotonic()
+        settled = True
         for deliverer in self._deliverers:
-            if place := places.get(deliverer.name):
-                deliverer.rota.set(place.before, place.number, place.clock, asked, told)
+            name = deliverer.name
+            place = places.get(name)
+            if not place:
+                continue
+            if not deliverer.rota.set(place.before, place.number, place.clock, asked, told):
+                settled = False
+            elif place.number != self._sharing.get(name, 1):
+                self._sharing[name] = place.number
+                log.info("workers share rows", worker=name, workers=place.number)
+        self._look_next = told + (_LOOK_AGAIN - _LOOK if settled else 0.0)
 
     def _reload(self) -> None:
         try:

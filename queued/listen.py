@@ -21,19 +21,24 @@ async def listen(
 ) -> None:
     """Call `wake` for every notification and after every (re)connect; runs until cancelled.
 
-    A notification is left alone while it is others' turn, for `pause` seconds. It is a hint and may
-    be lost: polling is the truth.
+    A notification that comes while it is others' turn is the last one for `pause` seconds, so that
+    PostgreSQL need not wake everybody; then `wake` is called once more. Notifications are hints and
+    may be lost: polling is the truth.
     """
     while True:
         try:
             connection = await connect(uri, "listen")
             try:
-                await connection.execute(f"LISTEN {CHANNEL}".encode())
-                wake()
-                async for _ in connection.notifies():
-                    if seconds := pause():
-                        await asyncio.sleep(seconds)
+                while True:
+                    await connection.execute(f"LISTEN {CHANNEL}".encode())
                     wake()
+                    seconds = 0.0
+                    while not seconds:
+                        async for _ in connection.notifies(stop_after=1):
+                            wake()
+                        seconds = pause()
+                    await connection.execute(f"UNLISTEN {CHANNEL}".encode())
+                    await asyncio.sleep(seconds)
             finally:
                 await connection.close()
         except psycopg.Error:

@@ -66,7 +66,8 @@ class Claims:
     ) -> None:
         self._link = link
         self._where = where
-        self._version = 0
+        self._version = 0  # of the rules in the statements
+        self._current = -1  # of the rules that the last claim found
         self._statements: dict[str, str] = {}
         self._siblings = siblings
         self._fixed = {"owner": owner, "lease": lease, "priority": priority}
@@ -74,25 +75,33 @@ class Claims:
         self._backlog_until = 0.0  # until then the window would show what it showed before
         self.lease = lease
 
-    async def claim(self, limit: int, busy: list[str], inline: int = 0, budget: int = 0) -> Claim:
+    async def claim(
+        self,
+        limit: int,
+        busy: list[str],
+        inline: int = 0,
+        budget: int = 0,
+        overdue: float = 0.0,
+    ) -> Claim:
         """Lease up to `limit` due rows whose domain is not in `busy`, and half as many more.
 
         The further ones are recipients of the same messages, so that they share a transaction.
         Fewer than `limit` rows mean that no more are due. Messages of at most `inline` octets come
-        with their content, as long as that makes at most `budget` octets together. Raises
-        StoreUnavailable.
+        with their content, as long as that makes at most `budget` octets together. Only what has
+        been due for `overdue` seconds is looked for. Raises StoreUnavailable.
         """
-        if not self._statements:
+        if self._version != self._current:
             await self._learn_rules()
-        claim = await self._search(limit, busy, inline, budget)
-        if not claim.items and await self._learn_rules():
+        size = {"inline": inline, "budget": budget, "overdue": overdue}
+        claim = await self._search(limit, busy, size)
+        if not claim.items and self._version != self._current:
             # a change of the rules empties every claim
-            claim = await self._search(limit, busy, inline, budget)
+            await self._learn_rules()
+            claim = await self._search(limit, busy, size)
         return claim
 
-    async def _search(self, limit: int, busy: list[str], inline: int, budget: int) -> Claim:
+    async def _search(self, limit: int, busy: list[str], size: dict[str, Any]) -> Claim:
         claim = Claim([], {})
-        size = {"inline": inline, "budget": budget}
         if self._cursor is None and time.monotonic() >= self._backlog_until:
             more, _ = await self._run(claim, "front", limit, busy, window=limit + _WINDOW, **size)
             if not more:
@@ -102,9 +111,9 @@ class Claims:
         whole = not cursor  # whether this round of the walk began at the first destination
         while len(claim.items) < limit:
             wanted = limit - len(claim.items)
-            size["budget"] = max(0, budget - claim.octets)
+            left = max(0, size["budget"] - claim.octets)
             more, last = await self._run(
-                claim, "walk", wanted, busy, cursor=cursor, steps=_STEPS, **size
+                claim, "walk", wanted, busy, cursor=cursor, steps=_STEPS, **size | {"budget": left}
             )
             if more:
                 cursor = last
@@ -145,13 +154,12 @@ class Claims:
             message = claim.messages[message_id]
             if sorted(found) == list(range(message.chunks)):
                 message.body = b"".join(found[position] for position in range(message.chunks))
-        return rows[0][0], rows[0][1]
+        remains, last, self._current = rows[0][:3]
+        return remains, last
 
-    async def _learn_rules(self) -> bool:
-        """Compose the statements anew if the standing rules have changed, and say so."""
+    async def _learn_rules(self) -> None:
+        """Compose the statements with the standing rules that count now."""
         ((version, rules),) = await self._link.run(_SQL["rules"])
-        if version == self._version:
-            return False
         where = f"\n{self._where}\n" if self._where else "true"
         excluded = "".join(f" AND (\n{rule}\n) IS NOT TRUE" for rule in rules)
         parts = {"where": where, "reach": f"\n{reach(self._where)}\n", "rules": excluded}
@@ -160,8 +168,7 @@ class Claims:
             for key, value in parts.items():
                 text = text.replace(f"{{{key}}}", value.replace("%", "%%"))
             self._statements[name] = text
-        self._version = version
-        return True
+        self._version = self._current = version
 
     async def abandon(self, known: list[int]) -> int:
         """Give back rows under our name other than those known; return how many.

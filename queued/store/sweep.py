@@ -39,6 +39,15 @@ class Sweep:
     batch: int = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whether there are rows to delete, holds to release, rules to remove."""
+
+    delete: bool
+    release: bool
+    expire: bool
+
+
 class Sweeps:
     """Runs sweeps batch by batch, each batch a transaction of its own."""
 
@@ -83,6 +92,11 @@ class Sweeps:
         """Drop day partitions of attempts older than `age` seconds; return how many."""
         ((dropped,),) = await self._link.run(_SQL["expire_attempts"], {"age": age})
         return int(dropped)
+
+    async def asked(self) -> Asked:
+        """Find out what is to be done now, by one cheap statement."""
+        ((delete, release, expire),) = await self._link.run(_SQL["asked"])
+        return Asked(delete, release, expire)
 
     async def expire_rules(self) -> list[str]:
         """Remove standing rules whose time is over; return their names."""

@@ -9,21 +9,24 @@ from queued.store.workers import Registry
 EVERY = 1.0  # seconds
 RULES_EVERY = 5.0  # seconds: meanwhile no claim takes what matches them
 _BATCH = 1000
+_ON_REQUEST = "deleted on request"
 
 log = get("upkeep")
 
 
 async def answer_requests(sweeps: Sweeps, who: str) -> None:
     """Delete rows with status DELETE, release holds whose time is over, drop expired rules."""
-    for sweep in (
-        Sweep("delete", "status = 'DELETE'", who, reason="deleted on request", batch=_BATCH),
-        Sweep("release", "hold_until <= now()", who, batch=_BATCH),
+    asked = await sweeps.asked()
+    for wanted, sweep in (
+        (asked.delete, Sweep("delete", "status = 'DELETE'", who, _ON_REQUEST, batch=_BATCH)),
+        (asked.release, Sweep("release", "hold_until <= now()", who, batch=_BATCH)),
     ):
-        done = await sweeps.run(sweep)
+        done = await sweeps.run(sweep) if wanted else 0
         if done:
             log.info(sweep.action, rows=done)
-    for name in await sweeps.expire_rules():
-        log.info("standing rule is over", rule=name)
+    if asked.expire:
+        for name in await sweeps.expire_rules():
+            log.info("standing rule is over", rule=name)
 
 
 async def apply_rules(sweeps: Sweeps, registry: Registry) -> None:

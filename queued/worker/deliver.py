@@ -40,6 +40,7 @@ class Deliverer:
         self.name = worker.name
         self.rota = Rota()
         self._timer: asyncio.TimerHandle | None = None
+        self._again = False  # woken since the timer was set
         self._drain = config.worker.drain
         self._links = {
             name: Link(uri, f"queued {worker.name} {name}", SESSION)
@@ -65,20 +66,25 @@ class Deliverer:
             claims,
             self._leases,
             self._dispatch,
+            self.rota,
         )
 
     def wake(self) -> None:
-        """There may be mail: look for it now, or when it is our turn."""
-        if not self._timer:
-            pause = self.rota.pause
-            if pause:
-                self._timer = asyncio.get_running_loop().call_later(pause, self._our_turn)
-            else:
-                self.loop.wake()
+        """There may be mail: look for it now, or when it is our business."""
+        pause = self.rota.pause
+        if not pause:
+            self.loop.wake()
+        elif self._timer:
+            self._again = True
+        else:
+            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
 
-    def _our_turn(self) -> None:
+    def _look(self) -> None:
         self._timer = None
         self.loop.wake()
+        if self._again:
+            self._again = False
+            self.wake()
 
     @property
     def handled(self) -> int:

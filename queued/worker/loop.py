@@ -16,6 +16,7 @@ from queued.service import first
 from queued.store.claim import Claims
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
+from queued.worker.rota import Rota
 
 _BACKOFF = 0.5  # seconds, while PostgreSQL is away
 
@@ -33,6 +34,7 @@ class Loop:
         claims: Claims,
         leases: Leases,
         dispatch: Dispatch,
+        rota: Rota,
     ) -> None:
         self.config = config
         self.inline = inline
@@ -41,6 +43,7 @@ class Loop:
         self._claims = claims
         self._leases = leases
         self._dispatch = dispatch
+        self._rota = rota
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._stopping = False
@@ -114,7 +117,9 @@ class Loop:
 
     async def _claim(self, want: int, busy: list[str]) -> int:
         claimed = time.monotonic()
-        claim = await self._claims.claim(want, busy, self.inline, self._dispatch.room)
+        claim = await self._claims.claim(
+            want, busy, self.inline, self._dispatch.room, self._rota.overdue
+        )
         if claim.items:
             fresh = self._leases.add(claim.items, claimed)
             self._dispatch.dispatch(fresh, claim.messages)

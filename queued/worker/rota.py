@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_TURN = 0.1  # seconds
+_TURN = 5.0  # seconds: each worker that begins one has cold caches
+_LOOK = 0.25  # seconds between two looks after those who have their turn
+_OVERDUE = 0.1  # seconds after which mail is taken to be left behind
+_LATE = 0.001  # seconds that a wait is longer: timers have whole milliseconds and may be early
 _SPREAD = 1.5  # by which a look at the clock may be worse than the best one, more with each look
 
 
 class Rota:
     """One worker's place in the round, by the database's clock, which all of them share.
 
-    In its turn a worker takes what comes, as a single one would; the others sleep and cost nothing.
-    It decides who heeds notifications, never who may claim: where the clocks differ a little two
-    are awake for a moment, or a row waits for the next turn; where workers have died it waits for
-    the turns that they still have, or for `worker.poll`.
+    In its turn a worker takes what comes, as a single one would, and the others sleep. While there
+    is mail they look one after the other whether some was left behind, because whoever has the turn
+    is dead, has no room or can't keep up. So the round decides who wakes, never who may claim.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -26,8 +28,8 @@ class Rota:
         self._ahead = 0.0  # seconds that the database's clock is ahead of ours
         self._spread = float("inf")  # seconds by which we may be wrong about it
 
-    def set(self, place: int, number: int, clock: float, asked: float, told: float) -> None:
-        """Learn that we are the `place`-th of `number`, counted from 0.
+    def set(self, place: int, number: int, clock: float, asked: float, told: float) -> bool:
+        """Learn that we are the `place`-th of `number`, counted from 0; False if that is new.
 
         What is new holds from the second time on: the others may not know of it, and a turn that
         nobody takes is worse than one that two take.
@@ -42,12 +44,22 @@ class Rota:
             self._ahead = clock - (asked + told) / 2
         else:
             self._spread *= _SPREAD  # in the end a worse look is better than an old one
+        return self._sure
 
     @property
     def pause(self) -> float:
-        """Seconds until our turn; 0 while it lasts, and where we are alone."""
+        """Seconds until mail that has come now is our business; 0 in our turn, and alone."""
         if self._number < 2 or not self._sure:
             return 0.0
-        turn, gone = divmod(self._monotonic() + self._ahead, _TURN)
+        clock = self._monotonic() + self._ahead
+        turn, gone = divmod(clock, _TURN)
         before = (self._place - int(turn)) % self._number
-        return before * _TURN - gone if before else 0.0
+        if not before:
+            return 0.0
+        look = (self._place * _LOOK - clock - _OVERDUE) % (self._number * _LOOK) + _OVERDUE
+        return min(before * _TURN - gone, look) + _LATE
+
+    @property
+    def overdue(self) -> float:
+        """Seconds for which mail must have been due before it is our business: 0 in our turn."""
+        return _OVERDUE if self.pause else 0.0

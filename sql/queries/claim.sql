@@ -2,7 +2,8 @@
 -- Lease due rows in the order of priority and time, from a window at the front of the queue. That is
 -- all there is to see while little is due; `more` says that the window did not reach the end, and
 -- then fairness needs `walk`. Into the braces come the worker's condition and what standing rules keep
--- from delivery; where the rules have changed since, nothing is claimed.
+-- from delivery; where the rules have changed since, nothing is claimed, and the first row tells their
+-- version.
 -- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index (docs/decisions/0005).
 WITH seen AS MATERIALIZED (
     SELECT pick.*
@@ -12,7 +13,8 @@ WITH seen AS MATERIALIZED (
         FROM queue
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
             AND queue.priority = level.priority
-            AND next_attempt AT TIME ZONE 'UTC' <= now() AT TIME ZONE 'UTC'
+            AND next_attempt AT TIME ZONE 'UTC'
+                <= (now() - make_interval(secs => %(overdue)s)) AT TIME ZONE 'UTC'
             AND (lease_until IS NULL OR lease_until < now())
             AND ({where})
         ORDER BY next_attempt AT TIME ZONE 'UTC'
@@ -32,7 +34,7 @@ WITH seen AS MATERIALIZED (
         {rules}
     FOR UPDATE SKIP LOCKED
 ), {lease}
-SELECT (SELECT count(*) FROM seen) >= %(window)s, NULL::text, NULL::bigint, NULL::bigint, NULL::text,
+SELECT (SELECT count(*) FROM seen) >= %(window)s, NULL::text, (SELECT version FROM rules_version), NULL::bigint, NULL::text,
     NULL::text, NULL::text, NULL::integer, NULL::timestamptz, NULL::bigint, NULL::bytea
 {result}
 
@@ -63,7 +65,7 @@ WITH RECURSIVE walk AS (
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
             AND queue.domain = walk.domain
             AND queue.priority = level.priority
-            AND next_attempt <= now()
+            AND next_attempt <= now() - make_interval(secs => %(overdue)s)
             AND (lease_until IS NULL OR lease_until < now())
             AND ({where})
             {rules}
@@ -80,7 +82,7 @@ SELECT
         THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END,
-    NULL::bigint, NULL::bigint, NULL::text,
+    (SELECT version FROM rules_version), NULL::bigint, NULL::text,
     NULL::text, NULL::text, NULL::integer, NULL::timestamptz, NULL::bigint, NULL::bytea
 {result}
 

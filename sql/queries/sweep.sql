@@ -60,6 +60,12 @@ SELECT now(), id, message_id, coalesce(lease_token, 0), attempts, 0, 'deleted',
 FROM gone
 RETURNING queue_id
 
+-- name: asked
+-- Whether there are rows to delete, holds to release, rules to remove.
+SELECT EXISTS (SELECT FROM queue WHERE status = 'DELETE'),
+    EXISTS (SELECT FROM queue WHERE status = 'HOLD' AND hold_until <= now()),
+    EXISTS (SELECT FROM rules WHERE expires_at <= now())
+
 -- name: orphans
 -- One batch of bodies that no row refers to: left by TRUNCATE, or by DML sent straight to a leaf.
 DELETE FROM messages

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queued.worker.rota import Rota
 
-TURN = 0.1
+TURN, LOOK, OVERDUE = 5.0, 0.25, 0.1
 
 
 @given(st.integers(2, 12), st.floats(0, 1e6), st.lists(st.floats(-1e6, 2e9), min_size=12))
 def test_one_at_a_time_and_everybody(number: int, now: float, ahead: list[float]) -> None:
-    """Whatever the processes' own clocks say: at any time one has its turn, and in a round all."""
+    """Whatever the processes' own clocks say: at any time one has its turn, and in a round all.
+
+    The others are awake when their turn begins, and look one after the other until then.
+    """
     clock = now
     rotas = []
     for place in range(number):
@@ -23,24 +28,30 @@ def test_one_at_a_time_and_everybody(number: int, now: float, ahead: list[float]
                 place, number, clock, clock + ahead[place] - 0.001, clock + ahead[place] + 0.001
             )
         rotas.append(rota)
-    clock = (now // TURN + 0.5) * TURN  # in the middle of a turn
     seen = []
     for turn in range(number):
-        clock = (now // TURN + turn + 0.5) * TURN
+        clock = (now // TURN + turn + 0.1) * TURN
         pauses = [rota.pause for rota in rotas]
         assert pauses.count(0.0) == 1
-        waits = sorted(pauses)[1:]
-        assert waits == pytest.approx([(n + 0.5) * TURN for n in range(number - 1)], abs=0.01)
         seen.append(pauses.index(0.0))
+        assert [rota.overdue for rota in rotas] == [OVERDUE if pause else 0.0 for pause in pauses]
+        looks = sorted(pauses)[1:]
+        assert looks[0] >= OVERDUE
+        assert looks[0] <= OVERDUE + 2 * LOOK + 0.01  # one place is that of whoever has the turn
+        assert looks[-1] <= OVERDUE + number * LOOK + 0.01
+        assert all(b - a > LOOK - 0.01 for a, b in pairwise(looks))
+        clock = (now // TURN + turn + 1) * TURN - OVERDUE / 2
+        following = rotas[(seen[-1] + 1) % number]
+        assert following.pause == pytest.approx(OVERDUE / 2, abs=0.01)
     assert sorted(seen) == list(range(number))
 
 
 def test_alone_it_is_always_our_turn() -> None:
     now = 5.0
     rota = Rota(lambda: now)
-    assert rota.pause == 0.0
+    assert rota.pause == rota.overdue == 0.0
     for sure in (False, True):
-        rota.set(1, 2, 100.0, now, now)
+        assert rota.set(1, 2, 100.0, now, now) == sure
         pauses = set()
         for n in range(20):
             now = 5.0 + n * TURN + TURN / 2
@@ -48,16 +59,16 @@ def test_alone_it_is_always_our_turn() -> None:
         assert pauses == ({True, False} if sure else {False})
         now = 5.0
     rota.set(0, 1, 100.0, now, now)
-    assert rota.pause == 0.0
+    assert rota.pause == rota.overdue == 0.0
 
 
 def test_the_best_look_at_the_clock_counts_until_it_is_old() -> None:
     now = 0.0
     rota = Rota(lambda: now)
-    rota.set(0, 2, 0.05, 0.0, 0.0)
-    rota.set(0, 2, 0.05, 0.0, 0.0)
+    rota.set(0, 2, TURN - 0.05, 0.0, 0.0)
+    rota.set(0, 2, TURN - 0.05, 0.0, 0.0)
     assert rota.pause == 0.0
-    rota.set(0, 2, 0.15, -0.2, 0.2)  # slow, and so it may be wrong
+    rota.set(0, 2, 2 * TURN - 0.05, -0.2, 0.2)  # slow, and so it may be wrong
     assert rota.pause == 0.0
-    rota.set(0, 2, 0.15, -0.0, 0.0)
-    assert rota.pause == pytest.approx(0.05)
+    rota.set(0, 2, 2 * TURN - 0.05, -0.0, 0.0)
+    assert rota.pause == pytest.approx(0.05, abs=0.01)

@@ -75,6 +75,27 @@ def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
         assert system.events(person) == ["delivered"]
 
 
+def test_mail_does_not_wait_for_the_turns_of_the_dead(system: System) -> None:
+    turn, dead = 5, 5
+    (now,) = system.ask("SELECT extract(epoch FROM clock_timestamp())::float8 AS s")
+    place = (int(now["s"] / turn) - 1) % (dead + 1)  # its turn comes last, in 20 s or more
+    for n in range(dead):
+        system.ask(
+            "INSERT INTO workers (owner, name, action, reach, seen_at)"
+            " VALUES (%s, 'deliver', 'deliver', 'true', now() + interval '1h')",
+            f"{'a' if n < place else 'z'}{n}",
+        )
+    hop = system.hop()
+    queued = system.queued(hop, worker={"poll": "1h"})
+    queued.wait_log("workers share rows")
+    for n in range(2):
+        began = time.monotonic()
+        system.enqueue(f"x{n}@hop.example")
+        hop.wait_kept(n + 1)
+        assert time.monotonic() - began < SLACK
+    system.wait_empty()
+
+
 def test_a_lost_lease_ends_the_attempt_before_the_dot(system: System) -> None:
     def slow_at_first(point: str, line: str, transaction: Transaction | None) -> Do | None:
         return Do(hold=True) if point == "DATA" and hop.connections == 1 else None

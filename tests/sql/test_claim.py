@@ -116,6 +116,32 @@ async def test_only_due_rows_of_free_domains_that_match_where(
     assert {item.id for item in busy} == set(never[-2:])
 
 
+async def test_only_what_has_been_due_for_a_while(db: psycopg.Connection, link: Link) -> None:
+    message(db, 1)
+    left = [row(db, 1, due=-60, domain=f"d{n}.example") for n in range(100)]
+    fresh = [row(db, 1, domain=f"d{n}.example") for n in range(200)]
+    claims = Claims(link, "w", 60, siblings=0)
+    taken: list[int] = []
+    while items := (await claims.claim(20, [], overdue=30)).items:  # by time, then by destination
+        taken += [item.id for item in items]
+    assert sorted(taken) == left
+    assert len((await claims.claim(300, [])).items) == len(fresh)
+
+
+async def test_a_change_of_rules_counts_at_once(db: psycopg.Connection, link: Link) -> None:
+    message(db, 1)
+    claims = Claims(link, "w", 60)
+    assert (await claims.claim(10, [])).items == []
+    held, sent = row(db, 1, domain="held.example"), row(db, 1)
+    db.execute(
+        "INSERT INTO rules (name, action, condition, reason, origin)"
+        " VALUES ('no', 'hold', $$domain = 'held.example'$$, '', 'operator')"
+    )
+    assert [item.id for item in (await claims.claim(10, [])).items] == [sent]
+    db.execute("DELETE FROM rules")
+    assert [item.id for item in (await claims.claim(10, [])).items] == [held]
+
+
 async def test_the_recipients_of_a_message_come_together(
     db: psycopg.Connection, link: Link
 ) -> None:
@@ -193,7 +219,7 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
         db.execute("SELECT set_config(%s, %s, false)", (setting, value))
     params = {"limit": 50, "busy": ["x.example"], "owner": "w", "lease": 60.0, "version": 1,
               "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64}  # fmt: skip
-    params |= {"inline": 1000, "budget": 1000}
+    params |= {"inline": 1000, "budget": 1000, "overdue": 0.0}
     texts = queries("claim")
     claim = texts[name]
     parts = {"lease": texts["lease"], "result": texts["result"]}

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import yaml
 
 HOST = "127.0.0.1"
+START_WITHIN = 30.0  # seconds
 
 
 class DaemonError(RuntimeError):
@@ -99,7 +101,7 @@ class Product:
         if processes is not None:
             settings["processes"] = processes
         pid = self._start("smtpd", self._config("smtpd", settings), self.directory / "smtpd.log")
-        end = time.monotonic() + 30
+        end = time.monotonic() + START_WITHIN
         while not greets(port):
             self.check()
             if time.monotonic() > end:
@@ -108,13 +110,21 @@ class Product:
         return pid, port
 
     def start_queued(self, number: int, next_hop: int) -> list[int]:
-        """Start that many queued processes which deliver to the port."""
+        """Start that many queued processes which deliver to the port; wait until all work."""
         routes = {"*": f"{HOST}:{next_hop}", "dead.example": f"{HOST}:{free_port()}"}
         path = self._config("queued", {"routes": routes})
-        return [
+        pids = [
             self._start("queued", path, self.directory / f"queued.{worker}.log")
             for worker in range(number)
         ]
+        end = time.monotonic() + START_WITHIN
+        with psycopg.connect(self.uri, autocommit=True) as connection:
+            while connection.execute("SELECT count(*) FROM workers").fetchone() != (number,):
+                self.check()
+                if time.monotonic() > end:
+                    raise DaemonError(f"queued is not ready\n{self._tail('queued')}")
+                time.sleep(0.05)
+        return pids
 
     def _tail(self, command: str) -> str:
         logs = [log for name, _, log in self.running if name == command]

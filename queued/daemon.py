@@ -27,8 +27,8 @@ from queued.worker.deliver import Deliverer
 from queued.worker.sweeper import Sweeper
 
 _BEAT = 10.0  # seconds between heartbeats
-_LOOK = 1.0  # seconds between looks at who else claims the same rows, until nothing is new
-_LOOK_AGAIN = 5.0  # seconds from then on
+_LOOK = 0.5  # seconds between looks at who else claims the same rows, until nothing is new
+_LOOK_SETTLED = 5.0  # seconds from then on
 _RETRY = 0.5  # seconds, while PostgreSQL is away at the start
 
 log = get("queued")
@@ -54,8 +54,7 @@ class Daemon:
         self._vacuum = Link(uri, "queued vacuum")
         self._reclaimer = Reclaimer(Space(self._vacuum))
         self._registry = Registry(self._link, self._process)
-        self._look_next = 0.0
-        self._sharing: dict[str, int] = {}  # how many claim the same rows, by worker
+        self._look_again = _LOOK
         self._workers = [w for w in config.workers if not names or w.name in names]
         self._deliverers = [
             Deliverer(
@@ -133,22 +132,26 @@ class Daemon:
             self._reclaimer.run(),
             *(task for deliverer in self._deliverers for task in deliverer.tasks()),
             *(sweeper.run() for sweeper in self._sweepers),
-            repeat("heartbeat", _BEAT, self._beat),
-            repeat("rota", _LOOK, self._look),
-            repeat("requests", requests.EVERY, lambda: requests.answer_requests(self._sweeps, who)),
+            repeat("heartbeat", lambda: _BEAT, self._beat),
+            repeat("rota", lambda: self._look_again, self._look),
+            repeat(
+                "requests",
+                lambda: self._rest(requests.EVERY),
+                lambda: requests.answer_requests(self._sweeps, who),
+            ),
             repeat(
                 "rules",
-                requests.RULES_EVERY,
+                lambda: self._rest(requests.RULES_EVERY),
                 lambda: requests.apply_rules(self._sweeps, self._registry),
             ),
             repeat(
                 "attempts",
-                attempts.EVERY,
+                lambda: attempts.EVERY,
                 lambda: attempts.keep_log(self._link, self._sweeps, retention.attempts),
             ),
             repeat(
                 "orphans",
-                orphans.EVERY,
+                lambda: orphans.EVERY,
                 lambda: orphans.remove_orphans(self._sweeps, retention.orphans),
             ),
         ]
@@ -159,6 +162,9 @@ class Daemon:
 
     def _pause(self) -> float:
         return min((deliverer.rota.pause for deliverer in self._deliverers), default=0.0)
+
+    def _rest(self, every: float) -> float:
+        return min((d.rota.rest(every) for d in self._deliverers), default=every)
 
     async def _register(self) -> bool:
         """Announce workers and rules before the first claim; False where we are stopped first."""
@@ -195,22 +201,15 @@ class Daemon:
 
     async def _look(self) -> None:
         asked = time.monotonic()
-        if asked < self._look_next:
-            return
         places = await self._registry.places()
         told = time.monotonic()
-        settled = True
+        new = False
         for deliverer in self._deliverers:
-            name = deliverer.name
-            place = places.get(name)
-            if not place:
-                continue
-            if not deliverer.rota.set(place.before, place.number, place.clock, asked, told):
-                settled = False
-            elif place.number != self._sharing.get(name, 1):
-                self._sharing[name] = place.number
-                log.info("workers share rows", worker=name, workers=place.number)
-        self._look_next = told + (_LOOK_AGAIN - _LOOK if settled else 0.0)
+            place = places.get(deliverer.name)
+            if place and deliverer.rota.set(place.before, place.number, place.clock, asked, told):
+                new = True
+                log.info("workers share rows", worker=deliverer.name, workers=place.number)
+        self._look_again = _LOOK if new else _LOOK_SETTLED
 
     def _reload(self) -> None:
         try:

@@ -38,7 +38,10 @@ class Timing(Section):
     lease: Period = Field(
         default=60.0, ge=3, description="a dead worker's rows are taken over after this time"
     )
-    poll: Period = Field(default=1.0, description="look for due rows at least this often")
+    poll: Period = Field(
+        default=1.0,
+        description="one of those that share rows looks for due ones this often",
+    )
     drain: Duration = Field(
         default=30.0, description="at SIGTERM, deliveries under way have this long to end"
     )

@@ -15,15 +15,17 @@ log = get("upkeep")
 _AGAIN = 10.0  # seconds after a failure, at most
 
 
-async def repeat(duty: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do it every `every` seconds until cancelled; failures are logged once, tried again soon."""
+async def repeat(
+    duty: str, every: Callable[[], float], work: Callable[[], Awaitable[None]]
+) -> None:
+    """Do it every `every()` seconds until cancelled; failures are logged once, tried again soon."""
     failed = False
     while True:
         try:
             await work()
-            pause, failed = every, False
+            pause, failed = every(), False
         except (StoreUnavailable, psycopg.Error) as error:
             if not failed:
                 log.warning("upkeep failed", duty=duty, reason=str(error).splitlines()[0])
-            pause, failed = min(every, _AGAIN), True
+            pause, failed = min(every(), _AGAIN), True
         await asyncio.sleep(pause)

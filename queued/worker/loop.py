@@ -84,7 +84,7 @@ class Loop:
     async def _sleep(self, busy: set[str]) -> None:
         """Until there may be mail: a notification, the poll, or a destination free again."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.poll):
+            async with asyncio.timeout(self._rota.rest(self.poll)):
                 while not self._wake.is_set():
                     self._room.clear()
                     if busy and not busy <= set(self._dispatch.busy(self._free())[0]):

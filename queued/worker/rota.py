@@ -9,6 +9,7 @@ _TURN = 5.0  # seconds: each worker that begins one has cold caches
 _LOOK = 0.25  # seconds between two looks after those who have their turn
 _OVERDUE = 0.1  # seconds after which mail is taken to be left behind
 _LATE = 0.001  # seconds that a wait is longer: timers have whole milliseconds and may be early
+_SELDOM = 5  # times as long rest those who have no turn from what one of all has to do
 _SPREAD = 1.5  # by which a look at the clock may be worse than the best one, more with each look
 
 
@@ -24,19 +25,15 @@ class Rota:
         self._monotonic = monotonic
         self._place = 0
         self._number = 1
-        self._sure = True  # that the others count as we do
         self._ahead = 0.0  # seconds that the database's clock is ahead of ours
         self._spread = float("inf")  # seconds by which we may be wrong about it
 
     def set(self, place: int, number: int, clock: float, asked: float, told: float) -> bool:
-        """Learn that we are the `place`-th of `number`, counted from 0; False if that is new.
-
-        What is new holds from the second time on: the others may not know of it, and a turn that
-        nobody takes is worse than one that two take.
+        """Learn that we are the `place`-th of `number`, counted from 0; return whether that is new.
 
         `clock` is what the database's clock said between `asked` and `told` of ours, in seconds.
         """
-        self._sure = (place, number) == (self._place, self._number)
+        new = (place, number) != (self._place, self._number)
         self._place, self._number = place, number
         spread = told - asked
         if spread <= self._spread:
@@ -44,20 +41,33 @@ class Rota:
             self._ahead = clock - (asked + told) / 2
         else:
             self._spread *= _SPREAD  # in the end a worse look is better than an old one
-        return self._sure
+        return new
 
     @property
     def pause(self) -> float:
         """Seconds until mail that has come now is our business; 0 in our turn, and alone."""
-        if self._number < 2 or not self._sure:
+        if self._number < 2:
             return 0.0
         clock = self._monotonic() + self._ahead
-        turn, gone = divmod(clock, _TURN)
-        before = (self._place - int(turn)) % self._number
-        if not before:
+        turn = self._until(clock)
+        if not turn:
             return 0.0
         look = (self._place * _LOOK - clock - _OVERDUE) % (self._number * _LOOK) + _OVERDUE
-        return min(before * _TURN - gone, look) + _LATE
+        return min(turn, look) + _LATE
+
+    def rest(self, every: float) -> float:
+        """Seconds to rest from what one of us does every `every` seconds, whoever has the turn.
+
+        The others do it seldom, in case that he is dead.
+        """
+        turn = self._until(self._monotonic() + self._ahead)
+        return min(max(every, turn), _SELDOM * every)
+
+    def _until(self, clock: float) -> float:
+        """Seconds until our turn, 0 while it lasts."""
+        turn, gone = divmod(clock, _TURN)
+        before = (self._place - int(turn)) % self._number
+        return before * _TURN - gone if before else 0.0
 
     @property
     def overdue(self) -> float:

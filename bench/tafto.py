@@ -87,7 +87,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
         seconds = time.perf_counter() - started
     progress.show(deliverer.handled)
     progress.end()
-    await deliverer.drain(loop)
+    await deliverer.drain(loop, lambda: asyncio.sleep(0))
     for task in background:
         task.cancel()
     outcomes = await asyncio.gather(*background, return_exceptions=True)

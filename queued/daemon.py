@@ -27,7 +27,8 @@ from queued.worker.deliver import Deliverer
 from queued.worker.sweeper import Sweeper
 
 _BEAT = 10.0  # seconds between heartbeats
-_LOOK = 0.5  # seconds between looks at who else claims the same rows, until nothing is new
+_LOOK = 0.5  # seconds between looks at who else claims the same rows
+_LOOKS = 6  # of them, until nothing is new
 _LOOK_SETTLED = 5.0  # seconds from then on
 _RETRY = 0.5  # seconds, while PostgreSQL is away at the start
 
@@ -54,7 +55,8 @@ class Daemon:
         self._vacuum = Link(uri, "queued vacuum")
         self._reclaimer = Reclaimer(Space(self._vacuum))
         self._registry = Registry(self._link, self._process)
-        self._look_again = _LOOK
+        self._looks = _LOOKS
+        self._leaving = False
         self._workers = [w for w in config.workers if not names or w.name in names]
         self._deliverers = [
             Deliverer(
@@ -106,16 +108,13 @@ class Daemon:
             if signals.reload.is_set():
                 signals.reload.clear()
                 self._reload()
-        await asyncio.gather(*(d.drain(loop) for d, loop in loops.items()))
+        # nobody shall wait for our turns while we drain, nor for what we hand back
+        drains = (d.drain(loop, self._registry.wake) for d, loop in loops.items())
+        await asyncio.gather(self._leave(), *drains)
         failed = [t for t in (*background, *loops.values()) if t.done() and not t.cancelled()]
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        try:
-            async with asyncio.timeout(2):
-                await self._registry.leave()
-        except (StoreUnavailable, psycopg.Error, TimeoutError):
-            pass  # the heartbeat ends
         for deliverer in self._deliverers:
             await deliverer.close()
         await self._link.close()
@@ -123,6 +122,14 @@ class Daemon:
         log.info("stopped")
         for task in failed:
             task.result()
+
+    async def _leave(self) -> None:
+        self._leaving = True
+        try:
+            async with asyncio.timeout(2):
+                await self._registry.leave()
+        except (StoreUnavailable, psycopg.Error, TimeoutError):
+            pass  # the heartbeat ends
 
     def _background(self) -> list[Coroutine[None, None, None]]:
         retention = self._config.retention
@@ -133,7 +140,7 @@ class Daemon:
             *(task for deliverer in self._deliverers for task in deliverer.tasks()),
             *(sweeper.run() for sweeper in self._sweepers),
             repeat("heartbeat", lambda: _BEAT, self._beat),
-            repeat("rota", lambda: self._look_again, self._look),
+            repeat("rota", lambda: _LOOK if self._looks else _LOOK_SETTLED, self._look),
             repeat(
                 "requests",
                 lambda: self._rest(requests.EVERY),
@@ -194,22 +201,25 @@ class Daemon:
                     return False
 
     async def _beat(self) -> None:
+        if self._leaving:
+            return
         handled = {deliverer.name: deliverer.handled for deliverer in self._deliverers}
         handled.update((sweeper.name, sweeper.handled) for sweeper in self._sweepers)
-        if not await self._registry.beat(handled):
+        if not await self._registry.beat(handled) and not self._leaving:
             await self._register()
 
     async def _look(self) -> None:
         asked = time.monotonic()
         places = await self._registry.places()
         told = time.monotonic()
-        new = False
+        self._looks = max(0, self._looks - 1)
         for deliverer in self._deliverers:
+            rota, number = deliverer.rota, deliverer.rota.number
             place = places.get(deliverer.name)
-            if place and deliverer.rota.set(place.before, place.number, place.clock, asked, told):
-                new = True
-                log.info("workers share rows", worker=deliverer.name, workers=place.number)
-        self._look_again = _LOOK if new else _LOOK_SETTLED
+            if place and rota.set(place.before, place.number, place.clock, asked, told):
+                self._looks = _LOOKS
+            if rota.number != number:
+                log.info("workers share rows", worker=deliverer.name, workers=rota.number)
 
     def _reload(self) -> None:
         try:

@@ -72,8 +72,12 @@ class Registry:
         return {row[0]: Place(*row[1:]) for row in rows}
 
     async def leave(self) -> None:
-        """Take the entries away; rules stay."""
+        """Take the entries away; rules stay. Raises StoreUnavailable."""
         await self._link.run(_SQL["leave"], {"owner": self._owner})
+
+    async def wake(self) -> None:
+        """Wake the others. Raises StoreUnavailable."""
+        await self._link.run(_SQL["wake"])
 
     async def operator_rules(self) -> list[Rule]:
         """Standing rules that operators have made."""

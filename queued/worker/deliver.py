@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 
 from queued.config.queued import QueuedConfig, Worker
 from queued.db import Link
 from queued.delivery.lane import Lane
+from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.store.claim import SESSION, Claims, Contents
 from queued.store.settle import Settlements
+from queued.worker.alarm import Alarm
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 from queued.worker.loop import Loop
@@ -39,8 +42,6 @@ class Deliverer:
     ) -> None:
         self.name = worker.name
         self.rota = Rota()
-        self._timer: asyncio.TimerHandle | None = None
-        self._again = False  # woken since the timer was set
         self._drain = config.worker.drain
         self._links = {
             name: Link(uri, f"queued {worker.name} {name}", SESSION)
@@ -68,23 +69,7 @@ class Deliverer:
             self._dispatch,
             self.rota,
         )
-
-    def wake(self) -> None:
-        """There may be mail: look for it now, or when it is our business."""
-        pause = self.rota.pause
-        if not pause:
-            self.loop.wake()
-        elif self._timer:
-            self._again = True
-        else:
-            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        self.loop.wake()
-        if self._again:
-            self._again = False
-            self.wake()
+        self.wake = Alarm(self.rota, self.loop.wake).ring
 
     @property
     def handled(self) -> int:
@@ -100,23 +85,36 @@ class Deliverer:
         self._dispatch.configure(config)
         self.loop.inline = config.delivery.inline
 
-    async def drain(self, loop: asyncio.Task[None]) -> None:
-        """Stop to claim, let deliveries end within the time for it, write every outcome."""
+    async def drain(
+        self, loop: asyncio.Task[None], handed_back: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Stop to claim, let deliveries end within the time for it, write every outcome.
+
+        `handed_back` is awaited once what had not begun is in the queue again.
+        """
         log.info("draining", worker=self.name, rows=len(self._leases))
         self.loop.stop()
         await asyncio.wait([loop])
+        self._dispatch.drain()
+        telling = asyncio.create_task(self._tell(handed_back))
         try:
             async with asyncio.timeout(self._drain):
-                await self._dispatch.drain()
+                await self._dispatch.wait()
         except TimeoutError:
             log.warning("dropping connections", worker=self.name, rows=len(self._leases))
             await self._dispatch.abort()
         try:
             async with asyncio.timeout(max(self._drain, 5.0)):
+                await telling
                 await self._settler.flush()
         except TimeoutError:
             # the leases run out, and the log will say that the outcomes are unknown
             log.error("outcomes not written: the database is away", rows=len(self._leases))
+
+    async def _tell(self, handed_back: Callable[[], Awaitable[None]]) -> None:
+        await self._settler.flush()
+        with suppress(StoreUnavailable):
+            await handed_back()
 
     async def close(self) -> None:
         """End the connections."""

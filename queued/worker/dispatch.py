@@ -183,14 +183,16 @@ class Dispatch:
         chance = random.random()  # noqa: S311 - jitter
         self._settle(judge(item, result, self._retry, started=started, now=now, chance=chance))
 
-    async def drain(self) -> None:
-        """Begin nothing new, hand back what waits, and wait for what is under way."""
-        lanes = list(self._lanes.values())
-        for lane in lanes:
+    def drain(self) -> None:
+        """Begin nothing new, and hand back what waits."""
+        for lane in list(self._lanes.values()):
             for envelope in lane.drain():
                 self._free(envelope)
                 self.hand_back(envelope.items)
-        for lane in lanes:
+
+    async def wait(self) -> None:
+        """Wait for what is under way."""
+        for lane in list(self._lanes.values()):
             await lane.wait()
 
     async def abort(self) -> None:

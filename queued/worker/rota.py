@@ -23,8 +23,8 @@ class Rota:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
+        self.number = 1
         self._place = 0
-        self._number = 1
         self._ahead = 0.0  # seconds that the database's clock is ahead of ours
         self._spread = float("inf")  # seconds by which we may be wrong about it
 
@@ -33,12 +33,14 @@ class Rota:
 
         `clock` is what the database's clock said between `asked` and `told` of ours, in seconds.
         """
-        new = (place, number) != (self._place, self._number)
-        self._place, self._number = place, number
+        new = (place, number) != (self._place, self.number)
+        self._place, self.number = place, number
         spread = told - asked
-        if spread <= self._spread:
+        ahead = clock - (asked + told) / 2
+        stepped = abs(ahead - self._ahead) > (spread + self._spread) / 2
+        if spread <= self._spread or stepped:
             self._spread = spread
-            self._ahead = clock - (asked + told) / 2
+            self._ahead = ahead
         else:
             self._spread *= _SPREAD  # in the end a worse look is better than an old one
         return new
@@ -46,13 +48,13 @@ class Rota:
     @property
     def pause(self) -> float:
         """Seconds until mail that has come now is our business; 0 in our turn, and alone."""
-        if self._number < 2:
+        if self.number < 2:
             return 0.0
         clock = self._monotonic() + self._ahead
         turn = self._until(clock)
         if not turn:
             return 0.0
-        look = (self._place * _LOOK - clock - _OVERDUE) % (self._number * _LOOK) + _OVERDUE
+        look = (self._place * _LOOK - clock - _OVERDUE) % (self.number * _LOOK) + _OVERDUE
         return min(turn, look) + _LATE
 
     def rest(self, every: float) -> float:
@@ -66,7 +68,7 @@ class Rota:
     def _until(self, clock: float) -> float:
         """Seconds until our turn, 0 while it lasts."""
         turn, gone = divmod(clock, _TURN)
-        before = (self._place - int(turn)) % self._number
+        before = (self._place - int(turn)) % self.number
         return before * _TURN - gone if before else 0.0
 
     @property

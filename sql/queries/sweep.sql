@@ -61,9 +61,10 @@ FROM gone
 RETURNING queue_id
 
 -- name: asked
--- Whether there are rows to delete, holds to release, rules to remove.
+-- Whether there are rows to delete, holds to release, rules to remove. The least time comes from the
+-- index, whatever the statistics say.
 SELECT EXISTS (SELECT FROM queue WHERE status = 'DELETE'),
-    EXISTS (SELECT FROM queue WHERE status = 'HOLD' AND hold_until <= now()),
+    coalesce((SELECT min(hold_until) FROM queue WHERE status = 'HOLD') <= now(), false),
     EXISTS (SELECT FROM rules WHERE expires_at <= now())
 
 -- name: orphans

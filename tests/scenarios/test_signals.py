@@ -40,6 +40,22 @@ def test_stop_ends_what_has_begun_and_hands_back_the_rest(system: System) -> Non
     assert hop.deliveries() == {f"x{n}@hop.example": 1 for n in range(12)}
 
 
+def test_another_worker_takes_what_is_handed_back_at_once(system: System) -> None:
+    hop, other = system.hop(holding_at("end of data")), system.hop()
+    first = system.queued(hop, delivery={"connections": 2})
+    for n in range(12):
+        system.enqueue(f"x{n}@hop.example")
+    hop.wait_kept(2)
+    system.wait_queue(lambda rows: all(row["status"] == "SENDING" for row in rows))
+    system.queued(other, worker={"poll": "1h"})
+    first.signal(signal.SIGTERM)
+    other.wait_kept(10)  # while the first one still waits for its own two
+    hop.release()
+    first.wait()
+    system.wait_empty()
+    assert {**hop.deliveries(), **other.deliveries()} == {f"x{n}@hop.example": 1 for n in range(12)}
+
+
 def test_stop_does_not_wait_for_hanging_next_hops(system: System) -> None:
     points = {"greet": "connect", "mail": "MAIL", "rcpt": "RCPT", "dot": "end of data"}
     hops = {name: system.hop(hanging_at(point)) for name, point in points.items()}

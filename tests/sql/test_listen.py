@@ -1,0 +1,50 @@
+"""Notifications, and nobody's backend woken by them in others' turns."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+
+from queued.listen import CHANNEL, listen
+from tests.support.waiting import PATIENCE
+
+
+async def last(db: psycopg.Connection, statement: str) -> None:
+    """Wait until that is the listener's last statement."""
+    query = (
+        "SELECT query FROM pg_stat_activity WHERE application_name = 'postern listen'"
+        " AND datname = current_database()"
+    )
+    async with asyncio.timeout(PATIENCE):
+        while db.execute(query).fetchall() != [(f"{statement} {CHANNEL}",)]:
+            await asyncio.sleep(0.02)
+
+
+async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connection) -> None:
+    db.autocommit = True
+    woken = asyncio.Queue[float]()
+    pause = 0.0
+    task = asyncio.create_task(listen(database, lambda: woken.put_nowait(pause), lambda: pause))
+
+    async def wake() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await woken.get()
+
+    await wake()  # it has connected: there may be mail
+    await last(db, "LISTEN")
+    for _ in range(3):  # our turn
+        db.execute(f"NOTIFY {CHANNEL}".encode())
+        await wake()
+    pause = 0.05
+    db.execute(f"NOTIFY {CHANNEL}".encode())
+    await wake()
+    await wake()  # the pause is over, and what was notified in it is not known
+    await last(db, "LISTEN")
+    assert woken.empty()
+    pause = 3600.0
+    db.execute(f"NOTIFY {CHANNEL}".encode())
+    await wake()
+    await last(db, "UNLISTEN")
+    task.cancel()
+    await asyncio.wait([task])

@@ -42,12 +42,19 @@ def test_stop_ends_what_has_begun_and_hands_back_the_rest(system: System) -> Non
 
 def test_another_worker_takes_what_is_handed_back_at_once(system: System) -> None:
     hop, other = system.hop(holding_at("end of data")), system.hop()
-    first = system.queued(hop, delivery={"connections": 2})
+    patient = {"poll": "1h"}
+    first = system.queued(hop, delivery={"connections": 2}, worker=patient)
     for n in range(12):
         system.enqueue(f"x{n}@hop.example")
     hop.wait_kept(2)
     system.wait_queue(lambda rows: all(row["status"] == "SENDING" for row in rows))
-    system.queued(other, worker={"poll": "1h"})
+    system.queued(other, worker=patient)
+    quiet = (  # no look after the start is still to come
+        "SELECT true AS quiet FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name LIKE 'postern queued %% claim'"
+        " HAVING count(*) = 2 AND max(state_change) < now() - interval '3s'"
+    )
+    until(lambda: system.ask(quiet))
     first.signal(signal.SIGTERM)
     other.wait_kept(10)  # while the first one still waits for its own two
     hop.release()

@@ -48,7 +48,9 @@ def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
     system.wait_queue(lambda rows: len(rows) <= 120)  # the others are settled
     victim.kill()
     # a statement under way still ends: a claim, perhaps
-    backends = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'postern queued victim%%'"
+    backends = (
+        "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'postern queued victim%%'"
+    )
     until(lambda: not system.ask(backends))
     sending = {row["recipient"] for row in system.queue() if row["status"] == "SENDING"}
     assert len(sending) > 4

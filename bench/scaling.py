@@ -96,7 +96,7 @@ def _title(settings: dict[str, Any]) -> str:
 @click.option("--rounds", default=3, type=click.IntRange(1), help="Runs of each value.")
 @click.option("--messages", type=click.IntRange(1),
               help="For each run, fewer if large  [default: 10000, or 30 s at --rate]")  # fmt: skip
-@click.option("--observe", default=0.5, help="Seconds between readings of memory; 0: none.")
+@click.option("--observe", default=0.5, help="Seconds between (costly) looks at memory; 0: none.")
 @click.option("--limit-mb", default=0.0, help="No process may be larger at its peak; 0: any size.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a chart, SVG.")
 @click.option("--linear", is_flag=True, help="In the chart, x is linear and not logarithmic.")

@@ -1,5 +1,20 @@
-"""`python -m queued` is the command `queued`."""
+"""The command `queued`, also as `python -m queued`."""
 
-from queued.cli.queued import main
+from __future__ import annotations
 
-main()
+import sys
+
+from queued import signals
+
+
+def main() -> None:
+    """Run the command; a daemon keeps the signals that come while the rest is imported."""
+    if sys.argv[1:2] == ["run"]:
+        signals.catch()
+    from queued.cli.queued import main as command
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -43,10 +43,12 @@ class Daemon:
         config: QueuedConfig,
         uri: str,
         reread: Callable[[], QueuedConfig],
+        signals: Signals,
         names: Sequence[str] = (),
     ) -> None:
         self._config = config
         self._reread = reread
+        self._signals = signals
         self._uri = uri
         # unique: containers may share host names, and every one of them begins at the same pid
         self._process = f"{config.environment.hostname}:{os.getpid()}:{secrets.token_hex(3)}"
@@ -94,8 +96,8 @@ class Daemon:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT, then drain."""
-        self._signals = signals = Signals()
-        if not await self._register():
+        signals = self._signals
+        if signals.stop.is_set() or not await self._register():
             return
         background = [asyncio.create_task(work) for work in self._background()]
         loops = {d: asyncio.create_task(d.loop.run()) for d in self._deliverers}

@@ -5,23 +5,34 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import signal
 from contextlib import suppress
+
+from queued import signals
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT = 32 << 20  # octets free at the top of the heap that stay with a process
 
 
 class Signals:
-    """`stop` is set by SIGTERM or SIGINT, `reload` by SIGHUP (the daemon clears it)."""
+    """`stop` is set by SIGTERM or SIGINT, `reload` by SIGHUP (the daemon clears it).
+
+    Signals that came since `signals.catch` count too. The handlers stay for the rest of the
+    process, so that no signal ends a daemon that is just about to return.
+    """
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.reload = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self.reload.set)
+        self._loop = asyncio.get_running_loop()
+        for number in signals.receive(self._received):
+            self._event(number).set()
+
+    def _event(self, number: int) -> asyncio.Event:
+        return self.stop if number in signals.STOP else self.reload
+
+    def _received(self, number: int) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._event(number).set)
 
 
 async def first(*events: asyncio.Event, timeout: float | None = None) -> bool:

@@ -1,5 +1,20 @@
-"""`python -m smtpd` is the command `smtpd`."""
+"""The command `smtpd`, also as `python -m smtpd`."""
 
-from smtpd.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+from queued import signals
+
+
+def main() -> None:
+    """Run the command; a daemon keeps the signals that come while the rest is imported."""
+    if sys.argv[1:2] in (["run"], ["serve"]):
+        signals.catch()
+    from smtpd.cli import main as command
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

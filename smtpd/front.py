@@ -13,6 +13,9 @@ from smtpd.metadata import Metadata
 from smtpd.policy import Policy
 
 
+_LATE = 1.0  # seconds for a transaction over a connection that was accepted at the last moment
+
+
 class Guest(Protocol):
     """A session, as far as the process needs to know it."""
 
@@ -37,7 +40,7 @@ class Front:
 
     def enter(self, guest: Guest) -> bool:
         """Count a connection; False where there are too many."""
-        if self.stopping or len(self._guests) >= self.config.limits.connections:
+        if len(self._guests) >= self.config.limits.connections:
             return False
         self._guests.add(guest)
         self._empty.clear()
@@ -56,18 +59,24 @@ class Front:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self, grace: float) -> bool:
-        """End idle sessions, wait for the others; False where some had to be cut off."""
+        """End idle sessions, wait for the others; False where some had to be cut off.
+
+        Connections that the kernel has handed over just before may still do one transaction.
+        """
         self.stopping = True
-        for guest in list(self._guests):
-            guest.end()
-        try:
-            async with asyncio.timeout(grace):
-                await self._empty.wait()
-            clean = True
-        except TimeoutError:
-            clean = False
+        clean = await self._end(_LATE) or await self._end(grace - _LATE)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
         await self._notifier.close()
         await self.committer.stop()
         return clean
+
+    async def _end(self, seconds: float) -> bool:
+        for guest in list(self._guests):
+            guest.end()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True

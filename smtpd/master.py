@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
-import sys
-import time
 from pathlib import Path
 
 from queued.config.loader import load
-from queued.database import INHERITED
 from queued.errors import ConfigError, PosternError
 from queued.logs import get
-from queued.service import Signals, first
+from queued.service import Signals
 from smtpd.config import Listener, SmtpdConfig
+from smtpd.keeper import Keeper
 
-_BACKOFF = (0.1, 5.0)  # seconds before a restart: at first, at most
-_STABLE = 10.0  # seconds after which a process counts as healthy
 _GRACE = 40.0  # seconds for a process to stop
 
 log = get("master")
@@ -62,71 +57,52 @@ class Master:
     def __init__(self, path: Path, config: SmtpdConfig, uri: str) -> None:
         self._path = path
         self._config = config
-        self._uri = uri
-        self._children: dict[int, asyncio.subprocess.Process] = {}
-        self._stopping = asyncio.Event()
         per_listener = [bind(listener, config.processes) for listener in config.listen]
         self._sockets = [[sockets[n] for sockets in per_listener] for n in range(config.processes)]
+        self._keepers = [
+            Keeper(path, uri, [sock.fileno() for sock in sockets]) for sockets in self._sockets
+        ]
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; SIGHUP restarts the processes with the new file."""
+        """Serve until SIGTERM or SIGINT; SIGHUP replaces the processes, for the new file."""
         signals = Signals()
-        keepers = [asyncio.create_task(self._keep(n)) for n in range(self._config.processes)]
+        runs = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
         for listener in self._config.listen:
             log.info("listening", address=listener.address, port=listener.port,
                      processes=self._config.processes)  # fmt: skip
-        while not signals.stop.is_set():
-            await first(signals.stop, signals.reload)
-            if signals.reload.is_set():
-                signals.reload.clear()
-                self._reload()
-        self._stopping.set()
-        self._signal(signal.SIGTERM)
-        _, slow = await asyncio.wait(keepers, timeout=_GRACE)
+        reloads = asyncio.create_task(self._reloads(signals.reload))
+        await signals.stop.wait()
+        reloads.cancel()
+        await asyncio.gather(reloads, return_exceptions=True)
+        for keeper in self._keepers:
+            keeper.stop()
+        _, slow = await asyncio.wait(runs, timeout=_GRACE)
         if slow:
-            self._signal(signal.SIGKILL)
+            for keeper in self._keepers:
+                keeper.signal(signal.SIGKILL)
             await asyncio.wait(slow)
         log.info("stopped")
 
-    def _reload(self) -> None:
+    async def _reloads(self, asked: asyncio.Event) -> None:
+        """Replace the processes at each SIGHUP, one after the other."""
+        while True:
+            await asked.wait()
+            asked.clear()
+            if not self._read_again():
+                continue
+            for keeper in self._keepers:
+                if not await keeper.replace():
+                    log.error("process kept as it was: its successor did not start")
+            log.info("processes replaced")
+
+    def _read_again(self) -> bool:
         try:
             config = load(self._path, SmtpdConfig)
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
-            return
+            return False
         if (config.listen, config.processes) != (self._config.listen, self._config.processes):
             log.error("configuration kept as it was: listen and processes need a restart")
-            return
+            return False
         log.info("configuration read again")
-        self._signal(signal.SIGTERM)  # each keeper starts its process anew
-
-    def _signal(self, number: int) -> None:
-        for child in self._children.values():
-            if child.returncode is None:
-                child.send_signal(number)
-
-    async def _keep(self, number: int) -> None:
-        """Run one process, again and again."""
-        backoff = _BACKOFF[0]
-        descriptors = [sock.fileno() for sock in self._sockets[number]]
-        while not self._stopping.is_set():
-            started = time.monotonic()
-            child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "smtpd", "serve", "-c", str(self._path),
-                "--descriptors", ",".join(map(str, descriptors)),
-                stdin=asyncio.subprocess.PIPE,
-                pass_fds=descriptors,
-                env={**os.environ, INHERITED: self._uri},
-            )  # fmt: skip
-            self._children[number] = child
-            if self._stopping.is_set():
-                child.terminate()
-            status = await child.wait()
-            if self._stopping.is_set():
-                return
-            if time.monotonic() - started > _STABLE:
-                backoff = _BACKOFF[0]
-            if status:
-                log.error("process died, restarting", pid=child.pid, status=status)
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, _BACKOFF[1])
+        return True

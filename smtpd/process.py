@@ -12,6 +12,7 @@ from queued.service import Signals, steady
 from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import Front
+from smtpd.keeper import READY
 
 _GRACE = 30.0  # seconds for sessions in DATA when the process stops
 
@@ -35,6 +36,7 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
     loop.add_reader(sys.stdin.fileno(), _watch_master, signals.stop)
     steady()
     log.info("serving", pid=os.getpid())
+    os.write(sys.stdout.fileno(), READY)
     await signals.stop.wait()
     loop.remove_reader(sys.stdin.fileno())
     for server in servers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from queued.config.types import hint
 from queued.daemon import Daemon
 from queued.database import resolve
 from queued.errors import ConfigError
+from queued.service import Signals, first
 from queued.store.conditions import check_conditions
 
 _DEFAULT = "etc/queued.yaml"
@@ -62,7 +62,8 @@ async def _run(path: Path, settings: QueuedConfig, uri: str, names: tuple[str, .
     if settings.environment.database.where:
         conditions["environment.database.where"] = settings.environment.database.where
     log = logs.get("queued")
-    while conditions:
+    signals = Signals()
+    while conditions and not signals.stop.is_set():
         try:
             await check_conditions(uri, conditions)
             break
@@ -70,5 +71,5 @@ async def _run(path: Path, settings: QueuedConfig, uri: str, names: tuple[str, .
             raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
         except psycopg.OperationalError as error:
             log.warning("waiting for the database", reason=str(error).strip())
-            await asyncio.sleep(_RETRY)
-    await Daemon(settings, uri, lambda: load(path, QueuedConfig), names).run()
+            await first(signals.stop, timeout=_RETRY)
+    await Daemon(settings, uri, lambda: load(path, QueuedConfig), signals, names).run()

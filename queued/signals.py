@@ -1,0 +1,38 @@
+"""Signals of a daemon, from its first line on.
+
+It imports next to nothing: a daemon calls `catch` before its slow imports, so that no signal ends
+it half started.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+STOP = (signal.SIGTERM, signal.SIGINT)
+"""Signals that ask a daemon to end."""
+
+_early: set[int] = set()
+_receivers: list[Callable[[int], None]] = []
+
+
+def catch() -> None:
+    """Keep the signals that come before `receive`, instead of being ended by them."""
+    for number in (*STOP, signal.SIGHUP):
+        signal.signal(number, _caught)
+
+
+def receive(receiver: Callable[[int], None]) -> set[int]:
+    """Give `receiver` every signal from now on; return those that came before."""
+    catch()
+    _receivers[:] = [receiver]
+    early = set(_early)
+    _early.clear()
+    return early
+
+
+def _caught(number: int, _: object) -> None:
+    if _receivers:
+        _receivers[0](number)
+    else:
+        _early.add(number)

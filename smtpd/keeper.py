@@ -1,0 +1,120 @@
+"""One serving process, kept alive on its listening sockets, and replaced without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+from queued.database import INHERITED
+from queued.logs import get
+from queued.service import first
+
+READY = b"ready\n"
+"""What a serving process writes to its standard output once it accepts connections."""
+
+_BACKOFF = (0.1, 5.0)  # seconds before a restart: at first, at most
+_STABLE = 10.0  # seconds after which a process counts as healthy
+_START = 60.0  # seconds that a successor has to become ready
+
+log = get("master")
+
+
+class Keeper:
+    """Runs `smtpd serve` again and again, always one process that accepts connections.
+
+    The listening sockets are the master's, so connections that wait to be accepted survive the end
+    of a process. `replace` starts the successor first: both accept from the same sockets until the
+    old process is told to end.
+    """
+
+    def __init__(self, path: Path, uri: str, descriptors: list[int]) -> None:
+        self._path = path
+        self._uri = uri
+        self._descriptors = descriptors
+        self._current: Process | None = None
+        self._since = 0.0  # when it started, by the monotonic clock
+        self._children: set[Process] = set()
+        self._ends: asyncio.Queue[Process] = asyncio.Queue()
+        self._watches: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until `stop`; return when the last process has ended."""
+        backoff = _BACKOFF[0]
+        while not self._stopping.is_set():
+            if not self._current:
+                self._takes_over(await self._start())
+            child = await self._ends.get()
+            if child is not self._current or self._stopping.is_set():
+                continue  # a process that was replaced, or a successor that did not start
+            self._current = None
+            if time.monotonic() - self._since > _STABLE:
+                backoff = _BACKOFF[0]
+            log.error("process died, restarting", pid=child.pid, status=child.returncode)
+            await first(self._stopping, timeout=backoff)
+            backoff = min(backoff * 2, _BACKOFF[1])
+        while self._watches:
+            await asyncio.wait(set(self._watches))
+
+    def _takes_over(self, child: Process) -> None:
+        self._current = child
+        self._since = time.monotonic()
+
+    async def replace(self) -> bool:
+        """Start a successor, and end the process once it accepts; False where it does not."""
+        successor = await self._start()
+        assert successor.stdout  # noqa: S101 - for the type checker
+        said = b""
+        try:
+            async with asyncio.timeout(_START):
+                said = await successor.stdout.readline()
+        except TimeoutError:
+            pass
+        finally:
+            if said != READY and successor.returncode is None:
+                successor.kill()
+        if said != READY:
+            return False
+        old = self._current
+        self._takes_over(successor)
+        if old and old.returncode is None:
+            old.terminate()
+        return True
+
+    def stop(self) -> None:
+        """End all processes; sessions that are in their content may end it."""
+        self._stopping.set()
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every process that has not ended."""
+        for child in self._children:
+            if child.returncode is None:
+                child.send_signal(number)
+
+    async def _start(self) -> Process:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "smtpd", "serve", "-c", str(self._path),
+            "--descriptors", ",".join(map(str, self._descriptors)),
+            stdin=PIPE,  # its end tells the process that the master has died
+            stdout=PIPE,
+            pass_fds=self._descriptors,
+            env={**os.environ, INHERITED: self._uri},
+        )  # fmt: skip
+        self._children.add(child)
+        watch = asyncio.create_task(self._watch(child))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        if self._stopping.is_set():
+            child.terminate()
+        return child
+
+    async def _watch(self, child: Process) -> None:
+        await child.wait()
+        self._children.discard(child)
+        self._ends.put_nowait(child)

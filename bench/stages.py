@@ -63,7 +63,7 @@ class _Wire:
     def close(self) -> None:
         pass
 
-    abort = pause_reading = resume_reading = close
+    abort = pause_reading = resume_reading = write_eof = close
 
 
 class _Ids:

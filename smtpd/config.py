@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from queued.address import normalise_domain
+from queued.address import normalise_domain, parse_mailbox
 from queued.config.environment import Environment, Log
 from queued.config.types import Period, Section, Size, Whole, hint
 from queued.errors import AddressError
@@ -37,6 +37,13 @@ def _parse_domain(value: str) -> str:
         return value[: len(value) - len(bare)] + normalise_domain(bare)
     except AddressError as error:
         raise ValueError(f"expected a domain or *.domain: {error}") from None
+
+
+def _parse_mailbox(value: str) -> str:
+    try:
+        return parse_mailbox(value)[0]
+    except AddressError as error:
+        raise ValueError(f"expected an address: {error}") from None
 
 
 def default_processes() -> int:
@@ -135,8 +142,33 @@ class Limits(Section):
     message_size: Size = Field(default=50 << 20, description="octets of a message")
     recipients: Whole = Field(default=1000, ge=100, description="in one transaction")
     connections: Whole = Field(default=1000, ge=1, description="at a time, to each process")
+    connections_per_address: Whole = Field(
+        default=50, ge=1, description="of one address (IPv6: /64), to each process"
+    )
+    connections_per_network: Whole = Field(
+        default=200, ge=1, description="of one network (IPv4: /24, IPv6: /48), to each process"
+    )
+    exempt: list[Annotated[Network, BeforeValidator(_parse_network)]] | None = Field(
+        default=None,
+        description="networks without limits by address and network; null: relay.networks",
+    )
+    errors: Whole = Field(
+        default=20, ge=1, description="5xx replies of a session since its last accepted mail"
+    )
+    junk: Whole = Field(
+        default=100,
+        ge=1,
+        description="commands that carry no mail (NOOP, RSET, VRFY, EHLO …) of a session since its "
+        "last accepted mail, one more each second; further ones are errors",
+    )
     hops: Whole = Field(default=100, ge=1, description="Received lines; more is a loop")
     timeout: Period = Field(default=300.0, description="for the client's next command or data")
+    data_time: Period = Field(default=1800.0, description="for the whole content of a message")
+    memory: Size = Field(
+        default=64 << 20,
+        ge=1 << 20,
+        description="octets that the sessions of a process hold; over it the largest are not read",
+    )
 
 
 class Content(Section):
@@ -172,6 +204,10 @@ class SmtpdConfig(Section):
         description="processes that share the listeners; default: one for two cores, at most 4",
     )
     relay: Relay = Field(default=Relay())
+    postmaster: Annotated[str, AfterValidator(_parse_mailbox)] | None = Field(
+        default=None,
+        description="where mail for the postmaster of this host goes; null: it is held",
+    )
     metadata: dict[Annotated[str, AfterValidator(_parse_key)], Source] = Field(
         default={}, description="metadata of each row by key, such as _partid"
     )

@@ -8,6 +8,7 @@ to wait for something else makes the connection busy (docs/decisions/0011).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from typing import Any, Self, cast
 
@@ -16,13 +17,17 @@ from aiosmtpd.smtp import SMTP, Session
 from queued.logs import get
 from smtpd import replies
 from smtpd.front import Front
+from smtpd.tally import Tally, Verdict
 
 log = get("smtpd")
 
 _LINE = 1 << 16  # octets of a line that are kept; a longer one is skipped up to its end
-_AHEAD = 1 << 18  # octets read ahead of a client that does not wait for its replies
-_BURST = 100  # replies that leave in one write: then it shows whether the client reads them
-_BOGUS = 5  # unknown commands until we hang up
+_SKIP = 1 << 20  # octets of a line that are skipped until we hang up
+_AHEAD = 1 << 16  # octets read ahead of a client that does not wait for its replies
+_QUANTUM = 100  # commands of a session that are done at a time; then others have their turn
+_DELAY = 1.0  # seconds before the next command, once half of the errors are used up
+_LINGER = 5.0  # seconds that a client has to read our last reply and to close
+_DISCARD = 4 << 20  # octets that are read meanwhile and thrown away, at most
 
 
 class Connection(SMTP):
@@ -50,25 +55,33 @@ class Connection(SMTP):
             loop=loop,
         )
         self._front = front
+        self._limits = limits
+        self._scheduler = front.scheduler(loop)
         self._input = b""  # read, and not yet worked through from _at on
         self._at = 0
-        self._skipping = False  # the rest of an overlong line
+        self._skipped = 0  # octets of an overlong line whose rest is skipped
         self._busy = False  # a command waits for something; the next ones wait for it
         self._blocked = False  # the client does not read its replies
+        self._queued = False  # others have their turn before the next command
         self._paused = False  # we do not read from the client
         self._ended = False  # the client has closed its side
-        self._bogus = _BOGUS
+        self._closing = False  # we have closed our side
+        self._discarded = 0  # octets that came since
+        self._delayed = False  # the next command is to wait for a while
+        self._tally: Tally
         self._replies: list[str]
-        self._deadline = 0.0
+        self._deadline = 0.0  # of the client's next command or data
+        self._data_deadline = math.inf  # of the end of its content
+        self.client = ""
+        self.held = 0
 
     def fresh(self) -> Self:
         """Return a connection like this one, to be given to a transport."""
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__)
         new._replies = []
+        new._tally = Tally(self._limits)
         return new
-
-    # -- what the dialogue adds --
 
     def command(self, word: bytes, argument: str | None) -> bool:
         """Do one command; False if there is none of that name."""
@@ -76,6 +89,14 @@ class Connection(SMTP):
 
     def content(self) -> bool:
         """Take the content that has come after DATA; False where commands are expected."""
+        raise NotImplementedError
+
+    def octets(self) -> int:
+        """Content of the transaction under way that is in memory."""
+        raise NotImplementedError
+
+    def write_ahead(self) -> bool:
+        """Begin to write content in memory into the database; False where there is too little."""
         raise NotImplementedError
 
     def abandon(self) -> None:
@@ -96,9 +117,10 @@ class Connection(SMTP):
             self.transport.abort()
             self.transport = None
             return
-        if not self._front.enter(self):
-            line = replies.TOO_MANY_CONNECTIONS.format(self.hostname)
-            self.transport.write(f"{line}\r\n".encode())
+        self.client = str(peer[0])
+        refusal = self._front.enter(self)
+        if refusal:
+            self.transport.write(f"{refusal.format(self.hostname)}\r\n".encode())
             self.transport.close()
             self.transport = None
             return
@@ -106,7 +128,7 @@ class Connection(SMTP):
         self.session.peer = peer
         self._set_rset_state()  # type: ignore[no-untyped-call]
         self._touch()
-        self._timeout_handle = self.loop.call_later(self._timeout_duration, self._tick)
+        self._rearm(self._timeout_duration)
         self.transport.write(f"220 {self.hostname} {self.__ident__}\r\n".encode())
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -118,24 +140,33 @@ class Connection(SMTP):
             self._timeout_handle.cancel()
         if self._handler_coroutine:
             self._handler_coroutine.cancel()
-        self._front.leave(self)
+        self._input, self._at = b"", 0
         self.abandon()
+        self._account()
+        self._front.leave(self)
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
-        self._touch()
+        if self._closing:
+            self._discarded += len(data)
+            if self._discarded > _DISCARD and self.transport:
+                self.transport.abort()
+            return
         self._input = self._input[self._at :] + data if self._input else data
         self._at = 0
-        if not self._busy and not self._blocked:
+        if not self._waits:
             self.work()
-        elif len(self._input) > _AHEAD and self.transport and not self._paused:
-            self._paused = True
-            self.transport.pause_reading()
+            return
+        self._account()
+        if len(self._input) > _AHEAD:
+            self._pause()
 
     def eof_received(self) -> bool:
         """Answer what a client piped in before it closed its side."""
+        if self._closing:
+            return False
         self._ended = True
-        if not self._busy and not self._blocked:
+        if not self._waits:
             self.work()
         return True
 
@@ -146,30 +177,67 @@ class Connection(SMTP):
     def resume_writing(self) -> None:
         """The client reads again."""
         self._blocked = False
-        if not self._busy:
+        if not self._waits:
             self.work()
 
-    # -- work --
+    def _pause(self) -> None:
+        if self.transport and not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether no command can be done now."""
+        return self._busy or self._blocked or self._queued
 
     def work(self) -> None:
         """Do what has been read, until something has to be waited for; send the replies."""
+        self._scheduler.others += 1
+        left = _QUANTUM
         try:
             while self.transport and not (self._busy or self._blocked):
+                if self._delayed:
+                    self._delayed = False
+                    self.aside(asyncio.sleep(_DELAY))
+                    break
+                if not left:
+                    self._queued = True
+                    self._scheduler.add(self)
+                    break
                 if not self._step():
                     break
-                if len(self._replies) >= _BURST:
-                    self._flush()
+                left -= 1
         except Exception as error:
             self._fail(error)
             return
+        if left < _QUANTUM:
+            self._touch()
         self._flush()
-        if self._busy or self._blocked or not self.transport:
+        self._account()
+        if self._waits or self._closing or not self.transport:
             return
         if self._ended:
             self.hang_up()
         elif self._paused:
             self._paused = False
             self.transport.resume_reading()
+
+    def turn(self) -> None:
+        """Do some more commands."""
+        self._queued = False
+        if not (self._busy or self._blocked):
+            self.work()
+
+    def relieve(self) -> None:
+        """Read no more from the client until its content stands in the database."""
+        if not self._closing and (self._waits or self.write_ahead()):
+            self._pause()
+
+    def _account(self) -> None:
+        held = len(self._input) - self._at + self.octets()
+        if held != self.held:
+            change, self.held = held - self.held, held
+            self._front.memory.change(change)
 
     def _step(self) -> bool:
         """Do one line or one piece of content; False if there is none."""
@@ -181,13 +249,15 @@ class Connection(SMTP):
             return True
         end = self._input.find(b"\n", at)
         if end < 0:
-            if len(self._input) - at > _LINE or self._skipping:
-                self._skipping = True
+            if len(self._input) - at > _LINE or self._skipped:
+                self._skipped += len(self._input) - at
                 self._input, self._at = b"", 0
+                if self._skipped > _SKIP:
+                    self.refuse(replies.LINE_WITHOUT_END)
             return False
         self._at = end + 1
-        if self._skipping:
-            self._skipping = False
+        if self._skipped:
+            self._skipped = 0
             self.say(replies.LINE_TOO_LONG)
         else:
             self._line(self._input[at:end].rstrip(b"\r"))
@@ -201,12 +271,10 @@ class Connection(SMTP):
         argument = rest.strip().decode("utf-8", "surrogateescape")
         if self.command(word.upper(), argument or None):
             return
-        self._bogus -= 1
-        if self._bogus:
-            self.say(replies.UNKNOWN_COMMAND)
+        if self._tally.unknown(word.upper()) is Verdict.END:
+            self.refuse(replies.TOO_MANY_UNKNOWN)
         else:
-            self.say(replies.TOO_MANY_UNKNOWN)
-            self.hang_up()
+            self.say(replies.UNKNOWN_COMMAND)
 
     def rest(self, data: bytes) -> None:
         """Give back what follows the end of data."""
@@ -221,6 +289,15 @@ class Connection(SMTP):
     def say(self, reply: str) -> None:
         """Reply; it leaves with the others as soon as there is nothing else to do."""
         self._replies.append(reply)
+        if reply[0] == "5":
+            self.judge(self._tally.error())
+
+    def judge(self, verdict: Verdict) -> None:
+        """Do what follows from an error."""
+        if verdict is Verdict.END:
+            self.refuse(replies.TOO_MANY_ERRORS)
+        elif verdict is Verdict.DELAY:
+            self._delayed = True
 
     async def push(self, status: Any) -> None:
         """Reply (for commands of aiosmtpd)."""
@@ -238,31 +315,47 @@ class Connection(SMTP):
             self._fail(error)
         self.resume()
 
-    def wait(self) -> None:
-        """Do nothing more until `resume`."""
-        self._busy = True
-
     def resume(self) -> None:
-        """What was waited for has come."""
+        """What `aside` or a commit was waiting for has come."""
         self._busy = False
         self._touch()
-        if self.transport:
+        if self.transport and not self._waits:
             self.work()
 
     def _flush(self) -> None:
-        if self._replies and self.transport:
+        if self._replies and self.transport and not self._closing:
             self._replies.append("")
             self.transport.write("\r\n".join(self._replies).encode())
         self._replies.clear()
 
-    # -- the end --
+    def refuse(self, reply: str) -> None:
+        """Hang up on a client that is over a limit."""
+        log.info("session ended by a limit", client=self.client, reply=reply.format(self.hostname))
+        self._replies.append(reply.format(self.hostname))
+        self.hang_up()
 
-    def hang_up(self) -> None:
-        """Send what was said and close."""
+    def hang_up(self, *, linger: bool = True) -> None:
+        """Send what was said and close.
+
+        The kernel resets a socket that is closed while octets are unread, and the client may lose
+        our last reply. So we close only our side, and read on until the client closes too. `linger`
+        says that there may be such octets.
+        """
         self._flush()
-        if self.transport:
-            self.transport.close()
         self._input, self._at = b"", 0
+        if not self.transport or self._closing:
+            return
+        self._closing = True
+        self.abandon()
+        self._account()
+        self._touch()
+        if not linger or self._ended:
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        if self._paused:
+            self.transport.resume_reading()
+        self._rearm(_LINGER)
 
     def _fail(self, error: Exception) -> None:
         """Hang up after what should not happen: part of a message may have got lost by it."""
@@ -270,30 +363,34 @@ class Connection(SMTP):
         self.say(replies.INTERNAL)
         self.hang_up()
 
-    @property
-    def client(self) -> str:
-        """The client's address."""
-        return str(cast(tuple[Any, ...], self.session.peer)[0])
-
     def _touch(self) -> None:
         self._deadline = self.loop.time() + self._timeout_duration
+
+    def _rearm(self, seconds: float) -> None:
+        if self._timeout_handle:
+            self._timeout_handle.cancel()
+        self._timeout_handle = self.loop.call_later(seconds, self._tick)
 
     def _tick(self) -> None:
         """One timer for the whole connection: it looks how long the client has been silent."""
         if not self.transport:
             return
-        left = self._deadline - self.loop.time()
-        closing = self.transport.is_closing()
-        if self._busy and not closing:
-            left = self._timeout_duration  # it is we who are slow; a commit has its own limit
-        if left <= 0:
-            if closing or self._blocked:
+        now = self.loop.time()
+        left = min(self._deadline, self._data_deadline) - now
+        if self._closing:
+            if left <= 0 or not self.transport.get_write_buffer_size():
                 self.transport.abort()  # it does not read: close would wait for it for ever
                 return
-            self.say(replies.TIMEOUT.format(self.hostname))
-            self.hang_up()
-            left = self._timeout_duration
-        self._timeout_handle = self.loop.call_later(left, self._tick)
+        elif self._busy:
+            left = self._timeout_duration  # it is we who are slow; a commit has its own limit
+        elif left <= 0:
+            if self._blocked:
+                self.transport.abort()
+            else:
+                self.say(replies.TIMEOUT.format(self.hostname))
+                self.hang_up(linger=False)
+            return
+        self._rearm(min(left, self._limits.data_time))
 
 
 class _NoHooks:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from queued.address import parse_mailbox, split_path
 from queued.errors import AddressError
+from queued.model import CHUNK_SIZE
 from smtpd import replies
 from smtpd.connection import Connection
 from smtpd.front import Front
@@ -23,13 +25,16 @@ class Transaction:
     sender: str | None = None
     utf8: bool = False
     recipients: dict[tuple[str, str], str] = field(default_factory=dict)
+    held: set[tuple[str, str]] = field(default_factory=set)
 
-    def add(self, mailbox: str, domain: str, limit: int) -> bool:
+    def add(self, mailbox: str, domain: str, limit: int, hold: bool) -> bool:
         """Note a recipient, each once; False where there would be more than `limit`."""
         key = (mailbox.rpartition("@")[0], domain)
         if key not in self.recipients and len(self.recipients) >= limit:
             return False
         self.recipients.setdefault(key, mailbox)
+        if hold:
+            self.held.add(key)
         return True
 
 
@@ -66,12 +71,15 @@ class Dialogue(Connection):
         method = _COMMANDS.get(word)
         if method:
             self.say(method(self, argument))
-            if word == b"QUIT" and not argument:
-                self.hang_up()
+            if word in _JUNK:
+                self.judge(self._tally.junk(self.loop.time()))
+            elif word == b"QUIT" and not argument:
+                self.hang_up(linger=self._at < len(self._input))
             return True
         name = f"smtp_{word.decode('ascii', 'replace')}"
         if not name.isidentifier() or not hasattr(self, name):
             return False
+        self.judge(self._tally.junk(self.loop.time()))
         self.aside(getattr(self, name)(argument))
         return True
 
@@ -157,15 +165,15 @@ class Dialogue(Connection):
             return replies.SYNTAX_RCPT
         if rest:
             return replies.UNKNOWN_PARAMETER.format(_plain(rest.partition("=")[0][:40]))
-        if path.lower() == "postmaster":  # the one address that needs no domain (section 4.5.1)
-            path = f"{path}@{self.hostname}"
+        ours = self._front.postmaster.find(path)
         try:
-            mailbox, domain = parse_mailbox(path, utf8=self.envelope.utf8)
+            mailbox, domain = parse_mailbox(ours or path, utf8=self.envelope.utf8 or bool(ours))
         except AddressError as error:
             return replies.BAD_ADDRESS.format(_plain(error))
-        if not self._front.policy.accepts(self.client, domain):
+        if not (ours or self._front.policy.accepts(self.client, mailbox, domain)):
             return replies.RELAY_DENIED
-        if not self.envelope.add(mailbox, domain, self._front.config.limits.recipients):
+        hold = bool(ours) and self._front.postmaster.held
+        if not self.envelope.add(mailbox, domain, self._limits.recipients, hold):
             return replies.TOO_MANY_RECIPIENTS
         return replies.RCPT_OK
 
@@ -175,6 +183,7 @@ class Dialogue(Connection):
         if not self.envelope.recipients:
             return replies.NO_MAIL if self.envelope.sender is None else replies.NO_RCPT
         self._intake = Intake(self._front)
+        self._data_deadline = self.loop.time() + self._limits.data_time
         return replies.DATA_GO
 
     # -- content (section 4.1.1.4) --
@@ -190,6 +199,19 @@ class Dialogue(Connection):
             self._complete(intake)
         elif intake.full:
             self.aside(intake.store())
+        elif intake.excessive:
+            self.refuse(replies.TOO_LARGE.format(self._limits.message_size))
+        return True
+
+    def octets(self) -> int:
+        """Content of the transaction under way that is in memory."""
+        return self._intake.octets if self._intake else 0
+
+    def write_ahead(self) -> bool:
+        """Begin to write content in memory into the database; False where there is too little."""
+        if not self._intake or self._intake.octets < CHUNK_SIZE:
+            return False
+        self.aside(self._intake.store(CHUNK_SIZE))
         return True
 
     def _complete(self, intake: Intake) -> None:
@@ -197,7 +219,7 @@ class Dialogue(Connection):
         if refusal:
             self._answer(refusal)
         elif intake.ready:
-            self.wait()
+            self._busy = True  # until the commit
             self._commit(intake)
         else:
             self.aside(self._prepare(intake))
@@ -228,6 +250,9 @@ class Dialogue(Connection):
             transaction.utf8,
             self._trace(intake.id, transaction.utf8),
             self._front.metadata.rows(self._origin(transaction, intake.header), recipients),
+            [_POSTMASTER if key in transaction.held else None for key in transaction.recipients]
+            if transaction.held
+            else [],
             answer,
         )
 
@@ -236,8 +261,11 @@ class Dialogue(Connection):
         if self._intake:
             self._intake.forget()
         self._intake = None
+        self._data_deadline = math.inf
         self.envelope = Transaction()
         self.say(reply)
+        if reply.startswith("250"):
+            self._tally.mail()
         if self._front.stopping:
             self.end()
 
@@ -249,9 +277,9 @@ class Dialogue(Connection):
 
     def end(self) -> None:
         """The process stops: an idle session is told so, one in DATA gets its answer first."""
-        if not self._intake and self.transport:
+        if not self._intake and self.transport and not self._closing:
             self.say(replies.SHUTTING_DOWN.format(self.hostname))
-            self.hang_up()
+            self.hang_up(linger=self._at < len(self._input))
 
     def _origin(self, transaction: Transaction, header: bytes) -> Origin:
         return Origin(
@@ -285,8 +313,13 @@ _COMMANDS: dict[bytes, Callable[[Dialogue, str | None], str]] = {
     b"VRFY": Dialogue._vrfy,
     b"HELP": Dialogue._help,
 }
+_JUNK = frozenset((b"HELO", b"EHLO", b"RSET", b"NOOP", b"VRFY", b"HELP"))  # they carry no mail
+_POSTMASTER = "mail for the postmaster: smtpd.yaml does not say where it goes"
+_REPEATED = 200  # characters of the client's words in a reply (RFC 5321, section 4.5.3.1.5)
 
 
 def _plain(value: object) -> str:
     """What a reply may repeat of the client's words: printable ASCII."""
-    return str(value).encode("ascii", "replace").decode().replace("\r", "?").replace("\n", "?")
+    text = str(value)
+    text = text if len(text) <= _REPEATED else f"{text[:_REPEATED]}..."
+    return "".join(char if " " <= char <= "~" else "?" for char in text)

@@ -7,17 +7,23 @@ from collections.abc import Coroutine
 from typing import Protocol
 
 from queued.listen import Notifier
+from smtpd import replies
 from smtpd.config import SmtpdConfig
 from smtpd.ingest import Committer
+from smtpd.limits import Places
+from smtpd.memory import Holder, Memory
 from smtpd.metadata import Metadata
 from smtpd.policy import Policy
-
+from smtpd.postmaster import Postmaster
+from smtpd.scheduler import Scheduler
 
 _LATE = 1.0  # seconds for a transaction over a connection that was accepted at the last moment
 
 
-class Guest(Protocol):
+class Guest(Holder, Protocol):
     """A session, as far as the process needs to know it."""
+
+    client: str
 
     def end(self) -> None:
         """Close when no transaction is cut off by it."""
@@ -29,26 +35,41 @@ class Front:
     def __init__(self, config: SmtpdConfig, uri: str) -> None:
         self.config = config
         self.policy = Policy(config.relay)
+        self.postmaster = Postmaster(config, self.policy)
         self.metadata = Metadata(config.metadata)
         self._notifier = Notifier(uri)
         self.committer = Committer(uri, config.ingest, self._notifier.notify)
         self.stopping = False
         self._guests: set[Guest] = set()
+        limits = config.limits
+        exempt = config.relay.networks if limits.exempt is None else limits.exempt
+        self._places = Places(limits, exempt)
+        self._scheduler: Scheduler | None = None
+        self.memory = Memory(limits.memory, self._guests)
         self._empty = asyncio.Event()
         self._empty.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def enter(self, guest: Guest) -> bool:
-        """Count a connection; False where there are too many."""
+    def scheduler(self, loop: asyncio.AbstractEventLoop) -> Scheduler:
+        """The one scheduler of the process."""
+        self._scheduler = self._scheduler or Scheduler(loop)
+        return self._scheduler
+
+    def enter(self, guest: Guest) -> str:
+        """Count a connection; return the reply of a refusal where there are too many, or ''."""
         if len(self._guests) >= self.config.limits.connections:
-            return False
+            return replies.TOO_MANY_CONNECTIONS
+        if not self._places.enter(guest.client):
+            return replies.TOO_MANY_FROM_YOU
         self._guests.add(guest)
         self._empty.clear()
-        return True
+        return ""
 
     def leave(self, guest: Guest) -> None:
         """A connection has ended."""
-        self._guests.discard(guest)
+        if guest in self._guests:
+            self._guests.remove(guest)
+            self._places.leave(guest.client)
         if not self._guests:
             self._empty.set()
 

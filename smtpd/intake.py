@@ -16,6 +16,8 @@ from smtpd.content import Collector, Inspector
 from smtpd.front import Front
 from smtpd.ingest import Waiting
 
+_EXCESS = 2  # times the largest message
+
 log = get("intake")
 
 
@@ -33,6 +35,7 @@ class Intake:
         self._inspector = Inspector(front.config.content.bare_newlines)
         self._pieces: list[bytes] = []
         self._held = 0  # octets in them
+        self._writing = 0  # octets on their way into the store
         self._chunks = 0
         self._begun = False  # some may be in the store that belong to no message yet
         self._size = 0
@@ -44,6 +47,17 @@ class Intake:
     def header(self) -> bytes:
         """The header block, once `end` was called."""
         return self._inspector.header
+
+    @property
+    def octets(self) -> int:
+        """Content in memory: collected, on its way into the store, or waiting for its commit."""
+        waiting = self._waiting
+        return self._held + self._writing + (len(waiting.message.body) if waiting else 0)
+
+    @property
+    def excessive(self) -> bool:
+        """Whether the client has sent so much that its end need not be waited for."""
+        return self._size > _EXCESS * self._front.config.limits.message_size
 
     @property
     def full(self) -> bool:
@@ -76,12 +90,14 @@ class Intake:
         self._held = 0
         return content
 
-    async def store(self) -> None:
-        """Write full parts ahead of the message."""
+    async def store(self, unit: int = PART_SIZE) -> None:
+        """Write ahead of the message what makes whole units: parts, or pieces of a part."""
         content = self._content()
-        whole = len(content) // PART_SIZE * PART_SIZE
+        whole = len(content) // unit * unit
+        self._writing = len(content)
         for start in range(0, whole, PART_SIZE):
-            await self._store(content[start : start + PART_SIZE])
+            await self._store(content[start : min(start + PART_SIZE, whole)])
+        self._writing = 0
         self._pieces.append(content[whole:])
         self._held = len(content) - whole
 
@@ -138,6 +154,7 @@ class Intake:
         utf8: bool,
         trace: str,
         metadata: list[str],
+        holds: list[str | None],
         answer: Callable[[str], None],
     ) -> None:
         """Have the message written; `answer` gets the reply, 250 only when it is durable."""
@@ -151,6 +168,7 @@ class Intake:
             chunks=self._chunks,
             utf8=utf8,
             metadata=metadata,
+            holds=holds,
         )
 
         def done(error: Exception | None) -> None:

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import ipaddress
-from functools import lru_cache
-
 from smtpd.config import Relay
+from smtpd.limits import Networks
+
+_ROUTED = frozenset("%!@")
 
 
 class Policy:
     """Relay rules of smtpd.yaml."""
 
     def __init__(self, relay: Relay) -> None:
-        self._networks = relay.networks
         self._domains = frozenset(relay.domains)
-        self.trusted = lru_cache(maxsize=4096)(self._trusted)
+        self.trusted = Networks(relay.networks).contains
 
-    def _trusted(self, client: str) -> bool:
-        """Whether the client's address is in one of `relay.networks`."""
-        try:
-            address = ipaddress.ip_address(client.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
-        return any(address in network for network in self._networks)
+    def accepts(self, client: str, mailbox: str, domain: str) -> bool:
+        """Whether the client may send to the mailbox, whose normalised domain is given.
 
-    def accepts(self, client: str, domain: str) -> bool:
-        """Whether the client may send to a recipient in this normalised domain."""
-        if self.trusted(client) or domain in self._domains:
+        A stranger may not name a second destination inside the local part (`user%other@ours`,
+        `other!user@ours`, `"user@other"@ours`): a next hop that trusts this relay might follow it
+        (RFC 5321, section 3.6.1 and appendix C).
+        """
+        if self.trusted(client):
+            return True
+        return self.serves(domain) and _ROUTED.isdisjoint(mailbox.rpartition("@")[0])
+
+    def serves(self, domain: str) -> bool:
+        """Whether a normalised domain is one of `relay.domains`."""
+        if domain in self._domains:
             return True
         parts = domain.split(".")
         return any("*." + ".".join(parts[i:]) in self._domains for i in range(1, len(parts)))

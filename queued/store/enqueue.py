@@ -70,6 +70,9 @@ class Enqueue:
                 "metadata": Texts(
                     text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
                 ),
+                "holds": [hold for m in group for hold in m.holds or [None] * len(m.recipients)]
+                if any(m.holds for m in group)
+                else None,
             },
         )
 

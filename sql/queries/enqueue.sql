@@ -18,12 +18,15 @@ WITH new_messages AS (
         %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
         %(traces)b::text[], %(bodies)b::bytea[]) AS message (id, size, utf8, chunks, trace, body)
 )
-INSERT INTO queue (message_id, sender, recipient, domain, priority, metadata)
-SELECT message_id, sender, recipient, domain, priority, metadata::jsonb
+INSERT INTO queue (message_id, sender, recipient, domain, priority, metadata,
+    status, hold_reason, held_by, held_at)
+SELECT message_id, sender, recipient, domain, priority, metadata::jsonb,
+    CASE WHEN hold IS NULL THEN 'QUEUED' ELSE 'HOLD' END, hold,
+    CASE WHEN hold IS NOT NULL THEN 'smtpd' END, CASE WHEN hold IS NOT NULL THEN now() END
 FROM unnest(
     %(message_ids)b::bigint[], %(senders)b::text[], %(recipients)b::text[], %(domains)b::text[],
-    %(priorities)b::smallint[], %(metadata)b::text[])
-    AS row (message_id, sender, recipient, domain, priority, metadata)
+    %(priorities)b::smallint[], %(metadata)b::text[], %(holds)b::text[])
+    AS row (message_id, sender, recipient, domain, priority, metadata, hold)
 
 -- name: known
 -- Which of these messages are stored, or were until a worker was done with them.

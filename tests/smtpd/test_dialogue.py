@@ -66,8 +66,9 @@ CASES: dict[str, list[str]] = {
     "no open relay": [
         HELO, MAIL, "RCPT TO:<r@elsewhere.example> > 550 5.7.1", "RCPT TO:<r@sub.example> > 550",
         "RCPT TO:<r@a.sub.example> > 250", "RCPT TO:<@example.org:r@elsewhere.example> > 550",
-        "RCPT TO:<r%elsewhere.example@example.org> > 250",
-        'RCPT TO:<"r@elsewhere.example"@example.org> > 250',
+        "RCPT TO:<r%elsewhere.example@example.org> > 550 5.7.1",
+        'RCPT TO:<"r@elsewhere.example"@example.org> > 550 5.7.1',
+        "RCPT TO:<elsewhere.example!r@example.org> > 550 5.7.1",
         "RCPT TO:<r@elsewhere.example@example.org> > 553",
         "RCPT TO:<r@example.org.elsewhere.example> > 550", "RCPT TO:<r@[127.0.0.1]> > 550",
         "RCPT TO:<Postmaster> > 250", "RCPT TO:<r@EXAMPLE.ORG> > 250",

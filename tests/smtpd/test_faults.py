@@ -215,10 +215,13 @@ class Unread:
     def is_closing(self) -> bool:
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        return self.written
+
     def abort(self) -> None:
         self.closed = True
 
-    close = abort
+    close = write_eof = pause_reading = resume_reading = abort
 
 
 def session(database: str, transport: Unread, data: bytes) -> None:

@@ -1,0 +1,75 @@
+"""How many connections each client has, counted by address and by network."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+
+from smtpd.config import Limits, Network
+
+# Whoever has an IPv6 host has at least a /64: that counts as one address.
+_ADDRESS = {4: 32, 6: 64}
+_NETWORK = {4: 24, 6: 48}
+
+
+class Networks:
+    """A set of networks that is asked for many addresses."""
+
+    def __init__(self, networks: Iterable[Network]) -> None:
+        self._networks = tuple(networks)
+        self.contains = lru_cache(maxsize=4096)(self._contains)
+
+    def _contains(self, client: str) -> bool:
+        """Whether the client's address is in one of the networks; False if it is no address."""
+        address = parse(client)
+        return bool(address) and any(address in network for network in self._networks)
+
+
+def parse(client: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address of a client, without a zone; an IPv4 address where IPv6 carries one."""
+    try:
+        address = ipaddress.ip_address(client.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+class Places:
+    """Counts connections; clients in `exempt` are only counted as a part of all."""
+
+    def __init__(self, limits: Limits, exempt: Iterable[Network]) -> None:
+        self._limits = limits
+        self._exempt = Networks(exempt)
+        self._counts: Counter[Network] = Counter()
+        self._units = lru_cache(maxsize=4096)(self._find_units)
+
+    def _find_units(self, client: str) -> tuple[tuple[Network, int], ...]:
+        address = parse(client)
+        if not address or self._exempt.contains(client):
+            return ()
+        return tuple(
+            (ipaddress.ip_network((address, lengths[address.version]), strict=False), limit)
+            for lengths, limit in (
+                (_ADDRESS, self._limits.connections_per_address),
+                (_NETWORK, self._limits.connections_per_network),
+            )
+        )
+
+    def enter(self, client: str) -> bool:
+        """Count a connection; False, without counting it, where its client has too many."""
+        units = self._units(client)
+        if any(self._counts[unit] >= limit for unit, limit in units):
+            return False
+        for unit, _ in units:
+            self._counts[unit] += 1
+        return True
+
+    def leave(self, client: str) -> None:
+        """A connection that was counted has ended."""
+        for unit, _ in self._units(client):
+            self._counts[unit] -= 1
+            if not self._counts[unit]:
+                del self._counts[unit]

@@ -128,7 +128,7 @@ class Connection(SMTP):
         self.session.peer = peer
         self._set_rset_state()  # type: ignore[no-untyped-call]
         self._touch()
-        self._rearm(self._timeout_duration)
+        self._rearm(min(self._timeout_duration, self._limits.data_time))
         self.transport.write(f"220 {self.hostname} {self.__ident__}\r\n".encode())
 
     def connection_lost(self, error: Exception | None) -> None:

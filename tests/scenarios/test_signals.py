@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
+from tests.support.daemons import Queued
 from tests.support.nexthop import hanging_at, holding_at
 from tests.support.system import Row, System
-from tests.support.waiting import until
+from tests.support.waiting import free_port, until
 
 
 def unleased(row: Row) -> bool:
@@ -121,3 +123,15 @@ def test_a_worker_registers_again_and_still_stops(system: System) -> None:
     until(lambda: system.ask("SELECT owner, name FROM workers") == before)
     queued.stop()
     assert system.ask("SELECT 1 FROM workers") == []
+
+
+def test_stop_while_the_database_is_missing(system: System, tmp_path: Path) -> None:
+    """Conditions are checked first, which needs the database."""
+    missing = {"uri": f"postgresql://postgres@127.0.0.1:{free_port()}/none", "where": "true"}
+    config = {"environment": {"database": missing}, "log": {"format": "json"}}
+    queued = Queued(tmp_path, "waiting", missing["uri"], config)
+    try:
+        queued.wait_log("waiting for the database")
+        queued.stop()
+    finally:
+        queued.clean()

@@ -63,13 +63,17 @@ def misses(outcomes: Sequence[Outcome], least: float, longest: float) -> list[st
     """Return which limits others' mail did not keep beside an attack."""
     found = []
     for outcome in outcomes:
-        if "ratio" not in outcome.figures:
+        figures = outcome.figures
+        if "ratio" not in figures:
             found.append(f"{outcome.attack}: not measured")
-        ratio, p99 = (outcome.figures.get(n) for n in ("ratio", "beside accept ms p99"))
-        if ratio is not None and ratio < least:
-            found.append(f"{outcome.attack}: others at {ratio:.2f}, limit {least:g}")
-        if p99 is not None and p99 > longest:
+            continue
+        if figures["ratio"] < least:
+            found.append(f"{outcome.attack}: others at {figures['ratio']:.2f}, limit {least:g}")
+        if (p99 := figures["beside accept ms p99"]) > longest:
             found.append(f"{outcome.attack}: others' p99 {p99:.0f} ms, limit {longest:g} ms")
+        failed = figures["beside probes failed"], figures["beside visits refused"]
+        if any(failed):
+            found.append(f"{outcome.attack}: {failed[0]} probes, {failed[1]} visits turned away")
     return found
 
 

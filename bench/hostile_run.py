@@ -26,6 +26,7 @@ PROBES = 20_000  # numbers kept for probe mails
 WARM, LOOK = 2.0, 0.25  # seconds: of mail before the first window; between looks
 HOP_MAILS = 50  # mails for the hostile hop at each look
 QUICK = 0.1  # seconds: the attack is over for others when probes take less
+ELSEWHERE = 0.4  # cores that others may use before the figures get a remark
 STALL = 15.0  # seconds without an arrival after which the rest counts as lost
 
 
@@ -69,7 +70,7 @@ class Run:
         self.directory = directory / f"{attack}.{self.plan.run}"
         self.directory.mkdir()
         self.stack = contextlib.ExitStack()
-        self.groups: cpu.Groups = {}
+        self.groups: cpu.Groups = {"postgres": [server.postmaster] if server.postmaster else []}
         self.mails = 0  # for the hostile hop
         self.usual = 0.0  # arrivals a second before the attack
 
@@ -177,6 +178,11 @@ class Run:
         figures |= {f"{name} {key}": value for key, value in peak.figures().items()}
         for group, seconds in now.groups.items():
             figures[f"{name} CPU {group}"] = seconds - used.groups[group]
+        ours = sum(now.groups.values()) - sum(used.groups.values())
+        foreign = (now.machine - used.machine - ours) / (now.at - used.at)
+        figures[f"{name} cores elsewhere"] = foreign
+        if foreign > ELSEWHERE and self.groups["postgres"]:
+            self.outcome.notes.append(f"{name}: {foreign:.1f} cores busy with something else")
         return window
 
     def _feed(self) -> None:
@@ -268,6 +274,8 @@ class Run:
         figures |= {"got": len(full), "got twice": sum(n > 1 for n in full.values())}
         figures["connections"] = told["connections"]
         self.outcome.figures |= {f"hop {name}": value for name, value in figures.items()}
+        if figures["got twice"]:
+            self.outcome.notes.append(f"{figures['got twice']} came to the hop more than once")
         if lost:
             self.outcome.problems.append(f"{len(lost)} of {len(every)} lost at the hop")
 

@@ -19,17 +19,21 @@ def test_sections_merge_and_lists_are_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "p99", "wanted"),
+    ("ratio", "p99", "refused", "wanted"),
     [
-        (0.80, 50.0, []),
-        (0.79, 50.0, ["flood: others at 0.79, limit 0.8"]),
-        (0.80, 51.0, ["flood: others' p99 51 ms, limit 50 ms"]),
-        (None, None, ["flood: not measured"]),
+        (0.80, 50.0, 0, []),
+        (0.79, 50.0, 0, ["flood: others at 0.79, limit 0.8"]),
+        (0.80, 51.0, 0, ["flood: others' p99 51 ms, limit 50 ms"]),
+        (0.80, 50.0, 2, ["flood: 0 probes, 2 visits turned away"]),
     ],
 )
 def test_a_limit_is_missed_only_beyond_it(
-    ratio: float | None, p99: float | None, wanted: list[str]
+    ratio: float, p99: float, refused: int, wanted: list[str]
 ) -> None:
-    figures = {"ratio": ratio, "beside accept ms p99": p99}
-    known = {name: value for name, value in figures.items() if value is not None}
-    assert misses([Outcome("flood", known)], 0.8, 50.0) == wanted
+    figures = {"ratio": ratio, "beside accept ms p99": p99, "beside probes failed": 0}
+    flood = Outcome("flood", figures | {"beside visits refused": refused})
+    assert misses([flood], 0.8, 50.0) == wanted
+
+
+def test_an_attack_without_figures_keeps_no_limit() -> None:
+    assert misses([Outcome("flood")], 0.8, 50.0) == ["flood: not measured"]

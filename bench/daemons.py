@@ -14,6 +14,7 @@ import psycopg
 import yaml
 
 HOST = "127.0.0.1"
+NOTHING: Mapping[str, Any] = {}
 START_WITHIN = 30.0  # seconds
 
 
@@ -26,6 +27,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with others laid over them: sections merge, all else is replaced."""
+    found = dict(settings)
+    for name, value in more.items():
+        under = found.get(name)
+        if isinstance(under, Mapping) and isinstance(value, Mapping):
+            value = merged(under, value)
+        found[name] = value
+    return found
 
 
 def greets(port: int) -> bool:
@@ -91,8 +103,10 @@ class Product:
         self.running.append((command, process, log))
         return process.pid
 
-    def start_smtpd(self, processes: int | None) -> tuple[int, int]:
-        """Start smtpd and wait for its greeting; return process and port."""
+    def start_smtpd(
+        self, processes: int | None, more: Mapping[str, Any] = NOTHING
+    ) -> tuple[int, int]:
+        """Start smtpd, with more settings, and wait for its greeting; return process and port."""
         port = free_port()
         settings: dict[str, Any] = {
             "listen": [{"address": HOST, "port": port}],
@@ -100,7 +114,8 @@ class Product:
         }
         if processes is not None:
             settings["processes"] = processes
-        pid = self._start("smtpd", self._config("smtpd", settings), self.directory / "smtpd.log")
+        path = self._config("smtpd", merged(settings, more))
+        pid = self._start("smtpd", path, self.directory / "smtpd.log")
         end = time.monotonic() + START_WITHIN
         while not greets(port):
             self.check()
@@ -109,10 +124,12 @@ class Product:
             time.sleep(0.05)
         return pid, port
 
-    def start_queued(self, number: int, next_hop: int) -> list[int]:
-        """Start that many queued processes which deliver to the port; wait until all work."""
+    def start_queued(
+        self, number: int, next_hop: int, more: Mapping[str, Any] = NOTHING
+    ) -> list[int]:
+        """Start so many queued, with more settings, that deliver to the port; wait for them."""
         routes = {"*": f"{HOST}:{next_hop}", "dead.example": f"{HOST}:{free_port()}"}
-        path = self._config("queued", {"routes": routes})
+        path = self._config("queued", merged({"routes": routes}, more))
         pids = [
             self._start("queued", path, self.directory / f"queued.{worker}.log")
             for worker in range(number)

@@ -110,25 +110,32 @@ def fill(uri: str, rows: int, held: bool = False) -> None:
     with _connect(uri) as connection:
         for first in range(1, rows + 1, 100_000):
             last = min(rows, first + 99_999)
-            connection.execute(
-                """
-                WITH numbers AS (
-                    SELECT 1000000000000 + generate_series(%s::bigint, %s::bigint) AS id
-                ), bodies AS (
-                    INSERT INTO messages (id, size, trace, body)
-                    SELECT id, 20, 'Received: by bench', 'Subject: waiting' FROM numbers
-                )
-                INSERT INTO queue (message_id, sender, recipient, domain,
-                    status, hold_reason, held_by, held_at)
-                SELECT id, 'source@bench.example', id || '@dead.example', 'dead.example', hold.*
-                FROM numbers CROSS JOIN (SELECT 'HOLD', 'bench', 'bench', now() WHERE %s
-                    UNION ALL SELECT 'QUEUED', NULL, NULL, NULL WHERE NOT %s) AS hold
-                """,
-                [first, last, held, held],
-            )
+            insert(connection, first, last, "dead.example", held)
             progress.show(last)
     if rows:
         progress.end()
+
+
+def insert(
+    connection: psycopg.Connection[Any], first: int, last: int, domain: str, held: bool = False
+) -> None:
+    """Queue or hold a message for each of these numbers: its id and recipient tell the number."""
+    connection.execute(
+        """
+        WITH numbers AS (
+            SELECT 1000000000000 + generate_series(%s::bigint, %s::bigint) AS id
+        ), bodies AS (
+            INSERT INTO messages (id, size, trace, body)
+            SELECT id, 20, 'Received: by bench', 'Subject: waiting' FROM numbers
+        )
+        INSERT INTO queue (message_id, sender, recipient, domain,
+            status, hold_reason, held_by, held_at)
+        SELECT id, 'source@bench.example', id || '@' || %s, %s, hold.*
+        FROM numbers CROSS JOIN (SELECT 'HOLD', 'bench', 'bench', now() WHERE %s
+            UNION ALL SELECT 'QUEUED', NULL, NULL, NULL WHERE NOT %s) AS hold
+        """,
+        [first, last, domain, domain, held, held],
+    )
 
 
 def rest(uri: str) -> None:

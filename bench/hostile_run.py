@@ -1,0 +1,287 @@
+"""One attack beside normal mail: windows before, beside and after it, and what they show."""
+
+import contextlib
+import secrets
+import time
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from bench import cpu
+from bench.corpus import Plan
+from bench.daemons import HOST, DaemonError, Product
+from bench.database import Server, check_durability, fresh, insert
+from bench.helper import Helper, HelperError
+from bench.hostile_hops import DOMAIN, HOPS
+from bench.peak import Peak
+from bench.progress import log
+from bench.source import percentile
+from bench.windows import Window, compare
+
+PROBES = 20_000  # numbers kept for probe mails
+WARM, LOOK = 2.0, 0.25  # seconds: of mail before the first window; between looks
+HOP_MAILS = 50  # mails for the hostile hop at each look
+QUICK = 0.1  # seconds: the attack is over for others when probes take less
+ELSEWHERE = 0.4  # cores that others may use before the figures get a remark
+STALL = 15.0  # seconds without an arrival after which the rest counts as lost
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the command."""
+
+    clients: int
+    seconds: float
+    source: str
+    mbit: float
+    sessions: int
+    size: int
+    rate: float
+    messages: int
+    processes: int | None
+    patience: float
+    commands: Path
+    smtpd: dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What one attack did to others, by figure, and what went wrong."""
+
+    attack: str
+    figures: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Run:
+    """The product with a sink, normal mail and probes, and one attack."""
+
+    def __init__(self, attack: str, settings: Settings, directory: Path, server: Server) -> None:
+        self.settings, self.server = settings, server
+        self.outcome = Outcome(attack)
+        self.hop = attack in HOPS
+        self.plan = Plan(secrets.token_hex(4), settings.messages, settings.size, 1, 1)
+        self.whole = replace(self.plan, messages=settings.messages + PROBES)
+        self.directory = directory / f"{attack}.{self.plan.run}"
+        self.directory.mkdir()
+        self.stack = contextlib.ExitStack()
+        self.groups: cpu.Groups = {"postgres": [server.postmaster] if server.postmaster else []}
+        self.mails = 0  # for the hostile hop
+        self.usual = 0.0  # arrivals a second before the attack
+
+    def _helper(self, module: str, group: str, plan: Plan, **config: Any) -> Helper:
+        config |= {"plan": plan.as_dict(), "directory": str(self.directory)}
+        helper = Helper(module, config, self.directory / f"{group}.log")
+        self.stack.callback(helper.close)
+        self.groups[group] = [helper.process.pid]
+        return helper
+
+    def go(self) -> Outcome:
+        """Do all of it on a database of its own; it takes some multiple of the seconds."""
+        with fresh(self.server, False) as uri:
+            check_durability(uri)
+            product = Product(self.settings.commands, self.directory, uri, self.outcome.notes)
+            product.migrate()
+            with psycopg.connect(uri, autocommit=True) as self.database, self.stack:
+                self.stack.callback(product.stop)
+                try:
+                    self._measure(product)
+                except (DaemonError, HelperError) as error:
+                    self.outcome.problems.append(str(error))
+        return self.outcome
+
+    def _start(self, product: Product) -> None:
+        settings = self.settings
+        attack: dict[str, Any] = {"attack": self.outcome.attack}
+        self.sink = self._helper("sink", "sink", self.whole, traces=1)
+        next_hop = int(self.sink.wait("ready")["port"])
+        queued: dict[str, Any] = {"worker": {"drain": "3s"}, "retry": {"intervals": ["1s"]}}
+        if self.hop:
+            self.attackers = self._helper("hostile_hops", "attackers", self.plan, **attack)
+            port = self.attackers.wait("ready")["port"]
+            queued["routes"] = {DOMAIN: f"{HOST}:{port}"}
+        self.groups["queued"] = product.start_queued(1, next_hop, queued)
+        pid, port = product.start_smtpd(settings.processes, settings.smtpd)
+        self.groups["smtpd"] = [pid]
+        if not self.hop:
+            attack |= {"clients": settings.clients, "port": port}
+            attack |= {"source": settings.source, "mbit": settings.mbit}
+            self.attackers = self._helper("hostile_clients", "attackers", self.plan, **attack)
+            self.attackers.wait("ready")
+        first = settings.messages
+        self.prober = self._helper("hostile_probe", "prober", self.whole, port=port, first=first)
+        self.prober.wait("ready")
+        self.source = self._helper(
+            "source", "source", self.plan, port=port, sessions=settings.sessions, reuse=True,
+            rate=settings.rate,
+        )  # fmt: skip
+        self.source.wait("ready")
+
+    def _measure(self, product: Product) -> None:
+        self._start(product)
+        cpu.settle(self.groups)
+        self.source.tell("go")
+        self.prober.tell("go")
+        time.sleep(WARM)
+        begun = self._arrived()
+        windows = [self._window(product, "before")]
+        self.usual = (self._arrived() - begun) / self.settings.seconds
+        self.attackers.tell("go")
+        windows.append(self._window(product, "beside", self.outcome.attack))
+        self.attackers.tell("stop")
+        self._recover(product, windows[1].end)
+        windows.append(self._window(product, "after"))
+        self.source.tell("stop")
+        self.prober.tell("stop")
+        told = self.prober.wait("report", 30)
+        sent = self.source.poll("result", self.settings.patience)
+        if sent is None:
+            self.source.tell("report")
+            sent = self.source.wait("result")
+        if not self.hop:
+            self.outcome.figures |= {
+                f"attackers {name}": value
+                for name, value in self.attackers.wait("stopped").items()
+                if name != "is"
+            }
+        accepted = array("d", (self.directory / "sent").read_bytes())
+        good = {number for number, _, _, well in told["probes"] if well}
+        self._drain(int(sent["accepted"]) + len(good))
+        arrived = array("d", (self.directory / "arrived").read_bytes())
+        self._rates(windows, accepted if not self.hop else arrived[: self.plan.messages])
+        self._latencies(windows, told, arrived)
+        self._compare(accepted, good, sent)
+        if told["reasons"]:
+            self.outcome.notes.append(f"probes failed: {told['reasons'][:3]}")
+        if self.hop:
+            self._hop()
+
+    def _window(self, product: Product, name: str, attack: str | None = None) -> Window:
+        figures = self.outcome.figures
+        product_ = {key: self.groups[key] for key in ("smtpd", "queued")}
+        peak = Peak(product_, LOOK)
+        peak.start()
+        used, start = cpu.snapshot(self.groups), time.monotonic()
+        while (left := start + self.settings.seconds - time.monotonic()) > 0:
+            if attack and self.hop:
+                self._feed()
+            time.sleep(min(left, LOOK))
+            product.check()
+        window = Window(start, time.monotonic(), attack)
+        now = cpu.snapshot(self.groups)
+        peak.end()
+        figures |= {f"{name} {key}": value for key, value in peak.figures().items()}
+        for group, seconds in now.groups.items():
+            figures[f"{name} CPU {group}"] = seconds - used.groups[group]
+        ours = sum(now.groups.values()) - sum(used.groups.values())
+        foreign = (now.machine - used.machine - ours) / (now.at - used.at)
+        figures[f"{name} cores elsewhere"] = foreign
+        if foreign > ELSEWHERE and self.groups["postgres"]:
+            self.outcome.notes.append(f"{name}: {foreign:.1f} cores busy with something else")
+        return window
+
+    def _feed(self) -> None:
+        insert(self.database, self.mails + 1, self.mails + HOP_MAILS, DOMAIN)
+        self.mails += HOP_MAILS
+
+    def _arrived(self) -> int:
+        return int(self.sink.latest.get("distinct", 0))
+
+    def _recover(self, product: Product, since: float) -> None:
+        """Wait until others have quick probes and half of their rate; at most the patience."""
+        wanted = max(1.0, self.usual * LOOK)
+        arrived = self._arrived()
+        while (now := time.monotonic()) - since < self.settings.patience:
+            told, before, arrived = self.prober.latest, arrived, self._arrived()
+            quick = told.get("slow", 0.0) < QUICK and now - told.get("last", 0.0) < 1
+            if quick and arrived - before >= wanted:
+                self.outcome.figures["recovery s"] = now - since
+                break
+            time.sleep(LOOK * 2)
+            product.check()
+        else:
+            self.outcome.notes.append(f"others not served {self.settings.patience:g} s after it")
+        time.sleep(1)
+
+    def _drain(self, expected: int) -> None:
+        """Wait until all that was accepted has arrived, or nothing has for long."""
+        moved, before = time.monotonic(), -1
+        while before < expected and time.monotonic() - moved < STALL:
+            if (arrived := self._arrived()) != before:
+                moved, before = time.monotonic(), arrived
+            time.sleep(0.1)
+        time.sleep(0.3)  # for doubles
+        self.sink.tell("report")
+        for kind, number in self.sink.wait("report")["wrong"].items():
+            self.outcome.problems.append(f"{number} times {kind}")
+
+    def _rates(self, windows: list[Window], times: array[float]) -> None:
+        compared = compare(windows, times)[0]
+        rates = {"before": compared.before, "beside": compared.during, "after": compared.after}
+        figures = {f"{name} mails/s": rate for name, rate in rates.items()}
+        self.outcome.figures |= figures | {"ratio": compared.ratio}
+
+    def _latencies(
+        self, windows: list[Window], told: dict[str, Any], arrived: array[float]
+    ) -> None:
+        figures = self.outcome.figures
+        for name, window in zip(("before", "beside"), windows, strict=False):
+            probes = [p for p in told["probes"] if window.start <= p[1] < window.end]
+            visits = [v for v in told["visits"] if window.start <= v[0] < window.end]
+            accept = sorted(seconds for _, _, seconds, _ in probes)
+            there = sorted(arrived[n] - due for n, due, _, _ in probes if arrived[n])
+            greet = sorted(seconds for _, seconds, _ in visits)
+            for what, values in (("accept", accept), ("delivery", there), ("greeting", greet)):
+                figures |= {
+                    f"{name} {what} ms p50": percentile(values, 0.50) * 1000,
+                    f"{name} {what} ms p99": percentile(values, 0.99) * 1000,
+                    f"{name} {what} ms max": percentile(values, 1.0) * 1000,
+                }
+            figures[f"{name} probes failed"] = sum(not well for *_, well in probes)
+            figures[f"{name} visits refused"] = sum(not well for *_, well in visits)
+            figures[f"{name} visits"] = len(visits)
+
+    def _compare(self, accepted: array[float], good: set[int], sent: dict[str, Any]) -> None:
+        seen = (self.directory / "seen").read_bytes()
+        taken = [bool(at) for at in accepted]
+        taken += [number in good for number in range(self.plan.messages, self.whole.messages)]
+        lost = sum(well and not n for well, n in zip(taken, seen, strict=True))
+        twice = sum(n > 1 for n in seen)
+        extra = sum(bool(n) and not well for well, n in zip(taken, seen, strict=True))
+        if lost or twice:
+            self.outcome.problems.append(f"{lost} accepted mails lost, {twice} delivered twice")
+        if extra:
+            self.outcome.notes.append(f"{extra} delivered without a 250: their session broke")
+        if sent["samples"]:
+            text = f"source: {sent['refused']} refused, {sent['retries']} again, {sent['samples']}"
+            self.outcome.notes.append(text[:300])
+
+    def _hop(self) -> None:
+        """Nothing for the hop may have left the queue that the hop did not get up to the dot."""
+        self.attackers.tell("report")
+        told = self.attackers.wait("report")
+        full = Counter(told["full"])
+        query = "SELECT split_part(recipient, '@', 1) FROM queue WHERE domain = %s"
+        left = {row[0] for row in self.database.execute(query, [DOMAIN])}
+        every = {str(10**12 + number) for number in range(1, self.mails + 1)}
+        lost = every - left - full.keys()
+        figures = {"mails": len(every), "settled": len(every - left), "lost": len(lost)}
+        figures |= {"got": len(full), "got twice": sum(n > 1 for n in full.values())}
+        figures["connections"] = told["connections"]
+        self.outcome.figures |= {f"hop {name}": value for name, value in figures.items()}
+        if figures["got twice"]:
+            self.outcome.notes.append(f"{figures['got twice']} came to the hop more than once")
+        if lost:
+            self.outcome.problems.append(f"{len(lost)} of {len(every)} lost at the hop")
+
+
+def attack(name: str, settings: Settings, directory: Path, server: Server) -> Outcome:
+    """Do one attack; what prevents it is a problem of its outcome."""
+    log(f"{name}: {settings.seconds:g} s without, with and again without it")
+    run = Run(name, settings, directory, server)
+    return run.go()

@@ -1,0 +1,39 @@
+"""What bench/hostile says of its figures, and how settings are laid over others."""
+
+import pytest
+
+from bench.daemons import merged
+from bench.hostile import misses
+from bench.hostile_run import Outcome
+
+
+def test_sections_merge_and_lists_are_replaced() -> None:
+    base = {"relay": {"networks": ["127.0.0.0/8"], "domains": []}, "processes": 1}
+    more = {"relay": {"networks": ["::1/128"]}, "limits": {"recipients": 200}}
+    assert merged(base, more) == {
+        "relay": {"networks": ["::1/128"], "domains": []},
+        "processes": 1,
+        "limits": {"recipients": 200},
+    }
+    assert base["relay"] == {"networks": ["127.0.0.0/8"], "domains": []}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "p99", "refused", "wanted"),
+    [
+        (0.80, 50.0, 0, []),
+        (0.79, 50.0, 0, ["flood: others at 0.79, limit 0.8"]),
+        (0.80, 51.0, 0, ["flood: others' p99 51 ms, limit 50 ms"]),
+        (0.80, 50.0, 2, ["flood: 0 probes, 2 visits turned away"]),
+    ],
+)
+def test_a_limit_is_missed_only_beyond_it(
+    ratio: float, p99: float, refused: int, wanted: list[str]
+) -> None:
+    figures = {"ratio": ratio, "beside accept ms p99": p99, "beside probes failed": 0}
+    flood = Outcome("flood", figures | {"beside visits refused": refused})
+    assert misses([flood], 0.8, 50.0) == wanted
+
+
+def test_an_attack_without_figures_keeps_no_limit() -> None:
+    assert misses([Outcome("flood")], 0.8, 50.0) == ["flood: not measured"]

@@ -27,6 +27,7 @@ _AHEAD = 1 << 16  # octets read ahead of a client that does not wait for its rep
 _QUANTUM = 100  # commands of a session that are done at a time; then others have their turn
 _DELAY = 1.0  # seconds before the next command, once half of the errors are used up
 _LINGER = 5.0  # seconds that a client has to read our last reply and to close
+_CLOSE = 30.0  # seconds that what we said has to go out, at most
 _DISCARD = 4 << 20  # octets that are read meanwhile and thrown away, at most
 
 
@@ -348,14 +349,14 @@ class Connection(SMTP):
         self._closing = True
         self.abandon()
         self._account()
-        self._touch()
+        self._deadline = self.loop.time() + min(self._timeout_duration, _CLOSE)
+        self._rearm(_LINGER)
         if not linger or self._ended:
             self.transport.close()
             return
         self.transport.write_eof()
         if self._paused:
             self.transport.resume_reading()
-        self._rearm(_LINGER)
 
     def _fail(self, error: Exception) -> None:
         """Hang up after what should not happen: part of a message may have got lost by it."""
@@ -364,7 +365,8 @@ class Connection(SMTP):
         self.hang_up()
 
     def _touch(self) -> None:
-        self._deadline = self.loop.time() + self._timeout_duration
+        if not self._closing:
+            self._deadline = self.loop.time() + self._timeout_duration
 
     def _rearm(self, seconds: float) -> None:
         if self._timeout_handle:

@@ -17,6 +17,7 @@ from smtpd.front import Front
 from smtpd.ingest import Waiting
 
 _EXCESS = 2  # times the largest message
+_SMALL = 512  # octets of a piece that is collected with others: an object each would cost more
 
 log = get("intake")
 
@@ -33,7 +34,7 @@ class Intake:
         self._front = front
         self._collector = Collector()
         self._inspector = Inspector(front.config.content.bare_newlines)
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []
         self._held = 0  # octets in them
         self._writing = 0  # octets on their way into the store
         self._chunks = 0
@@ -73,9 +74,17 @@ class Intake:
             self._held = 0
         elif piece:
             self._inspector.see(piece, self._collector.dotted)
-            self._pieces.append(piece)
-            self._held += len(piece)
+            self._keep(piece)
         return self._collector.rest if self._collector.done else None
+
+    def _keep(self, piece: bytes) -> None:
+        self._held += len(piece)
+        if len(piece) > _SMALL:
+            self._pieces.append(piece)
+        elif self._pieces and isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(bytearray(piece))
 
     def _refused(self) -> bool:
         return (

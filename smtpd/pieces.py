@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ _LINKS = 2
 # same WAL, so its sync covers the content.
 _SETTINGS = {"synchronous_commit": "off"}
 _FIRST = -1  # before the id of any message
+_AT_ONCE = 50  # messages whose pieces are removed by one statement
 _LET_END = 1.0  # seconds that a write whose connection broke has to end in the server
 
 
@@ -76,7 +78,8 @@ class Pieces:
         self._doomed: set[int] = set()  # those of them to be removed afterwards
         self._work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._drops: set[asyncio.Task[None]] = set()
+        self._drops: deque[tuple[float, int]] = deque()  # when, by the loop's clock, and what
+        self._dropping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to write."""
@@ -84,9 +87,10 @@ class Pieces:
 
     async def stop(self) -> None:
         """Remove what is to be removed, close the connections."""
-        if self._drops:
-            await asyncio.wait(self._drops, timeout=5)
-        tasks = [*self._tasks, *self._drops]
+        tasks = list(self._tasks)
+        if dropping := self._dropping:
+            await asyncio.wait([dropping], timeout=5)
+            tasks.append(dropping)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,16 +119,26 @@ class Pieces:
         if message_id in self._writing:
             self._doomed.add(message_id)
             return
-        task = asyncio.get_running_loop().create_task(self._drop(message_id))
-        self._drops.add(task)
-        task.add_done_callback(self._drops.discard)
+        loop = asyncio.get_running_loop()
+        self._drops.append((loop.time() + _LET_END, message_id))
+        if not self._dropping:
+            self._dropping = loop.create_task(self._drop())
 
-    async def _drop(self, message_id: int) -> None:
-        await asyncio.sleep(_LET_END)
+    async def _drop(self) -> None:
+        """Remove what is to be removed, many messages in a statement."""
+        loop = asyncio.get_running_loop()
         try:
-            await Enqueue(self._links[0]).drop_chunks(message_id)
-        except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("pieces of a message stay behind", id=message_id, reason=str(error))
+            while self._drops:
+                await asyncio.sleep(self._drops[0][0] - loop.time())
+                ids: list[int] = []
+                while self._drops and self._drops[0][0] <= loop.time() and len(ids) < _AT_ONCE:
+                    ids.append(self._drops.popleft()[1])
+                try:
+                    await Enqueue(self._links[0]).drop_chunks(ids)
+                except (StoreUnavailable, psycopg.Error) as error:
+                    log.warning("pieces of messages stay behind", ids=ids, reason=str(error))
+        finally:
+            self._dropping = None
 
     def purge(self) -> None:
         """Forget the content of parts that nobody waits for any more."""

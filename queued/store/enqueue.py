@@ -89,9 +89,9 @@ class Enqueue:
         ):
             await copy.write(rows)
 
-    async def drop_chunks(self, message_id: int) -> None:
-        """Remove the pieces of a message that was not accepted. Raises StoreUnavailable."""
-        await self._link.run(_SQL["drop_chunks"], {"id": message_id})
+    async def drop_chunks(self, ids: list[int]) -> None:
+        """Remove the pieces of messages that were not accepted. Raises StoreUnavailable."""
+        await self._link.run(_SQL["drop_chunks"], {"ids": Bigints(ids)})
 
 
 def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryview]:

@@ -39,6 +39,7 @@ UNION ALL SELECT message_id FROM attempts WHERE message_id = ANY (%(ids)b::bigin
 COPY message_chunks (message_id, position, data) FROM STDIN (FORMAT binary)
 
 -- name: drop_chunks
--- Pieces of a message that was not accepted in the end.
-DELETE FROM message_chunks WHERE message_id = %(id)s
-    AND NOT EXISTS (SELECT FROM messages WHERE id = %(id)s)
+-- Pieces of messages that were not accepted in the end. No join: see claim.sql.
+DELETE FROM message_chunks WHERE message_id = ANY (ARRAY(
+    SELECT one FROM unnest(%(ids)b::bigint[]) AS one
+    WHERE (SELECT true FROM messages WHERE id = one) IS NULL))

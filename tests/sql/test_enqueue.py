@@ -183,8 +183,8 @@ async def test_pieces_of_large_messages(db: psycopg.Connection, link: Link) -> N
     (new,) = group(1, 1)
     new.chunks, new.body, new.size = 3, b"", len(content) + 10
     await store.commit([new])
-    await store.drop_chunks(1)  # it was accepted after all
-    await store.drop_chunks(2)
+    await store.drop_chunks([1])  # it was accepted after all
+    await store.drop_chunks([2])
     assert column(db, "SELECT DISTINCT message_id FROM message_chunks") == [1]
     assert [await contents.chunks(1, n, 1) for n in range(4)] == [first, second, second, None]
     assert await contents.chunks(1, 0, 3) == content + second

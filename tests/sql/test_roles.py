@@ -48,7 +48,7 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
         with pytest.raises(psycopg.errors.UniqueViolation):
             await store.commit(group)  # not a repeated one, so the ids are somebody else's
         await store.chunks([(first + 1, 0, b"x")])
-        await store.drop_chunks(first + 1)
+        await store.drop_chunks([first + 1])
         assert await link.run(queries("enqueue")["known"], {"ids": [first, 7]}) == [(first,)]
     assert one(db, "SELECT count(*) FROM queue") == 2
     assert one(db, "SELECT count(*) FROM message_chunks") == 0

@@ -47,7 +47,7 @@ async def test_new_content_takes_the_place_of_the_old(
     for message_id in range(1, 6):
         await store.chunks([(message_id, 0, bytes(PIECES * CHUNK_SIZE))])
         sizes.append(size(db))
-        await store.drop_chunks(message_id)
+        await store.drop_chunks([message_id])
         reclaimer.freed(10 * message_id, PIECES * CHUNK_SIZE - 1)
         reclaimer.freed(10 * message_id, PIECES * CHUNK_SIZE)  # the same, to another next hop
         await asyncio.sleep(0.05)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Coroutine
 from typing import Any, Self, cast
 
-from aiosmtpd.smtp import SMTP, Session
-
 from queued.logs import get
 from smtpd import replies
+from smtpd.adapter import Adapter
 from smtpd.front import Front
 from smtpd.tally import Tally, Verdict
 
@@ -24,14 +24,16 @@ log = get("smtpd")
 _LINE = 1 << 16  # octets of a line that are kept; a longer one is skipped up to its end
 _SKIP = 1 << 20  # octets of a line that are skipped until we hang up
 _AHEAD = 1 << 16  # octets read ahead of a client that does not wait for its replies
-_QUANTUM = 100  # commands of a session that are done at a time; then others have their turn
+_QUANTUM = 96  # commands of a session that are done at a time; then others have their turn
+_TURN = 0.001  # seconds that they may take, about
+_HEAVY = 0.005  # seconds for a session since its last mail, after which it always takes turns
 _DELAY = 1.0  # seconds before the next command, once half of the errors are used up
 _LINGER = 5.0  # seconds that a client has to read our last reply and to close
 _CLOSE = 30.0  # seconds that what we said has to go out, at most
 _DISCARD = 4 << 20  # octets that are read meanwhile and thrown away, at most
 
 
-class Connection(SMTP):
+class Connection(Adapter):
     """Reads lines and writes replies; what the commands mean is the Dialogue's.
 
     One is made by aiosmtpd's constructor for each listener, and `fresh` copies it for every
@@ -39,24 +41,10 @@ class Connection(SMTP):
     a message.
     """
 
-    command_size_limit = 2048  # room for parameters (RFC 5321, section 4.5.3.1.4 allows more)
-
-    session: Session
-    transport: asyncio.Transport | None
-
     def __init__(self, front: Front, loop: asyncio.AbstractEventLoop) -> None:
-        limits = front.config.limits
-        super().__init__(
-            _NoHooks,
-            hostname=front.config.environment.hostname,
-            ident="ESMTP Postern",
-            data_size_limit=limits.message_size,
-            enable_SMTPUTF8=True,
-            timeout=limits.timeout,
-            loop=loop,
-        )
+        super().__init__(front, loop)
         self._front = front
-        self._limits = limits
+        self._limits = front.config.limits
         self._scheduler = front.scheduler(loop)
         self._input = b""  # read, and not yet worked through from _at on
         self._at = 0
@@ -68,6 +56,7 @@ class Connection(SMTP):
         self._ended = False  # the client has closed its side
         self._closing = False  # we have closed our side
         self._discarded = 0  # octets that came since
+        self._spent = 0.0  # seconds of work since the last accepted mail
         self._delayed = False  # the next command is to wait for a while
         self._tally: Tally
         self._replies: list[str]
@@ -83,30 +72,6 @@ class Connection(SMTP):
         new._replies = []
         new._tally = Tally(self._limits)
         return new
-
-    def command(self, word: bytes, argument: str | None) -> bool:
-        """Do one command; False if there is none of that name."""
-        raise NotImplementedError
-
-    def content(self) -> bool:
-        """Take the content that has come after DATA; False where commands are expected."""
-        raise NotImplementedError
-
-    def octets(self) -> int:
-        """Content of the transaction under way that is in memory."""
-        raise NotImplementedError
-
-    def write_ahead(self) -> bool:
-        """Begin to write content in memory into the database; False where there is too little."""
-        raise NotImplementedError
-
-    def abandon(self) -> None:
-        """The connection is gone: forget the transaction under way."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """The process stops: close when no transaction is cut off by it."""
-        raise NotImplementedError
 
     # -- the transport's side --
 
@@ -156,8 +121,10 @@ class Connection(SMTP):
         self._input = self._input[self._at :] + data if self._input else data
         self._at = 0
         if not self._waits:
-            self.work()
-            return
+            if self._spent < _HEAVY:
+                self.work()
+                return
+            self._queue()
         self._account()
         if len(self._input) > _AHEAD:
             self._pause()
@@ -191,9 +158,14 @@ class Connection(SMTP):
         """Whether no command can be done now."""
         return self._busy or self._blocked or self._queued
 
+    def _queue(self) -> None:
+        self._queued = True
+        self._scheduler.add(self, content=self.wanted())
+
     def work(self) -> None:
         """Do what has been read, until something has to be waited for; send the replies."""
-        self._scheduler.others += 1
+        self._scheduler.served()
+        began = time.perf_counter()
         left = _QUANTUM
         try:
             while self.transport and not (self._busy or self._blocked):
@@ -201,9 +173,8 @@ class Connection(SMTP):
                     self._delayed = False
                     self.aside(asyncio.sleep(_DELAY))
                     break
-                if not left:
-                    self._queued = True
-                    self._scheduler.add(self)
+                if not left or (not left & 7 and time.perf_counter() > began + _TURN):
+                    self._queue()
                     break
                 if not self._step():
                     break
@@ -215,6 +186,7 @@ class Connection(SMTP):
             self._touch()
         self._flush()
         self._account()
+        self._spent += time.perf_counter() - began
         if self._waits or self._closing or not self.transport:
             return
         if self._ended:
@@ -300,10 +272,6 @@ class Connection(SMTP):
         elif verdict is Verdict.DELAY:
             self._delayed = True
 
-    async def push(self, status: Any) -> None:
-        """Reply (for commands of aiosmtpd)."""
-        self.say(status)
-
     def aside(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for a coroutine; the commands that follow wait for it."""
         self._busy = True
@@ -320,8 +288,12 @@ class Connection(SMTP):
         """What `aside` or a commit was waiting for has come."""
         self._busy = False
         self._touch()
-        if self.transport and not self._waits:
+        if self._waits or not self.transport:
+            return
+        if self._spent < _HEAVY:
             self.work()
+        else:
+            self._queue()
 
     def _flush(self) -> None:
         if self._replies and self.transport and not self._closing:
@@ -393,7 +365,3 @@ class Connection(SMTP):
                 self.hang_up(linger=False)
             return
         self._rearm(min(left, self._limits.data_time))
-
-
-class _NoHooks:
-    """aiosmtpd looks for handler hooks here; the dialogue needs none."""

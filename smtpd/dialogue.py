@@ -207,6 +207,10 @@ class Dialogue(Connection):
         """Content of the transaction under way that is in memory."""
         return self._intake.octets if self._intake else 0
 
+    def wanted(self) -> bool:
+        """Whether the client sends content that may still become a message."""
+        return self._intake is not None and not self._intake.refused
+
     def write_ahead(self) -> bool:
         """Begin to write content in memory into the database; False where there is too little."""
         if not self._intake or self._intake.octets < CHUNK_SIZE:
@@ -266,6 +270,7 @@ class Dialogue(Connection):
         self.say(reply)
         if reply.startswith("250"):
             self._tally.mail()
+            self._spent = 0.0
         if self._front.stopping:
             self.end()
 

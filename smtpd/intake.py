@@ -69,7 +69,7 @@ class Intake:
         """Take what came over the wire; return what follows the end of data, None before it."""
         piece = self._collector.feed(data)
         self._size += len(piece)
-        if self._refused():  # only count
+        if self.refused:  # only count
             self._pieces.clear()
             self._held = 0
         elif piece:
@@ -86,7 +86,9 @@ class Intake:
         else:
             self._pieces.append(bytearray(piece))
 
-    def _refused(self) -> bool:
+    @property
+    def refused(self) -> bool:
+        """Whether the message can't be accepted any more: the rest is only counted."""
         return (
             self._unavailable
             or self._size > self._front.config.limits.message_size

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Protocol
 
-_SHARE = 4  # others get so many times the time of such sessions, while there are others
+_PAUSE = 4  # times as long as a turn, while others are served too
 _LEAST = 0.001  # seconds, what the event loop's timers can tell
 
 
@@ -21,20 +21,37 @@ class Busy(Protocol):
 class Scheduler:
     """One turn in each round of the event loop, one session after the other.
 
-    While other sessions are served too, the turns pause, so that they take at most a fifth of the
-    time of the process.
+    Sessions that are in their content need nothing more to leave room for others. Those that send
+    commands without end bring no mail: while others are served, pauses keep them to a fifth of the
+    time.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._content = _Queue(loop, pause=0)
+        self._commands = _Queue(loop, pause=_PAUSE)
+
+    def add(self, session: Busy, *, content: bool) -> None:
+        """Give the session a turn."""
+        (self._content if content else self._commands).add(session)
+
+    def served(self) -> None:
+        """A session was served, in its turn or without one."""
+        self._commands.served += 1
+
+
+class _Queue:
+    """Sessions that wait for their turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pause: int) -> None:
         self._loop = loop
+        self._pause = pause
         self._waiting: deque[Busy] = deque()
         self._handle: asyncio.Handle | None = None
-        self._owed = 0.0  # seconds that belong to the others
-        self._seen = 0
-        self.others = 0  # how often a session was served without a turn
+        self._owed = 0.0  # seconds that belong to others
+        self._before = 0
+        self.served = 0
 
     def add(self, session: Busy) -> None:
-        """Give the session a turn."""
         self._waiting.append(session)
         if not self._handle:
             self._next()
@@ -48,11 +65,11 @@ class Scheduler:
 
     def _turn(self) -> None:
         self._handle = None
+        alone = self.served == self._before
         began = time.perf_counter()
-        session = self._waiting.popleft()
-        session.turn()
-        if self.others != self._seen:
-            self._seen = self.others
-            self._owed += _SHARE * (time.perf_counter() - began)
+        self._waiting.popleft().turn()
+        if not alone:
+            self._owed += self._pause * (time.perf_counter() - began)
+        self._before = self.served
         if self._waiting and not self._handle:
             self._next()

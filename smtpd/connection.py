@@ -22,14 +22,16 @@ from smtpd.tally import Tally, Verdict
 log = get("smtpd")
 
 _LINE = 1 << 16  # octets of a line that are kept; a longer one is skipped up to its end
-_SKIP = 1 << 20  # octets of a line that are skipped until we hang up
+_SKIP = 1 << 18  # octets of a line that are skipped until we hang up
 _AHEAD = 1 << 16  # octets read ahead of a client that does not wait for its replies
 _QUANTUM = 96  # commands of a session that are done at a time; then others have their turn
 _TURN = 0.001  # seconds that they may take, about
 _HEAVY = 0.005  # seconds for a session since its last mail, after which it always takes turns
 _DELAY = 1.0  # seconds before the next command, once half of the errors are used up
+_READ = 3e-10  # seconds that the event loop takes to read an octet, about
 _LINGER = 5.0  # seconds that a client has to read our last reply and to close
 _CLOSE = 30.0  # seconds that what we said has to go out, at most
+_REST = 0.05  # seconds without reading, after much of it
 _DISCARD = 4 << 20  # octets that are read meanwhile and thrown away, at most
 
 
@@ -114,10 +116,9 @@ class Connection(Adapter):
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
         if self._closing:
-            self._discarded += len(data)
-            if self._discarded > _DISCARD and self.transport:
-                self.transport.abort()
+            self._discard(len(data))
             return
+        self._spent += len(data) * _READ
         self._input = self._input[self._at :] + data if self._input else data
         self._at = 0
         if not self._waits:
@@ -147,6 +148,22 @@ class Connection(Adapter):
         self._blocked = False
         if not self._waits:
             self.work()
+
+    def _discard(self, octets: int) -> None:
+        """Throw away what comes after our last reply, so slowly that it costs little."""
+        self._discarded += octets
+        if not self.transport:
+            return
+        if self._discarded > _DISCARD:
+            self.transport.abort()
+        elif octets > _AHEAD:
+            self._pause()
+            self.loop.call_later(_REST, self._read_on)
+
+    def _read_on(self) -> None:
+        if self.transport and self._paused and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
 
     def _pause(self) -> None:
         if self.transport and not self._paused:
@@ -191,9 +208,8 @@ class Connection(Adapter):
             return
         if self._ended:
             self.hang_up()
-        elif self._paused:
-            self._paused = False
-            self.transport.resume_reading()
+        else:
+            self._read_on()
 
     def turn(self) -> None:
         """Do some more commands."""
@@ -227,6 +243,8 @@ class Connection(Adapter):
                 self._input, self._at = b"", 0
                 if self._skipped > _SKIP:
                     self.refuse(replies.LINE_WITHOUT_END)
+                else:
+                    self.aside(asyncio.sleep(_DELAY))
             return False
         self._at = end + 1
         if self._skipped:
@@ -327,8 +345,7 @@ class Connection(Adapter):
             self.transport.close()
             return
         self.transport.write_eof()
-        if self._paused:
-            self.transport.resume_reading()
+        self._read_on()
 
     def _fail(self, error: Exception) -> None:
         """Hang up after what should not happen: part of a message may have got lost by it."""

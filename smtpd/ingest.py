@@ -219,6 +219,7 @@ class Committer:
             if self._away:
                 log.info("database is back")
             self._away = False
+            self.pieces.small += sum(not waiting.message.chunks for waiting in group)
             self._answer(group, None)
             self._committed()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _LINKS = 2
 # same WAL, so its sync covers the content.
 _SETTINGS = {"synchronous_commit": "off"}
 _FIRST = -1  # before the id of any message
+_REST = 4  # times as long as a write, while small messages are committed too
 _AT_ONCE = 50  # messages whose pieces are removed by one statement
 _LET_END = 1.0  # seconds that a write whose connection broke has to end in the server
 
@@ -77,6 +79,8 @@ class Pieces:
         self._writing: set[int] = set()  # messages with a part under way, each with one at most
         self._doomed: set[int] = set()  # those of them to be removed afterwards
         self._work = asyncio.Event()
+        self.small = 0
+        """Messages without pieces that have been committed: they are not to wait for content."""
         self._tasks: list[asyncio.Task[None]] = []
         self._drops: deque[tuple[float, int]] = deque()  # when, by the loop's clock, and what
         self._dropping: asyncio.Task[None] | None = None
@@ -167,6 +171,7 @@ class Pieces:
                 self._work.clear()
                 continue
             error: Exception | None = None
+            began, small = time.monotonic(), self.small
             ids = [part.message_id for part in group]
             self._writing.update(ids)
             try:
@@ -181,3 +186,5 @@ class Pieces:
                 self._doomed.remove(message_id)
                 self.drop(message_id)
             del group  # or the content would stay until the next one
+            if self.small != small:
+                await asyncio.sleep(_REST * (time.monotonic() - began))

@@ -18,6 +18,7 @@ _LINE = 4096  # octets of a reply line, at most (RFC 5321, section 4.5.3.1.5, as
 _OCTETS = 32768  # octets of a reply, all its lines together, at most
 _LINES = 256  # lines of a reply, at most
 _QUOTED = 200  # characters of a reply that an error message repeats
+_CODES = {str(code): code for code in range(200, 600)}  # RFC 5321, section 4.2
 _GRACE = 0.001  # seconds for a TCP that passes data on before it counts the acknowledgement
 
 
@@ -89,9 +90,8 @@ class ClientProtocol(asyncio.Protocol):
             self.violate("reply is too long")
             return False
         line = raw.rstrip(b"\r").decode("utf-8", "replace")
-        code, more = line[:3], line[3:4]
-        digits = len(code) == 3 and code.isascii() and code.isdigit()
-        if not (digits and "2" <= code[0] <= "5" and more in ("", " ", "-")):
+        code, more = _CODES.get(line[:3]), line[3:4]
+        if code is None or more not in ("", " ", "-"):
             self.violate(f"not an SMTP reply: {line[:100]!r}")
             return False
         self._lines.append(line[4:])
@@ -99,7 +99,7 @@ class ClientProtocol(asyncio.Protocol):
             self.lines, self._lines = self._lines, []
             self._octets = 0
             self._owed -= 1
-            self._replies.append(Reply(int(code), stored(" ".join(self.lines))))
+            self._replies.append(Reply(code, stored(" ".join(self.lines))))
             self._wake()
         return True
 
@@ -187,7 +187,7 @@ class ClientProtocol(asyncio.Protocol):
 
         Nothing is owed before the final dot, so that whatever has come ends the connection.
         """
-        if self._descriptor >= 0 and not self.closed and _octets(self._descriptor, FIONREAD):
+        if self._descriptor >= 0 and not self.closed and _waiting(self._descriptor, FIONREAD):
             await asyncio.sleep(0)
         if self.closed:
             raise DeliveryError(self._reason, command="DATA")
@@ -195,18 +195,16 @@ class ClientProtocol(asyncio.Protocol):
     def _unsent(self) -> bool:
         """Whether anything written has not been acknowledged by the peer's host."""
         return self._descriptor >= 0 and (
-            _octets(self._descriptor, TIOCOUTQ) > 0
+            _waiting(self._descriptor, TIOCOUTQ)
             or (self._transport is not None and self._transport.get_write_buffer_size() > 0)
         )
 
     async def _too_early(self) -> bool:
-        """Whether the reply came before the final dot can have arrived at the server.
+        """Whether a premature reply came before the final dot can have arrived at the server.
 
         A segment with the reply to the dot acknowledges the dot as well, so that Linux has
         counted that before it passes the reply on.
         """
-        if not self._premature:
-            return False
         self._premature = False
         await asyncio.sleep(_GRACE)
         return self.closed or self._unsent()
@@ -226,11 +224,13 @@ class ClientProtocol(asyncio.Protocol):
         raise DeliveryError(self._reason, command=command)
 
 
-def _octets(descriptor: int, question: int) -> int:
-    """Ask the kernel how many octets wait in a socket (tcp(7): SIOCINQ, SIOCOUTQ)."""
-    answer = bytearray(4)
+_answer = bytearray(4)
+
+
+def _waiting(descriptor: int, question: int) -> bool:
+    """Ask the kernel whether octets wait in a socket (tcp(7): SIOCINQ, SIOCOUTQ)."""
     try:
-        ioctl(descriptor, question, answer)
+        ioctl(descriptor, question, _answer)
     except OSError:
-        return 0
-    return int.from_bytes(answer, sys.byteorder)
+        return False
+    return any(_answer)

@@ -10,6 +10,7 @@ from queued.states import Event
 from queued.text import printable
 
 _STORED = 1020  # octets of a reply's text that are kept: 1 KB with the code before it
+_SHORT = 512  # characters up to which nothing has to be cut, with any note
 _OK = 2  # first digit of a positive reply
 _ABOUT_THE_MAIL = ("MAIL", "RCPT", "DATA", "end of data")
 """Commands whose 5xx concerns this mail; before them it concerns the host, and may pass."""
@@ -20,6 +21,8 @@ def stored(text: str, note: str = "") -> str:
 
     It has at most 1,020 octets of UTF-8, whole characters, the note at its end included.
     """
+    if len(text) < _SHORT and text.isascii() and text.isprintable():
+        return text + note
     octets = _STORED - len(note)
     text = printable(text[:octets].replace("\n", " "))
     if len(text) * 4 > octets:

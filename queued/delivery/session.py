@@ -117,35 +117,33 @@ class Session(ClientProtocol):
         self._write(group.encode(), len(commands) + 1)
         replies: list[Reply] = []
         for command in commands:
-            replies.append(await self._verdict(command[:4]))
-            if replies[-1].code == 421:
+            reply = await self._reply(command[:4], self._timeouts.command)
+            if reply.code // 100 == _MORE:
+                self._out_of_step(reply, command[:4])
+            replies.append(reply)
+            if reply.code == 421:
                 return _hung_up(replies, commands)
-        return replies, await self._data()
+        return replies, self._go_on(await self._reply("DATA", self._timeouts.data))
 
     async def _lock_step(self, commands: list[str]) -> tuple[list[Reply], Reply | None]:
         replies: list[Reply] = []
         for command in commands:
             self._write(f"{command}\r\n".encode(), 1)
-            replies.append(await self._verdict(command[:4]))
-            if replies[-1].code == 421:
+            reply = await self._reply(command[:4], self._timeouts.command)
+            if reply.code // 100 == _MORE:
+                self._out_of_step(reply, command[:4])
+            replies.append(reply)
+            if reply.code == 421:
                 return _hung_up(replies, commands)
             if replies[0].code // 100 != _OK:
                 return replies, None
         if not any(reply.code // 100 == _OK for reply in replies[1:]):
             return replies, None
         self._write(b"DATA\r\n", 1)
-        return replies, await self._data()
+        return replies, self._go_on(await self._reply("DATA", self._timeouts.data))
 
-    async def _verdict(self, command: str) -> Reply:
-        """Return the reply to MAIL or RCPT. Raises DeliveryError if it can't be one."""
-        reply = await self._reply(command, self._timeouts.command)
-        if reply.code // 100 == _MORE:
-            self._out_of_step(reply, command)
-        return reply
-
-    async def _data(self) -> Reply:
+    def _go_on(self, reply: Reply) -> Reply:
         """Return 354 or a refusal. Raises DeliveryError for what can be no reply to DATA."""
-        reply = await self._reply("DATA", self._timeouts.data)
         if reply.code != 354 and reply.code // 100 not in _REFUSED:
             self._out_of_step(reply, "DATA")
         return reply
@@ -182,7 +180,7 @@ class Session(ClientProtocol):
         try:
             await self._drain()
             reply = await self._reply("end of data", self._timeouts.final)
-            if await self._too_early():
+            if self._premature and await self._too_early():
                 self.violate(f"reply before the end of data: {reply}")
                 raise DeliveryError(self._reason)
         except DeliveryError as error:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from queued.config.queued import Delivery
-from queued.config.types import HostPort
+from queued.delivery.connect import Means, connect
 from queued.delivery.envelope import Envelope
-from queued.delivery.mx import Resolver
 from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
@@ -22,15 +19,6 @@ _LONGEST = 60.0  # seconds of a pause after many: by then a host's limit may hav
 _AT_ONCE = 4  # connections begun side by side, so that a host's limit refuses no more than these
 
 log = get("delivery")
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What every lane delivers with."""
-
-    hostname: str
-    delivery: Delivery
-    resolver: Resolver
 
 
 class Lane:
@@ -275,40 +263,7 @@ class Lane:
 
     async def open_session(self) -> tuple[Session, str]:
         """Connect to the first host and address that answers. Raises DeliveryError."""
-        problem: DeliveryError | None = None
-        for host in await self.means.resolver.hosts(self.destination):
-            try:
-                addresses = await self.means.resolver.addresses(host.host)
-            except DeliveryError as error:
-                problem = error
-                continue
-            for address in addresses:
-                try:
-                    return await self._connect(HostPort(address, host.port)), str(host)
-                except DeliveryError as error:
-                    problem = error
-        raise problem or DeliveryError(f"4.4.4 no host for {self.destination}", command="MX")
-
-    async def _connect(self, at: HostPort) -> Session:
-        delivery = self.means.delivery
-        session = Session(delivery.timeouts)
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(delivery.timeouts.connect):
-                await loop.create_connection(lambda: session, at.host, at.port)
-        except TimeoutError:
-            raise DeliveryError(f"4.4.1 connect to {at}: timeout", command="connect") from None
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise DeliveryError(f"4.4.1 connect to {at}: {reason}", command="connect") from None
-        self._sessions.add(session)
-        try:
-            await session.open(self.means.hostname)
-        except BaseException:
-            session.abort()
-            self._sessions.discard(session)
-            raise
-        return session
+        return await connect(self.destination, self.means, self._sessions)
 
 
 def _resign(wish: asyncio.Future[Envelope | None]) -> None:

@@ -53,6 +53,8 @@ class Session(ClientProtocol):
         if reply.code != 250:
             self.quit()
             raise _host_error(reply, "EHLO")
+        if self.closed:  # right after its reply
+            raise DeliveryError(self._reason, command="EHLO")
 
     async def send(self, envelope: Envelope) -> list[Answer]:
         """Do one transaction and return an answer for each item, in order.

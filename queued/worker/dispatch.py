@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from queued.config.queued import QueuedConfig
+from queued.delivery.connect import Means
 from queued.delivery.envelope import Envelope
-from queued.delivery.lane import Lane, Means
+from queued.delivery.lane import Lane
 from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination, Routes

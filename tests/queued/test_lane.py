@@ -12,8 +12,9 @@ import pytest
 from queued.config.queued import Delivery, Dns, Timeouts
 from queued.config.types import HostPort
 from queued.delivery import lane as lanes
+from queued.delivery.connect import Means
 from queued.delivery.envelope import Envelope
-from queued.delivery.lane import Lane, Means
+from queued.delivery.lane import Lane
 from queued.delivery.mx import Resolver
 from queued.delivery.reply import Result
 from queued.delivery.route import Destination
@@ -132,11 +133,20 @@ def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> No
     assert hop.connections < 40
 
 
-def test_nobody_admits_us() -> None:
-    hop = RawHop({"greeting": b"554 5.7.1 Blocked\r\n" + DROP})
+@pytest.mark.parametrize(
+    ("says", "text"),
+    [
+        ({"greeting": b"554 5.7.1 Blocked\r\n" + DROP}, "554 5.7.1 Blocked"),
+        ({"greeting": DROP}, "connection closed by peer"),
+        ({"EHLO": b"250 Hello and bye\r\n" + DROP}, "connection closed by peer"),
+        ({"EHLO": b"250 Hello\r\n" * 2}, "reply without a command: 250 Hello"),
+    ],
+)
+def test_nobody_admits_us(says: dict[str, bytes], text: str) -> None:
+    hop = RawHop({**says})
     stage = play(hop, put(100))
     assert stage.events() == {Event.DEFER: 100}
-    assert {str(result.reply) for result in stage.results.values()} == {"554 5.7.1 Blocked"}
+    assert {str(result.reply) for result in stage.results.values()} == {text}
     assert len(stage.unreachable) == 1
     assert hop.connections <= 4
 

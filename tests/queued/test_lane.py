@@ -138,7 +138,6 @@ def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> No
     [
         ({"greeting": b"554 5.7.1 Blocked\r\n" + DROP}, "554 5.7.1 Blocked"),
         ({"greeting": DROP}, "connection closed by peer"),
-        ({"EHLO": b"250 Hello and bye\r\n" + DROP}, "connection closed by peer"),
         ({"EHLO": b"250 Hello\r\n" * 2}, "reply without a command: 250 Hello"),
     ],
 )
@@ -149,6 +148,14 @@ def test_nobody_admits_us(says: dict[str, bytes], text: str) -> None:
     assert {str(result.reply) for result in stage.results.values()} == {text}
     assert len(stage.unreachable) == 1
     assert hop.connections <= 4
+
+
+def test_host_that_closes_when_it_has_admitted_us() -> None:
+    """Every connection costs somebody an attempt, so that they come to an end."""
+    hop = RawHop({"EHLO": b"250 Hello and bye\r\n" + DROP})
+    stage = play(hop, put(100))
+    assert stage.events() == {Event.DEFER: 100}
+    assert hop.connections <= 104
 
 
 def test_connection_that_hangs_holds_no_mail() -> None:

@@ -36,6 +36,7 @@ class ClientProtocol(asyncio.Protocol):
         self._owed = 1  # the greeting
         self._rest = b""  # an incomplete line
         self._lines: list[str] = []  # of an incomplete reply
+        self._code = 0  # of an incomplete reply
         self._octets = 0  # of an incomplete reply
         self._replies: deque[Reply] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -94,6 +95,11 @@ class ClientProtocol(asyncio.Protocol):
         if code is None or more not in ("", " ", "-"):
             self.violate(f"not an SMTP reply: {line[:100]!r}")
             return False
+        if self._lines and code != self._code:
+            # some would go by the first code, some by the last
+            self.violate(f"reply with two codes: {self._code} {line[:100]!r}")
+            return False
+        self._code = code
         self._lines.append(line[4:])
         if more != "-":
             self.lines, self._lines = self._lines, []

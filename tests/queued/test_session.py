@@ -87,6 +87,7 @@ STRAY = {
     "354 to RCPT": {"RCPT": b"354 Go on\r\n"},
     "250 to DATA": {"DATA": b"250 2.0.0 Ok\r\n", "RCPT 2": b"550 5.1.1 No\r\n"},
     "no digit of SMTP": {"RCPT": b"150 Well\r\n"},
+    "two codes": {"RCPT": b"250-2.1.5 Ok\r\n550 5.1.1 No\r\n"},
 }
 
 

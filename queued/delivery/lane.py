@@ -124,6 +124,7 @@ class Lane:
         if not self._couriers:
             if self._paused:
                 self._paused.cancel()
+                self._paused = None
             self._on_closed(self)
 
     async def _courier(self) -> None:
@@ -213,6 +214,10 @@ class Lane:
         timer = loop.call_later(self.means.delivery.idle, _resign, wish)
         try:
             return await wish
+        except asyncio.CancelledError:
+            if not wish.cancelled() and (envelope := wish.result()):  # given a moment ago
+                self._finish(envelope, [NOT_BEGUN] * len(envelope.items))
+            raise
         finally:
             timer.cancel()
             if place in self._idle:

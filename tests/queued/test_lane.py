@@ -264,6 +264,21 @@ def test_drain_hands_back_what_waits_for_a_connection() -> None:
     assert stage.results == {}
 
 
+def test_envelope_given_right_before_the_end_is_handed_back() -> None:
+    async def act(stage: Stage) -> None:
+        stage.lane.put(envelope(0))
+        await stage.until(lambda: 0 in stage.results)
+        await asyncio.sleep(0)  # its courier waits for more
+        stage.lane.put(envelope(1))
+        assert stage.lane.drain() == []
+        stage.lane.abort()
+        await stage.lane.wait()
+
+    stage = play(RawHop(), act)
+    assert stage.events() == {Event.DELIVERED: 1, Event.HAND_BACK: 1}
+    assert stage.lane.load == 0
+
+
 def test_null_mx_is_final() -> None:
     class Null(Lane):
         async def open_session(self) -> tuple[Session, str]:

@@ -183,7 +183,7 @@ class Lane:
             again = False
             try:
                 results = await self._send(session, host, envelope)
-                again = kept and any(_hung_up(result) for result in results)
+                again = kept and session.closed and any(_hung_up(result) for result in results)
             except DeliveryError as error:
                 again = kept and session.closed and error.passing and not session.violated
                 results = [Result.of(error, host)] * len(envelope.items)

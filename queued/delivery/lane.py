@@ -5,25 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from queued.config.queued import Delivery
-from queued.config.types import HostPort
+from queued.delivery.connect import Means, connect
 from queued.delivery.envelope import Envelope
-from queued.delivery.mx import Resolver
-from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Result
+from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
 from queued.errors import DeliveryError
+from queued.logs import get
 
+_PAUSE = 5.0  # seconds without a further connection after a refused one: others end meanwhile
+_LONGEST = 60.0  # seconds of a pause after many: by then a host's limit may have been lifted
+_AT_ONCE = 4  # connections begun side by side, so that a host's limit refuses no more than these
 
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What every lane delivers with."""
-
-    hostname: str
-    delivery: Delivery
-    resolver: Resolver
+log = get("delivery")
 
 
 class Lane:
@@ -32,6 +27,9 @@ class Lane:
     `report` gets the results of every envelope exactly once; `unreachable` is told when no host
     could be connected to, `closed` when the lane has neither mail nor connections left. Another
     kind of lane overrides `open_session`, and everything else stays as it is.
+
+    A courier is a task that opens a connection, and then takes envelopes for it. A connection that
+    can't be opened thus concerns no envelope, as long as the lane has others.
     """
 
     def __init__(
@@ -48,9 +46,13 @@ class Lane:
         self._on_unreachable = unreachable
         self._on_closed = closed
         self._waiting: deque[Envelope] = deque()
-        self._idle: deque[asyncio.Future[Envelope | None]] = deque()
+        self._idle: deque[tuple[Session, asyncio.Future[Envelope | None]]] = deque()
         self._couriers: set[asyncio.Task[None]] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
+        self._open: set[Session] = set()  # greeted
+        self._pause = 0.0  # seconds that the last pause took; 0 if a connection succeeded since
+        self._paused: asyncio.TimerHandle | None = None
         self.load = 0  # rows waiting or under way
         self.domains: Counter[str] = Counter()  # the same by recipient domain
         self._draining = False
@@ -59,27 +61,41 @@ class Lane:
         """Deliver the envelope as soon as a connection is free for it."""
         self._count(envelope, 1)
         while self._idle:
-            courier = self._idle.pop()  # the one used last: the others may time out
+            session, courier = self._idle.pop()  # the one used last: the others may time out
             if not courier.done():
-                courier.set_result(envelope)
-                return
+                courier.set_result(envelope if session.usable else None)
+                if session.usable:
+                    return
         self._waiting.append(envelope)
-        if len(self._couriers) < self.means.delivery.connections:
-            self._hire()
+        self._hire()
 
     def _hire(self) -> None:
-        task = asyncio.create_task(self._courier())
-        self._couriers.add(task)
-        task.add_done_callback(self._gone)
+        """Open as many connections as the mail that waits has use for."""
+        while len(self._couriers) < self.means.delivery.connections and len(self._connecting) < min(
+            len(self._waiting), self._at_once()
+        ):
+            task = asyncio.create_task(self._courier())
+            self._couriers.add(task)
+            self._connecting.add(task)
+            task.add_done_callback(self._gone)
+
+    def _at_once(self) -> int:
+        """How many connections may be under way to the host."""
+        if not self._couriers:
+            return 1 if self._pause else _AT_ONCE
+        if self._paused:
+            return 0
+        return 1 if self._pause else max(_AT_ONCE, len(self._open) // 2)
 
     def drain(self) -> list[Envelope]:
         """Begin nothing new; return what had not begun."""
         self._draining = True
         waiting = list(self._waiting)
         self._waiting.clear()
-        for courier in self._idle:
-            if not courier.done():
-                courier.set_result(None)
+        for _, courier in self._idle:
+            _resign(courier)
+        for task in self._connecting:
+            task.cancel()
         for envelope in waiting:
             self._count(envelope, -1)
         return waiting
@@ -98,80 +114,140 @@ class Lane:
 
     def _gone(self, task: asyncio.Task[None]) -> None:
         self._couriers.discard(task)
+        self._connecting.discard(task)
         if not task.cancelled() and (error := task.exception()):
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"courier of {self.destination} died", "exception": error}
             )
-        if self._waiting and not self._draining:
+        if not self._draining:
             self._hire()
-        elif not self._couriers:
+        if not self._couriers:
+            if self._paused:
+                self._paused.cancel()
+                self._paused = None
             self._on_closed(self)
 
-    async def _next(self) -> Envelope | None:
+    async def _courier(self) -> None:
+        task = asyncio.current_task()
+        assert task  # noqa: S101 - for the type checker
+        replaced = False
+        while not self._draining:
+            self._connecting.add(task)
+            try:
+                session, host = await self.open_session()
+            except DeliveryError as error:
+                self._connecting.discard(task)
+                self._refused(error)
+                return
+            except Exception as error:
+                log.error("can't connect", destination=str(self.destination), exc_info=error)
+                self._connecting.discard(task)
+                self._refused(internal(error))
+                return
+            self._connecting.discard(task)
+            if not (replaced or self._paused):
+                self._pause = 0.0
+            try:
+                await self._carry(session, host)
+            finally:
+                session.quit()
+                self._sessions.discard(session)
+                self._open.discard(session)
+            if len(self._waiting) <= len(self._connecting):
+                return
+            replaced = True
+
+    def _refused(self, error: DeliveryError) -> None:
+        """No connection could be opened: others carry the mail, or it waits for its next attempt.
+
+        A host that admits only so many connections refuses further ones, and is not down.
+        """
+        if not self._connecting and all(session.closed for session in self._open):
+            self._unreachable(error)
+        elif not self._paused:
+            self._pause = min(max(_PAUSE, 2 * self._pause), _LONGEST)
+            self._paused = asyncio.get_running_loop().call_later(self._pause, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = None
+        if not self._draining:
+            self._hire()
+
+    async def _carry(self, session: Session, host: str) -> None:
+        """Send envelopes over the connection, as long as there are any and it lasts."""
+        self._sessions.add(session)
+        self._open.add(session)
+        self._hire()
+        kept = not self._waiting
+        while self._reusable(session) and (envelope := await self._next(session)):
+            again = False
+            try:
+                results = await self._send(session, host, envelope)
+                again = kept and session.closed and any(_hung_up(result) for result in results)
+            except DeliveryError as error:
+                again = kept and session.closed and error.passing and not session.violated
+                results = [Result.of(error, host)] * len(envelope.items)
+            except Exception as error:
+                results = [self._failed(session, host, envelope, error)] * len(envelope.items)
+            except BaseException:
+                result = CUT_OFF if session.past_dot else NOT_BEGUN
+                self._finish(envelope, [result] * len(envelope.items))
+                raise
+            if not again:
+                self._finish(envelope, results)
+            elif self._draining:
+                self._finish(envelope, [NOT_BEGUN] * len(envelope.items))
+            else:
+                # the server closed a kept connection under our hands: that is no attempt
+                self._waiting.appendleft(envelope)
+            kept = True
+
+    async def _next(self, session: Session) -> Envelope | None:
         if self._waiting:
             return self._waiting.popleft()
         if self._draining:
             return None
         loop = asyncio.get_running_loop()
         wish: asyncio.Future[Envelope | None] = loop.create_future()
-        self._idle.append(wish)
+        place = (session, wish)
+        self._idle.append(place)
         timer = loop.call_later(self.means.delivery.idle, _resign, wish)
         try:
             return await wish
+        except asyncio.CancelledError:
+            if not wish.cancelled() and (envelope := wish.result()):  # given a moment ago
+                self._finish(envelope, [NOT_BEGUN] * len(envelope.items))
+            raise
         finally:
             timer.cancel()
-            if wish in self._idle:
-                self._idle.remove(wish)
-
-    async def _courier(self) -> None:
-        session: Session | None = None
-        host = ""
-        try:
-            while envelope := await self._next():
-                fresh = session is None or not self._reusable(session)
-                try:
-                    if session is None or fresh:
-                        self._end(session)
-                        session = None
-                        session, host = await self.open_session()
-                    results = await self._send(session, host, envelope)
-                except DeliveryError as error:
-                    if session is None:
-                        self._unreachable(envelope, error)
-                        return
-                    if not fresh and session.closed and error.passing:
-                        # the server closed a kept connection under our hands: that is no attempt
-                        self._waiting.appendleft(envelope)
-                        continue
-                    results = [Result.of(error, host)] * len(envelope.items)
-                except BaseException:
-                    result = CUT_OFF if session and session.past_dot else NOT_BEGUN
-                    self._finish(envelope, [result] * len(envelope.items))
-                    raise
-                self._finish(envelope, results)
-        finally:
-            self._end(session)
+            if place in self._idle:
+                self._idle.remove(place)
 
     def _reusable(self, session: Session) -> bool:
         return session.usable and session.transactions < self.means.delivery.transactions
-
-    def _end(self, session: Session | None) -> None:
-        if session:
-            session.quit()
-            self._sessions.discard(session)
 
     async def _send(self, session: Session, host: str, envelope: Envelope) -> list[Result]:
         answers = await session.send(envelope)
         return [Result(reply, host, command) for reply, command in answers]
 
-    def _unreachable(self, envelope: Envelope, error: DeliveryError) -> None:
+    def _failed(self, session: Session, host: str, envelope: Envelope, error: Exception) -> Result:
+        """Return the result of an attempt that an error of this program has ended."""
+        log.error(
+            "delivery failed",
+            destination=str(self.destination),
+            message=envelope.items[0].message_id,
+            rows=[item.id for item in envelope.items],
+            exc_info=error,
+        )
+        session.abort()
+        return Result.of(internal(error, unknown=session.past_dot), host)
+
+    def _unreachable(self, error: DeliveryError) -> None:
         """The destination can't be reached: that answers for all mail that waits for it now."""
-        batch = [envelope]
-        if len(self._sessions) == 0:
-            batch += self._waiting
-            self._waiting.clear()
+        batch = list(self._waiting)
+        self._waiting.clear()
         result = Result.of(error, "")
-        if not error.permanent:
+        if batch and not error.permanent:
             self._on_unreachable(self, result)
         for each in batch:
             self._finish(each, [result] * len(each.items))
@@ -185,46 +261,21 @@ class Lane:
 
     def _finish(self, envelope: Envelope, results: list[Result]) -> None:
         self._count(envelope, -1)
-        self._report(envelope, results)
+        try:
+            self._report(envelope, results)
+        except Exception as error:
+            log.error("result lost", message=envelope.items[0].message_id, exc_info=error)
 
     async def open_session(self) -> tuple[Session, str]:
         """Connect to the first host and address that answers. Raises DeliveryError."""
-        problem: DeliveryError | None = None
-        for host in await self.means.resolver.hosts(self.destination):
-            try:
-                addresses = await self.means.resolver.addresses(host.host)
-            except DeliveryError as error:
-                problem = error
-                continue
-            for address in addresses:
-                try:
-                    return await self._connect(HostPort(address, host.port)), str(host)
-                except DeliveryError as error:
-                    problem = error
-        raise problem or DeliveryError(f"4.4.4 no host for {self.destination}", command="MX")
-
-    async def _connect(self, at: HostPort) -> Session:
-        delivery = self.means.delivery
-        session = Session(delivery.timeouts)
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(delivery.timeouts.connect):
-                await loop.create_connection(lambda: session, at.host, at.port)
-        except TimeoutError:
-            raise DeliveryError(f"4.4.1 connect to {at}: timeout", command="connect") from None
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise DeliveryError(f"4.4.1 connect to {at}: {reason}", command="connect") from None
-        self._sessions.add(session)
-        try:
-            await session.open(self.means.hostname)
-        except BaseException:
-            session.abort()
-            self._sessions.discard(session)
-            raise
-        return session
+        return await connect(self.destination, self.means, self._sessions)
 
 
 def _resign(wish: asyncio.Future[Envelope | None]) -> None:
     if not wish.done():
         wish.set_result(None)
+
+
+def _hung_up(result: Result) -> bool:
+    """Whether the server closed before it had anything (RFC 5321, section 3.8)."""
+    return result.reply.code == 421 and result.command != "end of data"

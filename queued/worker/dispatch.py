@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from queued.config.queued import QueuedConfig
+from queued.delivery.connect import Means
 from queued.delivery.envelope import Envelope
-from queued.delivery.lane import Lane, Means
+from queued.delivery.lane import Lane
 from queued.delivery.mx import Resolver
-from queued.delivery.reply import NOT_BEGUN, Result
+from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination, Routes
 from queued.errors import DeliveryError, StoreUnavailable
+from queued.logs import get
 from queued.model import CHUNK_SIZE, PART_SIZE, Item, Message, Outcome
 from queued.states import Event
 from queued.store.claim import Contents
@@ -22,6 +24,8 @@ from queued.worker.verdict import judge
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _REST = 30.0  # seconds that an unreachable destination is left alone, at most
+
+log = get("worker")
 
 
 @dataclass(slots=True)
@@ -95,13 +99,16 @@ class Dispatch:
         down.domains.update(lane.domains)
 
     def dispatch(self, items: list[Item], messages: dict[int, Message]) -> None:
-        """Give the rows of one claim to their lanes: one envelope a message and next hop."""
+        """Give the rows of one claim to their lanes.
+
+        One envelope has the rows with the same message, next hop and reverse-path.
+        """
         now = datetime.now(UTC)
-        groups: dict[tuple[int, Destination], list[Item]] = {}
+        groups: dict[tuple[int, Destination, str], list[Item]] = {}
         for item in items:
             destination = self._routes.find(item.domain)
-            groups.setdefault((item.message_id, destination), []).append(item)
-        for (message_id, destination), group in groups.items():
+            groups.setdefault((item.message_id, destination, item.sender), []).append(item)
+        for (message_id, destination, _), group in groups.items():
             message = messages.get(message_id)
             if message is None:  # an operator removed the rows between claim and fetch
                 self.hand_back(group)
@@ -112,9 +119,17 @@ class Dispatch:
                 down.domains.update(item.domain for item in group)
                 self._report_all(group, down.result)
                 continue
+            try:
+                envelopes = self._envelopes(group, message)
+            except Exception as error:
+                log.error("no envelope", message=message_id, rows=[i.id for i in group],
+                          destination=str(destination), exc_info=error)  # fmt: skip
+                self._report_all(group, Result.of(internal(error), ""))
+                continue
             lane = self._lane(destination)
-            for start in range(0, len(group), self._group):
-                lane.put(self._envelope(group[start : start + self._group], message))
+            for envelope in envelopes:
+                self._held += len(message.body or b"")
+                lane.put(envelope)
 
     def hand_back(self, items: list[Item]) -> None:
         """Give up leases of rows whose attempt never began."""
@@ -124,17 +139,19 @@ class Dispatch:
         for item in items:
             self._conclude(item, result)
 
-    def _envelope(self, group: list[Item], message: Message) -> Envelope:
-        self._held += len(message.body or b"")
-        return Envelope(
-            items=group,
-            sender=group[0].sender,
-            trace=message.trace.encode(),
-            size=message.size,
-            utf8=message.utf8,
-            content=message.body if message.body is not None else lambda: self._parts(message),
-            guard=self._guard,
-        )
+    def _envelopes(self, group: list[Item], message: Message) -> list[Envelope]:
+        return [
+            Envelope(
+                items=group[start : start + self._group],
+                sender=group[0].sender,
+                trace=message.trace.encode(),
+                size=message.size,
+                utf8=message.utf8,
+                content=message.body if message.body is not None else lambda: self._parts(message),
+                guard=self._guard,
+            )
+            for start in range(0, len(group), self._group)
+        ]
 
     async def _parts(self, message: Message) -> AsyncIterator[bytes]:
         chunks = message.chunks

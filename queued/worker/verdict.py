@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from queued.config.queued import Retry
-from queued.delivery.reply import Result
+from queued.delivery.reply import Result, stored
 from queued.model import Item, Outcome, Reply
 from queued.states import Event
 from queued.worker.retry import delay
@@ -16,18 +16,18 @@ def judge(
 ) -> Outcome:
     """Return the outcome to settle: a message past `retry.expire` is held instead of deferred."""
     event = result.event
-    text = " ".join(result.reply.text.split("\n"))
+    note = ""
     wait = 0.0
     if event in (Event.DEFER, Event.UNKNOWN):
         wait = delay(retry, item.attempts, chance)
         if (now - item.ts).total_seconds() + wait > retry.expire:
             why = "outcome unknown" if event is Event.UNKNOWN else "undelivered"
-            text = f"{text} (given up: {why} for too long)"
+            note = f" (given up: {why} for too long)"
             event = Event.FAIL
     return Outcome(
         item=item,
         event=event,
-        reply=Reply(result.reply.code, text),
+        reply=Reply(result.reply.code, stored(result.reply.text, note)),
         host=result.host,
         command=result.command,
         started=started,

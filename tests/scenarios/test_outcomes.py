@@ -25,7 +25,7 @@ CASES: dict[str, tuple[Script, str | None, str, str, int, str]] = {
         at("end of data", "452 4.3.1 Disk full"),
         *("DEFERRED", "deferred", "452 4.3.1 Disk", 452, "end of data"),
     ),
-    "dot3": (at("end of data", "354 More"), "DEFERRED", "deferred", "354", 354, "end of data"),
+    "dot3": (at("end of data", "354 More"), "DEFERRED", "unknown", "354", 354, "end of data"),
     "dot421": (
         at("end of data", "421 4.3.2 Down", drop=True),
         *("DEFERRED", "deferred", "421 4.3.2 Down", 421, "end of data"),

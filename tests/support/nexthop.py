@@ -46,8 +46,9 @@ class Transaction:
 
 
 Script = Callable[[str, str, Transaction | None], Do | None]
-"""Asked at 'connect', 'EHLO', 'MAIL', 'RCPT', 'DATA', 'end of data' (and at 'idle', after a
-transaction has ended), with the command line and the transaction; None: as usual."""
+"""Asked at 'connect', 'EHLO', 'MAIL', 'RCPT', 'DATA', 'end of data', with the command line and the
+transaction; None: as usual. Also at 'content', when the first octets of it have come, and at
+'idle', after a transaction has ended: there nothing is usual."""
 
 
 def _path(line: str) -> str:
@@ -271,6 +272,8 @@ class _Dialogue:
             data = await self._reader.read(1 << 16)
             if not data:
                 raise EOFError
+            if len(wire) == 2 and (do := self._hop.script("content", "", transaction)):
+                await self._perform(do)
             wire += data
         assert end + len(_END) == len(wire), "pipelined past the final dot"
         transaction.content = unstuff(bytes(wire[2 : end + 2]))

@@ -1,0 +1,289 @@
+"""The connections of one destination: refused, hanging, closed, and broken by ourselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+
+from queued.config.queued import Delivery, Dns, Timeouts
+from queued.config.types import HostPort
+from queued.delivery import lane as lanes
+from queued.delivery.connect import Means
+from queued.delivery.envelope import Envelope
+from queued.delivery.lane import Lane
+from queued.delivery.mx import Resolver
+from queued.delivery.reply import Result
+from queued.delivery.route import Destination
+from queued.delivery.session import Answer, Session
+from queued.errors import DeliveryError
+from queued.model import Item
+from queued.states import Event
+from tests.support.rawhop import DROP, HANG, RawHop, run, serving
+
+NOW = datetime.now(UTC)
+CONTENT = b"Subject: x\r\n\r\nbody\r\n"
+
+
+def envelope(number: int) -> Envelope:
+    item = Item(number, number, "s@a.example", f"r{number}@b.example", "b.example", 1, NOW, number)
+    return Envelope([item], item.sender, b"X-Trace: y\r\n", 20, False, CONTENT, lambda _: True)
+
+
+@dataclass
+class Stage:
+    """A lane to a hop, and what it tells."""
+
+    hop: RawHop
+    delivery: Delivery
+    kind: type[Lane] = Lane
+    results: dict[int, Result] = field(default_factory=dict)
+    unreachable: list[Result] = field(default_factory=list)
+    lane: Lane = field(init=False)
+
+    def __post_init__(self) -> None:
+        means = Means("client.example", self.delivery, Resolver(Dns(), ipv6=False))
+        destination = Destination(HostPort("127.0.0.1", self.hop.port))
+        self.lane = self.kind(destination, means, self._report, self._down, lambda lane: None)
+
+    def _report(self, envelope: Envelope, results: list[Result]) -> None:
+        (item,), (result,) = envelope.items, results
+        assert item.id not in self.results, "reported twice"
+        self.results[item.id] = result
+
+    def _down(self, lane: Lane, result: Result) -> None:
+        self.unreachable.append(result)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    def events(self) -> dict[Event, int]:
+        found = [result.event for result in self.results.values()]
+        return {event: found.count(event) for event in found}
+
+    async def end(self) -> None:
+        self.lane.drain()
+        self.lane.abort()
+        await self.lane.wait()
+
+
+def play(
+    hop: RawHop,
+    act: Callable[[Stage], Awaitable[None]],
+    kind: type[Lane] = Lane,
+    **delivery: object,
+) -> Stage:
+    """Let `act` use a lane to the hop; return what the lane told."""
+
+    async def main() -> Stage:
+        async with serving(hop):
+            stage = Stage(hop, Delivery.model_validate(delivery), kind)
+            await act(stage)
+            await stage.end()
+            return stage
+
+    return run(main())
+
+
+def put(number: int) -> Callable[[Stage], Awaitable[None]]:
+    """Put so many envelopes at once, and wait until all have a result."""
+
+    async def act(stage: Stage) -> None:
+        for n in range(number):
+            stage.lane.put(envelope(n))
+        await stage.until(lambda: len(stage.results) == number)
+
+    return act
+
+
+@pytest.mark.parametrize("busy", [b"421 4.7.0 Too many connections\r\n" + DROP, DROP])
+def test_host_that_admits_five_connections_of_twenty(busy: bytes) -> None:
+    """Without an attempt that fails, a destination that rests, or many that knock."""
+    hop = RawHop()
+    hop.says["greeting"] = lambda number: busy if hop.open > 5 else None
+    stage = play(hop, put(1000))
+    assert stage.events() == {Event.DELIVERED: 1000}
+    assert stage.unreachable == []
+    assert 5 <= hop.connections <= 10
+    assert set(hop.taken.values()) == {1}
+
+
+def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One connection tries again when it is over, and growth goes on when that succeeds."""
+    monkeypatch.setattr(lanes, "_PAUSE", 0.05)
+    hop = RawHop({"MAIL": HANG})
+    limit = [1]
+    hop.says["greeting"] = lambda number: DROP if hop.open > limit[0] else None
+
+    async def act(stage: Stage) -> None:
+        for n in range(20):
+            stage.lane.put(envelope(n))
+        await stage.until(lambda: hop.connections >= 6)  # four, and then one after each pause
+        assert hop.open <= 2
+        limit[0] = 100
+        await stage.until(lambda: hop.open == 20)
+        assert stage.results == {}
+
+    stage = play(hop, act)
+    assert stage.unreachable == []
+    assert hop.connections < 40
+
+
+@pytest.mark.parametrize(
+    ("says", "text"),
+    [
+        ({"greeting": b"554 5.7.1 Blocked\r\n" + DROP}, "554 5.7.1 Blocked"),
+        ({"greeting": DROP}, "connection closed by peer"),
+        ({"EHLO": b"250 Hello\r\n" * 2}, "reply without a command: 250 Hello"),
+    ],
+)
+def test_nobody_admits_us(says: dict[str, bytes], text: str) -> None:
+    hop = RawHop({**says})
+    stage = play(hop, put(100))
+    assert stage.events() == {Event.DEFER: 100}
+    assert {str(result.reply) for result in stage.results.values()} == {text}
+    assert len(stage.unreachable) == 1
+    assert hop.connections <= 4
+
+
+def test_host_that_closes_when_it_has_admitted_us() -> None:
+    """Every connection costs somebody an attempt, so that they come to an end."""
+    hop = RawHop({"EHLO": b"250 Hello and bye\r\n" + DROP})
+    stage = play(hop, put(100))
+    assert stage.events() == {Event.DEFER: 100}
+    assert hop.connections <= 104
+
+
+def test_connection_that_hangs_holds_no_mail() -> None:
+    hop = RawHop({"greeting": lambda number: HANG if number == 1 else None})
+
+    async def act(stage: Stage) -> None:
+        stage.lane.put(envelope(0))
+        await stage.until(lambda: hop.connections)
+        for n in range(1, 3):
+            stage.lane.put(envelope(n))
+        await stage.until(lambda: len(stage.results) == 3)
+
+    stage = play(hop, act)
+    assert stage.events() == {Event.DELIVERED: 3}
+
+
+def test_mail_that_waits_when_the_last_connection_goes() -> None:
+    """Others were refused meanwhile: one connection is tried at once, and it answers for all."""
+    hop = RawHop({"MAIL": b"421 4.3.2 Down\r\n" + DROP})
+    hop.says["greeting"] = lambda number: None if number == 1 else DROP
+    stage = play(hop, put(50))
+    assert stage.events() == {Event.DEFER: 50}
+    assert len(stage.unreachable) == 1
+    assert hop.connections <= 6
+
+
+@pytest.mark.parametrize("point", ["MAIL", "RCPT", "DATA"])
+def test_421_on_a_kept_connection_is_no_attempt(point: str) -> None:
+    """A host takes three messages a connection; on a fresh one, 421 is a deferral."""
+    usual = {"MAIL": b"250 Ok\r\n", "RCPT": b"250 Ok\r\n", "DATA": b"354 Go\r\n"}[point]
+    seen: dict[int, int] = {}
+
+    def say(number: int) -> bytes:
+        seen[number] = seen.get(number, 0) + 1
+        return usual if seen[number] <= 3 else b"421 4.7.0 Enough\r\n" + DROP
+
+    hop = RawHop({point: say})
+    stage = play(hop, put(30), connections=1)
+    assert stage.events() == {Event.DELIVERED: 30}
+    assert hop.connections == 10
+    hop = RawHop({point: b"421 4.7.0 Enough\r\n" + DROP})
+    stage = play(hop, put(3), connections=1)
+    assert stage.events() == {Event.DEFER: 3}
+    assert {str(result.reply) for result in stage.results.values()} == {"421 4.7.0 Enough"}
+    assert hop.connections == 3
+
+
+class Faulty(Lane):
+    """Some sessions fail by an error of the program, before or after the dot."""
+
+    async def open_session(self) -> tuple[Session, str]:
+        session, host = await super().open_session()
+        send = session.send
+
+        async def fail(envelope: Envelope) -> list[Answer]:
+            number = envelope.items[0].id
+            if number % 3 == 1:
+                raise ValueError("a\x1b[31m\nb")
+            answers = await send(envelope)
+            if number % 3 == 2:
+                session.past_dot = True
+                raise KeyError(number)
+            return answers
+
+        session.send = fail  # type: ignore[method-assign]
+        return session, host
+
+
+def test_error_of_our_own_concerns_one_envelope() -> None:
+    stage = play(RawHop(), put(9), Faulty, connections=2)
+    for number, result in stage.results.items():
+        event, text = [
+            (Event.DELIVERED, "250 2.0.0 Ok"),
+            (Event.DEFER, "internal error: ValueError: a\x1b[31m\nb"),
+            (Event.UNKNOWN, f"internal error: KeyError: {number}"),
+        ][number % 3]
+        assert (result.event, str(result.reply)) == (event, text)
+        assert result.host == f"127.0.0.1:{stage.hop.port}"
+
+
+class Unconnected(Lane):
+    async def open_session(self) -> tuple[Session, str]:
+        raise RuntimeError("resolver broke")
+
+
+def test_error_of_our_own_while_connecting() -> None:
+    stage = play(RawHop(), put(9), Unconnected)
+    assert stage.events() == {Event.DEFER: 9}
+    texts = {result.reply.text for result in stage.results.values()}
+    assert texts == {"internal error: RuntimeError: resolver broke"}
+    assert len(stage.unreachable) == 1
+
+
+def test_drain_hands_back_what_waits_for_a_connection() -> None:
+    hop = RawHop({"greeting": HANG})
+
+    async def act(stage: Stage) -> None:
+        for n in range(9):
+            stage.lane.put(envelope(n))
+        await stage.until(lambda: hop.open)
+        assert len(stage.lane.drain()) == 9
+        await stage.lane.wait()  # for no greeting
+        assert stage.lane.load == 0
+
+    stage = play(hop, act, timeouts=Timeouts(greeting=300))
+    assert stage.results == {}
+
+
+def test_envelope_given_right_before_the_end_is_handed_back() -> None:
+    async def act(stage: Stage) -> None:
+        stage.lane.put(envelope(0))
+        await stage.until(lambda: 0 in stage.results)
+        await asyncio.sleep(0)  # its courier waits for more
+        stage.lane.put(envelope(1))
+        assert stage.lane.drain() == []
+        stage.lane.abort()
+        await stage.lane.wait()
+
+    stage = play(RawHop(), act)
+    assert stage.events() == {Event.DELIVERED: 1, Event.HAND_BACK: 1}
+    assert stage.lane.load == 0
+
+
+def test_null_mx_is_final() -> None:
+    class Null(Lane):
+        async def open_session(self) -> tuple[Session, str]:
+            raise DeliveryError("5.1.10 null MX", permanent=True, command="MX")
+
+    stage = play(RawHop(), put(5), Null)
+    assert stage.events() == {Event.FAIL: 5}
+    assert stage.unreachable == []

@@ -1,0 +1,141 @@
+"""A next hop in the test's own event loop that says exactly the octets it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+
+USUAL = {
+    "greeting": b"220 hop.example ESMTP\r\n",
+    "HELO": b"250 hop.example\r\n",
+    "MAIL": b"250 2.1.0 Ok\r\n",
+    "RCPT": b"250 2.1.5 Ok\r\n",
+    "DATA": b"354 Go on\r\n",
+    "content": b"",
+    "dot": b"250 2.0.0 Ok\r\n",
+    "RSET": b"250 2.0.0 Ok\r\n",
+}
+PIPED = b"250-hop.example\r\n250-SIZE 100000000\r\n250 PIPELINING\r\n"
+LOCK_STEP = b"250-hop.example\r\n250 SIZE 100000000\r\n"
+DROP = b"\xff drop"
+"""At the end of what is said: the connection is closed."""
+HANG = b"\xff hang"
+"""The same: nothing more is said before the client closes."""
+
+
+@dataclass
+class RawHop:
+    """Says `says[point]`, or what is usual; a callable there is given the connection's number.
+
+    It takes an address or a message if the first reply it gives to it is the positive one.
+    """
+
+    says: dict[str, bytes | Callable[[int], bytes | None]] = field(default_factory=dict)
+    ehlo: bytes = PIPED
+    port: int = 0
+    connections: int = 0
+    open: int = 0
+    messages: list[tuple[list[str], bytes]] = field(default_factory=list)
+    """Recipients and content, dots still stuffed, of what came to its final dot."""
+    taken: Counter[str] = field(default_factory=Counter)
+    """How often the hop said 2xx for a recipient's message after it had the whole of it."""
+    aborted: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Speak until somebody closes."""
+        self.connections += 1
+        self.open += 1
+        try:
+            await _Dialogue(self, self.connections, reader, writer).run()
+        except (ConnectionError, EOFError, asyncio.CancelledError):
+            self.aborted += 1
+        finally:
+            self.open -= 1
+            writer.transport.abort()
+
+
+@dataclass
+class _Dialogue:
+    hop: RawHop
+    number: int
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    accepted: list[str] = field(default_factory=list)
+    rcpts: int = 0
+
+    async def run(self) -> None:
+        await self._say("greeting")
+        while line := await self.reader.readline():
+            verb = line[:4].decode("latin-1")
+            if verb == "MAIL":
+                self.accepted, self.rcpts = [], 0
+                await self._say(verb)
+            elif verb == "RCPT":
+                self.rcpts += 1
+                name = f"RCPT {self.rcpts}"
+                if (await self._say(name if name in self.hop.says else verb)).startswith(b"2"):
+                    self.accepted.append(line[line.index(b"<") + 1 : line.index(b">")].decode())
+            elif verb == "DATA":
+                if (await self._say(verb)).startswith(b"354"):
+                    await self._content()
+            elif verb == "QUIT":
+                return
+            else:
+                await self._say(verb)
+
+    async def _content(self) -> None:
+        lines = [await self.reader.readline()]
+        await self._say("content")
+        while lines[-1] != b".\r\n":
+            lines.append(await self.reader.readline())
+            if not lines[-1]:
+                raise EOFError
+        self.hop.messages.append((self.accepted, b"".join(lines[:-1])))
+        positive = self._words("dot").startswith(b"2")
+        if positive:
+            self.hop.taken.update(self.accepted)
+        await self._say("dot")
+
+    def _words(self, point: str) -> bytes:
+        usual = self.hop.ehlo if point == "EHLO" else USUAL.get(point, b"500 5.5.2 What?\r\n")
+        says = self.hop.says.get(point, usual)
+        words = says if isinstance(says, bytes) else says(self.number)
+        return usual if words is None else words
+
+    async def _say(self, point: str) -> bytes:
+        words = self._words(point)
+        octets = words.removesuffix(DROP).removesuffix(HANG)
+        self.writer.write(octets)
+        await self.writer.drain()
+        if words.endswith(HANG):
+            await self.reader.read(-1)
+        if words.endswith((DROP, HANG)):
+            raise EOFError
+        return octets
+
+
+@asynccontextmanager
+async def serving(hop: RawHop) -> AsyncIterator[RawHop]:
+    """Listen for the hop on a port of 127.0.0.1."""
+    server = await asyncio.start_server(hop.serve, "127.0.0.1", hop.port, limit=1 << 20)
+    hop.port = server.sockets[0].getsockname()[1]
+    try:
+        yield hop
+    finally:
+        server.close()
+
+
+def run[T](main: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
+    """Run a coroutine under uvloop, as the daemons do; it may not take longer."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(timeout):
+            return await main
+
+    return asyncio.run(bounded(), loop_factory=uvloop.new_event_loop)

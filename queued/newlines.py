@@ -52,17 +52,19 @@ class NewlineGuard:
             return
         if dotted is None:
             dotted = find(piece, b"\n.") >= 0 or find(piece, b"\r.") >= 0
-        dotted = dotted or find(piece, b"\0.") >= 0
         window = self._tail + _head(piece)
-        if (b"." in window and _smuggled(window)) or (dotted and _smuggled(piece)):
+        if (b"." in window and _smuggled(window)) or (
+            (dotted or find(piece, b"\0.") >= 0) and _smuggled(piece)
+        ):
             self.problem = SMUGGLED
             return
         tail = _collapsed_tail(piece)
-        self._tail = tail if len(tail) >= _BEFORE else _collapsed_tail(self._tail + tail)
+        self._tail = tail if len(tail) == _BEFORE else _collapsed_tail(self._tail + tail)
 
     def end(self) -> None:
         """The content is complete; the final CRLF follows that it may lack."""
-        self.see(_CRLF)
+        if not self._tail.endswith(_CRLF):
+            self.see(_CRLF)
 
     def _bare(self, piece: bytes) -> bool:
         window = (b"\r" if self._cr else b"-") + piece

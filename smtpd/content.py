@@ -118,7 +118,7 @@ class Inspector:
         """The content is complete."""
         self._in_header = False
         self._guard.end()
-        block = _HEADER.match(b"".join(self._pieces)[:_HEADER_LIMIT])
+        block = _HEADER.match(b"".join(self._pieces), 0, _HEADER_LIMIT)
         self._pieces.clear()
         self.header = block[0] if block else b""
         self.hops = len(_RECEIVED.findall(self.header))

@@ -14,8 +14,16 @@ from queued.delivery.lane import Lane, Means
 from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result
 from queued.delivery.route import Destination, Routes
+from queued.delivery.wire import (
+    address_problem,
+    content_problem,
+    message_problem,
+    needs_utf8,
+    separator,
+)
 from queued.errors import DeliveryError, StoreUnavailable
-from queued.model import CHUNK_SIZE, PART_SIZE, Item, Message, Outcome
+from queued.model import CHUNK_SIZE, PART_SIZE, Item, Message, Outcome, Reply
+from queued.newlines import NewlineGuard
 from queued.states import Event
 from queued.store.claim import Contents
 from queued.worker.verdict import judge
@@ -62,6 +70,7 @@ class Dispatch:
         self._retry = config.retry
         self._rest = min(_REST, config.retry.intervals[0] / 2)
         self._group = config.delivery.recipients
+        self._bare_newlines = config.delivery.bare_newlines
         resolver = Resolver(config.delivery.dns, config.delivery.ipv6)
         self._means = Means(config.environment.hostname, config.delivery, resolver)
         for lane in self._lanes.values():
@@ -97,11 +106,12 @@ class Dispatch:
     def dispatch(self, items: list[Item], messages: dict[int, Message]) -> None:
         """Give the rows of one claim to their lanes: one envelope a message and next hop."""
         now = datetime.now(UTC)
-        groups: dict[tuple[int, Destination], list[Item]] = {}
-        for item in items:
+        groups: dict[tuple[int, Destination, bool], list[Item]] = {}
+        for item in self._sendable(items, messages):
             destination = self._routes.find(item.domain)
-            groups.setdefault((item.message_id, destination), []).append(item)
-        for (message_id, destination), group in groups.items():
+            key = item.message_id, destination, needs_utf8(item)
+            groups.setdefault(key, []).append(item)
+        for (message_id, destination, _), group in groups.items():
             message = messages.get(message_id)
             if message is None:  # an operator removed the rows between claim and fetch
                 self.hand_back(group)
@@ -116,6 +126,21 @@ class Dispatch:
             for start in range(0, len(group), self._group):
                 lane.put(self._envelope(group[start : start + self._group], message))
 
+    def _sendable(self, items: list[Item], messages: dict[int, Message]) -> list[Item]:
+        """Conclude what can't go over the wire, and return the rest."""
+        faults = {
+            message.id: problem
+            for message in messages.values()
+            if (problem := message_problem(message, self._bare_newlines))
+        }
+        sendable = []
+        for item in items:
+            if problem := address_problem(item) or faults.get(item.message_id, ""):
+                self._conclude(item, Result(Reply(0, problem), permanent=True))
+            else:
+                sendable.append(item)
+        return sendable
+
     def hand_back(self, items: list[Item]) -> None:
         """Give up leases of rows whose attempt never began."""
         self._report_all(items, NOT_BEGUN)
@@ -129,9 +154,9 @@ class Dispatch:
         return Envelope(
             items=group,
             sender=group[0].sender,
-            trace=message.trace.encode(),
+            trace=message.trace.encode() + separator(message.trace, message.body or b""),
             size=message.size,
-            utf8=message.utf8,
+            utf8=message.utf8 or needs_utf8(group[0]),
             content=message.body if message.body is not None else lambda: self._parts(message),
             guard=self._guard,
         )
@@ -140,6 +165,7 @@ class Dispatch:
         chunks = message.chunks
         # pieces of earlier versions are larger
         step = max(1, PART_SIZE * chunks // max(1, message.size))
+        guard = NewlineGuard(self._bare_newlines)
         try:
             for first in range(0, chunks or 1, step):
                 if chunks:
@@ -149,7 +175,13 @@ class Dispatch:
                     part = await self._contents.body(message.id)
                 if part is None:
                     raise DeliveryError("content is gone", command="lease")
-                yield part
+                guard.see(part)
+                if first + step >= chunks:
+                    guard.end()
+                if guard.problem:  # the connection is dropped without the final dot
+                    problem = content_problem(guard.problem)
+                    raise DeliveryError(problem, permanent=True, command="DATA")
+                yield part if first else separator(message.trace, part) + part
         except StoreUnavailable as error:
             raise DeliveryError(f"content can't be read: {error}", command="lease") from None
 

@@ -121,10 +121,17 @@ BAD_UTF8_MAILBOXES = [
     "a@ü\u2028.example",
     f"a@{'ü' * 63}.example",
     "é" * 126 + "@b.example",
-    *(f"{what}{char}{where}"
-      for char in "\x1b\x80\x85\x9b\xad\u061c\u200b\u200e\u202e\u2028\u2029\u2066\ufeff\U000e0041"
-      for what, where in (("é", "@b.example"), ('"é', '"@b.example'), ('"é\\', '"@b.example'),
-                          ("a@é", ".example"), ("a@b", ".example"))),
+    *(
+        f"{what}{char}{where}"
+        for char in "\x1b\x80\x85\x9b\xad\u061c\u200b\u200e\u202e\u2028\u2029\u2066\ufeff\U000e0041"
+        for what, where in (
+            ("é", "@b.example"),
+            ('"é', '"@b.example'),
+            ('"é\\', '"@b.example'),
+            ("a@é", ".example"),
+            ("a@b", ".example"),
+        )
+    ),
     *("a@a\u200db.example", "a@a\u200cb.example"),  # not where the letters give them a meaning
     *("a@ü_x.example", "a@-ü.example", "a@ü-.example", "a@\u0301ü.example", "a@ü.", "a@ü\u3002"),
     f"a@faß.{DOMAIN191}.{LABEL63}",

@@ -28,8 +28,9 @@ _SOURCE_ROUTE = re.compile(r"@[^:<>\s]+:")
 def normalise_domain(domain: str) -> str:
     """Return the domain as routes and queries compare it: lower case, A-labels, no final dot.
 
-    Non-ASCII labels are mapped by UTS 46, non-transitional, and follow IDNA 2008 (RFC 5891); ASCII
-    labels stay as they are. Raises AddressError if it is neither a host name nor an address literal.
+    Non-ASCII labels are mapped by UTS 46, non-transitional, and follow IDNA 2008 (RFC 5891).
+    ASCII labels stay as they are. Raises AddressError if it is neither a host name nor an address
+    literal.
     """
     if domain.startswith("["):
         return _literal(domain)
@@ -54,7 +55,7 @@ def _check_characters(text: str) -> None:
     """Raise AddressError where non-ASCII text has what no address needs and a terminal may obey."""
     for char in text:
         if char not in _JOINERS and unsafe(char):
-            raise AddressError(f"character U+{ord(char):04X} in an address")
+            raise AddressError(f"character U+{ord(char):04X} is not allowed in an address")
 
 
 def _literal(domain: str) -> str:

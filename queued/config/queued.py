@@ -156,8 +156,8 @@ class Delivery(Section):
     )
     bare_newlines: Literal["guard", "reject"] = Field(
         default="guard",
-        description="bare CR or LF in content, which may come by SQL: guard sends them but holds what "
-        "a next hop could take for the end of data; reject holds them all",
+        description="bare CR or LF in content, which may come by SQL: guard sends them but holds "
+        "what a next hop could take for the end of data; reject holds them all",
     )
     ipv6: bool = Field(default=True, description="use AAAA addresses of next hops")
     timeouts: Timeouts = Field(default=Timeouts())

@@ -63,13 +63,13 @@ UTF8_MAILBOXES = [
     ("a@FAẞ.de", "xn--fa-hia.de"),
     ("a@βόλος.com", "xn--nxasmm1c.com"),
     ("a@ΒΌΛΟΣ.com", "xn--nxasmq6b.com"),
-    ("a@نامه\u200cای.com", "xn--mgba3gch31f060k.com"),
+    ("a@\u0646\u0627\u0645\u0647\u200c\u0627\u06cc.com", "xn--mgba3gch31f060k.com"),
     ("a@क्\u200dष.com", "xn--11b2ezcw70k.com"),
     ("a@ü\uff0eexample\uff61net", "xn--tda.example.net"),
     ("a@x_y.ü.example", "x_y.xn--tda.example"),
     ("a@xn--zz.ü.example", "xn--zz.xn--tda.example"),
     ("a@\uff11\uff21.example", "1a.example"),
-    ("نامه\u200cای@b.example", "b.example"),
+    ("\u0646\u0627\u0645\u0647\u200c\u0627\u06cc@b.example", "b.example"),
 ]
 
 BAD_MAILBOXES = [

@@ -26,7 +26,7 @@ def wire(content: bytes, at: list[int]) -> bytes:
 
 
 def lone_dots(stream: bytes) -> int:
-    """Lines of one dot, for who drops NULs and takes CR, LF and CRLF alike for the end of a line."""
+    """Lines of one dot for who drops NULs, and for whom CR, LF and CRLF all end a line."""
     return re.split(rb"\r\n|\r|\n", stream.replace(b"\0", b"")).count(b".")
 
 

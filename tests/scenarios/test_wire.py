@@ -9,7 +9,7 @@ from tests.support.nexthop import EXTENSIONS
 from tests.support.system import System
 
 TEXT = b"Subject: x\r\n\r\nx\r\n"
-ATTACK = b"Subject: x\r\n\r\nx\r\n\0.\r\nMAIL FROM:<evil@example.org>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n"
+ATTACK = TEXT + b"\0.\r\nMAIL FROM:<evil@example.org>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n"
 TRACE = "Received: by test\r\n"
 PIECE = 8096
 

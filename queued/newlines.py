@@ -22,8 +22,6 @@ _BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
 # A dot that gets no transparency dot, alone on its line for who drops NULs. It begins with a set of
 # characters, which is quick to search for.
 _SMUGGLED = re.compile(rb"[\r\n](?:\0+|(?<=\r)|(?<=[^\r]\n))\.\0*[\r\n]")
-# What mail does not have unless something is wrong.
-_ODD = (b"\n.\n", b"\r.\r", b"\r.\n", b"\n.\0", b"\r.\0", b"\0.")
 _NULS = re.compile(rb"\0+")
 _CRLF = b"\r\n"
 _BEFORE = 5  # octets of a smuggled end before a cut, at most: one, LF, NUL, dot, NUL
@@ -51,14 +49,16 @@ class NewlineGuard:
             self.problem = BARE
             return
         if dotted is None:
-            dotted = find(piece, b"\n.") >= 0 or find(piece, b"\r.") >= 0
-        window = self._tail + _head(piece)
-        if (b"." in window and _smuggled(window)) or (
-            (dotted or find(piece, b"\0.") >= 0) and _smuggled(piece)
-        ):
+            dotted = _dotted(piece)
+        nul = find(piece, b"\0") >= 0
+        if (dotted or nul) and _smuggled(piece, nul):
             self.problem = SMUGGLED
             return
-        tail = _collapsed_tail(piece)
+        window = self._tail + (_head(piece) if nul else piece[:_AFTER])
+        if b"." in window and _smuggled(window, True):
+            self.problem = SMUGGLED
+            return
+        tail = _collapsed_tail(piece) if nul else piece[-_BEFORE:]
         self._tail = tail if len(tail) == _BEFORE else _collapsed_tail(self._tail + tail)
 
     def end(self) -> None:
@@ -74,15 +74,26 @@ class NewlineGuard:
 
 def check(content: bytes, mode: Mode) -> str:
     """Say what is wrong with the whole content, or nothing."""
+    if mode == "guard" and not _dotted(content) and find(content, b"\0.") < 0:
+        return ""
     guard = NewlineGuard(mode)
     guard.see(content)
     guard.end()
     return guard.problem
 
 
-def _smuggled(window: bytes) -> bool:
-    # a quick look, as the pattern is slow where lines begin with dots
-    if not any(find(window, odd) >= 0 for odd in _ODD):
+def _dotted(piece: bytes) -> bool:
+    return bool(find(piece, b"\n.") >= 0 or find(piece, b"\r.") >= 0)
+
+
+def _smuggled(window: bytes, nul: bool) -> bool:
+    # a quick look for what mail does not have, as the pattern is slow where lines begin with dots
+    if not (
+        nul
+        or find(window, b"\n.\n") >= 0
+        or find(window, b"\r.\r") >= 0
+        or find(window, b"\r.\n") >= 0
+    ):
         lone: int = count(window, b"\n.\r")
         if not lone or lone == count(window, b"\r\n.\r"):
             return False

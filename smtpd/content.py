@@ -105,14 +105,17 @@ class Inspector:
             self._collect(piece)
 
     def _collect(self, piece: bytes) -> None:
-        window = self._tail + piece
-        end: int = find(window, _EMPTY_LINE)
-        if end >= 0:
-            piece = piece[: max(0, end + 2 - len(self._tail))]
+        length = len(piece)
+        seam = (self._tail + piece[:3]).find(_EMPTY_LINE)
+        end = seam - len(self._tail) if seam >= 0 else find(piece, _EMPTY_LINE)
+        if seam >= 0 or end >= 0:
+            self._in_header = False
+            piece = piece[: max(0, end + 2)]
+        elif self._length + length > _HEADER_LIMIT:
+            self._in_header = False
         self._pieces.append(piece)
-        self._length += len(piece)
-        self._tail = window[-3:]
-        self._in_header = end < 0 and self._length <= _HEADER_LIMIT
+        self._length += length
+        self._tail = (self._tail + piece[-3:])[-3:]
 
     def end(self) -> None:
         """The content is complete."""

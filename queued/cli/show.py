@@ -7,6 +7,7 @@ import email.policy
 from typing import Any
 
 from queued.command import print_json, print_line, print_table, print_text
+from queued.delivery.wire import separator
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 
@@ -83,7 +84,8 @@ def print_history(history: list[dict[str, Any]]) -> None:
 
 def _headers(message: dict[str, Any]) -> list[tuple[str, str]]:
     """Header fields as they will be sent on, unfolded; the added trace first."""
-    head = message["trace"].encode() + bytes(message["head"] or b"")
+    content = bytes(message["head"] or b"")
+    head = message["trace"].encode() + separator(message["trace"], content) + content
     header = head.partition(b"\r\n\r\n")[0]
     parsed = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(header)
     return [(name, " ".join(str(value).split())) for name, value in parsed.items()]

@@ -87,16 +87,9 @@ def _dotted(piece: bytes) -> bool:
 
 
 def _smuggled(window: bytes, nul: bool) -> bool:
-    # a quick look for what mail does not have, as the pattern is slow where lines begin with dots
-    if not (
-        nul
-        or find(window, b"\n.\n") >= 0
-        or find(window, b"\r.\r") >= 0
-        or find(window, b"\r.\n") >= 0
-    ):
-        lone: int = count(window, b"\n.\r")
-        if not lone or lone == count(window, b"\r\n.\r"):
-            return False
+    # a quick look, as the pattern is slow where many lines begin with dots
+    if not nul and find(window, b"\r.") < 0 and count(window, b"\n.") == count(window, b"\r\n."):
+        return False
     return bool(_SMUGGLED.search(window))
 
 

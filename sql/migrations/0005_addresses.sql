@@ -19,6 +19,7 @@ BEGIN
         'ALTER TABLE queue ADD CONSTRAINT queue_addresses
              CHECK (NOT (%s) OR status IN (''HOLD'', ''DELETE'')) NOT VALID', malformed);
 END $$;
+GRANT EXECUTE ON FUNCTION queue_malformed(text, text, text) TO PUBLIC;  -- it reads nothing
 COMMENT ON FUNCTION queue_malformed(text, text, text) IS
     'Whether an address holds a control character, bidi mark or line separator. Such a row can be on '
     'hold or be deleted, and nothing else.';

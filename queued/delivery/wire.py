@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from queued.address import parse_mailbox
+from queued.address import normalise_domain, parse_mailbox
 from queued.errors import AddressError
 from queued.model import Item, Message
 from queued.newlines import Mode, check
@@ -27,6 +27,7 @@ _SHOWN = 200  # characters of an address in a reason
 def address_problem(item: Item) -> str:
     """Say why the sender or the recipient can't be an argument of MAIL or RCPT, or nothing.
 
+    A domain beyond ASCII has to be one, as its A-labels are asked for.
     The text begins with an enhanced status code (RFC 3463). An empty sender is the null
     reverse-path.
     """
@@ -34,6 +35,11 @@ def address_problem(item: Item) -> str:
         return f"5.1.7 sender address is malformed: {why}"
     if not _PLAIN.fullmatch(item.recipient) and (why := _malformed(item.recipient)):
         return f"5.1.3 recipient address is malformed: {why}"
+    if not item.domain.isascii():
+        try:
+            normalise_domain(item.domain)
+        except AddressError as error:
+            return f"5.1.2 domain is malformed: {printable(str(error))[:_SHOWN]}"
     return ""
 
 

@@ -21,6 +21,7 @@ def put(
     trace: str = TRACE,
     sender: str = "sender@example.org",
     pieces: int = 0,
+    domain: str = "hop.example",
 ) -> int:
     """A message by SQL, in pieces of so many octets if given; returns its id."""
     parts = [content[n : n + pieces] for n in range(0, len(content), pieces)] if pieces else []
@@ -38,9 +39,8 @@ def put(
             )
         for recipient in recipients:
             db.execute(
-                "INSERT INTO queue (message_id, sender, recipient, domain)"
-                " VALUES (%s, %s, %s, 'hop.example')",
-                (found[0], sender, recipient),
+                "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (%s, %s, %s, %s)",
+                (found[0], sender, recipient, domain),
             )
         db.execute("NOTIFY postern_queue")
     return int(found[0])
@@ -103,6 +103,17 @@ def test_an_address_beyond_ascii_goes_only_where_it_is_known(system: System, abl
         assert rows[0]["last_reply"].startswith("5.6.7")
         assert hop.deliveries() == {"u@hop.example": 1}
         assert all(command.isascii() for command in hop.commands)
+
+
+def test_a_domain_beyond_ascii_is_its_a_labels(system: System) -> None:
+    hop, stranger = system.hop(), system.hop()
+    system.queued(routes={"xn--fa-hia.example": hop.target, "*": stranger.target})
+    put(system, "a@xn--fa-hia.example", domain="faß.example")
+    put(system, "b@hop.example", domain="ü_x.example")
+    rows = system.wait_queue(lambda rows: [r["status"] for r in rows] == ["HOLD"])
+    assert rows[0]["last_reply"].startswith("5.1.2 domain is malformed: ")
+    assert hop.deliveries() == {"a@xn--fa-hia.example": 1}
+    assert not stranger.kept
 
 
 def test_content_that_ends_early_for_somebody_is_held(system: System) -> None:

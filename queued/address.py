@@ -6,7 +6,10 @@ import ipaddress
 import re
 from functools import lru_cache
 
+import idna
+
 from queued.errors import AddressError
+from queued.text import unsafe
 
 MAX_ADDRESS = 254
 """Octets in a mailbox: a path of 256 less its angle brackets (RFC 5321, section 4.5.3.1.3)."""
@@ -17,6 +20,7 @@ _LOCAL = re.compile(
 )
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_JOINERS = "\u200c\u200d"  # format characters that some scripts and emoji need
 _SOURCE_ROUTE = re.compile(r"@[^:<>\s]+:")
 
 
@@ -24,17 +28,34 @@ _SOURCE_ROUTE = re.compile(r"@[^:<>\s]+:")
 def normalise_domain(domain: str) -> str:
     """Return the domain as routes and queries compare it: lower case, A-labels, no final dot.
 
-    Raises AddressError if it is neither a host name nor an address literal.
+    Non-ASCII labels are mapped by UTS 46, non-transitional, and follow IDNA 2008 (RFC 5891).
+    ASCII labels stay as they are. Raises AddressError if it is neither a host name nor an address
+    literal.
     """
     if domain.startswith("["):
         return _literal(domain)
-    try:
-        ascii_domain = domain if domain.isascii() else domain.encode("idna").decode("ascii")
-    except UnicodeError as error:
-        raise AddressError(f"domain {domain!r} can't be written in IDNA: {error}") from None
+    ascii_domain = domain if domain.isascii() else _a_labels(domain)
     if len(ascii_domain) > 253 or not _DOMAIN.fullmatch(ascii_domain):
         raise AddressError(f"malformed domain {domain!r}")
     return ascii_domain.lower()
+
+
+def _a_labels(domain: str) -> str:
+    _check_characters(domain)
+    try:
+        labels = idna.uts46_remap(domain, std3_rules=False).split(".")
+        return ".".join(
+            label if label.isascii() else idna.alabel(label).decode("ascii") for label in labels
+        )
+    except (idna.IDNAError, UnicodeError) as error:
+        raise AddressError(f"domain {domain!r} can't be written in IDNA: {error}") from None
+
+
+def _check_characters(text: str) -> None:
+    """Raise AddressError where non-ASCII text has what no address needs and a terminal may obey."""
+    for char in text:
+        if char not in _JOINERS and unsafe(char):
+            raise AddressError(f"character U+{ord(char):04X} is not allowed in an address")
 
 
 def _literal(domain: str) -> str:
@@ -66,6 +87,7 @@ def parse_mailbox(text: str, *, utf8: bool = False) -> tuple[str, str]:
             text.encode()
         except UnicodeEncodeError:
             raise AddressError("address is not valid UTF-8") from None
+        _check_characters(text)
     if len(text.encode()) > MAX_ADDRESS:
         raise AddressError(f"address is over {MAX_ADDRESS} octets")
     if not _LOCAL.fullmatch(local):
@@ -85,8 +107,9 @@ def split_path(argument: str) -> tuple[str, str]:
             raise AddressError("path is not in angle brackets")
         return path, rest.strip()
     end = _closing(argument)
-    path = _SOURCE_ROUTE.sub("", argument[1:end], count=1) if argument[1] == "@" else ""
-    return path or argument[1:end], argument[end + 1 :].strip()
+    route = _SOURCE_ROUTE.match(argument, 1, end)
+    start = route.end() if route and route.end() < end else 1
+    return argument[start:end], argument[end + 1 :].strip()
 
 
 def _closing(argument: str) -> int:

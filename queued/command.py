@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 import psycopg
 
 from queued.errors import ConfigError, PosternError
+from queued.text import json_escaped, printable, printable_lines
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -46,16 +48,21 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except ConfigError as error:
             for problem in error.problems:
-                click.echo(problem, err=True)
+                print_text(problem, err=True)
             sys.exit(EXIT_USAGE)
         except psycopg.errors.UndefinedTable:
-            click.echo("error: the database has no queue yet: run `queuectl migrate`", err=True)
+            print_line("error: the database has no queue yet: run `queuectl migrate`", err=True)
             sys.exit(EXIT_FAILURE)
         except (PosternError, psycopg.Error) as error:
-            click.echo(f"error: {error}", err=True)
+            print_text(f"error: {error}", err=True)
             sys.exit(EXIT_FAILURE)
         except OSError as error:  # stdout, for one
-            click.echo(f"error: {error.strerror or error}", err=True)
+            print_line(f"error: {error.strerror or error}", err=True)
+            sys.exit(EXIT_FAILURE)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:  # Python would print its message as it stands
+            print_text(traceback.format_exc().rstrip(), err=True)
             sys.exit(EXIT_FAILURE)
 
     return wrapper
@@ -76,19 +83,32 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
         done += steps
         if time.monotonic() - told > _TELL:
             told = time.monotonic()
-            click.echo(f"{label}: {done} of {length}", err=True)
+            print_line(f"{label}: {done} of {length}", err=True)
 
     yield advance
 
 
+def print_line(text: str, *, err: bool = False) -> None:
+    """Write one line, to stderr if `err`; what a terminal may obey in it is replaced.
+
+    All output of commands goes through here, `print_text` or `print_json`.
+    """
+    click.echo(printable(text), err=err)
+
+
+def print_text(text: str, *, err: bool = False) -> None:
+    """Write a text of several lines in the same way."""
+    click.echo(printable_lines(text), err=err)
+
+
 def print_json(value: Any) -> None:
-    """Write a value for machines."""
-    click.echo(json.dumps(value, default=str, ensure_ascii=False, indent=2))
+    """Write a value for machines; what a terminal may obey in it is escaped."""
+    click.echo(json_escaped(json.dumps(value, default=str, ensure_ascii=False, indent=2)))
 
 
 def print_table(header: list[str], rows: list[list[Any]]) -> None:
     """Write aligned columns; numbers to the right."""
-    cells = [["" if value is None else str(value) for value in row] for row in rows]
+    cells = [["" if value is None else printable(str(value)) for value in row] for row in rows]
     widths = [max(len(row[i]) for row in [header, *cells]) for i in range(len(header))]
     numeric = [
         bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
@@ -99,7 +119,7 @@ def print_table(header: list[str], rows: list[list[Any]]) -> None:
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ]
-        click.echo("  ".join(parts).rstrip())
+        print_line("  ".join(parts).rstrip())
 
 
 def age(seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from queued.config.environment import Log
+from queued.text import printable, printable_lines
 
 
 def configure(log: Log, **bound: Any) -> None:
@@ -19,10 +20,13 @@ def configure(log: Log, **bound: Any) -> None:
     because aiosmtpd tells every command, and with it every AUTH, at info and debug.
     """
     level = getattr(logging, log.level.upper())
-    renderer: Any = (
-        structlog.processors.JSONRenderer()
+    renderers: list[Any] = (
+        [structlog.processors.JSONRenderer()]  # ASCII only, with escapes for the rest
         if log.format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
+        else [
+            _printable_values,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
+        ]
     )
     structlog.configure(
         processors=[
@@ -30,7 +34,7 @@ def configure(log: Log, **bound: Any) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            renderer,
+            *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         # a line in one write: other processes write to the same stream
@@ -39,9 +43,31 @@ def configure(log: Log, **bound: Any) -> None:
     )
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**bound)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable(logging.BASIC_FORMAT))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for library in ("mail.log", "psycopg"):  # we tell ourselves what their warnings are about
         logging.getLogger(library).setLevel(logging.ERROR)
+
+
+def _printable_values(
+    logger: Any, name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Replace what a terminal may obey; a traceback keeps its lines."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = (printable_lines if key == "exception" else printable)(value)
+        elif not isinstance(value, int | float | None):
+            event[key] = printable(repr(value))
+    return event
+
+
+class _Printable(logging.Formatter):
+    """The same for what libraries log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the lines of a traceback."""
+        return printable_lines(super().format(record))
 
 
 class _Tolerant:

@@ -8,7 +8,7 @@ import click
 import uvloop
 
 from queued import logs
-from queued.command import config_option, reporting
+from queued.command import config_option, print_line, reporting
 from queued.config.loader import load
 from queued.database import resolve
 from smtpd.config import SmtpdConfig
@@ -30,7 +30,7 @@ def main() -> None:
 def check(config: Path) -> None:
     """Check a configuration file; exit 2 and say what is wrong, or exit 0."""
     load(config, SmtpdConfig)
-    click.echo(f"{config}: ok")
+    print_line(f"{config}: ok")
 
 
 @main.command()

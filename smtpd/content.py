@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 
-from stringzilla import count, find, split
+from stringzilla import find
+
+from queued.newlines import Mode, NewlineGuard
+from queued.octets import replace
 
 _END = b"\r\n.\r\n"
-# The character before tells a bare LF from the end of a CRLF; windows always begin with one more.
-_BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
-# A dot alone after a bare CR or LF. It is not after a CRLF, so it gets no transparency dot when it
-# is sent on, and a lenient server may take it for the end of data and read commands after it.
-_SMUGGLED = re.compile(rb"\.[\r\n](?:(?<=[^\r]\n\.[\r\n])|(?<=\r\.[\r\n]))")
-_ODD = (b"\n.\n", b"\r.\r", b"\r.\n")  # what mail does not have unless something is wrong
+_EMPTY_LINE = b"\r\n\r\n"
+# Fields with their continuations (RFC 5322, section 2.2; a space before the colon is section 4.5),
+# after the line that a mailbox file puts before a message. Any other line is the body's.
+_HEADER = re.compile(
+    rb"(?:>*+From [^\n]*+(?:\n|\Z))?+"
+    rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z))*+"
+)
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 _OVERLAP = 4
-_REACH = 3  # octets of a smuggled end on either side of a cut, at most
 _HEADER_LIMIT = 1 << 18
 
 
@@ -51,7 +54,7 @@ class Collector:
             piece, self._held = data[: len(data) - keep], data[len(data) - keep :]
         self.dotted = find(piece, b"\n.") >= 0 or find(piece, b"\r.") >= 0
         if self.dotted:
-            piece = b"\r\n".join(split(piece, b"\r\n."))
+            piece = replace(piece, b"\r\n.", b"\r\n")
         if self._first and piece:
             self._first = False
             piece = piece[2:]
@@ -77,52 +80,49 @@ def _undecided(data: bytes) -> int:
 class Inspector:
     """Looks at the content as it passes: bare newlines, smuggled ends, hops.
 
-    `header` is the header block, as far as the first 256 KiB go, once `end` was called.
+    `header` is the header block, as far as the first 256 KiB go, once `end` was called. It ends
+    before the first line that is neither a field nor the continuation of one. So content that
+    begins with an empty line or with a space has an empty header.
     """
 
-    def __init__(self, bare_newlines: str) -> None:
-        self._strict = bare_newlines == "reject"
-        self._tail = b"\r\n"
+    def __init__(self, bare_newlines: Mode) -> None:
+        self._guard = NewlineGuard(bare_newlines)
+        self._pieces: list[bytes] = []
+        self._length = 0  # octets in them
+        self._tail = b"\r\n"  # of them; what comes before the content ends with CRLF
         self._in_header = True
         self.header = b""
         self.hops = 0
-        self.problem = ""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the newlines, or nothing."""
+        return self._guard.problem
 
     def see(self, piece: bytes, dotted: bool = True) -> None:
         """Take the next piece of content; `dotted` as the Collector says."""
-        if not self.problem:
-            self._newlines(piece, dotted)
-        self._tail = (self._tail + piece[-_REACH:])[-_REACH:]
+        self._guard.see(piece, dotted)
         if self._in_header:
-            self.header += piece
-            end = self.header.find(b"\r\n\r\n")
-            if end >= 0 or len(self.header) > _HEADER_LIMIT:
-                self.header = self.header[: end + 2 if end >= 0 else _HEADER_LIMIT]
-                self._in_header = False
+            self._collect(piece)
 
-    def _newlines(self, piece: bytes, dotted: bool) -> None:
-        # a Collector holds back a CR that ends its data: one that ends a piece has no LF after it
-        if self._strict and _has_bare(self._tail + piece):
-            self.problem = "Bare CR or LF is not allowed"
-        elif _smuggled(self._tail + piece[:_REACH]) or (dotted and _smuggled(piece)):
-            self.problem = "A lone dot after a bare CR or LF is not allowed"
+    def _collect(self, piece: bytes) -> None:
+        length = len(piece)
+        seam = (self._tail + piece[:3]).find(_EMPTY_LINE)
+        end = seam - len(self._tail) if seam >= 0 else find(piece, _EMPTY_LINE)
+        if seam >= 0 or end >= 0:
+            self._in_header = False
+            piece = piece[: max(0, end + 2)]
+        elif self._length + length > _HEADER_LIMIT:
+            self._in_header = False
+        self._pieces.append(piece)
+        self._length += length
+        self._tail = (self._tail + piece[-3:])[-3:]
 
     def end(self) -> None:
         """The content is complete."""
         self._in_header = False
+        self._guard.end()
+        block = _HEADER.match(b"".join(self._pieces), 0, _HEADER_LIMIT)
+        self._pieces.clear()
+        self.header = block[0] if block else b""
         self.hops = len(_RECEIVED.findall(self.header))
-
-
-def _smuggled(window: bytes) -> bool:
-    # a quick look, as the pattern is slow where lines begin with dots
-    if not any(find(window, odd) >= 0 for odd in _ODD):
-        lone: int = count(window, b"\n.\r")
-        if not lone or lone == count(window, b"\r\n.\r"):
-            return False
-    return bool(_SMUGGLED.search(window))
-
-
-def _has_bare(window: bytes) -> bool:
-    if count(window, b"\r\n") * 2 == count(window, b"\r") + count(window, b"\n"):
-        return False
-    return bool(_BARE.search(window))

@@ -38,17 +38,28 @@ class Metadata:
         """
         if not self._rules:
             return ["{}"] * len(recipients)
+        common = {
+            key: _derive(rule, _value(rule, origin, "", ""))
+            for key, rule in self._rules.items()
+            if not rule.of_recipient  # a look into the header may take as long as a message
+        }
         if self._once:
-            return [self._row(origin, "", "")] * len(recipients)
-        return [self._row(origin, mailbox, domain) for mailbox, domain in recipients]
+            return [_dump(common)] * len(recipients)
+        return [
+            _dump(
+                {
+                    key: common[key]
+                    if key in common
+                    else _derive(rule, _value(rule, origin, mailbox, domain))
+                    for key, rule in self._rules.items()
+                }
+            )
+            for mailbox, domain in recipients
+        ]
 
-    def _row(self, origin: Origin, recipient: str, domain: str) -> str:
-        values = {}
-        for key, rule in self._rules.items():
-            value = _derive(rule, _value(rule, origin, recipient, domain))
-            if value is not None:
-                values[key] = value
-        return json.dumps(values)
+
+def _dump(values: dict[str, str | None]) -> str:
+    return json.dumps({key: value for key, value in values.items() if value is not None})
 
 
 def _value(rule: Source, origin: Origin, recipient: str, domain: str) -> str:

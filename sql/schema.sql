@@ -86,6 +86,9 @@ BEGIN
     IF current_setting('server_version_num')::integer >= 170000 AND to_regrole('postern_queued') IS NOT NULL THEN
         EXECUTE 'GRANT MAINTAIN ON message_chunks TO postern_queued';
     END IF;
+    IF to_regrole('postern_smtpd') IS NOT NULL THEN
+        EXECUTE 'GRANT INSERT (status, hold_reason, held_by, held_at) ON queue TO postern_smtpd';
+    END IF;
     RETURN postern_grants_basic();
 END $$;
 
@@ -258,11 +261,19 @@ CREATE FUNCTION public.queue_hold_stamp() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    IF NEW.status = 'HOLD' THEN
+    IF NEW.status NOT IN ('HOLD', 'DELETE')
+            AND public.queue_malformed(NEW.sender, NEW.recipient, NEW.domain) THEN
+        -- stays, so that the others that the statement releases are released
+        NEW.status := 'HOLD';
+        NEW.held_at := now();
+        NEW.held_by := coalesce(OLD.held_by, session_user);
+        NEW.hold_reason := 'an address holds control characters: the row can only be deleted';
+        NEW.hold_until := NULL;
+    ELSIF NEW.status = 'HOLD' THEN
         NEW.held_at := now();
         NEW.held_by := coalesce(NEW.held_by, session_user);
         NEW.hold_reason := coalesce(NEW.hold_reason, 'no reason given');
-    ELSE
+    ELSIF OLD.status = 'HOLD' THEN
         NEW.held_at := NULL;
         NEW.held_by := NULL;
         NEW.hold_reason := NULL;
@@ -272,7 +283,13 @@ BEGIN
     RETURN NEW;
 END $$;
 
-COMMENT ON FUNCTION public.queue_hold_stamp() IS 'Says of every hold who, when and why, also of one by a plain UPDATE, and takes it off again.';
+COMMENT ON FUNCTION public.queue_hold_stamp() IS 'Says of every hold who, when and why, also of one by a plain UPDATE, and takes it off again. A row with a malformed address stays on hold.';
+
+CREATE FUNCTION public.queue_malformed(sender text, recipient text, domain text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$SELECT (sender || recipient || domain) COLLATE "C" ~ E'[\\u0001-\\u001F\\u007F-\\u009F\\u061C\\u200E\\u200F\\u2028-\\u202E\\u2066-\\u2069]'$$;
+
+COMMENT ON FUNCTION public.queue_malformed(sender text, recipient text, domain text) IS 'Whether an address holds a control character, bidi mark or line separator. Such a row can be on hold or be deleted, and nothing else.';
 
 CREATE FUNCTION public.queue_quarantine(condition text, id text, reason text, expires interval DEFAULT NULL::interval) RETURNS bigint
     LANGUAGE sql
@@ -302,10 +319,11 @@ COMMENT ON FUNCTION public.queue_quiet() IS 'Lets nobody else change the queue u
 CREATE FUNCTION public.queue_release(condition text) RETURNS bigint
     LANGUAGE sql
     AS $$
-    SELECT public.queue_change('release', condition, 'status = ''QUEUED''', 'status = ''HOLD''', '{}')
+    SELECT public.queue_change('release', condition, 'status = ''QUEUED''',
+        'status = ''HOLD'' AND NOT public.queue_malformed(sender, recipient, domain)', '{}')
 $$;
 
-COMMENT ON FUNCTION public.queue_release(condition text) IS 'Puts held rows that match condition back, due at once. Returns the number of rows.';
+COMMENT ON FUNCTION public.queue_release(condition text) IS 'Puts held rows that match condition back, due at once; those with a malformed address stay. Returns the number of rows.';
 
 CREATE FUNCTION public.queue_retry(condition text) RETURNS bigint
     LANGUAGE sql
@@ -1101,6 +1119,11 @@ ALTER TABLE ONLY public.message_chunks
 ALTER TABLE ONLY public.messages
     ADD CONSTRAINT messages_pkey PRIMARY KEY (id);
 
+ALTER TABLE public.queue
+    ADD CONSTRAINT queue_addresses CHECK (((NOT ((((sender || recipient) || domain) COLLATE "C") ~ '[\u0001-\u001F\u007F-\u009F\u061C\u200E\u200F\u2028-\u202E\u2066-\u2069]'::text)) OR (status = ANY (ARRAY['HOLD'::text, 'DELETE'::text])))) NOT VALID;
+
+COMMENT ON CONSTRAINT queue_addresses ON public.queue IS 'No control characters in addresses of rows that may be delivered. Not validated: rows from before it are on hold.';
+
 ALTER TABLE ONLY public.rules
     ADD CONSTRAINT rules_pkey PRIMARY KEY (name);
 
@@ -1245,7 +1268,7 @@ CREATE TRIGGER messages_refcount AFTER DELETE ON public.queue REFERENCING OLD TA
 
 COMMENT ON TRIGGER messages_refcount ON public.queue IS 'Keeps messages exact: gone with the last row.';
 
-CREATE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON public.queue FOR EACH ROW WHEN (((old.status = 'HOLD'::text) <> (new.status = 'HOLD'::text))) EXECUTE FUNCTION public.queue_hold_stamp();
+CREATE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON public.queue FOR EACH ROW WHEN ((((old.status = 'HOLD'::text) <> (new.status = 'HOLD'::text)) OR (old.status = 'DELETE'::text))) EXECUTE FUNCTION public.queue_hold_stamp();
 
 COMMENT ON TRIGGER queue_hold_stamp ON public.queue IS 'Every hold has a reason.';
 

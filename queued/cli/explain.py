@@ -11,7 +11,15 @@ import click
 
 from queued.cli.show import print_history
 from queued.cli.target import database_of
-from queued.command import EXIT_FAILURE, age, config_option, json_option, print_json, reporting
+from queued.command import (
+    EXIT_FAILURE,
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    reporting,
+)
 from queued.config.queued import Action
 from queued.states import Status
 from queued.store.listing import Listing
@@ -37,7 +45,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         listing.close()
         overview.close()
     if not rows and not history:
-        click.echo(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
+        print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
     now = datetime.now(UTC)
     for row in rows:
@@ -51,16 +59,16 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         print_json({"id": message_id, "recipients": rows, "history": history})
         return
     if not rows:
-        click.echo(f"message {message_id} is done")
+        print_line(f"message {message_id} is done")
     for row in rows:
-        click.echo(f"{row['recipient']}: {row['status']}, {row['attempts']} attempts")
-        click.echo(f"  waits for  {row['waits_for']}")
-        click.echo(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
+        print_line(f"{row['recipient']}: {row['status']}, {row['attempts']} attempts")
+        print_line(f"  waits for  {row['waits_for']}")
+        print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
         if row["rules"]:
-            click.echo(f"  held by    {', '.join(row['rules'])} (standing rule)")
-        click.echo(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
+            print_line(f"  held by    {', '.join(row['rules'])} (standing rule)")
+        print_line(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
         if row["last_reply"]:
-            click.echo(f"  last reply {row['last_reply']}")
+            print_line(f"  last reply {row['last_reply']}")
     print_history(history)
 
 

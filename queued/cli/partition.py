@@ -19,6 +19,7 @@ from queued.command import (
     config_option,
     json_option,
     print_json,
+    print_line,
     print_table,
     reporting,
 )
@@ -182,10 +183,10 @@ def check_partitions(config: Path, worth: int, as_json: bool) -> None:
     if as_json:
         print_json([asdict(finding) for finding in findings])
     for finding in [] if as_json else findings:
-        click.echo(f"{finding.severity}: {finding.object}: {finding.finding}")
-        click.echo(f"    {finding.remedy}")
+        print_line(f"{finding.severity}: {finding.object}: {finding.finding}")
+        print_line(f"    {finding.remedy}")
     if not findings and not as_json:
-        click.echo("all is well")
+        print_line("all is well")
     if any(finding.severity == "problem" for finding in findings):
         sys.exit(EXIT_FAILURE)
 
@@ -195,7 +196,7 @@ def _tell(change: Change, as_json: bool) -> None:
         print_json(asdict(change))
     else:
         tries = f" at try {change.tries}" if change.tries > 1 else ""
-        click.echo(
+        print_line(
             f"{change.name}: {change.rows} rows moved, "
             f"mail stopped for {change.stopped * 1000:.0f} ms{tries}"
         )

@@ -26,6 +26,7 @@ from queued.command import (
     config_option,
     json_option,
     print_json,
+    print_line,
     print_table,
     reporting,
     shorten,
@@ -69,15 +70,15 @@ def _listing(uri: str) -> Iterator[Listing]:
 def migrate(config: Path, as_json: bool) -> None:
     """Bring the database's schema up to date."""
     applied = apply_migrations(
-        database_of(config), lambda text: click.echo(f"warning: {text}", err=True)
+        database_of(config), lambda text: print_line(f"warning: {text}", err=True)
     )
     if as_json:
         print_json({"applied": applied})
     elif applied:
         for name in applied:
-            click.echo(f"applied {name}")
+            print_line(f"applied {name}")
     else:
-        click.echo("nothing to do")
+        print_line("nothing to do")
 
 
 @main.command("list")
@@ -117,7 +118,7 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
         ],
     )
     if more:
-        click.echo(f"the first {limit}; --limit shows more", err=True)
+        print_line(f"the first {limit}; --limit shows more", err=True)
 
 
 @main.command()
@@ -174,6 +175,6 @@ def show(config: Path, message_id: int, as_json: bool) -> None:
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
     if not message and not history:
-        click.echo(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
+        print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
     print_message(message_id, message, rows, history, as_json=as_json)

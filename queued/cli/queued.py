@@ -9,7 +9,7 @@ import psycopg
 import uvloop
 
 from queued import logs
-from queued.command import config_option, reporting
+from queued.command import config_option, print_line, reporting
 from queued.config.loader import load
 from queued.config.queued import QueuedConfig
 from queued.config.types import hint
@@ -34,7 +34,7 @@ def main() -> None:
 def check(config: Path) -> None:
     """Check a configuration file; exit 2 and say what is wrong, or exit 0."""
     load(config, QueuedConfig)
-    click.echo(f"{config}: ok")
+    print_line(f"{config}: ok")
 
 
 @main.command()

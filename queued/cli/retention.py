@@ -9,7 +9,7 @@ import click
 
 from queued.cli.steer import EXIT_INTERRUPTED, apply_change, seconds, who
 from queued.cli.target import database_of
-from queued.command import config_option, json_option, print_json, reporting
+from queued.command import config_option, json_option, print_json, print_line, reporting
 from queued.store.bulk import BATCH, Bulk, Change
 from queued.store.filters import Filter
 
@@ -66,6 +66,6 @@ def main(
         verb = {"delete": "deleted", "release": "released"}[action]
         count = f"would have {verb} {total}" if dry_run else f"{verb} {done}"
         end = f", stopped before the other {total - done}" if stopped else ""
-        click.echo(f"{count} rows of quarantine {quarantine}{end}")
+        print_line(f"{count} rows of quarantine {quarantine}{end}")
     if stopped:
         sys.exit(EXIT_INTERRUPTED)

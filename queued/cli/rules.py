@@ -16,6 +16,7 @@ from queued.command import (
     config_option,
     json_option,
     print_json,
+    print_line,
     print_table,
     reporting,
     shorten,
@@ -104,7 +105,7 @@ def add_rule(
         who(),
     )
     overview.close()
-    click.echo(f"rule {name} holds what matches from now on")
+    print_line(f"rule {name} holds what matches from now on")
 
 
 @rule.command("remove")
@@ -118,4 +119,4 @@ def remove_rule(config: Path, name: str) -> None:
     overview.close()
     if not known:
         raise PosternError(f"there is no rule {name!r}")
-    click.echo(f"rule {name} is removed")
+    print_line(f"rule {name} is removed")

@@ -6,9 +6,7 @@ import email.parser
 import email.policy
 from typing import Any
 
-import click
-
-from queued.command import print_json, print_table
+from queued.command import print_json, print_line, print_table, print_text
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 
@@ -38,15 +36,15 @@ def print_message(
         return
     if message:
         received = _time(message["received_at"])
-        click.echo(f"message {message_id}, {message['size']} octets, received {received}")
-        click.echo(f"sender <{rows[0]['sender']}>" if rows else "no recipient is waiting")
+        print_line(f"message {message_id}, {message['size']} octets, received {received}")
+        print_line(f"sender <{rows[0]['sender']}>" if rows else "no recipient is waiting")
         for name, value in headers:
             if name.lower() in _SHOWN:
-                click.echo(f"  {name}: {value}")
+                print_line(f"  {name}: {value}")
     else:
-        click.echo(f"message {message_id} is done; its content is gone")
+        print_line(f"message {message_id} is done; its content is gone")
     if rows:
-        click.echo("\nrecipients")
+        print_text("\nrecipients")
         print_table(
             ["  RECIPIENT", "STATUS", "TRIES", "NEXT ATTEMPT", "LAST REPLY"],
             [
@@ -65,7 +63,7 @@ def print_message(
 
 def print_history(history: list[dict[str, Any]]) -> None:
     """Write every attempt, in order."""
-    click.echo("\nhistory" if history else "\nno attempt yet")
+    print_text("\nhistory" if history else "\nno attempt yet")
     if history:
         print_table(
             ["  ENDED", "RECIPIENT", "TRY", "EVENT", "HOST", "REPLY"],
@@ -85,7 +83,8 @@ def print_history(history: list[dict[str, Any]]) -> None:
 
 def _headers(message: dict[str, Any]) -> list[tuple[str, str]]:
     """Header fields as they will be sent on, unfolded; the added trace first."""
-    head = message["trace"].encode() + bytes(message["head"] or b"")
+    content = bytes(message["head"] or b"")
+    head = message["trace"].encode() + content
     header = head.partition(b"\r\n\r\n")[0]
     parsed = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(header)
     return [(name, " ".join(str(value).split())) for name, value in parsed.items()]

@@ -14,7 +14,15 @@ import click
 
 from queued.cli.filters import condition, filter_options
 from queued.cli.target import database_of
-from queued.command import EXIT_USAGE, config_option, json_option, print_json, progress, reporting
+from queued.command import (
+    EXIT_USAGE,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    progress,
+    reporting,
+)
 from queued.config.types import parse_duration
 from queued.errors import ConfigError
 from queued.store.bulk import BATCH, Bulk, Change
@@ -136,7 +144,7 @@ def _run(action: str, eligible: str | None, options: dict[str, Any], **change: A
 
 def _ask(action: str, total: int) -> None:
     if not sys.stdin.isatty():
-        click.echo(f"error: {action} would change {total} rows; say --yes", err=True)
+        print_line(f"error: {action} would change {total} rows; say --yes", err=True)
         sys.exit(EXIT_USAGE)
     click.confirm(f"{action} {total} rows?", abort=True, err=True)
 
@@ -174,11 +182,11 @@ def _report(action: str, total: int, done: int, *, dry_run: bool, as_json: bool,
         print_json({"action": action, "matched": total, "changed": done, "dry_run": dry_run,
                     "stopped": stopped})  # fmt: skip
     elif dry_run:
-        click.echo(f"{action}: would change {total} rows")
+        print_line(f"{action}: would change {total} rows")
     elif stopped:
-        click.echo(f"{action}: stopped after {done} of {total} rows; the rest is as it was")
+        print_line(f"{action}: stopped after {done} of {total} rows; the rest is as it was")
     else:
-        click.echo(f"{action}: {done} rows")
+        print_line(f"{action}: {done} rows")
 
 
 COMMANDS = (hold, quarantine, release, retry, delete, set_values)

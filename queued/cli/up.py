@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import uvloop
 
-from queued.command import EXIT_FAILURE, reporting
+from queued.command import EXIT_FAILURE, print_line, print_text, reporting
 from queued.config.loader import load
 from queued.config.queued import QueuedConfig
 from queued.database import INHERITED, resolve
@@ -77,7 +77,7 @@ async def _run(
     async def wait(name: str) -> None:
         status = await children[name].wait()
         if not signals.stop.is_set():
-            click.echo(f"{name} ended with status {status}", err=True)
+            print_line(f"{name} ended with status {status}", err=True)
         ended.set()
 
     try:
@@ -90,10 +90,10 @@ async def _run(
             waits.append(asyncio.create_task(wait(name)))
         if await _greets(port, ended, signals.stop):
             for name, text in lines:
-                click.echo(f"{name:9} {text}")
-            click.echo("\nsend a first mail from another terminal, then look into the sink:\n")
-            click.echo(f"  {_hint(port)}\n")
-            click.echo("Ctrl-C stops all of it; the data stay.")
+                print_line(f"{name:9} {text}")
+            print_text("\nsend a first mail from another terminal, then look into the sink:\n")
+            print_text(f"  {_hint(port)}\n")
+            print_line("Ctrl-C stops all of it; the data stay.")
         await first(signals.stop, signals.reload, ended)  # SIGHUP: the terminal is gone
         if signals.reload.is_set():
             signals.stop.set()

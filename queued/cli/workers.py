@@ -14,6 +14,7 @@ from queued.command import (
     config_option,
     json_option,
     print_json,
+    print_line,
     print_table,
     reporting,
     shorten,
@@ -75,7 +76,7 @@ def workers(config: Path, as_json: bool) -> None:
         ],
     )
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        print_line(f"warning: {warning}", err=True)
 
 
 def _distinct(entries: list[dict[str, Any]]) -> list[int]:

@@ -154,6 +154,11 @@ class Delivery(Section):
     inline: Size = Field(
         default=1 << 17, description="content up to this size is fetched for a whole batch at once"
     )
+    bare_newlines: Literal["guard", "reject"] = Field(
+        default="guard",
+        description="bare CR or LF in content, which may come by SQL: guard sends them but holds "
+        "what a next hop could take for the end of data; reject holds them all",
+    )
     ipv6: bool = Field(default=True, description="use AAAA addresses of next hops")
     timeouts: Timeouts = Field(default=Timeouts())
     dns: Dns = Field(default=Dns())

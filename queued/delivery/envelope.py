@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from stringzilla import find, split
-
 from queued.model import Item
+from queued.octets import replace
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class DotStuffer:
 
     def feed(self, piece: bytes) -> bytes:
         """Return the piece as it goes over the wire."""
-        stuffed = b"\r\n..".join(split(piece, _DOTTED)) if find(piece, _DOTTED) >= 0 else piece
+        stuffed = replace(piece, _DOTTED, b"\r\n..")
         if self._tail == CRLF and piece[:1] == b".":
             stuffed = b"." + stuffed
         elif self._tail[-1:] == b"\r" and piece[:2] == b"\n.":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from queued.address import normalise_domain
 from queued.config.types import HostPort
 
 
@@ -31,11 +32,16 @@ class Routes:
         self._known: dict[str, Destination] = {}
 
     def find(self, domain: str) -> Destination:
-        """Return the destination of a normalised domain; without any route it is its MX."""
+        """Return the destination of a domain; without any route it is its MX.
+
+        The domain is normalised, but for a non-ASCII one that SQL has put into the queue: the DNS
+        library would write it in IDNA 2003. Raises AddressError where it can't be normalised.
+        """
         destination = self._known.get(domain)
         if destination is None:
-            target = self._target(domain)
-            destination = Destination(domain=domain) if target == "mx" else Destination(target)
+            name = domain if domain.isascii() else normalise_domain(domain)
+            target = self._target(name)
+            destination = Destination(domain=name) if target == "mx" else Destination(target)
             if len(self._known) >= 10_000:
                 self._known.clear()
             self._known[domain] = destination

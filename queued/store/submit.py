@@ -12,6 +12,7 @@ from queued.address import parse_mailbox
 from queued.db import Link
 from queued.listen import CHANNEL
 from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from queued.newlines import check
 from queued.store.enqueue import Enqueue, pieces
 
 _GROUP = 1000  # messages a commit, at most
@@ -100,9 +101,8 @@ def _parse(mail: Mail) -> list[tuple[str, str]]:
         parse_mailbox(mail.sender, utf8=True)
     if not mail.recipients:
         raise ValueError("a message needs a recipient")
-    bare = mail.content.replace(b"\r\n", b"")
-    if b"\r" in bare or b"\n" in bare:
-        raise ValueError("lines of the content must end with CRLF")
+    if problem := check(mail.content, "reject"):
+        raise ValueError(f"lines of the content must end with CRLF: {problem}")
     return [parse_mailbox(recipient, utf8=True) for recipient in mail.recipients]
 
 

@@ -15,9 +15,16 @@ from queued.delivery.lane import Lane
 from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination, Routes
+from queued.delivery.wire import (
+    address_problem,
+    content_problem,
+    message_problem,
+    needs_utf8,
+)
 from queued.errors import DeliveryError, StoreUnavailable
 from queued.logs import get
-from queued.model import CHUNK_SIZE, PART_SIZE, Item, Message, Outcome
+from queued.model import CHUNK_SIZE, PART_SIZE, Item, Message, Outcome, Reply
+from queued.newlines import NewlineGuard
 from queued.states import Event
 from queued.store.claim import Contents
 from queued.worker.verdict import judge
@@ -66,6 +73,7 @@ class Dispatch:
         self._retry = config.retry
         self._rest = min(_REST, config.retry.intervals[0] / 2)
         self._group = config.delivery.recipients
+        self._bare_newlines = config.delivery.bare_newlines
         resolver = Resolver(config.delivery.dns, config.delivery.ipv6)
         self._means = Means(config.environment.hostname, config.delivery, resolver)
         for lane in self._lanes.values():
@@ -104,11 +112,20 @@ class Dispatch:
         One envelope has the rows with the same message, next hop and reverse-path.
         """
         now = datetime.now(UTC)
-        groups: dict[tuple[int, Destination, str], list[Item]] = {}
+        groups: dict[tuple[int, Destination, str, bool], list[Item]] = {}
+        problems: dict[int, str] = {}
         for item in items:
-            destination = self._routes.find(item.domain)
-            groups.setdefault((item.message_id, destination, item.sender), []).append(item)
-        for (message_id, destination, _), group in groups.items():
+            try:
+                if problem := self._problem(item, messages, problems):
+                    self._conclude(item, Result(Reply(0, problem), permanent=True))
+                    continue
+                destination = self._routes.find(item.domain)
+            except Exception as error:
+                self._fail([item], error)
+                continue
+            key = item.message_id, destination, item.sender, needs_utf8(item)
+            groups.setdefault(key, []).append(item)
+        for (message_id, destination, *_), group in groups.items():
             message = messages.get(message_id)
             if message is None:  # an operator removed the rows between claim and fetch
                 self.hand_back(group)
@@ -122,14 +139,25 @@ class Dispatch:
             try:
                 envelopes = self._envelopes(group, message)
             except Exception as error:
-                log.error("no envelope", message=message_id, rows=[i.id for i in group],
-                          destination=str(destination), exc_info=error)  # fmt: skip
-                self._report_all(group, Result.of(internal(error), ""))
+                self._fail(group, error)
                 continue
             lane = self._lane(destination)
             for envelope in envelopes:
                 self._held += len(message.body or b"")
                 lane.put(envelope)
+
+    def _problem(self, item: Item, messages: dict[int, Message], problems: dict[int, str]) -> str:
+        """Say why a row can't go over the wire, or nothing; `problems` keeps that of a message."""
+        message_id = item.message_id
+        if message_id not in problems and (message := messages.get(message_id)):
+            problems[message_id] = message_problem(message, self._bare_newlines)
+        return address_problem(item) or problems.get(message_id, "")
+
+    def _fail(self, group: list[Item], error: Exception) -> None:
+        """End the attempt of rows that an error of this program stops; the others go on."""
+        log.error("no envelope", message=group[0].message_id, rows=[i.id for i in group],
+                  exc_info=error)  # fmt: skip
+        self._report_all(group, Result.of(internal(error), ""))
 
     def hand_back(self, items: list[Item]) -> None:
         """Give up leases of rows whose attempt never began."""
@@ -146,7 +174,7 @@ class Dispatch:
                 sender=group[0].sender,
                 trace=message.trace.encode(),
                 size=message.size,
-                utf8=message.utf8,
+                utf8=message.utf8 or needs_utf8(group[0]),
                 content=message.body if message.body is not None else lambda: self._parts(message),
                 guard=self._guard,
             )
@@ -157,6 +185,7 @@ class Dispatch:
         chunks = message.chunks
         # pieces of earlier versions are larger
         step = max(1, PART_SIZE * chunks // max(1, message.size))
+        guard = NewlineGuard(self._bare_newlines)
         try:
             for first in range(0, chunks or 1, step):
                 if chunks:
@@ -166,6 +195,12 @@ class Dispatch:
                     part = await self._contents.body(message.id)
                 if part is None:
                     raise DeliveryError("content is gone", command="lease")
+                guard.see(part)
+                if first + step >= chunks:
+                    guard.end()
+                if guard.problem:  # the connection is dropped without the final dot
+                    problem = content_problem(guard.problem)
+                    raise DeliveryError(problem, permanent=True, command="DATA")
                 yield part
         except StoreUnavailable as error:
             raise DeliveryError(f"content can't be read: {error}", command="lease") from None

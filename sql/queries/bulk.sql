@@ -33,8 +33,14 @@ UPDATE queue SET status = 'HOLD', hold_reason = %(reason)s, held_by = %(who)s,
 WHERE id = ANY (%(ids)s) AND ({where})
 
 -- name: release
--- Held rows of a batch back into the queue.
-UPDATE queue SET status = 'QUEUED' WHERE id = ANY (%(ids)s) AND status = 'HOLD' AND ({where})
+-- Held rows of a batch back into the queue. The trigger queue_hold_stamp keeps those with a malformed
+-- address on hold.
+WITH released AS (
+    UPDATE queue SET status = 'QUEUED'
+    WHERE id = ANY (%(ids)s) AND status = 'HOLD' AND ({where})
+    RETURNING status
+)
+SELECT FROM released WHERE status <> 'HOLD'
 
 -- name: retry
 -- Rows of a batch due now.

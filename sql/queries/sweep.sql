@@ -17,16 +17,21 @@ WHERE id = ANY (ARRAY(
 RETURNING id
 
 -- name: release
--- One batch of held rows back into the queue.
-UPDATE queue
-SET status = 'QUEUED'
-WHERE id = ANY (ARRAY(
-        SELECT id FROM queue
-        WHERE status = 'HOLD' AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
-        LIMIT %(batch)s
-        FOR UPDATE SKIP LOCKED))
-    AND status = 'HOLD'
-RETURNING id
+-- One batch of held rows back into the queue. Rows with a malformed address stay on hold and are not
+-- counted; where their hold ends, the trigger queue_hold_stamp makes it last, so each is met once.
+WITH released AS (
+    UPDATE queue
+    SET status = 'QUEUED'
+    WHERE id = ANY (ARRAY(
+            SELECT id FROM queue
+            WHERE status = 'HOLD' AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
+                AND (hold_until <= now() OR NOT queue_malformed(sender, recipient, domain))
+            LIMIT %(batch)s
+            FOR UPDATE SKIP LOCKED))
+        AND status = 'HOLD'
+    RETURNING id, status
+)
+SELECT id FROM released WHERE status <> 'HOLD'
 
 -- name: retry
 -- One batch of deferred rows due at once.

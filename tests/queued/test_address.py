@@ -59,6 +59,17 @@ UTF8_MAILBOXES = [
     ("a@BÜCHER.Example", "xn--bcher-kva.example"),
     ("用户@例え。テスト", "xn--r8jz45g.xn--zckzah"),
     ("é" * 113 + "@" + "ü.example", "xn--tda.example"),
+    ("a@faß.de", "xn--fa-hia.de"),  # not fass.de: that is another owner's
+    ("a@FAẞ.de", "xn--fa-hia.de"),
+    ("a@βόλος.com", "xn--nxasmm1c.com"),
+    ("a@ΒΌΛΟΣ.com", "xn--nxasmq6b.com"),
+    ("a@\u0646\u0627\u0645\u0647\u200c\u0627\u06cc.com", "xn--mgba3gch31f060k.com"),
+    ("a@क्\u200dष.com", "xn--11b2ezcw70k.com"),
+    ("a@ü\uff0eexample\uff61net", "xn--tda.example.net"),
+    ("a@x_y.ü.example", "x_y.xn--tda.example"),
+    ("a@xn--zz.ü.example", "xn--zz.xn--tda.example"),
+    ("a@\uff11\uff21.example", "1a.example"),
+    ("\u0646\u0627\u0645\u0647\u200c\u0627\u06cc@b.example", "b.example"),
 ]
 
 BAD_MAILBOXES = [
@@ -110,6 +121,20 @@ BAD_UTF8_MAILBOXES = [
     "a@ü\u2028.example",
     f"a@{'ü' * 63}.example",
     "é" * 126 + "@b.example",
+    *(
+        f"{what}{char}{where}"
+        for char in "\x1b\x80\x85\x9b\xad\u061c\u200b\u200e\u202e\u2028\u2029\u2066\ufeff\U000e0041"
+        for what, where in (
+            ("é", "@b.example"),
+            ('"é', '"@b.example'),
+            ('"é\\', '"@b.example'),
+            ("a@é", ".example"),
+            ("a@b", ".example"),
+        )
+    ),
+    *("a@a\u200db.example", "a@a\u200cb.example"),  # not where the letters give them a meaning
+    *("a@ü_x.example", "a@-ü.example", "a@ü-.example", "a@\u0301ü.example", "a@ü.", "a@ü\u3002"),
+    f"a@faß.{DOMAIN191}.{LABEL63}",
 ]
 
 

@@ -12,12 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queued.delivery.envelope import DotStuffer
+from queued.newlines import Mode
+from smtpd.config import Source
 from smtpd.content import Collector, Inspector
+from smtpd.metadata import Metadata, Origin
 
 CRLF = b"\r\n"
 
 pieces_of = st.sampled_from(
-    [b"\r", b"\n", b".", b"\r\n", b"\r\n.", b"a", b"Received: b", b"\x00\xff"]
+    [b"\r", b"\n", b".", b"\r\n", b"\r\n.", b"a", b"Received: b", b"\x00", b"\xff"]
 )
 noisy = st.lists(pieces_of, max_size=30).map(b"".join)
 clean = st.lists(
@@ -49,7 +52,7 @@ def naive_wire(content: bytes) -> bytes:
     return CRLF.join(b"." + line if line[:1] == b"." else line for line in lines) + b".\r\n"
 
 
-def receive(wire: bytes, at: list[int], mode: str) -> tuple[bytes, bytes, Inspector]:
+def receive(wire: bytes, at: list[int], mode: Mode) -> tuple[bytes, bytes, Inspector]:
     """Content and rest as smtpd's read loop takes them; what is read after the end joins rest."""
     collector, inspector = Collector(), Inspector(mode)
     content, late = b"", b""
@@ -80,9 +83,10 @@ def test_any_content_in_any_pieces_comes_back_exactly(
 def lenient_end(wire: bytes) -> int:
     """Where a receiver for whom CR, LF and CRLF all end a line sees the end of the data.
 
-    It contains every receiver of the smuggling reports: those for LF.LF, CR.CR, LF.CRLF, CRLF.LF.
+    It contains every receiver of the smuggling reports: those for LF.LF, CR.CR, LF.CRLF, CRLF.LF,
+    and those that drop NULs.
     """
-    found = re.search(rb"(?:^|[\r\n])\.[\r\n]", wire)
+    found = re.search(rb"(?:^|[\r\n])\0*\.\0*[\r\n]", wire)
     assert found
     return found.end()
 
@@ -95,6 +99,12 @@ def lenient_end(wire: bytes) -> int:
 @example(b"a\r\n.\rMAIL", [2, 3, 4, 5])
 @example(b"a\n.", [1, 2])
 @example(b".\n", [])
+@example(b"a\r\n\0.\r\nMAIL", [])
+@example(b"a\r\0\n.\r\nMAIL", [3, 4])
+@example(b"a\n\0.\0\nMAIL", [2, 3, 4, 5])
+@example(b"a\r\n" + b"\0" * 99 + b"." + b"\0" * 99 + b"\rMAIL", [3, 50, 102, 103, 150])
+@example(b"\0.", [])
+@example(b"a\r\n.\0\r\nMAIL", [])
 def test_guard_flags_exactly_what_ends_early_for_a_lenient_receiver(
     content: bytes, got: list[int]
 ) -> None:
@@ -109,8 +119,11 @@ def test_strict_flags_every_bare_newline_and_neither_mode_any_clean_text(
     content: bytes, text: bytes, got: list[int]
 ) -> None:
     strict = receive(stuffed(content, []), got, "reject")
-    assert bool(strict[2].problem) == bool(re.search(rb"[\r\n]", strict[0].replace(CRLF, b"")))
-    for mode in ("guard", "reject"):
+    bare = re.search(rb"[\r\n]", strict[0].replace(CRLF, b""))
+    smuggled = receive(stuffed(content, []), got, "guard")[2].problem
+    assert bool(strict[2].problem) == (bool(bare) or bool(smuggled))
+    modes: tuple[Mode, Mode] = ("guard", "reject")
+    for mode in modes:
         assert receive(stuffed(text, []), got, mode)[2].problem == ""
 
 
@@ -122,12 +135,58 @@ def test_strict_flags_every_bare_newline_and_neither_mode_any_clean_text(
         (b"Received: a\r\n\tby b\r\nReceived : c\r\nRECEIVED:d\r\nX-Received: e\r\n\r\n", 2),
         (b"received: a\r\nReceived: b\r\n", 2),
         (b"Received: a\r\n" * 30_000 + b"\r\n", (1 << 18) // 13 + 1),
+        (b"\r\nReceived: a body without header\r\n", 0),
+        (b" \r\nReceived: a\r\n\r\n", 0),
+        (b"Hello\r\nReceived: a\r\n\r\n", 0),
+        (b"Received: a\r\n b\r\nno field\r\nReceived: a\r\n\r\n", 1),
+        (b">From a@b Mon\r\nReceived: a\r\n\r\n", 1),
+        (b"Received: a\nReceived: b\n\nReceived: c\n\r\n", 2),
     ],
 )
 def test_hops_are_the_received_fields_of_the_header(content: bytes, hops: int) -> None:
     for at in ([], [1, 7, 50, 51, 52]):
         assert receive(stuffed(content, []), at, "guard")[2].hops >= hops
         assert hops > 1000 or receive(stuffed(content, []), at, "guard")[2].hops == hops
+
+
+@given(noisy, cuts)
+def test_the_header_does_not_depend_on_the_cuts(content: bytes, got: list[int]) -> None:
+    wire = stuffed(content, [])
+    whole, cut = receive(wire, [], "guard")[2], receive(wire, got, "guard")[2]
+    assert (cut.header, cut.hops, cut.problem) == (whole.header, whole.hops, whole.problem)
+    assert complete(content).startswith(whole.header)
+
+
+def test_a_header_in_small_pieces_costs_no_more_than_its_length() -> None:
+    """Octets that are looked at, not time: no piece may be looked at again with the next one."""
+    seen = 0
+
+    class Counted(bytes):
+        def __radd__(self, other: bytes) -> Counted:
+            nonlocal seen
+            seen += len(self) + len(other)
+            return Counted(other + bytes(self))
+
+        def __add__(self, other: object) -> Counted:
+            nonlocal seen
+            assert isinstance(other, bytes)
+            seen += len(self) + len(other)
+            return Counted(bytes(self) + bytes(other))
+
+    inspector = Inspector("guard")
+    for _ in range(3000):
+        inspector.see(Counted(b"A: " + b"x" * 95 + b"\r\n"))
+    inspector.end()
+    assert len(inspector.header) == 1 << 18
+    assert seen < 4 * 3000 * 100
+
+
+def test_a_body_without_header_gives_no_metadata() -> None:
+    rules = {"tenant": Source.model_validate({"from": "header:X-Tenant"})}
+    for start, rows in ((b"X-Tenant: 7", ['{"tenant": "7"}']), (b"\r\nX-Tenant: 7", ["{}"])):
+        inspector = receive(stuffed(start + CRLF, []), [], "guard")[2]
+        origin = Origin("", "", "", "", inspector.header)
+        assert Metadata(rules).rows(origin, [("a@b.example", "b.example")]) == rows
 
 
 @pytest.mark.parametrize("kinds", [(kind,) for kind in stringzilla.__capabilities__] + [()])

@@ -153,8 +153,11 @@ FORBIDDEN = {
         "SELECT recipient FROM attempts",
         "DELETE FROM queue",
         "UPDATE queue SET priority = 0",
-        "INSERT INTO queue (message_id, sender, recipient, domain, status) "
-        "VALUES (1, 'a', 'b', 'c', 'DELETE')",
+        "UPDATE queue SET status = 'DELETE'",
+        "INSERT INTO queue (message_id, sender, recipient, domain, status, lease_owner) "
+        "VALUES (1, 'a', 'b', 'c', 'SENDING', 'x')",
+        "INSERT INTO queue (message_id, sender, recipient, domain, attempts) "
+        "VALUES (1, 'a', 'b', 'c', 9)",
         "DELETE FROM messages",
         "UPDATE messages SET body = ''",
         "SELECT nextval('lease_tokens')",

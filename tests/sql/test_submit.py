@@ -59,7 +59,11 @@ async def test_a_large_content_is_stored_in_pieces(
         Mail("s@a.example", [], TEXT),
         Mail("s@a.example", ["no domain"], TEXT),
         Mail("s\r\n@a.example", ["r@a.example"], TEXT),
+        Mail("é\x9b@a.example", ["r@a.example"], TEXT),
+        Mail("s@a.example", ["é\u202e@a.example"], TEXT),
         Mail("s@a.example", ["r@a.example"], b"Subject: x\n\nx\n"),
+        Mail("s@a.example", ["r@a.example"], TEXT + b"\r"),
+        Mail("s@a.example", ["r@a.example"], TEXT + b"\0.\r\nMAIL\r\n"),
     ],
 )
 async def test_nothing_is_stored_where_one_mail_is_wrong(

@@ -292,8 +292,8 @@ async def test_operators_workers_and_moving_rows_do_not_disturb_each_other(
 async def test_every_sql_block_of_the_manual_runs_in_psql(database: str) -> None:
     await enqueue(
         database,
-        message(1, "bob@example.com", _quarantineid="mailquarantine:release1"),
-        message(2, "bob@example.com", _partid="2"),
+        message(51, "bob@example.com", _quarantineid="mailquarantine:release1"),
+        message(52, "bob@example.com", _partid="2"),
     )
     with psycopg.connect(database, autocommit=True) as db:
         db.execute("UPDATE queue SET status = 'HOLD', ts = now() - interval '2 days' WHERE id = 1")

@@ -1,0 +1,123 @@
+"""Look for newlines in content that servers understand differently (RFC 5321, section 2.3.8; pure).
+
+Only CRLF ends a line. A lenient server takes a bare CR or LF for a line end as well, and may drop
+NULs. For such a server a dot between them stands alone on its line and ends the data, and what
+follows is commands. The dot does not follow a CRLF, so it gets no transparency dot on its way out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from stringzilla import count, find
+
+Mode = Literal["guard", "reject"]
+
+BARE = "Bare CR or LF is not allowed"
+SMUGGLED = "A lone dot after a bare CR or LF, or beside NUL, is not allowed"
+
+# The character before tells a bare LF from the end of a CRLF; windows always begin with one more.
+_BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
+# A dot that gets no transparency dot, alone on its line for who drops NULs. It begins with a set of
+# characters, which is quick to search for.
+_SMUGGLED = re.compile(rb"[\r\n](?:\0+|(?<=\r)|(?<=[^\r]\n))\.\0*[\r\n]")
+_NULS = re.compile(rb"\0+")
+_CRLF = b"\r\n"
+_BEFORE = 5  # octets of a smuggled end before a cut, at most: one, LF, NUL, dot, NUL
+_AFTER = 4  # and after one: NUL, dot, NUL, CR
+
+
+class NewlineGuard:
+    """Looks at content piece by piece; `problem` says what is wrong, or is empty.
+
+    `guard` refuses a smuggled end of data. `reject` refuses every bare CR and LF as well. The
+    content begins after a CRLF: that of the DATA command or of a header field.
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        self._strict = mode == "reject"
+        self._tail = _CRLF  # what a smuggled end may have begun with, each run of NULs as one
+        self._cr = False  # whether the last octet was a CR
+        self.problem = ""
+
+    def see(self, piece: bytes, dotted: bool | None = None) -> None:
+        """Take the next piece; `dotted` says whether a dot follows a CR or LF in it, if known."""
+        if self.problem or not piece:
+            return
+        if self._strict and self._bare(piece):
+            self.problem = BARE
+            return
+        if dotted is None:
+            dotted = _dotted(piece)
+        nul = find(piece, b"\0") >= 0
+        if (dotted or nul) and _smuggled(piece, nul):
+            self.problem = SMUGGLED
+            return
+        window = self._tail + (_head(piece) if nul else piece[:_AFTER])
+        if b"." in window and _smuggled(window, True):
+            self.problem = SMUGGLED
+            return
+        tail = _collapsed_tail(piece) if nul else piece[-_BEFORE:]
+        self._tail = tail if len(tail) == _BEFORE else _collapsed_tail(self._tail + tail)
+
+    def end(self) -> None:
+        """The content is complete; the final CRLF follows that it may lack."""
+        if not self._tail.endswith(_CRLF):
+            self.see(_CRLF)
+
+    def _bare(self, piece: bytes) -> bool:
+        window = (b"\r" if self._cr else b"-") + piece
+        self._cr = piece.endswith(b"\r")  # its LF may come with the next piece
+        return _has_bare(window[:-1] if self._cr else window)
+
+
+def check(content: bytes, mode: Mode) -> str:
+    """Say what is wrong with the whole content, or nothing."""
+    if mode == "guard" and not _dotted(content) and find(content, b"\0.") < 0:
+        return ""
+    guard = NewlineGuard(mode)
+    guard.see(content)
+    guard.end()
+    return guard.problem
+
+
+def _dotted(piece: bytes) -> bool:
+    return bool(find(piece, b"\n.") >= 0 or find(piece, b"\r.") >= 0)
+
+
+def _smuggled(window: bytes, nul: bool) -> bool:
+    # a quick look, as the pattern is slow where many lines begin with dots
+    if not nul and find(window, b"\r.") < 0 and count(window, b"\n.") == count(window, b"\r\n."):
+        return False
+    return bool(_SMUGGLED.search(window))
+
+
+def _has_bare(window: bytes) -> bool:
+    if count(window, _CRLF) * 2 == count(window, b"\r") + count(window, b"\n"):
+        return False
+    return bool(_BARE.search(window))
+
+
+def _head(piece: bytes) -> bytes:
+    """The first octets of a piece, each run of NULs as one."""
+    size = _AFTER
+    head = piece[:size]
+    while b"\0" in head:
+        head = _NULS.sub(b"\0", piece[:size])
+        if len(head) >= _AFTER or size >= len(piece):
+            return head[:_AFTER]
+        size *= 8
+    return head
+
+
+def _collapsed_tail(piece: bytes) -> bytes:
+    """The last octets of a piece, each run of NULs as one."""
+    size = _BEFORE
+    tail = piece[-size:]
+    while b"\0" in tail:
+        tail = _NULS.sub(b"\0", piece[-size:])
+        if len(tail) >= _BEFORE or size >= len(piece):
+            return tail[-_BEFORE:]
+        size *= 8
+    return tail

@@ -1,0 +1,175 @@
+"""Rows and content that SQL has put into the queue: nothing of it becomes a command."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.support.nexthop import EXTENSIONS
+from tests.support.system import System
+
+TEXT = b"Subject: x\r\n\r\nx\r\n"
+ATTACK = TEXT + b"\0.\r\nMAIL FROM:<evil@example.org>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n"
+TRACE = "Received: by test\r\n"
+PIECE = 8096
+
+
+def put(
+    system: System,
+    *recipients: str,
+    content: bytes = TEXT,
+    trace: str = TRACE,
+    sender: str = "sender@example.org",
+    pieces: int = 0,
+    domain: str = "hop.example",
+) -> int:
+    """A message by SQL, in pieces of so many octets if given; returns its id."""
+    parts = [content[n : n + pieces] for n in range(0, len(content), pieces)] if pieces else []
+    with psycopg.connect(system.uri) as db:
+        found = db.execute(
+            "INSERT INTO messages (id, size, trace, body, chunks)"
+            " VALUES (nextval('message_ids'), %s, %s, %s, %s) RETURNING id",
+            (len(content), trace, b"" if parts else content, len(parts)),
+        ).fetchone()
+        assert found
+        for position, part in enumerate(parts):
+            db.execute(
+                "INSERT INTO message_chunks (message_id, position, data) VALUES (%s, %s, %s)",
+                (found[0], position, part),
+            )
+        for recipient in recipients:
+            db.execute(
+                "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (%s, %s, %s, %s)",
+                (found[0], sender, recipient, domain),
+            )
+        db.execute("NOTIFY postern_queue")
+    return int(found[0])
+
+
+def last_replies(system: System) -> dict[str, str]:
+    return {
+        row["recipient"]: row["last_reply"] for row in system.queue() if row["status"] == "HOLD"
+    }
+
+
+def test_an_address_that_is_no_argument_is_held_and_the_others_go(system: System) -> None:
+    system.ask(
+        "ALTER TABLE queue DROP CONSTRAINT IF EXISTS queue_addresses"
+    )  # a row from before it
+    hop = system.hop()
+    system.queued(hop)
+    malformed = [
+        "a\r\nRSET\r\n@hop.example",
+        "a@hop.example> NOTIFY=NEVER",
+        "a b@hop.example",
+        "a@hop.example\x1b[2J",
+        "é\u202e@hop.example",
+        "",
+        f"{'l' * 300}@hop.example",
+    ]
+    fine = [
+        "good@hop.example",
+        '"a b"@hop.example',
+        "a..b@hop.example",
+        "Postmaster",
+        "ü@hop.example",
+    ]
+    put(system, *malformed, *fine)
+    put(system, "x@hop.example", sender="a\r\nQUIT@b.example")
+    put(system, "null@hop.example", sender="")
+    system.wait_queue(lambda rows: len(rows) == 8 and {r["status"] for r in rows} == {"HOLD"})
+    assert sorted(hop.deliveries()) == sorted([*fine, "null@hop.example"])
+    held = last_replies(system)
+    for recipient in malformed:
+        assert held[recipient].startswith("5.1.3 recipient address is malformed: "), recipient
+        assert held[recipient].isprintable()
+        assert system.events(recipient) == ["failed"]
+    assert held["x@hop.example"].startswith("5.1.7 sender address is malformed: ")
+    assert not [c for c in hop.commands if c.startswith(("RSET", "NOTIFY"))]
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_an_address_beyond_ascii_goes_only_where_it_is_known(system: System, able: bool) -> None:
+    hop = system.hop(extensions=EXTENSIONS if able else ("PIPELINING",))
+    system.queued(hop)
+    put(system, "ü@hop.example", "u@hop.example")
+    if able:
+        system.wait_empty()
+        assert {t.asked[0]: "SMTPUTF8" in t.mail for t in hop.kept} == {
+            "ü@hop.example": True, "u@hop.example": False
+        }  # fmt: skip
+    else:
+        rows = system.wait_queue(lambda rows: [r["status"] for r in rows] == ["HOLD"])
+        assert rows[0]["last_reply"].startswith("5.6.7")
+        assert hop.deliveries() == {"u@hop.example": 1}
+        assert all(command.isascii() for command in hop.commands)
+
+
+def test_a_domain_beyond_ascii_is_its_a_labels(system: System) -> None:
+    hop, stranger = system.hop(), system.hop()
+    system.queued(routes={"xn--fa-hia.example": hop.target, "*": stranger.target})
+    put(system, "a@xn--fa-hia.example", domain="faß.example")
+    put(system, "b@hop.example", domain="ü_x.example")
+    rows = system.wait_queue(lambda rows: [r["status"] for r in rows] == ["HOLD"])
+    assert rows[0]["last_reply"].startswith("5.1.2 domain is malformed: ")
+    assert hop.deliveries() == {"a@xn--fa-hia.example": 1}
+    assert not stranger.kept
+
+
+def test_content_that_ends_early_for_somebody_is_held(system: System) -> None:
+    hop = system.hop()
+    system.queued(hop)
+    large = b"x" * 98 + b"\r\n"
+    before = large * (20 * PIECE // 100)  # larger than what comes with a claim
+    cut = -(-len(before) // PIECE) * PIECE  # the attack lies across the edge of two pieces
+    padding = b"y" * (cut - len(before) - 3) + b"\r\n\0"
+    put(system, "inline@hop.example", content=ATTACK)
+    put(system, "lf@hop.example", content=b"Subject: x\r\n\r\nx\n.\r\nMAIL\r\n")
+    put(system, "end@hop.example", content=b"Subject: x\r\n\r\nx\n.")
+    put(system, "pieces@hop.example", content=ATTACK, pieces=17)
+    put(system, "stream@hop.example", content=before + padding + b".\r\nMAIL\r\n", pieces=PIECE)
+    put(system, "good@hop.example", content=b"Subject: x\r\n\r\na\nb\rc\0d\r\n.\r\n")
+    put(system, "large@hop.example", content=before, pieces=PIECE)
+    system.wait_queue(lambda rows: len(rows) == 5 and {r["status"] for r in rows} == {"HOLD"})
+    for recipient, reply in last_replies(system).items():
+        assert reply.startswith("5.6.0 content can't be sent: A lone dot"), recipient
+        assert system.events(recipient) == ["failed"]
+    assert sorted(hop.deliveries()) == ["good@hop.example", "large@hop.example"]
+    assert not [command for command in hop.commands if "evil" in command]
+    # what streams begins, and is cut off without its final dot
+    assert {t.asked[0] for t in hop.transactions if not t.kept} <= {
+        "stream@hop.example", "pieces@hop.example"
+    }  # fmt: skip
+
+
+def test_reject_holds_every_bare_newline(system: System) -> None:
+    hop = system.hop()
+    system.queued(hop, delivery={"bare_newlines": "reject"})
+    put(system, "bare@hop.example", content=b"Subject: x\r\n\r\na\nb\r\n")
+    put(system, "cut@hop.example", content=b"Subject: x\r\n\r\na\r\n", pieces=16)
+    rows = system.wait_queue(lambda rows: [r["status"] for r in rows] == ["HOLD"])
+    assert rows[0]["last_reply"] == "5.6.0 content can't be sent: Bare CR or LF is not allowed"
+    assert hop.deliveries() == {"cut@hop.example": 1}
+
+
+def test_a_trace_that_is_no_header_field_is_held(system: System) -> None:
+    hop = system.hop()
+    system.queued(hop)
+    for number, trace in enumerate(
+        [
+            "Received: by test",
+            "Received: by test\n",
+            "Received: a\r\n.\r\n",
+            "Received: a\r\n\r\nbody\r\n",
+            "Received: a\r\n\t\r\n",
+            "\r\n",
+            " folded\r\n",
+            "Received: a\rb\r\n",
+        ]
+    ):
+        put(system, f"bad{number}@hop.example", trace=trace)
+    put(system, "none@hop.example", trace="")
+    put(system, "two@hop.example", trace="A: b\r\n\tc\r\nX-Trace: é\r\n")
+    system.wait_queue(lambda rows: len(rows) == 8 and {r["status"] for r in rows} == {"HOLD"})
+    assert {reply[:11] for reply in last_replies(system).values()} == {"5.6.0 trace"}
+    assert sorted(hop.deliveries()) == ["none@hop.example", "two@hop.example"]

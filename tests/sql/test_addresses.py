@@ -1,0 +1,169 @@
+"""Rows whose addresses would end a command: none comes in, and old ones stop nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from queued.db import Link
+from queued.store import migrate as migrations_of
+from queued.store.bulk import Bulk, Change
+from queued.store.claim import Claims
+from queued.store.migrate import migrate, migrations
+from queued.store.partitions import opened
+from queued.store.repartition import Repartition
+from queued.store.sweep import Sweep, Sweeps
+from queued.upkeep.requests import answer_requests
+from tests.sql.rows import column, fetch, message, row
+from tests.support.database import fresh_database, with_database
+
+BAD = "\x01\t\n\r\x1b\x7f\x80\x85\x9b\x9f\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
+HARMLESS = "\xa0é\u200c\u200d\u061d\u200a\u202f\u2065\u206a用"
+
+
+def bad(db: psycopg.Connection, number: int, **columns: object) -> list[int]:
+    """Rows on hold that must not be delivered, and one that may."""
+    message(db, number)
+    return [
+        row(db, number, status="HOLD", recipient=f"{who}@b.example", **columns)
+        for who in ("a\r\nDATA", "b\x9b2J", "good")
+    ]
+
+
+def test_addresses_with_control_characters_are_refused(db: psycopg.Connection) -> None:
+    message(db, 1)
+    for char in BAD:
+        for name in ("sender", "recipient", "domain"):
+            with pytest.raises(psycopg.errors.CheckViolation, match="queue_addresses"):
+                row(db, 1, **{name: f"x{char}y@b.example"})
+            row(db, 1, status="HOLD", **{name: f"x{char}y@b.example"})
+    for char in HARMLESS:
+        row(db, 1, sender=f"x{char}y@b.example", recipient=f"x{char}y@b.example")
+    row(db, 1, sender="")
+
+
+@pytest.fixture
+def before(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URI of a database that lacks the migration."""
+    old = {name: text for name, text in migrations().items() if name < "0005"}
+    with fresh_database(server) as uri:
+        with monkeypatch.context() as patch:
+            patch.setattr(migrations_of, "migrations", lambda: old)
+            migrate(uri)
+        yield uri
+
+
+async def test_the_migration_holds_old_rows_and_claims_go_on(before: str) -> None:
+    with psycopg.connect(before, autocommit=True) as db:
+        db.execute("CREATE TABLE queue_def_1 PARTITION OF queue_def FOR VALUES IN ('1')")
+        message(db, 1)
+        for metadata in ({}, {"_partid": "1"}):
+            row(db, 1, recipient="a\r\nDATA@b.example", metadata=metadata)
+            row(db, 1, recipient="good@b.example", metadata=metadata)
+        row(db, 1, sender="x\x1b@b.example", status="SENDING", lease=-9)
+        row(db, 1, recipient="x\x02b@b.example", status="DELETE")
+        row(db, 1, domain="x\u2028b.example", status="HOLD", hold_reason="ticket", held_by="me")
+        assert migrate(before) == [name for name in migrations() if name >= "0005"]
+        assert column(db, "SELECT count(*) FROM queue GROUP BY status ORDER BY status") == [1, 4, 2]
+        reasons = "SELECT DISTINCT hold_reason FROM queue_hold ORDER BY 1"
+        assert column(db, reasons) == [
+            "an address holds control characters: the row can only be deleted", "ticket"
+        ]  # fmt: skip
+        link = Link(before, "test")
+        items = (await Claims(link, "w", 60, None).claim(100, [])).items
+        assert [item.recipient for item in items] == ["good@b.example"] * 2
+        sweep = Sweep("delete", "status IN ('DELETE', 'HOLD')", "w")
+        assert await Sweeps(link).run(sweep) == 5
+        await link.close()
+
+
+def test_a_release_leaves_them_on_hold_and_says_why(db: psycopg.Connection) -> None:
+    ids = bad(db, 1, hold_reason="ticket")
+    db.execute("UPDATE queue SET status = 'DELETE' WHERE id = %s", (ids[1],))
+    db.execute("UPDATE queue SET status = 'QUEUED' WHERE status IN ('HOLD', 'DELETE')")
+    states = "SELECT status FROM queue ORDER BY id"
+    assert column(db, states) == ["HOLD", "HOLD", "QUEUED"]
+    reasons = column(db, "SELECT hold_reason FROM queue_hold")
+    assert len(reasons) == 2
+    assert all("only be deleted" in reason for reason in reasons)
+    db.execute("UPDATE queue_hold SET status = 'QUEUED'")  # in the leaf
+    db.execute("UPDATE queue SET status = 'DELETE'")
+    assert column(db, states) == ["DELETE"] * 3
+
+
+def test_every_bulk_release_ends_and_counts_what_is_released(
+    database: str, db: psycopg.Connection
+) -> None:
+    bad(db, 1)
+    assert fetch(db, "SELECT queue_release('true')") == (1,)
+    bad(db, 2)
+    bulk = Bulk(database)
+    told: list[int] = []
+
+    def tell(rows: int) -> bool:
+        told.append(rows)
+        return True
+
+    change = Change("release", "status = 'HOLD'", "me")
+    assert bulk.apply(change, tell, batch=2) == 1
+    bulk.close()
+    assert sum(told) == 1
+    assert fetch(db, "SELECT count(*) FROM queue_hold") == (4,)
+
+
+async def test_sweeps_that_release_end_and_starve_nobody(
+    database: str, db: psycopg.Connection
+) -> None:
+    for number in range(1, 8):
+        bad(db, number)
+    link = Link(database, "test")
+    sweeps = Sweeps(link)
+    async with asyncio.timeout(20):
+        assert await sweeps.run(Sweep("release", "true", "w", batch=2)) == 7
+        assert await sweeps.run(Sweep("release", "true", "w", batch=2)) == 0
+        db.execute("UPDATE queue SET hold_until = now() - interval '1 s' WHERE status = 'HOLD'")
+        bad(db, 9, hold_until="2020-01-01")
+        for _ in range(20):
+            await sweeps.run(Sweep("release", "hold_until <= now()", "w", batch=2))
+        assert not (await sweeps.asked()).release
+        await answer_requests(sweeps, "w")
+    await link.close()
+    assert fetch(db, "SELECT count(*), count(hold_until) FROM queue_hold") == (16, 0)
+
+
+def test_partitions_are_made_and_dropped_as_ever(database: str, db: psycopg.Connection) -> None:
+    message(db, 1)
+    row(db, 1, metadata={"_partid": "7"})
+    with opened(database) as connection:
+        assert Repartition(connection, 10).add("queue_seven", ["7"]).rows == 1
+    with pytest.raises(psycopg.errors.CheckViolation):
+        row(db, 1, recipient="x\n@b.example", metadata={"_partid": "7"})
+    with opened(database) as connection:
+        assert Repartition(connection, 10).drop("queue_seven").rows == 1
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_other_encodings_refuse_what_ends_a_command(server: str, encoding: str) -> None:
+    name = f"postern_{encoding.lower()}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(
+            sql.SQL("CREATE DATABASE {} ENCODING {} LOCALE 'C' TEMPLATE template0").format(
+                sql.Identifier(name), sql.Literal(encoding)
+            )
+        )
+    try:
+        uri = with_database(server, name)
+        migrate(uri)
+        with psycopg.connect(uri, autocommit=True, client_encoding="UTF8") as db:
+            message(db, 1)
+            row(db, 1, recipient="Àé@b.example")
+            for char in "\x01\r\n\x1b\x7f":
+                with pytest.raises(psycopg.errors.CheckViolation, match="queue_addresses"):
+                    row(db, 1, recipient=f"x{char}@b.example")
+    finally:
+        with psycopg.connect(server, autocommit=True) as admin:
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

@@ -59,6 +59,7 @@ class Connection(Adapter):
         self._closing = False  # we have closed our side
         self._discarded = 0  # octets that came since
         self._spent = 0.0  # seconds of work since the last accepted mail
+        self._large = False  # input or content may be more than a little
         self._delayed = False  # the next command is to wait for a while
         self._tally: Tally
         self._replies: list[str]
@@ -121,11 +122,12 @@ class Connection(Adapter):
         self._spent += len(data) * _READ
         self._input = self._input[self._at :] + data if self._input else data
         self._at = 0
-        if not self._waits:
+        if not (self._busy or self._blocked or self._queued):
             if self._spent < _HEAVY:
                 self.work()
                 return
             self._queue()
+        self._large = True
         self._account()
         if len(self._input) > _AHEAD:
             self._pause()
@@ -175,13 +177,18 @@ class Connection(Adapter):
         """Whether no command can be done now."""
         return self._busy or self._blocked or self._queued
 
+    def _rest(self) -> None:
+        """Let others have their turn; a command that waits for something lets them anyway."""
+        if not self._busy:
+            self._queue()
+
     def _queue(self) -> None:
         self._queued = True
         self._scheduler.add(self, content=self.wanted())
 
     def work(self) -> None:
         """Do what has been read, until something has to be waited for; send the replies."""
-        self._scheduler.served()
+        self._scheduler.served += 1
         began = time.perf_counter()
         left = _QUANTUM
         try:
@@ -190,25 +197,27 @@ class Connection(Adapter):
                     self._delayed = False
                     self.aside(asyncio.sleep(_DELAY))
                     break
-                if not left or (not left & 7 and time.perf_counter() > began + _TURN):
-                    self._queue()
-                    break
                 if not self._step():
                     break
                 left -= 1
+                if not left & 7 and (not left or time.perf_counter() > began + _TURN):
+                    self._rest()
+                    break
         except Exception as error:
             self._fail(error)
             return
         if left < _QUANTUM:
             self._touch()
-        self._flush()
-        self._account()
+        if self._replies:
+            self._flush()
+        if self._large or self.held:
+            self._account()
         self._spent += time.perf_counter() - began
-        if self._waits or self._closing or not self.transport:
+        if self._busy or self._waits or self._closing or not self.transport:
             return
         if self._ended:
             self.hang_up()
-        else:
+        elif self._paused:
             self._read_on()
 
     def turn(self) -> None:

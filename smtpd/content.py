@@ -93,15 +93,13 @@ class Inspector:
         self._in_header = True
         self.header = b""
         self.hops = 0
-
-    @property
-    def problem(self) -> str:
+        self.problem = ""
         """What is wrong with the newlines, or nothing."""
-        return self._guard.problem
 
     def see(self, piece: bytes, dotted: bool = True) -> None:
         """Take the next piece of content; `dotted` as the Collector says."""
         self._guard.see(piece, dotted)
+        self.problem = self._guard.problem
         if self._in_header:
             self._collect(piece)
 
@@ -122,6 +120,7 @@ class Inspector:
         """The content is complete."""
         self._in_header = False
         self._guard.end()
+        self.problem = self._guard.problem
         block = _HEADER.match(b"".join(self._pieces), 0, _HEADER_LIMIT)
         self._pieces.clear()
         self.header = block[0] if block else b""

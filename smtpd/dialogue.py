@@ -193,7 +193,10 @@ class Dialogue(Connection):
         intake = self._intake
         if not intake:
             return False
-        rest = intake.feed(self.take())
+        data = self.take()
+        if len(data) > CHUNK_SIZE:
+            self._large = True
+        rest = intake.feed(data)
         if rest is not None:
             self.rest(rest)
             self._complete(intake)
@@ -266,6 +269,7 @@ class Dialogue(Connection):
             self._intake.forget()
         self._intake = None
         self._data_deadline = math.inf
+        self._large = False
         self.envelope = Transaction()
         self.say(reply)
         if reply.startswith("250"):

@@ -27,29 +27,26 @@ class Scheduler:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._content = _Queue(loop, pause=0)
-        self._commands = _Queue(loop, pause=_PAUSE)
+        self._content = _Queue(loop, self, pause=0)
+        self._commands = _Queue(loop, self, pause=_PAUSE)
+        self.served = 0  # how often sessions were served, in their turn or without one
 
     def add(self, session: Busy, *, content: bool) -> None:
         """Give the session a turn."""
         (self._content if content else self._commands).add(session)
 
-    def served(self) -> None:
-        """A session was served, in its turn or without one."""
-        self._commands.served += 1
-
 
 class _Queue:
     """Sessions that wait for their turn."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pause: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, scheduler: Scheduler, pause: int) -> None:
         self._loop = loop
+        self._scheduler = scheduler
         self._pause = pause
         self._waiting: deque[Busy] = deque()
         self._handle: asyncio.Handle | None = None
         self._owed = 0.0  # seconds that belong to others
-        self._before = 0
-        self.served = 0
+        self._before = 0  # how often sessions had been served when the last turn ended
 
     def add(self, session: Busy) -> None:
         self._waiting.append(session)
@@ -65,11 +62,11 @@ class _Queue:
 
     def _turn(self) -> None:
         self._handle = None
-        alone = self.served == self._before
+        alone = self._scheduler.served == self._before
         began = time.perf_counter()
         self._waiting.popleft().turn()
         if not alone:
             self._owed += self._pause * (time.perf_counter() - began)
-        self._before = self.served
+        self._before = self._scheduler.served
         if self._waiting and not self._handle:
             self._next()

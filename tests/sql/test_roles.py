@@ -47,10 +47,14 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
         await store.commit(group)
         with pytest.raises(psycopg.errors.UniqueViolation):
             await store.commit(group)  # not a repeated one, so the ids are somebody else's
+        held = message(first + 2, "d@example.com", "e@example.com")
+        held.holds = ["why", None]
+        await store.commit([held, message(first + 3, "f@example.com")])
         await store.chunks([(first + 1, 0, b"x")])
         await store.drop_chunks([first + 1])
         assert await link.run(queries("enqueue")["known"], {"ids": [first, 7]}) == [(first,)]
-    assert one(db, "SELECT count(*) FROM queue") == 2
+    assert one(db, "SELECT count(*) FROM queue WHERE status = 'QUEUED'") == 4
+    assert one(db, "SELECT array_agg(recipient) FROM queue_hold") == ["d@example.com"]
     assert one(db, "SELECT count(*) FROM message_chunks") == 0
 
 

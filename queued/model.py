@@ -36,7 +36,7 @@ class NewMessage:
     chunks: int = 0
     utf8: bool = False
     metadata: list[str] = field(default_factory=list)  # JSON for each recipient; empty: {}
-    holds: list[str | None] = field(default_factory=list)  # why on hold, each; empty: none is
+    holds: list[str | None] | None = None  # for each recipient, why it is on hold; None: none is
     priority: int = 5
 
 

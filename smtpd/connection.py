@@ -26,6 +26,8 @@ _SKIP = 1 << 18  # octets of a line that are skipped until we hang up
 _AHEAD = 1 << 16  # octets read ahead of a client that does not wait for its replies
 _QUANTUM = 96  # commands of a session that are done at a time; then others have their turn
 _TURN = 0.001  # seconds that they may take, about
+_SMALL = 8192  # octets of input for which the time is only guessed
+_STEP = 1e-5  # seconds of a command in it
 _HEAVY = 0.005  # seconds for a session since its last mail, after which it always takes turns
 _DELAY = 1.0  # seconds before the next command, once half of the errors are used up
 _READ = 3e-10  # seconds that the event loop takes to read an octet, about
@@ -177,6 +179,10 @@ class Connection(Adapter):
         """Whether no command can be done now."""
         return self._busy or self._blocked or self._queued
 
+    @staticmethod
+    def _late(began: float) -> bool:
+        return time.perf_counter() > began + _TURN
+
     def _rest(self) -> None:
         """Let others have their turn; a command that waits for something lets them anyway."""
         if not self._busy:
@@ -189,7 +195,8 @@ class Connection(Adapter):
     def work(self) -> None:
         """Do what has been read, until something has to be waited for; send the replies."""
         self._scheduler.served += 1
-        began = time.perf_counter()
+        timed = len(self._input) > _SMALL
+        began = time.perf_counter() if timed else 0.0
         left = _QUANTUM
         try:
             while self.transport and not (self._busy or self._blocked):
@@ -200,7 +207,7 @@ class Connection(Adapter):
                 if not self._step():
                     break
                 left -= 1
-                if not left & 7 and (not left or time.perf_counter() > began + _TURN):
+                if not left & 7 and (not left or (timed and self._late(began))):
                     self._rest()
                     break
         except Exception as error:
@@ -212,7 +219,7 @@ class Connection(Adapter):
             self._flush()
         if self._large or self.held:
             self._account()
-        self._spent += time.perf_counter() - began
+        self._spent += time.perf_counter() - began if timed else (_QUANTUM - left) * _STEP
         if self._busy or self._waits or self._closing or not self.transport:
             return
         if self._ended:

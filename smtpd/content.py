@@ -80,7 +80,7 @@ def _undecided(data: bytes) -> int:
 class Inspector:
     """Looks at the content as it passes: bare newlines, smuggled ends, hops.
 
-    `header` is the header block, as far as the first 256 KiB go, once `end` was called. It ends
+    The header block is known as far as the first 256 KiB go. It ends
     before the first line that is neither a field nor the continuation of one. So content that
     begins with an empty line or with a space has an empty header.
     """
@@ -91,8 +91,8 @@ class Inspector:
         self._length = 0  # octets in them
         self._tail = b"\r\n"  # of them; what comes before the content ends with CRLF
         self._in_header = True
-        self.header = b""
-        self.hops = 0
+        self._block = b""  # what may be the header
+        self._header: bytes | None = None
         self.problem = ""
         """What is wrong with the newlines, or nothing."""
 
@@ -121,7 +121,22 @@ class Inspector:
         self._in_header = False
         self._guard.end()
         self.problem = self._guard.problem
-        block = _HEADER.match(b"".join(self._pieces), 0, _HEADER_LIMIT)
+        self._block = b"".join(self._pieces)
         self._pieces.clear()
-        self.header = block[0] if block else b""
-        self.hops = len(_RECEIVED.findall(self.header))
+
+    @property
+    def header(self) -> bytes:
+        """The header block, once `end` was called."""
+        if self._header is None:
+            match = _HEADER.match(self._block, 0, _HEADER_LIMIT)
+            self._header = match[0] if match else b""
+        return self._header
+
+    @property
+    def hops(self) -> int:
+        """Received fields of the header."""
+        return len(_RECEIVED.findall(self.header))
+
+    def loops(self, limit: int) -> bool:
+        """Whether there are more of them than the limit; no is mostly cheap to tell."""
+        return self._block.lower().count(b"received:") > limit and self.hops > limit

@@ -25,7 +25,7 @@ class Transaction:
     sender: str | None = None
     utf8: bool = False
     recipients: dict[tuple[str, str], str] = field(default_factory=dict)
-    held: set[tuple[str, str]] = field(default_factory=set)
+    held: list[tuple[str, str]] | None = None
 
     def add(self, mailbox: str, domain: str, limit: int, hold: bool) -> bool:
         """Note a recipient, each once; False where there would be more than `limit`."""
@@ -34,7 +34,7 @@ class Transaction:
             return False
         self.recipients.setdefault(key, mailbox)
         if hold:
-            self.held.add(key)
+            self.held = [*(self.held or ()), key]
         return True
 
 
@@ -165,7 +165,7 @@ class Dialogue(Connection):
             return replies.SYNTAX_RCPT
         if rest:
             return replies.UNKNOWN_PARAMETER.format(_plain(rest.partition("=")[0][:40]))
-        ours = self._front.postmaster.find(path)
+        ours = self._front.postmaster.find(path) if path[:1] in "pP" else ""
         try:
             mailbox, domain = parse_mailbox(ours or path, utf8=self.envelope.utf8 or bool(ours))
         except AddressError as error:
@@ -259,7 +259,7 @@ class Dialogue(Connection):
             self._front.metadata.rows(self._origin(transaction, intake.header), recipients),
             [_POSTMASTER if key in transaction.held else None for key in transaction.recipients]
             if transaction.held
-            else [],
+            else None,
             answer,
         )
 
@@ -290,7 +290,7 @@ class Dialogue(Connection):
             self.say(replies.SHUTTING_DOWN.format(self.hostname))
             self.hang_up(linger=self._at < len(self._input))
 
-    def _origin(self, transaction: Transaction, header: bytes) -> Origin:
+    def _origin(self, transaction: Transaction, header: Callable[[], bytes]) -> Origin:
         return Origin(
             listener=self._listener,
             client=self.client,

@@ -44,7 +44,6 @@ class Intake:
         self._waiting: Waiting | None = None
         self.id = 0
 
-    @property
     def header(self) -> bytes:
         """The header block, once `end` was called."""
         return self._inspector.header
@@ -134,7 +133,7 @@ class Intake:
             return replies.TOO_LARGE.format(limits.message_size)
         if self._inspector.problem:
             return replies.BARE_NEWLINE.format(self._inspector.problem)
-        if self._inspector.hops > limits.hops:
+        if self._inspector.loops(limits.hops):
             return replies.TOO_MANY_HOPS
         return replies.UNAVAILABLE if self._unavailable else ""
 
@@ -165,7 +164,7 @@ class Intake:
         utf8: bool,
         trace: str,
         metadata: list[str],
-        holds: list[str | None],
+        holds: list[str | None] | None,
         answer: Callable[[str], None],
     ) -> None:
         """Have the message written; `answer` gets the reply, 250 only when it is durable."""

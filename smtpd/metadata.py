@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from smtpd.config import Source
@@ -15,13 +15,13 @@ _FOLD = re.compile(rb"\r?\n[ \t]+")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of a message when it is accepted; `header` is its header block."""
+    """What is known of a message when it is accepted; `header` returns its header block."""
 
     listener: str
     client: str
     user: str
     sender: str
-    header: bytes
+    header: Callable[[], bytes]
 
 
 class Metadata:
@@ -65,7 +65,7 @@ def _dump(values: dict[str, str | None]) -> str:
 def _value(rule: Source, origin: Origin, recipient: str, domain: str) -> str:
     name, _, field = rule.source.partition(":")
     if name == "header":
-        return header_value(origin.header, field)
+        return header_value(origin.header(), field)
     return {
         "listener": origin.listener,
         "client": origin.client,

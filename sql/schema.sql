@@ -1120,7 +1120,7 @@ ALTER TABLE ONLY public.messages
     ADD CONSTRAINT messages_pkey PRIMARY KEY (id);
 
 ALTER TABLE public.queue
-    ADD CONSTRAINT queue_addresses CHECK (((NOT ((((sender || recipient) || domain) COLLATE "C") ~ '[\u0001-\u001F\u007F-\u009F\u061C\u200E\u200F\u2028-\u202E\u2066-\u2069]'::text)) OR (status = ANY (ARRAY['HOLD'::text, 'DELETE'::text])))) NOT VALID;
+    ADD CONSTRAINT queue_addresses CHECK (((status = ANY (ARRAY['SENDING'::text, 'HOLD'::text, 'DELETE'::text])) OR (NOT ((((sender || recipient) || domain) COLLATE "C") ~ '[\u0001-\u001F\u007F-\u009F\u061C\u200E\u200F\u2028-\u202E\u2066-\u2069]'::text)))) NOT VALID;
 
 COMMENT ON CONSTRAINT queue_addresses ON public.queue IS 'No control characters in addresses of rows that may be delivered. Not validated: rows from before it are on hold.';
 

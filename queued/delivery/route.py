@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from queued.address import normalise_domain
@@ -19,6 +19,14 @@ class Destination:
 
     hop: HostPort | None = None
     domain: str = ""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.hop, self.domain)))
+
+    def __hash__(self) -> int:
+        """Return what was computed once: every row is looked up by its destination."""
+        return self._hash
 
     def __str__(self) -> str:
         return str(self.hop) if self.hop else f"mx:{self.domain}"

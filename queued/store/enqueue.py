@@ -18,6 +18,8 @@ BLOCK = 100
 """Ids that one value of the sequence message_ids stands for."""
 
 _SQL = queries("enqueue")
+_ENQUEUE = _SQL["enqueue"].replace("{messages}", _SQL["messages"])
+_HELD = _SQL["enqueue_held"].replace("{messages}", _SQL["messages"])
 # COPY in binary form: a header, for each row the number of fields and each with its length, an end
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
@@ -53,8 +55,9 @@ class Enqueue:
 
     async def _insert(self, group: list[NewMessage]) -> None:
         rows = [(m, address, domain) for m in group for address, domain in m.recipients]
+        held = any(m.holds for m in group)
         await self._link.run(
-            _SQL["enqueue"],
+            _HELD if held else _ENQUEUE,
             {
                 "ids": Bigints(m.id for m in group),
                 "sizes": Bigints(m.size for m in group),
@@ -70,8 +73,8 @@ class Enqueue:
                 "metadata": Texts(
                     text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
                 ),
-                "holds": [hold for m in group for hold in m.holds or [None] * len(m.recipients)]
-                if any(m.holds for m in group)
+                "holds": [h for m in group for h in m.holds or [None] * len(m.recipients)]
+                if held
                 else None,
             },
         )

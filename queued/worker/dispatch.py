@@ -20,6 +20,7 @@ from queued.delivery.wire import (
     content_problem,
     message_problem,
     needs_utf8,
+    plain,
 )
 from queued.errors import DeliveryError, StoreUnavailable
 from queued.logs import get
@@ -115,15 +116,20 @@ class Dispatch:
         groups: dict[tuple[int, Destination, str, bool], list[Item]] = {}
         problems: dict[int, str] = {}
         for item in items:
+            message_id = item.message_id
             try:
-                if problem := self._problem(item, messages, problems):
+                if message_id not in problems:
+                    problems[message_id] = self._message_problem(messages.get(message_id))
+                simple = plain(item)
+                problem = "" if simple else address_problem(item)
+                if problem := problem or problems[message_id]:
                     self._conclude(item, Result(Reply(0, problem), permanent=True))
                     continue
                 destination = self._routes.find(item.domain)
             except Exception as error:
                 self._fail([item], error)
                 continue
-            key = item.message_id, destination, item.sender, needs_utf8(item)
+            key = message_id, destination, item.sender, not simple and needs_utf8(item)
             groups.setdefault(key, []).append(item)
         for (message_id, destination, *_), group in groups.items():
             message = messages.get(message_id)
@@ -146,12 +152,8 @@ class Dispatch:
                 self._held += len(message.body or b"")
                 lane.put(envelope)
 
-    def _problem(self, item: Item, messages: dict[int, Message], problems: dict[int, str]) -> str:
-        """Say why a row can't go over the wire, or nothing; `problems` keeps that of a message."""
-        message_id = item.message_id
-        if message_id not in problems and (message := messages.get(message_id)):
-            problems[message_id] = message_problem(message, self._bare_newlines)
-        return address_problem(item) or problems.get(message_id, "")
+    def _message_problem(self, message: Message | None) -> str:
+        return message_problem(message, self._bare_newlines) if message else ""
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""

@@ -17,7 +17,7 @@ BEGIN
              LANGUAGE sql IMMUTABLE PARALLEL SAFE AS %L', 'SELECT ' || malformed);
     EXECUTE format(
         'ALTER TABLE queue ADD CONSTRAINT queue_addresses
-             CHECK (NOT (%s) OR status IN (''HOLD'', ''DELETE'')) NOT VALID', malformed);
+             CHECK (status IN (''SENDING'', ''HOLD'', ''DELETE'') OR NOT (%s)) NOT VALID', malformed);
 END $$;
 GRANT EXECUTE ON FUNCTION queue_malformed(text, text, text) TO PUBLIC;  -- it reads nothing
 COMMENT ON FUNCTION queue_malformed(text, text, text) IS

@@ -2,8 +2,8 @@
 -- The first of the next 100 message ids.
 SELECT nextval('message_ids')::bigint
 
--- name: enqueue
--- A group of messages and all their rows in one statement, which is one commit. Refused
+-- name: messages
+-- Part of both below: the messages of a group. Refused
 -- as a whole if one id is known already: the caller is repeating a group that did commit; or if
 -- pieces of a message are missing, which a crash may have taken that came after they were written,
 -- without a sync, and before this: null is no number of pieces.
@@ -18,6 +18,20 @@ WITH new_messages AS (
         %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
         %(traces)b::text[], %(bodies)b::bytea[]) AS message (id, size, utf8, chunks, trace, body)
 )
+
+-- name: enqueue
+-- A group of messages and all their rows in one statement, which is one commit.
+{messages}
+INSERT INTO queue (message_id, sender, recipient, domain, priority, metadata)
+SELECT message_id, sender, recipient, domain, priority, metadata::jsonb
+FROM unnest(
+    %(message_ids)b::bigint[], %(senders)b::text[], %(recipients)b::text[], %(domains)b::text[],
+    %(priorities)b::smallint[], %(metadata)b::text[])
+    AS row (message_id, sender, recipient, domain, priority, metadata)
+
+-- name: enqueue_held
+-- The same where some rows go on hold at once, each with its reason.
+{messages}
 INSERT INTO queue (message_id, sender, recipient, domain, priority, metadata,
     status, hold_reason, held_by, held_at)
 SELECT message_id, sender, recipient, domain, priority, metadata::jsonb,

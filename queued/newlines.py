@@ -74,7 +74,7 @@ class NewlineGuard:
 
 def check(content: bytes, mode: Mode) -> str:
     """Say what is wrong with the whole content, or nothing."""
-    if mode == "guard" and not _dotted(content) and find(content, b"\0.") < 0:
+    if mode == "guard" and find(content, b"\0.") < 0 and _doubled(content):
         return ""
     guard = NewlineGuard(mode)
     guard.see(content)
@@ -88,9 +88,17 @@ def _dotted(piece: bytes) -> bool:
 
 def _smuggled(window: bytes, nul: bool) -> bool:
     # a quick look, as the pattern is slow where many lines begin with dots
-    if not nul and find(window, b"\r.") < 0 and count(window, b"\n.") == count(window, b"\r\n."):
+    if not nul and _doubled(window):
         return False
     return bool(_SMUGGLED.search(window))
+
+
+def _doubled(window: bytes) -> bool:
+    """Whether each dot after a CR or LF follows a CRLF, and so gets its transparency dot."""
+    if find(window, b"\r.") >= 0:
+        return False
+    dots: int = count(window, b"\n.")
+    return not dots or dots == count(window, b"\r\n.")
 
 
 def _has_bare(window: bytes) -> bool:

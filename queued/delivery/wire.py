@@ -17,7 +17,6 @@ from queued.text import printable
 # One argument of one command, whatever its syntax is: printable ASCII in which nothing quotes,
 # and not too long for a command line (RFC 5321, section 4.5.3.1.3).
 _PLAIN = re.compile(r"[!#-;=?-\[\]-~]{1,254}")
-_BOTH = re.compile(r"[!#-;=?-\[\]-~]{1,400}")
 # Whole fields (RFC 5322, section 2.2), no empty line, no bare CR or LF, no NUL.
 _FIELDS = re.compile(
     rb"(?:[!-9;-~]++[ \t]*+:[^\r\n\0]*+\r\n(?:[ \t]++[^ \t\r\n\0][^\r\n\0]*+\r\n)*+)*+"
@@ -27,8 +26,8 @@ _SHOWN = 200  # characters of an address in a reason
 
 def plain(item: Item) -> bool:
     """Whether there is nothing to look at in the addresses of a row, as there mostly is not."""
-    both = item.sender + item.recipient
-    return item.recipient != "" and _BOTH.fullmatch(both) is not None and item.domain.isascii()
+    both = item.sender + item.recipient  # mostly not longer than one may be
+    return item.recipient != "" and _PLAIN.fullmatch(both) is not None and item.domain.isascii()
 
 
 def address_problem(item: Item) -> str:

@@ -53,8 +53,8 @@ class Link:
             try:
                 connection = self._connection or await self._connect()
                 yield connection
-            except _RETRY_SAME:
-                raise
+            except (*_RETRY_SAME, pg_errors.ProgramLimitExceeded):
+                raise  # about the statement, not about the server
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 await self.close()
                 raise StoreUnavailable(str(error).strip() or type(error).__name__) from error

@@ -29,6 +29,18 @@ class Adapter(SMTP):
             timeout=limits.timeout,
             loop=loop,
         )
+        self._input = b""  # read, and not yet worked through from _at on
+        self._at = 0
+
+    def rest(self, data: bytes) -> None:
+        """Give back what follows the end of data."""
+        self._input, self._at = data, 0
+
+    def take(self) -> bytes:
+        """Return all that has been read and not yet worked through."""
+        data = self._input[self._at :] if self._at else self._input
+        self._input, self._at = b"", 0
+        return data
 
     def say(self, reply: str) -> None:
         """Reply; it leaves with the others as soon as there is nothing else to do."""

@@ -17,7 +17,7 @@ from queued.logs import get
 from smtpd import replies
 from smtpd.adapter import Adapter
 from smtpd.front import Front
-from smtpd.tally import Tally, Verdict
+from smtpd.tally import HTTP, Tally, Verdict
 
 log = get("smtpd")
 
@@ -50,8 +50,6 @@ class Connection(Adapter):
         self._front = front
         self._limits = front.config.limits
         self._scheduler = front.scheduler(loop)
-        self._input = b""  # read, and not yet worked through from _at on
-        self._at = 0
         self._skipped = 0  # octets of an overlong line whose rest is skipped
         self._busy = False  # a command waits for something; the next ones wait for it
         self._blocked = False  # the client does not read its replies
@@ -179,18 +177,11 @@ class Connection(Adapter):
         """Whether no command can be done now."""
         return self._busy or self._blocked or self._queued
 
-    @staticmethod
-    def _late(began: float) -> bool:
-        return time.perf_counter() > began + _TURN
-
-    def _rest(self) -> None:
-        """Let others have their turn; a command that waits for something lets them anyway."""
-        if not self._busy:
-            self._queue()
-
     def _queue(self) -> None:
-        self._queued = True
-        self._scheduler.add(self, content=self.wanted())
+        """Let others have their turn; who waits for something lets them anyway."""
+        if not (self._busy or self._queued or self._closing):
+            self._queued = True
+            self._scheduler.add(self, content=self.wanted())
 
     def work(self) -> None:
         """Do what has been read, until something has to be waited for; send the replies."""
@@ -207,8 +198,8 @@ class Connection(Adapter):
                 if not self._step():
                     break
                 left -= 1
-                if not left & 7 and (not left or (timed and self._late(began))):
-                    self._rest()
+                if not left or (timed and not left & 7 and time.perf_counter() > began + _TURN):
+                    self._queue()
                     break
         except Exception as error:
             self._fail(error)
@@ -220,23 +211,35 @@ class Connection(Adapter):
         if self._large or self.held:
             self._account()
         self._spent += time.perf_counter() - began if timed else (_QUANTUM - left) * _STEP
-        if self._busy or self._waits or self._closing or not self.transport:
+        if self._waits or self._closing or not self.transport:
             return
         if self._ended:
             self.hang_up()
+        elif self._front.memory.scarce and self.wanted():
+            self._pause()  # one read in each turn
+            self._queue()
         elif self._paused:
             self._read_on()
 
     def turn(self) -> None:
         """Do some more commands."""
         self._queued = False
-        if not (self._busy or self._blocked):
+        if (self._input or self._ended) and not (self._busy or self._blocked):
             self.work()
+        elif self.held:
+            self._account()
+        if not self._waits:
+            self._read_on()
 
-    def relieve(self) -> None:
-        """Read no more from the client until its content stands in the database."""
-        if not self._closing and (self._waits or self.write_ahead()):
-            self._pause()
+    def relieve(self) -> bool:
+        """Read no more from the client until its content stands in the database.
+
+        False where there is too little of it.
+        """
+        if self._closing or not (self._busy or (self.held and self.write_ahead())):
+            return False
+        self._pause()
+        return True
 
     def _account(self) -> None:
         held = len(self._input) - self._at + self.octets()
@@ -278,20 +281,12 @@ class Connection(Adapter):
         argument = rest.strip().decode("utf-8", "surrogateescape")
         if self.command(word.upper(), argument or None):
             return
-        if self._tally.unknown(word.upper()) is Verdict.END:
+        if word.upper() in HTTP:
+            self.refuse(replies.NOT_HTTP)
+        elif self._tally.unknown() is Verdict.END:
             self.refuse(replies.TOO_MANY_UNKNOWN)
         else:
             self.say(replies.UNKNOWN_COMMAND)
-
-    def rest(self, data: bytes) -> None:
-        """Give back what follows the end of data."""
-        self._input, self._at = data, 0
-
-    def take(self) -> bytes:
-        """Return all that has been read and not yet worked through."""
-        data = self._input[self._at :] if self._at else self._input
-        self._input, self._at = b"", 0
-        return data
 
     def say(self, reply: str) -> None:
         """Reply; it leaves with the others as soon as there is nothing else to do."""
@@ -335,11 +330,13 @@ class Connection(Adapter):
             self.transport.write("\r\n".join(self._replies).encode())
         self._replies.clear()
 
-    def refuse(self, reply: str) -> None:
+    def refuse(self, reply: str, *, linger: bool = True) -> None:
         """Hang up on a client that is over a limit."""
+        if self._closing:
+            return
         log.info("session ended by a limit", client=self.client, reply=reply.format(self.hostname))
         self._replies.append(reply.format(self.hostname))
-        self.hang_up()
+        self.hang_up(linger=linger)
 
     def hang_up(self, *, linger: bool = True) -> None:
         """Send what was said and close.
@@ -353,6 +350,7 @@ class Connection(Adapter):
         if not self.transport or self._closing:
             return
         self._closing = True
+        self._data_deadline = math.inf
         self.abandon()
         self._account()
         self._deadline = self.loop.time() + min(self._timeout_duration, _CLOSE)
@@ -394,7 +392,7 @@ class Connection(Adapter):
             if self._blocked:
                 self.transport.abort()
             else:
-                self.say(replies.TIMEOUT.format(self.hostname))
-                self.hang_up(linger=False)
+                late = now >= self._data_deadline
+                self.refuse(replies.DATA_TIMEOUT if late else replies.TIMEOUT, linger=late)
             return
         self._rearm(min(left, self._limits.data_time))

@@ -19,7 +19,8 @@ _HEADER = re.compile(
 )
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 _OVERLAP = 4
-_HEADER_LIMIT = 1 << 18
+_HEADER_LIMIT = 1 << 16
+_LOOK = 8192  # octets of a long header after which its end is looked for again
 
 
 class Collector:
@@ -80,18 +81,17 @@ def _undecided(data: bytes) -> int:
 class Inspector:
     """Looks at the content as it passes: bare newlines, smuggled ends, hops.
 
-    The header block is known as far as the first 256 KiB go. It ends
+    The header block is known as far as the first 64 KiB go. It ends
     before the first line that is neither a field nor the continuation of one. So content that
     begins with an empty line or with a space has an empty header.
     """
 
     def __init__(self, bare_newlines: Mode) -> None:
         self._guard = NewlineGuard(bare_newlines)
-        self._pieces: list[bytes] = []
-        self._length = 0  # octets in them
-        self._tail = b"\r\n"  # of them; what comes before the content ends with CRLF
+        self._block = bytearray()  # what may be the header
+        self._tail = b"\r\n"  # of it; what comes before the content ends with CRLF
         self._in_header = True
-        self._block = b""  # what may be the header
+        self._looked = 1
         self._header: bytes | None = None
         self.problem = ""
         """What is wrong with the newlines, or nothing."""
@@ -103,32 +103,44 @@ class Inspector:
         if self._in_header:
             self._collect(piece)
 
+    @property
+    def octets(self) -> int:
+        """Octets in memory."""
+        return len(self._block)
+
     def _collect(self, piece: bytes) -> None:
-        length = len(piece)
         seam = (self._tail + piece[:3]).find(_EMPTY_LINE)
         end = seam - len(self._tail) if seam >= 0 else find(piece, _EMPTY_LINE)
         if seam >= 0 or end >= 0:
             self._in_header = False
             piece = piece[: max(0, end + 2)]
-        elif self._length + length > _HEADER_LIMIT:
+        self._block += piece[: _HEADER_LIMIT - len(self._block)]
+        if self._in_header and len(self._block) > self._looked * _LOOK:
+            self._look()
+        if len(self._block) >= _HEADER_LIMIT:
             self._in_header = False
-        self._pieces.append(piece)
-        self._length += length
         self._tail = (self._tail + piece[-3:])[-3:]
+
+    def _look(self) -> None:
+        """Keep no more of a body that begins without an empty line."""
+        self._looked += len(self._block) // _LOOK
+        match = _HEADER.match(bytes(self._block[: self._block.rfind(b"\n") + 1]))
+        end = match.end() if match else 0
+        if end < self._block.rfind(b"\n") + 1:
+            del self._block[end:]
+            self._in_header = False
 
     def end(self) -> None:
         """The content is complete."""
         self._in_header = False
         self._guard.end()
         self.problem = self._guard.problem
-        self._block = b"".join(self._pieces)
-        self._pieces.clear()
 
     @property
     def header(self) -> bytes:
         """The header block, once `end` was called."""
         if self._header is None:
-            match = _HEADER.match(self._block, 0, _HEADER_LIMIT)
+            match = _HEADER.match(bytes(self._block))
             self._header = match[0] if match else b""
         return self._header
 

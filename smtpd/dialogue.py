@@ -32,9 +32,9 @@ class Transaction:
         key = (mailbox.rpartition("@")[0], domain)
         if key not in self.recipients and len(self.recipients) >= limit:
             return False
-        self.recipients.setdefault(key, mailbox)
-        if hold:
+        if hold and key not in self.recipients:
             self.held = [*(self.held or ()), key]
+        self.recipients.setdefault(key, mailbox)
         return True
 
 
@@ -173,9 +173,11 @@ class Dialogue(Connection):
         if not (ours or self._front.policy.accepts(self.client, mailbox, domain)):
             return replies.RELAY_DENIED
         hold = bool(ours) and self._front.postmaster.held
-        if not self.envelope.add(mailbox, domain, self._limits.recipients, hold):
-            return replies.TOO_MANY_RECIPIENTS
-        return replies.RCPT_OK
+        known = len(self.envelope.recipients)
+        added = self.envelope.add(mailbox, domain, self._limits.recipients, hold)
+        if len(self.envelope.recipients) == known:  # one too many, or one twice
+            self.judge(self._tally.junk(self.loop.time()))
+        return replies.RCPT_OK if added else replies.TOO_MANY_RECIPIENTS
 
     def _data(self, argument: str | None) -> str:
         if argument:
@@ -193,10 +195,9 @@ class Dialogue(Connection):
         intake = self._intake
         if not intake:
             return False
-        data = self.take()
-        if len(data) > CHUNK_SIZE:
+        rest = intake.feed(self.take())
+        if intake.large:
             self._large = True
-        rest = intake.feed(data)
         if rest is not None:
             self.rest(rest)
             self._complete(intake)
@@ -216,7 +217,7 @@ class Dialogue(Connection):
 
     def write_ahead(self) -> bool:
         """Begin to write content in memory into the database; False where there is too little."""
-        if not self._intake or self._intake.octets < CHUNK_SIZE:
+        if not self._intake or self._intake.collected < CHUNK_SIZE:
             return False
         self.aside(self._intake.store(CHUNK_SIZE))
         return True
@@ -323,7 +324,7 @@ _COMMANDS: dict[bytes, Callable[[Dialogue, str | None], str]] = {
     b"HELP": Dialogue._help,
 }
 _JUNK = frozenset((b"HELO", b"EHLO", b"RSET", b"NOOP", b"VRFY", b"HELP"))  # they carry no mail
-_POSTMASTER = "mail for the postmaster: smtpd.yaml does not say where it goes"
+_POSTMASTER = "mail for the postmaster: set `postmaster` in smtpd.yaml"
 _REPEATED = 200  # characters of the client's words in a reply (RFC 5321, section 4.5.3.1.5)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Protocol
 
 from queued.listen import Notifier
+from queued.logs import get
 from smtpd import replies
 from smtpd.config import SmtpdConfig
 from smtpd.ingest import Committer
@@ -17,7 +19,11 @@ from smtpd.policy import Policy
 from smtpd.postmaster import Postmaster
 from smtpd.scheduler import Scheduler
 
+_TELL = 60.0  # seconds between two lines about refused connections
 _LATE = 1.0  # seconds for a transaction over a connection that was accepted at the last moment
+
+
+log = get("smtpd")
 
 
 class Guest(Holder, Protocol):
@@ -40,6 +46,8 @@ class Front:
         self._notifier = Notifier(uri)
         self.committer = Committer(uri, config.ingest, self._notifier.notify)
         self.stopping = False
+        self._refused = 0  # connections since the last line in the log about them
+        self._refused_told = -_TELL
         self._guests: set[Guest] = set()
         limits = config.limits
         exempt = config.relay.networks if limits.exempt is None else limits.exempt
@@ -52,18 +60,28 @@ class Front:
 
     def scheduler(self, loop: asyncio.AbstractEventLoop) -> Scheduler:
         """The one scheduler of the process."""
-        self._scheduler = self._scheduler or Scheduler(loop)
+        self._scheduler = self._scheduler or Scheduler(loop, self.memory)
         return self._scheduler
 
     def enter(self, guest: Guest) -> str:
         """Count a connection; return the reply of a refusal where there are too many, or ''."""
-        if len(self._guests) >= self.config.limits.connections:
-            return replies.TOO_MANY_CONNECTIONS
-        if not self._places.enter(guest.client):
-            return replies.TOO_MANY_FROM_YOU
+        full = len(self._guests) >= self.config.limits.connections
+        refusal = replies.TOO_MANY_CONNECTIONS if full else self._places.enter(guest.client)
+        if refusal:
+            self._tell_refused(guest.client, refusal)
+            return refusal
         self._guests.add(guest)
         self._empty.clear()
         return ""
+
+    def _tell_refused(self, client: str, reply: str) -> None:
+        """Log the first refusal, and once a minute how many there were."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._refused_told + _TELL:
+            log.warning("connections refused", count=self._refused, client=client,
+                        reply=reply.format(self.config.environment.hostname))  # fmt: skip
+            self._refused, self._refused_told = 0, now
 
     def leave(self, guest: Guest) -> None:
         """A connection has ended."""

@@ -9,7 +9,7 @@ import psycopg
 
 from queued.errors import StoreUnavailable
 from queued.logs import get
-from queued.model import PART_SIZE, NewMessage
+from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from queued.store.enqueue import pieces
 from smtpd import replies
 from smtpd.content import Collector, Inspector
@@ -37,6 +37,8 @@ class Intake:
         self._pieces: list[bytes | bytearray] = []
         self._held = 0  # octets in them
         self._writing = 0  # octets on their way into the store
+        self.large = False
+        """Whether there has been more than a little content in memory."""
         self._chunks = 0
         self._begun = False  # some may be in the store that belong to no message yet
         self._size = 0
@@ -52,7 +54,13 @@ class Intake:
     def octets(self) -> int:
         """Content in memory: collected, on its way into the store, or waiting for its commit."""
         waiting = self._waiting
-        return self._held + self._writing + (len(waiting.message.body) if waiting else 0)
+        body = len(waiting.message.body) if waiting else 0
+        return self._held + self._writing + body + self._inspector.octets
+
+    @property
+    def collected(self) -> int:
+        """Content that could be written ahead."""
+        return self._held
 
     @property
     def excessive(self) -> bool:
@@ -78,6 +86,8 @@ class Intake:
 
     def _keep(self, piece: bytes) -> None:
         self._held += len(piece)
+        if self._held > CHUNK_SIZE:
+            self.large = True
         if len(piece) > _SMALL:
             self._pieces.append(piece)
         elif self._pieces and isinstance(self._pieces[-1], bytearray):
@@ -149,7 +159,10 @@ class Intake:
         if self._held > PART_SIZE:
             await self.store()
         if self._chunks and self._held:
-            await self._store(self._content())
+            content = self._content()
+            self._writing = len(content)
+            await self._store(content)
+            self._writing = 0
         try:
             async with asyncio.timeout(self._front.config.ingest.wait):
                 self.id = self.id or await self._front.committer.ids.take()

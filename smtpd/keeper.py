@@ -19,6 +19,7 @@ READY = b"ready\n"
 
 _BACKOFF = (0.1, 5.0)  # seconds before a restart: at first, at most
 _STABLE = 10.0  # seconds after which a process counts as healthy
+_OLD = 2  # processes, the current one among them, that may be there when a successor starts
 _START = 60.0  # seconds that a successor has to become ready
 
 log = get("master")
@@ -29,7 +30,7 @@ class Keeper:
 
     The listening sockets are the master's, so connections that wait to be accepted survive the end
     of a process. `replace` starts the successor first: both accept from the same sockets until the
-    old process is told to end.
+    old process is told to end. It waits where an earlier one has not ended yet.
     """
 
     def __init__(self, path: Path, uri: str, descriptors: list[int]) -> None:
@@ -41,14 +42,16 @@ class Keeper:
         self._children: set[Process] = set()
         self._ends: asyncio.Queue[Process] = asyncio.Queue()
         self._watches: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()  # some process has
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Serve until `stop`; return when the last process has ended."""
         backoff = _BACKOFF[0]
         while not self._stopping.is_set():
-            if not self._current:
-                self._takes_over(await self._start())
+            if not self._current and not await self._begin():
+                await first(self._stopping, timeout=_BACKOFF[1])
+                continue
             child = await self._ends.get()
             if child is not self._current or self._stopping.is_set():
                 continue  # a process that was replaced, or a successor that did not start
@@ -61,13 +64,32 @@ class Keeper:
         while self._watches:
             await asyncio.wait(set(self._watches))
 
+    async def _begin(self) -> bool:
+        try:
+            child = await self._start()
+        except OSError as error:
+            log.error("can't start a process", reason=str(error))
+            return False
+        if self._current:
+            child.terminate()  # a successor has taken over meanwhile
+        else:
+            self._takes_over(child)
+        return True
+
     def _takes_over(self, child: Process) -> None:
         self._current = child
         self._since = time.monotonic()
 
     async def replace(self) -> bool:
         """Start a successor, and end the process once it accepts; False where it does not."""
-        successor = await self._start()
+        while len(self._children) > _OLD:
+            self._ended.clear()
+            await self._ended.wait()
+        try:
+            successor = await self._start()
+        except OSError as error:
+            log.error("can't start a process", reason=str(error))
+            return False
         assert successor.stdout  # noqa: S101 - for the type checker
         said = b""
         try:
@@ -78,7 +100,7 @@ class Keeper:
         finally:
             if said != READY and successor.returncode is None:
                 successor.kill()
-        if said != READY:
+        if said != READY or successor.returncode is not None:
             return False
         old = self._current
         self._takes_over(successor)
@@ -118,3 +140,4 @@ class Keeper:
         await child.wait()
         self._children.discard(child)
         self._ends.put_nowait(child)
+        self._ended.set()

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 
+from smtpd import replies
 from smtpd.config import Limits, Network
 
 # Whoever has an IPv6 host has at least a /64: that counts as one address.
 _ADDRESS = {4: 32, 6: 64}
 _NETWORK = {4: 24, 6: 48}
+_REPLIES = (replies.TOO_MANY_OF_ADDRESS, replies.TOO_MANY_OF_NETWORK)
 
 
 class Networks:
@@ -58,14 +60,15 @@ class Places:
             )
         )
 
-    def enter(self, client: str) -> bool:
-        """Count a connection; False, without counting it, where its client has too many."""
+    def enter(self, client: str) -> str:
+        """Count a connection; return the reply of a refusal where there are too many, or ''."""
         units = self._units(client)
-        if any(self._counts[unit] >= limit for unit, limit in units):
-            return False
+        for (unit, limit), reply in zip(units, _REPLIES, strict=False):
+            if self._counts[unit] >= limit:
+                return reply
         for unit, _ in units:
             self._counts[unit] += 1
-        return True
+        return ""
 
     def leave(self, client: str) -> None:
         """A connection that was counted has ended."""

@@ -90,10 +90,13 @@ class Master:
             asked.clear()
             if not self._read_again():
                 continue
+            replaced = 0
             for keeper in self._keepers:
-                if not await keeper.replace():
+                if await keeper.replace():
+                    replaced += 1
+                else:
                     log.error("process kept as it was: its successor did not start")
-            log.info("processes replaced")
+            log.info("processes replaced", number=replaced)
 
     def _read_again(self) -> bool:
         try:

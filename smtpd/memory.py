@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
+from queued.logs import get
+
 _AGAIN = 0.05  # seconds until the next look, as long as too much is held
+_TELL = 60.0  # seconds between two lines in the log
 _ENOUGH = 0.75  # share of the budget down to which the sessions are relieved
+
+log = get("smtpd")
 
 
 class Holder(Protocol):
@@ -15,8 +21,8 @@ class Holder(Protocol):
 
     held: int
 
-    def relieve(self) -> None:
-        """Read no more from the client until what is held has been written ahead."""
+    def relieve(self) -> bool:
+        """Read no more from the client until what is held has been written ahead, if it can."""
 
 
 class Memory:
@@ -30,13 +36,22 @@ class Memory:
         self._budget = budget
         self._holders = holders
         self._look: asyncio.Handle | None = None
+        self._told = -_TELL
         self.used = 0
+        self.scarce = False
+        """Whether content is to be read in turns only: half of the budget is used."""
 
     def change(self, octets: int) -> None:
         """A session holds so many octets more, or less."""
         self.used += octets
-        if self.used > self._budget and not self._look:
+        self.scarce = self.used * 2 > self._budget
+        if self.over and not self._look:
             self._look = asyncio.get_running_loop().call_soon(self._relieve)
+
+    @property
+    def over(self) -> bool:
+        """Whether more is held than the budget."""
+        return self.used > self._budget
 
     def _relieve(self) -> None:
         self._look = None
@@ -44,7 +59,11 @@ class Memory:
         for holder in sorted(self._holders, key=lambda holder: holder.held, reverse=True):
             if excess <= 0:
                 break
-            excess -= holder.held
-            holder.relieve()
+            if holder.relieve():
+                excess -= holder.held
+        now = time.monotonic()
+        if now >= self._told + _TELL:
+            log.warning("sessions wait for memory", octets=self.used, limit=self._budget)
+            self._told = now
         if self.used > self._budget:
             self._look = asyncio.get_running_loop().call_later(_AGAIN, self._relieve)

@@ -40,7 +40,10 @@ BARE_NEWLINE = "550 5.5.2 {}"
 UNAVAILABLE = "451 4.3.0 Queue is unavailable, try again later"
 INTERNAL = "451 4.3.0 Internal error, try again later"
 TOO_MANY_CONNECTIONS = "421 4.7.0 {} Too many connections, try again later"
-TOO_MANY_FROM_YOU = "421 4.7.0 {} Too many connections from your network, try again later"
+TOO_MANY_OF_ADDRESS = "421 4.7.0 {} Too many connections from your address, try again later"
+TOO_MANY_OF_NETWORK = "421 4.7.0 {} Too many connections from your network, try again later"
+DATA_TIMEOUT = "421 4.4.2 {} Message takes too long, closing connection"
+NOT_HTTP = "502 5.5.1 This is SMTP, goodbye"
 SHUTTING_DOWN = "421 4.3.2 {} Shutting down"
 
 

@@ -7,7 +7,10 @@ import time
 from collections import deque
 from typing import Protocol
 
+from smtpd.memory import Memory
+
 _PAUSE = 4  # times as long as a turn, while others are served too
+_SCARCE = 0.01  # seconds between two turns of content, while memory is used up
 _LEAST = 0.001  # seconds, what the event loop's timers can tell
 
 
@@ -26,7 +29,8 @@ class Scheduler:
     time.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, memory: Memory) -> None:
+        self.memory = memory
         self._content = _Queue(loop, self, pause=0)
         self._commands = _Queue(loop, self, pause=_PAUSE)
         self.served = 0  # how often sessions were served, in their turn or without one
@@ -54,7 +58,10 @@ class _Queue:
             self._next()
 
     def _next(self) -> None:
-        if self._owed >= _LEAST:
+        if not self._pause and self._scheduler.memory.over:
+            # not for ever: what is held may be too little to be written ahead
+            self._handle = self._loop.call_later(_SCARCE, self._turn)
+        elif self._owed >= _LEAST:
             self._handle = self._loop.call_later(self._owed, self._turn)
             self._owed = 0.0
         else:

@@ -7,8 +7,9 @@ from enum import Enum, auto
 from smtpd.config import Limits
 
 _UNKNOWN = 5  # unknown commands until we hang up
-# What a browser sends, perhaps for a hostile page, with a body that would be taken for commands.
-_HTTP = frozenset(b"GET POST PUT HEAD DELETE OPTIONS PATCH TRACE CONNECT".split())
+
+HTTP = frozenset(b"GET POST PUT HEAD DELETE OPTIONS PATCH TRACE CONNECT".split())
+"""What a browser sends, perhaps for a hostile page: its body would be taken for commands."""
 
 
 class Verdict(Enum):
@@ -44,12 +45,13 @@ class Tally:
         self._since = now
         return self.error() if self._junk > self._limits.junk else Verdict.GO_ON
 
-    def unknown(self, word: bytes) -> Verdict:
-        """Count an unknown command, given in upper case; its reply counts as an error besides."""
+    def unknown(self) -> Verdict:
+        """Count an unknown command; its reply counts as an error besides."""
         self._unknown += 1
-        return Verdict.END if word in _HTTP or self._unknown >= _UNKNOWN else Verdict.GO_ON
+        return Verdict.END if self._unknown >= _UNKNOWN else Verdict.GO_ON
 
     def mail(self) -> None:
         """Mail was accepted: all is counted anew."""
+        self._unknown = 0
         self._errors = 0
         self._junk = 0.0

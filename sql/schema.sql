@@ -1122,7 +1122,7 @@ ALTER TABLE ONLY public.messages
 ALTER TABLE public.queue
     ADD CONSTRAINT queue_addresses CHECK (((status = ANY (ARRAY['SENDING'::text, 'HOLD'::text, 'DELETE'::text])) OR (NOT ((((sender || recipient) || domain) COLLATE "C") ~ '[\u0001-\u001F\u007F-\u009F\u061C\u200E\u200F\u2028-\u202E\u2066-\u2069]'::text)))) NOT VALID;
 
-COMMENT ON CONSTRAINT queue_addresses ON public.queue IS 'No control characters in addresses of rows that may be delivered. Not validated: rows from before it are on hold.';
+COMMENT ON CONSTRAINT queue_addresses ON public.queue IS 'No control characters in addresses of rows that wait for delivery. Not validated: rows from before it are on hold. Nor looked at in a claim; delivery looks again.';
 
 ALTER TABLE ONLY public.rules
     ADD CONSTRAINT rules_pkey PRIMARY KEY (name);
@@ -1268,7 +1268,7 @@ CREATE TRIGGER messages_refcount AFTER DELETE ON public.queue REFERENCING OLD TA
 
 COMMENT ON TRIGGER messages_refcount ON public.queue IS 'Keeps messages exact: gone with the last row.';
 
-CREATE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON public.queue FOR EACH ROW WHEN ((((old.status = 'HOLD'::text) <> (new.status = 'HOLD'::text)) OR (old.status = 'DELETE'::text))) EXECUTE FUNCTION public.queue_hold_stamp();
+CREATE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON public.queue FOR EACH ROW WHEN ((((old.status = 'HOLD'::text) <> (new.status = 'HOLD'::text)) OR (old.status = 'DELETE'::text) OR ((old.status = 'SENDING'::text) AND (new.status <> 'SENDING'::text)))) EXECUTE FUNCTION public.queue_hold_stamp();
 
 COMMENT ON TRIGGER queue_hold_stamp ON public.queue IS 'Every hold has a reason.';
 

@@ -60,14 +60,19 @@ class Lane:
     def put(self, envelope: Envelope) -> None:
         """Deliver the envelope as soon as a connection is free for it."""
         self._count(envelope, 1)
+        if not self._give(envelope):
+            self._waiting.append(envelope)
+            self._hire()
+
+    def _give(self, envelope: Envelope) -> bool:
+        """Give the envelope to a connection that is free; False if there is none."""
         while self._idle:
             session, courier = self._idle.pop()  # the one used last: the others may time out
             if not courier.done():
                 courier.set_result(envelope if session.usable else None)
                 if session.usable:
-                    return
-        self._waiting.append(envelope)
-        self._hire()
+                    return True
+        return False
 
     def _hire(self) -> None:
         """Open as many connections as the mail that waits has use for."""
@@ -199,7 +204,8 @@ class Lane:
                 self._finish(envelope, [NOT_BEGUN] * len(envelope.items))
             else:
                 # the server closed a kept connection under our hands: that is no attempt
-                self._waiting.appendleft(envelope)
+                if not self._give(envelope):
+                    self._waiting.appendleft(envelope)
             kept = True
 
     async def _next(self, session: Session) -> Envelope | None:

@@ -9,6 +9,7 @@ from queued.states import TRANSITIONS, Event, Status
 from queued.store.queries import queries
 
 _SQL = queries("settle")
+_INDEXED = 600  # characters of a recipient in the log: an index entry has 2,704 octets at most
 
 
 class Settlements:
@@ -37,7 +38,7 @@ class Settlements:
                 "delays": [o.delay for o in outcomes],
                 "message_ids": Bigints(o.item.message_id for o in outcomes),
                 "senders": Texts(o.item.sender for o in outcomes),
-                "recipients": Texts(o.item.recipient for o in outcomes),
+                "recipients": Texts(o.item.recipient[:_INDEXED] for o in outcomes),
                 "domains": Texts(o.item.domain for o in outcomes),
                 "attempts": [o.item.attempts for o in outcomes],
                 "codes": [o.reply.code for o in outcomes],

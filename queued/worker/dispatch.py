@@ -122,12 +122,13 @@ class Dispatch:
                     problems[message_id] = self._message_problem(messages.get(message_id))
                 simple = plain(item)
                 problem = "" if simple else address_problem(item)
-                if problem := problem or problems[message_id]:
-                    self._conclude(item, Result(Reply(0, problem), permanent=True))
-                    continue
-                destination = self._routes.find(item.domain)
+                problem = problem or problems[message_id]
+                destination = self._routes.find(item.domain) if not problem else None
             except Exception as error:
                 self._fail([item], error)
+                continue
+            if not destination:
+                self._conclude(item, Result(Reply(0, problem), permanent=True))
                 continue
             key = message_id, destination, item.sender, not simple and needs_utf8(item)
             groups.setdefault(key, []).append(item)

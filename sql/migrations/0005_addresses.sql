@@ -24,8 +24,8 @@ COMMENT ON FUNCTION queue_malformed(text, text, text) IS
     'Whether an address holds a control character, bidi mark or line separator. Such a row can be on '
     'hold or be deleted, and nothing else.';
 COMMENT ON CONSTRAINT queue_addresses ON queue IS
-    'No control characters in addresses of rows that may be delivered. Not validated: rows from before '
-    'it are on hold.';
+    'No control characters in addresses of rows that wait for delivery. Not validated: rows from before '
+    'it are on hold. Nor looked at in a claim; delivery looks again.';
 
 -- A CHECK that is not valid yet counts for every UPDATE: one old row would fail the claim of a batch.
 UPDATE queue SET status = 'HOLD', held_by = 'postern migrate',
@@ -59,7 +59,8 @@ COMMENT ON FUNCTION queue_hold_stamp() IS
     'Says of every hold who, when and why, also of one by a plain UPDATE, and takes it off again. A row '
     'with a malformed address stays on hold.';
 CREATE OR REPLACE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON queue FOR EACH ROW
-    WHEN ((OLD.status = 'HOLD') <> (NEW.status = 'HOLD') OR OLD.status = 'DELETE')
+    WHEN ((OLD.status = 'HOLD') <> (NEW.status = 'HOLD') OR OLD.status = 'DELETE'
+        OR OLD.status = 'SENDING' AND NEW.status <> 'SENDING')
     EXECUTE FUNCTION queue_hold_stamp();
 COMMENT ON TRIGGER queue_hold_stamp ON queue IS 'Every hold has a reason.';
 

@@ -111,7 +111,7 @@ siblings AS MATERIALIZED (
     INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,
         sender, recipient, domain, worker, host, command, enhanced, reply)
     SELECT lease_since, id, message_id, lease_token, attempts, 0, 'unknown',
-        sender, recipient, domain, lease_owner, '', '', '',
+        sender, left(recipient, 600), domain, lease_owner, '', '', '',
         'lease ran out: the worker died or lost the database'
     FROM taken WHERE lease_token IS NOT NULL
 ), claimed AS (

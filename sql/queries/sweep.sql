@@ -61,7 +61,7 @@ WITH picked AS MATERIALIZED (
 INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,
     sender, recipient, domain, worker, host, command, enhanced, reply)
 SELECT now(), id, message_id, coalesce(lease_token, 0), attempts, 0, 'deleted',
-    sender, recipient, domain, %(who)s, '', '', '', %(reason)s
+    sender, left(recipient, 600), domain, %(who)s, '', '', '', %(reason)s
 FROM gone
 RETURNING queue_id
 

@@ -148,6 +148,29 @@ def test_reloads_leave_no_gap(system: System) -> None:
     assert set(hop.deliveries().values()) == {1}
 
 
+def test_reloads_pile_up_no_processes(system: System) -> None:
+    """Not even where every process has a session that does not end, nor where children die."""
+    smtpd = system.smtpd()
+    system.expected = {
+        "process died, restarting",
+        "process kept as it was: its successor did not start",
+    }
+    busy = []
+    most = 0
+    for turn in range(12):
+        busy.append(smtpd.connect().begin("a@example.org", ["x@hop.example"]))
+        smtpd.signal(signal.SIGHUP)
+        most = max(most, len(smtpd.children()))
+        if turn == 6:
+            smtpd.children()[0].kill()
+    until(lambda: len(smtpd.events("processes replaced")) >= 1)
+    assert max(most, len(smtpd.children())) <= 4
+    for client in busy:
+        client.close()
+    until(lambda: len(smtpd.children()) == 1)
+    smtpd.connect().close()
+
+
 async def test_a_successor_that_does_not_start_replaces_nobody(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "missing.yaml", "", [])
     assert not await keeper.replace()

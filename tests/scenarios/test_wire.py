@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import psycopg
 import pytest
 
@@ -66,6 +68,8 @@ def test_an_address_that_is_no_argument_is_held_and_the_others_go(system: System
         "é\u202e@hop.example",
         "",
         f"{'l' * 300}@hop.example",
+        # too long, and too odd to compress, for the index of the log
+        f"{random.Random(1).randbytes(3000).hex()}@hop.example",
     ]
     fine = [
         "good@hop.example",
@@ -77,13 +81,13 @@ def test_an_address_that_is_no_argument_is_held_and_the_others_go(system: System
     put(system, *malformed, *fine)
     put(system, "x@hop.example", sender="a\r\nQUIT@b.example")
     put(system, "null@hop.example", sender="")
-    system.wait_queue(lambda rows: len(rows) == 8 and {r["status"] for r in rows} == {"HOLD"})
+    system.wait_queue(lambda rows: len(rows) == 9 and {r["status"] for r in rows} == {"HOLD"})
     assert sorted(hop.deliveries()) == sorted([*fine, "null@hop.example"])
     held = last_replies(system)
     for recipient in malformed:
         assert held[recipient].startswith("5.1.3 recipient address is malformed: "), recipient
         assert held[recipient].isprintable()
-        assert system.events(recipient) == ["failed"]
+        assert system.events(recipient[:600]) == ["failed"]
     assert held["x@hop.example"].startswith("5.1.7 sender address is malformed: ")
     assert not [c for c in hop.commands if c.startswith(("RSET", "NOTIFY"))]
 

@@ -224,7 +224,7 @@ class Connection(Adapter):
     def turn(self) -> None:
         """Do some more commands."""
         self._queued = False
-        if (self._input or self._ended) and not (self._busy or self._blocked):
+        if (self._input or self._ended or self._replies) and not (self._busy or self._blocked):
             self.work()
         elif self.held:
             self._account()

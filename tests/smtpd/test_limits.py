@@ -255,3 +255,31 @@ def test_replies_hold_nothing_that_steers_a_terminal(database: str) -> None:
     assert all(len(line) <= 510 for line in lines)
     assert all(32 <= octet < 127 for line in lines for octet in line)
     assert [line[:3] for line in lines if line[3:4] == b" "][2:] == [b"555", b"553", b"553", b"221"]
+
+
+@pytest.mark.parametrize("memory", ["64MB", "1MB"])
+@pytest.mark.parametrize("size", [10, 300_000, 3_000_000])
+def test_a_session_that_always_takes_turns_gets_its_replies(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, size: int, memory: str
+) -> None:
+    monkeypatch.setattr("smtpd.connection._HEAVY", -1.0)
+    content = (b"x" * 98 + b"\r\n") * (size // 100)
+    with (
+        serving(database, relay=RELAY, limits={"memory": memory}) as port,
+        ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(Client(port)) for _ in range(6)]
+        for client in clients:
+            assert client.reply()[:3] == "220"
+            for _ in range(2):
+                for command in ("EHLO c", "MAIL FROM:<a@b>", "RCPT TO:<r@example.org>", "DATA"):
+                    assert client.say(command)[0] in "23"
+                client.send(content + b".\r\n")
+                assert client.reply()[:3] == "250"
+            client.send(BEGIN + content[:-10])
+        for client in clients:
+            client.send(content[-10:] + b".\r\nQUIT\r\n")
+            assert codes(client) == ["250", "250", "250", "354", "250", "221"]
+    assert db.execute("SELECT array_agg(DISTINCT size), count(*) FROM messages").fetchall() == [
+        ([len(content)], 18)
+    ]

@@ -49,6 +49,7 @@ class Connection(Adapter):
         super().__init__(front, loop)
         self._front = front
         self._limits = front.config.limits
+        self._memory = front.memory
         self._scheduler = front.scheduler(loop)
         self._skipped = 0  # octets of an overlong line whose rest is skipped
         self._busy = False  # a command waits for something; the next ones wait for it
@@ -215,7 +216,7 @@ class Connection(Adapter):
             return
         if self._ended:
             self.hang_up()
-        elif self._front.memory.scarce and self.wanted():
+        elif self._memory.scarce and self.wanted():
             self._pause()  # one read in each turn
             self._queue()
         elif self._paused:
@@ -245,7 +246,7 @@ class Connection(Adapter):
         held = len(self._input) - self._at + self.octets()
         if held != self.held:
             change, self.held = held - self.held, held
-            self._front.memory.change(change)
+            self._memory.change(change)
 
     def _step(self) -> bool:
         """Do one line or one piece of content; False if there is none."""

@@ -257,7 +257,7 @@ class Dialogue(Connection):
             recipients,
             transaction.utf8,
             self._trace(intake.id, transaction.utf8),
-            self._front.metadata.rows(self._origin(transaction, intake.header), recipients),
+            self._metadata(transaction, intake, recipients),
             [_POSTMASTER if key in transaction.held else None for key in transaction.recipients]
             if transaction.held
             else None,
@@ -290,6 +290,14 @@ class Dialogue(Connection):
         if not self._intake and self.transport and not self._closing:
             self.say(replies.SHUTTING_DOWN.format(self.hostname))
             self.hang_up(linger=self._at < len(self._input))
+
+    def _metadata(
+        self, transaction: Transaction, intake: Intake, recipients: list[tuple[str, str]]
+    ) -> list[str]:
+        metadata = self._front.metadata
+        if not metadata.wanted:
+            return []
+        return metadata.rows(self._origin(transaction, intake.header), recipients)
 
     def _origin(self, transaction: Transaction, header: Callable[[], bytes]) -> Origin:
         return Origin(

@@ -31,6 +31,11 @@ class Metadata:
         self._rules = dict(rules)
         self._once = all(not rule.of_recipient for rule in rules.values())
 
+    @property
+    def wanted(self) -> bool:
+        """Whether there are rules; without any, all rows have the same empty metadata."""
+        return bool(self._rules)
+
     def rows(self, origin: Origin, recipients: list[tuple[str, str]]) -> list[str]:
         """JSON of the metadata for each recipient (mailbox and domain), in order.
 

@@ -25,14 +25,15 @@ def received(
     `now` is the time in seconds since the epoch, by default that of the clock. What the client
     called itself is cut down to the characters of a host name.
     """
+    stamp = _stamp(int(time.time() if now is None else now))
+    return f"{_origin(helo, client, hostname, protocol)}{message_id};\r\n\t{stamp}\r\n"
+
+
+@lru_cache(maxsize=1024)
+def _origin(helo: str, client: str, hostname: str, protocol: str) -> str:
     literal = f"[IPv6:{client}]" if ":" in client else f"[{client}]"
     name = _UNSAFE.sub("?", helo)[:255] or "unknown"
-    stamp = _stamp(int(time.time() if now is None else now))
-    return (
-        f"Received: from {name} ({literal})\r\n"
-        f"\tby {hostname} (Postern) with {protocol} id {message_id};\r\n"
-        f"\t{stamp}\r\n"
-    )
+    return f"Received: from {name} ({literal})\r\n\tby {hostname} (Postern) with {protocol} id "
 
 
 @lru_cache(maxsize=4)

@@ -87,10 +87,19 @@ def _dotted(piece: bytes) -> bool:
 
 
 def _smuggled(window: bytes, nul: bool) -> bool:
-    # a quick look, as the pattern is slow where many lines begin with dots
-    if not nul and _doubled(window):
+    if nul:
+        return bool(_SMUGGLED.search(window))
+    # the pattern is slow where many lines begin with dots
+    if _doubled(window):
         return False
-    return bool(_SMUGGLED.search(window))
+    if window.startswith(b"\n"):  # after a CRLF, or seen with what was before
+        window = b"\r" + window
+    return bool(
+        find(window, b"\r.\r") >= 0
+        or find(window, b"\r.\n") >= 0
+        or count(window, b"\n.\r") != count(window, b"\r\n.\r", allowoverlap=True)
+        or count(window, b"\n.\n", allowoverlap=True) != count(window, b"\r\n.\n")
+    )
 
 
 def _doubled(window: bytes) -> bool:

@@ -8,14 +8,16 @@ to wait for something else makes the connection busy (docs/decisions/0011).
 from __future__ import annotations
 
 import asyncio
-import math
+import fcntl
+import termios
 import time
+from array import array
 from collections.abc import Coroutine
 from typing import Any, Self, cast
 
 from queued.logs import get
 from smtpd import replies
-from smtpd.adapter import Adapter
+from smtpd.ending import Ending
 from smtpd.front import Front
 from smtpd.tally import HTTP, Tally, Verdict
 
@@ -28,16 +30,14 @@ _QUANTUM = 96  # commands of a session that are done at a time; then others have
 _TURN = 0.001  # seconds that they may take, about
 _SMALL = 8192  # octets of input for which the time is only guessed
 _STEP = 1e-5  # seconds of a command in it
+_SERVED = 5e-5  # seconds that count for others, where there is much input
+_BULK = 1 << 14  # octets of one read, above which it counts as one of many octets
 _HEAVY = 0.005  # seconds for a session since its last mail, after which it always takes turns
-_DELAY = 1.0  # seconds before the next command, once half of the errors are used up
+_DELAY = 1.0  # seconds before the next command once half of the errors are used up
 _READ = 3e-10  # seconds that the event loop takes to read an octet, about
-_LINGER = 5.0  # seconds that a client has to read our last reply and to close
-_CLOSE = 30.0  # seconds that what we said has to go out, at most
-_REST = 0.05  # seconds without reading, after much of it
-_DISCARD = 4 << 20  # octets that are read meanwhile and thrown away, at most
 
 
-class Connection(Adapter):
+class Connection(Ending):
     """Reads lines and writes replies; what the commands mean is the Dialogue's.
 
     One is made by aiosmtpd's constructor for each listener, and `fresh` copies it for every
@@ -48,25 +48,15 @@ class Connection(Adapter):
     def __init__(self, front: Front, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(front, loop)
         self._front = front
-        self._limits = front.config.limits
         self._memory = front.memory
         self._scheduler = front.scheduler(loop)
         self._skipped = 0  # octets of an overlong line whose rest is skipped
-        self._busy = False  # a command waits for something; the next ones wait for it
-        self._blocked = False  # the client does not read its replies
         self._queued = False  # others have their turn before the next command
-        self._paused = False  # we do not read from the client
-        self._ended = False  # the client has closed its side
-        self._closing = False  # we have closed our side
-        self._discarded = 0  # octets that came since
         self._spent = 0.0  # seconds of work since the last accepted mail
         self._large = False  # input or content may be more than a little
+        self._reads = False  # the next read belongs to a turn
         self._delayed = False  # the next command is to wait for a while
         self._tally: Tally
-        self._replies: list[str]
-        self._deadline = 0.0  # of the client's next command or data
-        self._data_deadline = math.inf  # of the end of its content
-        self.client = ""
         self.held = 0
 
     def fresh(self) -> Self:
@@ -90,8 +80,7 @@ class Connection(Adapter):
         self.client = str(peer[0])
         refusal = self._front.enter(self)
         if refusal:
-            self.transport.write(f"{refusal.format(self.hostname)}\r\n".encode())
-            self.transport.close()
+            self._front.turn_away(self.transport, f"{refusal.format(self.hostname)}\r\n".encode())
             self.transport = None
             return
         self.session = self._create_session()
@@ -123,9 +112,15 @@ class Connection(Adapter):
         self._spent += len(data) * _READ
         self._input = self._input[self._at :] + data if self._input else data
         self._at = 0
+        if len(data) > _BULK and self._scheduler.flooded(len(data) * _READ):
+            self._take_turns()
         if not (self._busy or self._blocked or self._queued):
             if self._spent < _HEAVY:
                 self.work()
+                return
+            if self._reads:
+                self._reads = False
+                self._scheduler.during(self.work)
                 return
             self._queue()
         self._large = True
@@ -152,27 +147,6 @@ class Connection(Adapter):
         if not self._waits:
             self.work()
 
-    def _discard(self, octets: int) -> None:
-        """Throw away what comes after our last reply, so slowly that it costs little."""
-        self._discarded += octets
-        if not self.transport:
-            return
-        if self._discarded > _DISCARD:
-            self.transport.abort()
-        elif octets > _AHEAD:
-            self._pause()
-            self.loop.call_later(_REST, self._read_on)
-
-    def _read_on(self) -> None:
-        if self.transport and self._paused and not self.transport.is_closing():
-            self._paused = False
-            self.transport.resume_reading()
-
-    def _pause(self) -> None:
-        if self.transport and not self._paused:
-            self._paused = True
-            self.transport.pause_reading()
-
     @property
     def _waits(self) -> bool:
         """Whether no command can be done now."""
@@ -184,9 +158,30 @@ class Connection(Adapter):
             self._queued = True
             self._scheduler.add(self, content=self.wanted())
 
+    def hold_back(self) -> None:
+        """Read the next content in a turn, if there is much: others wait for that of all."""
+        if self.wanted() and not self._waits and self._unread() > _BULK:
+            self._spent = max(self._spent, _HEAVY)
+            self._pause()
+            self._queue()
+
+    def _unread(self) -> int:
+        """Octets that the kernel has for us."""
+        if not self.transport or self.transport.is_closing():
+            return 0
+        count = array("i", [0])
+        fcntl.ioctl(self.transport.get_extra_info("socket"), termios.FIONREAD, count)
+        return count[0]
+
+    def _take_turns(self) -> None:
+        """The content of this session is part of a flood: read it in turns from now on."""
+        if self.wanted():
+            self._front.hold_back(self)
+            self._spent = max(self._spent, _HEAVY)
+            self._reads = True
+
     def work(self) -> None:
         """Do what has been read, until something has to be waited for; send the replies."""
-        self._scheduler.served += 1
         timed = len(self._input) > _SMALL
         began = time.perf_counter() if timed else 0.0
         left = _QUANTUM
@@ -211,25 +206,31 @@ class Connection(Adapter):
             self._flush()
         if self._large or self.held:
             self._account()
-        self._spent += time.perf_counter() - began if timed else (_QUANTUM - left) * _STEP
+        spent = time.perf_counter() - began if timed else (_QUANTUM - left) * _STEP
+        self._spent += spent
+        if timed:
+            self._scheduler.bulk += spent
+            spent = _SERVED
+        self._scheduler.spent += spent
         if self._waits or self._closing or not self.transport:
             return
         if self._ended:
             self.hang_up()
-        elif self._memory.scarce and self.wanted():
+        elif self.wanted() and (self._spent >= _HEAVY or (self._memory.scarce and self._large)):
             self._pause()  # one read in each turn
             self._queue()
         elif self._paused:
             self._read_on()
 
     def turn(self) -> None:
-        """Do some more commands."""
+        """Do some more commands, or let the next content come."""
         self._queued = False
         if (self._input or self._ended or self._replies) and not (self._busy or self._blocked):
             self.work()
         elif self.held:
             self._account()
         if not self._waits:
+            self._reads = self.wanted()
             self._read_on()
 
     def relieve(self) -> bool:
@@ -324,76 +325,3 @@ class Connection(Adapter):
             self.work()
         else:
             self._queue()
-
-    def _flush(self) -> None:
-        if self._replies and self.transport and not self._closing:
-            self._replies.append("")
-            self.transport.write("\r\n".join(self._replies).encode())
-        self._replies.clear()
-
-    def refuse(self, reply: str, *, linger: bool = True) -> None:
-        """Hang up on a client that is over a limit."""
-        if self._closing:
-            return
-        log.info("session ended by a limit", client=self.client, reply=reply.format(self.hostname))
-        self._replies.append(reply.format(self.hostname))
-        self.hang_up(linger=linger)
-
-    def hang_up(self, *, linger: bool = True) -> None:
-        """Send what was said and close.
-
-        The kernel resets a socket that is closed while octets are unread, and the client may lose
-        our last reply. So we close only our side, and read on until the client closes too. `linger`
-        says that there may be such octets.
-        """
-        self._flush()
-        self._input, self._at = b"", 0
-        if not self.transport or self._closing:
-            return
-        self._closing = True
-        self._data_deadline = math.inf
-        self.abandon()
-        self._account()
-        self._deadline = self.loop.time() + min(self._timeout_duration, _CLOSE)
-        self._rearm(_LINGER)
-        if not linger or self._ended:
-            self.transport.close()
-            return
-        self.transport.write_eof()
-        self._read_on()
-
-    def _fail(self, error: Exception) -> None:
-        """Hang up after what should not happen: part of a message may have got lost by it."""
-        log.error("error in a session", client=self.client, exc_info=error)
-        self.say(replies.INTERNAL)
-        self.hang_up()
-
-    def _touch(self) -> None:
-        if not self._closing:
-            self._deadline = self.loop.time() + self._timeout_duration
-
-    def _rearm(self, seconds: float) -> None:
-        if self._timeout_handle:
-            self._timeout_handle.cancel()
-        self._timeout_handle = self.loop.call_later(seconds, self._tick)
-
-    def _tick(self) -> None:
-        """One timer for the whole connection: it looks how long the client has been silent."""
-        if not self.transport:
-            return
-        now = self.loop.time()
-        left = min(self._deadline, self._data_deadline) - now
-        if self._closing:
-            if left <= 0 or not self.transport.get_write_buffer_size():
-                self.transport.abort()  # it does not read: close would wait for it for ever
-                return
-        elif self._busy:
-            left = self._timeout_duration  # it is we who are slow; a commit has its own limit
-        elif left <= 0:
-            if self._blocked:
-                self.transport.abort()
-            else:
-                late = now >= self._data_deadline
-                self.refuse(replies.DATA_TIMEOUT if late else replies.TIMEOUT, linger=late)
-            return
-        self._rearm(min(left, self._limits.data_time))

@@ -19,6 +19,9 @@ from smtpd.policy import Policy
 from smtpd.postmaster import Postmaster
 from smtpd.scheduler import Scheduler
 
+TURNED_AWAY = 1000
+"""Connections beside those within the limits that may wait for their refusal."""
+_DELAY = 1.0  # seconds until it
 _TELL = 60.0  # seconds between two lines about refused connections
 _LATE = 1.0  # seconds for a transaction over a connection that was accepted at the last moment
 
@@ -30,6 +33,9 @@ class Guest(Holder, Protocol):
     """A session, as far as the process needs to know it."""
 
     client: str
+
+    def hold_back(self) -> None:
+        """Read the next content in a turn."""
 
     def end(self) -> None:
         """Close when no transaction is cut off by it."""
@@ -49,6 +55,7 @@ class Front:
         self._refused = 0  # connections since the last line in the log about them
         self._refused_told = -_TELL
         self._guests: set[Guest] = set()
+        self._turned_away = 0  # connections that wait for their refusal
         limits = config.limits
         exempt = config.relay.networks if limits.exempt is None else limits.exempt
         self._places = Places(limits, exempt)
@@ -82,6 +89,27 @@ class Front:
             log.warning("connections refused", count=self._refused, client=client,
                         reply=reply.format(self.config.environment.hostname))  # fmt: skip
             self._refused, self._refused_told = 0, now
+
+    def turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
+        """Refuse a connection, a while later: who comes again at once is kept busy that way."""
+        if self._turned_away < TURNED_AWAY and not self.stopping:
+            self._turned_away += 1
+            transport.pause_reading()
+            asyncio.get_running_loop().call_later(_DELAY, self._turn_away, transport, reply)
+        else:
+            transport.write(reply)
+            transport.close()
+
+    def _turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
+        self._turned_away -= 1
+        transport.write(reply)
+        transport.close()
+
+    def hold_back(self, cause: Guest) -> None:
+        """More content comes than others can wait for: read that of the other sessions in turns."""
+        for guest in self._guests:
+            if guest is not cause:
+                guest.hold_back()
 
     def leave(self, guest: Guest) -> None:
         """A connection has ended."""

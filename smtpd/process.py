@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import sys
 
@@ -11,9 +12,10 @@ from queued.logs import get
 from queued.service import Signals, steady
 from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
-from smtpd.front import Front
+from smtpd.front import TURNED_AWAY, Front
 from smtpd.keeper import READY
 
+_FILES = 100  # open files besides the clients' connections
 _GRACE = 30.0  # seconds for sessions in DATA when the process stops
 
 log = get("smtpd")
@@ -22,6 +24,7 @@ log = get("smtpd")
 async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
     """Take mail until SIGTERM or until the master is gone."""
     signals = Signals()
+    _allow_files(config.limits.connections + TURNED_AWAY + _FILES)
     loop = asyncio.get_running_loop()
     front = Front(config, uri)
     front.committer.start()
@@ -43,6 +46,14 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
         server.close()
     if not await front.stop(_GRACE):
         log.warning("cut off sessions that did not end", after=_GRACE)
+
+
+def _allow_files(number: int) -> None:
+    """Raise the soft limit of open files, which is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        most = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _watch_master(stop: asyncio.Event) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from smtpd.memory import Memory
 
-_PAUSE = 4  # times as long as a turn, while others are served too
+_COMMANDS = (4, 1000)  # pauses, times as long as a turn and as the work for others, at most
+_CONTENT = (12, 16)
+_OTHERS = 0.05  # seconds of work for others that are remembered
 _SCARCE = 0.01  # seconds between two turns of content, while memory is used up
 _LEAST = 0.001  # seconds, what the event loop's timers can tell
+_ROUND = 0.003  # seconds for content in one round of the event loop
+_FLOOD = 0.5  # seconds for which content is read in turns after it took more
 
 
 class Busy(Protocol):
@@ -24,33 +29,64 @@ class Busy(Protocol):
 class Scheduler:
     """One turn in each round of the event loop, one session after the other.
 
-    Sessions that are in their content need nothing more to leave room for others. Those that send
-    commands without end bring no mail: while others are served, pauses keep them to a fifth of the
-    time.
+    While others are served, pauses keep commands without end to a fifth of the time, and content
+    to a tenth. The pauses of content are no longer than the work for others asks for: a few small
+    mails slow a large one only a little.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, memory: Memory) -> None:
         self.memory = memory
-        self._content = _Queue(loop, self, pause=0)
-        self._commands = _Queue(loop, self, pause=_PAUSE)
-        self.served = 0  # how often sessions were served, in their turn or without one
+        self.spent = 0.0
+        """Seconds of work, in a turn or without one."""
+        self._loop = loop
+        self._content = _Queue(loop, self, *_CONTENT, lavish=True)
+        self._commands = _Queue(loop, self, *_COMMANDS)
+        self._round = 0.0  # the loop's time, which stands still during a round
+        self.bulk = 0.0
+        """Seconds of work on large input in this round of the event loop."""
+        self._flood = 0.0  # until when there is too much
 
     def add(self, session: Busy, *, content: bool) -> None:
         """Give the session a turn."""
         (self._content if content else self._commands).add(session)
 
+    def during(self, work: Callable[[], None]) -> None:
+        """Do work on content that has been read in a turn: it counts as a part of the turn."""
+        self._content.do(work)
+
+    def flooded(self, seconds: float) -> bool:
+        """Count the seconds of a large read; True while others wait, or waited, for too many."""
+        now = self._loop.time()
+        if now != self._round:
+            self._round, self.bulk = now, 0.0
+        self.bulk += seconds
+        if self.bulk > _ROUND:
+            self._flood = now + _FLOOD
+        return now < self._flood
+
 
 class _Queue:
     """Sessions that wait for their turn."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, scheduler: Scheduler, pause: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        scheduler: Scheduler,
+        pause: float,
+        most: float,
+        *,
+        lavish: bool = False,
+    ) -> None:
         self._loop = loop
         self._scheduler = scheduler
-        self._pause = pause
+        self._pause = pause  # times the turn
+        self._most = most  # times the work for others
+        self._lavish = lavish  # takes memory
         self._waiting: deque[Busy] = deque()
         self._handle: asyncio.Handle | None = None
         self._owed = 0.0  # seconds that belong to others
-        self._before = 0  # how often sessions had been served when the last turn ended
+        self._others = 0.0  # seconds of work for others that no pause was made for
+        self._before = 0.0  # all seconds of work when the last turn ended
 
     def add(self, session: Busy) -> None:
         self._waiting.append(session)
@@ -58,7 +94,7 @@ class _Queue:
             self._next()
 
     def _next(self) -> None:
-        if not self._pause and self._scheduler.memory.over:
+        if self._lavish and self._scheduler.memory.over:
             # not for ever: what is held may be too little to be written ahead
             self._handle = self._loop.call_later(_SCARCE, self._turn)
         elif self._owed >= _LEAST:
@@ -67,13 +103,17 @@ class _Queue:
         else:
             self._handle = self._loop.call_soon(self._turn)
 
+    def do(self, work: Callable[[], None]) -> None:
+        others = self._others + self._scheduler.spent - self._before
+        began = time.perf_counter()
+        work()
+        pause = min(self._pause * (time.perf_counter() - began), self._most * others)
+        self._owed += pause
+        self._others = min(others - pause / self._most, _OTHERS)
+        self._before = self._scheduler.spent
+
     def _turn(self) -> None:
         self._handle = None
-        alone = self._scheduler.served == self._before
-        began = time.perf_counter()
-        self._waiting.popleft().turn()
-        if not alone:
-            self._owed += self._pause * (time.perf_counter() - began)
-        self._before = self._scheduler.served
+        self.do(self._waiting.popleft().turn)
         if self._waiting and not self._handle:
             self._next()

@@ -1,0 +1,95 @@
+"""Turns: who sends much leaves room for others, and only while there are any."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from smtpd.memory import Memory
+from smtpd.scheduler import Scheduler
+
+
+class Loop:
+    """An event loop of which each round is called by the test; its time stands still in one."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.due: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        """The time of the round."""
+        return self.now
+
+    def call_soon(self, work: Callable[[], None]) -> object:
+        """Do it in the next round."""
+        return self.call_later(0.0, work)
+
+    def call_later(self, seconds: float, work: Callable[[], None]) -> object:
+        """Do it in the first round after so long."""
+        self.due.append((self.now + seconds, work))
+        return object()
+
+    def next(self) -> None:
+        """Go on to what is due first."""
+        self.now, work = min(self.due, key=lambda each: each[0])
+        self.due.remove((self.now, work))
+        work()
+
+
+class Session:
+    """Comes again and again, with the same work in each turn."""
+
+    def __init__(self, scheduler: Scheduler, seconds: float, *, content: bool) -> None:
+        self.scheduler, self.seconds, self.content = scheduler, seconds, content
+        self.turns = 0
+
+    def turn(self) -> None:
+        """Work, and wait for the next turn."""
+        self.turns += 1
+        end = time.perf_counter() + self.seconds
+        while time.perf_counter() < end:
+            pass
+        self.scheduler.add(self, content=self.content)
+
+
+def _scheduler() -> tuple[Loop, Scheduler]:
+    loop = Loop()
+    real = cast(asyncio.AbstractEventLoop, loop)
+    return loop, Scheduler(real, Memory(1 << 30, cast(Any, [])))
+
+
+def _turns(*, content: bool, others: float) -> tuple[float, list[int]]:
+    """The loop's seconds for 40 turns of two sessions, beside others' work in each round."""
+    loop, scheduler = _scheduler()
+    sessions = [Session(scheduler, 0.002, content=content) for _ in range(2)]
+    for session in sessions:
+        scheduler.add(session, content=content)
+    while sum(session.turns for session in sessions) < 40:
+        scheduler.spent += others
+        loop.next()
+    return loop.now, [session.turns for session in sessions]
+
+
+def test_turns_leave_room_for_others_and_only_for_them() -> None:
+    for content in (False, True):
+        seconds, turns = _turns(content=content, others=0.0)
+        assert seconds == 0.0  # nobody else: one turn a round, without a pause
+        assert turns == [20, 20]
+    assert _turns(content=False, others=0.001)[0] >= 30 * 0.002 * 4
+    assert _turns(content=True, others=0.01)[0] >= 30 * 0.002 * 12
+    few, _ = _turns(content=True, others=0.0001)  # a few small mails slow a large one only a little
+    assert 0.0 < few <= 40 * 0.0001 * 16
+
+
+def test_large_reads_of_one_round_become_a_flood() -> None:
+    loop, scheduler = _scheduler()
+    for _ in range(100):  # as much, but in rounds of its own
+        assert not scheduler.flooded(0.001)
+        loop.now += 0.001
+    assert [scheduler.flooded(0.001) for _ in range(5)] == [False, False, False, True, True]
+    loop.now += 0.1
+    assert scheduler.flooded(0.001)  # for a while
+    loop.now += 1.0
+    assert not scheduler.flooded(0.001)

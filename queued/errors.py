@@ -6,7 +6,8 @@
     ├── ConfigError        a configuration file is wrong; stops the start
     ├── AddressError       a mailbox does not follow RFC 5321
     ├── StoreUnavailable   PostgreSQL can't do it now; passes by itself
-    │   └── AnswerLost     and nobody knows whether it did
+    │   └── Undecided      and nobody knows whether it did
+    │       └── AnswerLost for the connection broke
     ├── MigrationError     the schema and the migrations do not fit together
     ├── PartitionError     a change of the partitions was refused; nothing was changed
     └── DeliveryError      one SMTP transaction went wrong; becomes an Outcome
@@ -39,12 +40,16 @@ class AddressError(PosternError):
 class StoreUnavailable(PosternError):
     """PostgreSQL can't be reached, or can't do it now: it is read-only, full, or ends.
 
-    Nothing was done, unless it is an AnswerLost.
+    Nothing was done, unless it is an Undecided.
     """
 
 
-class AnswerLost(StoreUnavailable):
-    """The connection broke before the answer: the statement may be done, now or later.
+class Undecided(StoreUnavailable):
+    """There was no answer: the statement may be done, now or later."""
+
+
+class AnswerLost(Undecided):
+    """The connection broke before the answer.
 
     `backend` is the process of the server that was to do it.
     """

@@ -204,8 +204,8 @@ class Intake:
     def forget(self) -> None:
         """The transaction is over: remove the pieces of a message that was not accepted.
 
-        Those of a commit that failed or whose end we did not see stay: it may yet succeed, and then
-        they are its content. If it does not, they are removed as orphans.
+        Once the message went to be committed, the committer removes them if it is refused. Those of a
+        commit whose end nobody has seen stay: they may be content. Else they are removed as orphans.
         """
         if self._waiting:
             self._waiting.over = True

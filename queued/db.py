@@ -52,9 +52,9 @@ class Link:
     async def use(self) -> AsyncIterator[Connection]:
         """Lend the connection to one user at a time.
 
-        Raises StoreUnavailable where PostgreSQL can't be reached or can't do it now, AnswerLost where
-        the connection broke meanwhile; the next use connects again. Raises psycopg.Error for what
-        PostgreSQL refuses.
+        Raises StoreUnavailable where PostgreSQL can't be reached or can't do it now, AnswerLost
+        where the connection broke meanwhile; the next use connects again. Raises psycopg.Error for
+        what PostgreSQL refuses.
         """
         async with self._lock:
             try:

@@ -14,7 +14,7 @@ import psycopg
 from queued.db import Link
 from queued.errors import StoreUnavailable, Undecided
 from queued.logs import get
-from queued.model import CHUNK_SIZE, NewMessage
+from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from queued.store.enqueue import BLOCK, Enqueue, pieces
 from smtpd.config import Ingest
 from smtpd.pieces import Part, Pieces, Told, tell
@@ -22,13 +22,15 @@ from smtpd.pieces import Part, Pieces, Told, tell
 log = get("ingest")
 
 _LOW = BLOCK // 2  # ids left when the next block is fetched
+_LARGE = PART_SIZE // CHUNK_SIZE  # pieces of a message that is better waited for than sent again
+_LONGER = 4  # times as long
 _LOOK = 0.25  # seconds between two looks at how long commits take
 _SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
-_PATIENCE = 480.0
+_PATIENCE = 420.0
 """Seconds until a client is answered whose message's commit is under way.
 
-A client waits 10 minutes for the reply to the final dot (RFC 5321, section 4.5.3.2.6). Up to two of
-them may have gone by until the commit began.
+A client waits ten minutes for the reply to the final dot (RFC 5321, section 4.5.3.2.6). Two of them
+may have gone by until its content was stored.
 """
 
 
@@ -82,6 +84,11 @@ class Waiting:
     over: bool = False
     told: bool = False
 
+    @property
+    def large(self) -> bool:
+        """Whether its client would have much to send again."""
+        return self.message.chunks > _LARGE
+
     def end(self, error: Exception | None) -> None:
         """Tell whoever waits, once."""
         if not self.over:
@@ -95,12 +102,13 @@ class Committer:
     def __init__(self, uri: str, config: Ingest, committed: Callable[[], None]) -> None:
         self._config = config
         self._committed = committed
-        # The server ends a statement that takes longer, and says that nothing of it stays. The commit
-        # itself has no limit: nobody could say then what became of it.
-        settings = {**_SETTINGS, "statement_timeout": f"{_milliseconds(config.wait)}ms"}
+        # The server ends a statement that takes longer, and says that nothing of it stays. The
+        # commit itself has no limit: nobody could say then what became of it.
+        limit, longer = _limit(config.wait), _limit(config.wait * _LONGER)
         self._links = [
-            Link(uri, f"smtpd {number}", settings) for number in range(config.connections)
+            Link(uri, f"smtpd {number}", _SETTINGS | limit) for number in range(config.connections)
         ]
+        self._large = Link(uri, "smtpd large", _SETTINGS | longer)  # not connected until needed
         self._side = Link(uri, "smtpd side")
         self.pieces = Pieces(uri)
         self._storing: set[Waiting] = set()
@@ -125,15 +133,15 @@ class Committer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pieces.stop()
-        for link in (*self._links, self._side):
+        for link in (*self._links, self._large, self._side):
             await link.close()
 
     def commit(self, message: NewMessage, done: Told) -> Waiting:
         """Write the message; `done` is called with None when it is durable, else with the error.
 
-        That is StoreUnavailable where PostgreSQL is away or takes longer than `ingest.wait`. A message
-        that was not yet on its way by then is forgotten, as is one that is `over`. It is Undecided
-        where nobody could find out in time what became of the commit.
+        That is StoreUnavailable where PostgreSQL is away or takes longer than `ingest.wait`. A
+        message that was not yet on its way by then is forgotten, as is one that is `over`. It is
+        Undecided where nobody could find out in time what became of the commit.
         """
         waiting = Waiting(message, done)
         if len(message.body) > CHUNK_SIZE:
@@ -206,7 +214,7 @@ class Committer:
             await asyncio.sleep(_LOOK)
             now = time.monotonic()
             error = StoreUnavailable("the commit takes too long")
-            self._give_up(error, now - self._config.wait)
+            self._give_up(error, now)
             self._answer([w for w in self._storing if w.since < now - self._config.wait], error)
             for group in self._writing:
                 # what is on its way may be committed: no 451 as long as the client waits
@@ -215,16 +223,20 @@ class Committer:
                 self._answer(late, Undecided("the commit takes too long"))
             self.pieces.purge()
 
-    def _give_up(self, error: StoreUnavailable, until: float = math.inf) -> None:
-        """Answer those who have waited since before `until`, and are not on their way yet."""
-        late = [w for w in self._pending if w.since < until]
+    def _give_up(self, error: StoreUnavailable, now: float = math.inf) -> None:
+        """Answer those whose time is over, without `now` all, if they are not on their way yet."""
+        wait = self._config.wait
+        late = [w for w in self._pending if now - w.since > wait * (_LONGER if w.large else 1)]
         if late:
-            self._pending = deque(w for w in self._pending if w.since >= until)
+            gone = set(map(id, late))
+            self._pending = deque(w for w in self._pending if id(w) not in gone)
         for waiting in late:
             self._forget(waiting)
         self._answer(late, error)
 
     async def _write(self, store: Enqueue, group: list[Waiting]) -> None:
+        if any(waiting.large for waiting in group):
+            store = Enqueue(self._large)
         try:
             await store.commit([waiting.message for waiting in group], _PATIENCE, self._look_failed)
         except Undecided as error:
@@ -285,6 +297,6 @@ class Committer:
         tell(((waiting.message.id, waiting.end) for waiting in group), error)
 
 
-def _milliseconds(seconds: float) -> int:
-    """As PostgreSQL takes them: a positive int4."""
-    return max(1, min(round(seconds * 1000), 2**31 - 1))
+def _limit(seconds: float) -> dict[str, str]:
+    """The setting that has PostgreSQL end a statement after that time: a positive int4."""
+    return {"statement_timeout": f"{max(1, min(round(seconds * 1000), 2**31 - 1))}ms"}

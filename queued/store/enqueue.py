@@ -67,7 +67,7 @@ class Enqueue:
         until: float,
         away: Callable[[StoreUnavailable], None],
     ) -> None:
-        """Look the group up until it is known what became of it; write it anew if it is not there."""
+        """Look the group up until it is known what became of it; if it is not there, write it."""
         while True:
             try:
                 # first: what still works on it could commit after we have looked

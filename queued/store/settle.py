@@ -26,8 +26,8 @@ class Settlements:
         """Log the attempts and move their rows; return the ids of the rows that changed.
 
         A row that is missing from the answer had been taken over or moved by an operator.
-        Raises StoreUnavailable; after an AnswerLost, `end` what was lost, and write the same outcomes
-        `again`. Raises psycopg.Error for what PostgreSQL refuses: then none of them is written.
+        Raises StoreUnavailable; after an AnswerLost, `end` what was lost, and write the same
+        outcomes `again`. Raises psycopg.Error for what PostgreSQL refuses: then none is written.
         """
         # locks in the order in which everybody takes them, or two settlements may wait in a circle
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)

@@ -26,8 +26,9 @@ log = get("settle")
 class Settler:
     """An outcome that was given to `put` is written again and again until it is durable.
 
-    One that the database refuses for its row's sake puts the row on hold, with the reason. `settled`
-    is called for every item afterwards: its place is free. Until then its lease is prolonged.
+    One that the database refuses for its row's sake puts the row on hold, with the reason.
+    `settled` is called for every item afterwards: its place is free. Until then its lease is
+    prolonged.
     """
 
     def __init__(self, settlements: Settlements, settled: Callable[[Item], None]) -> None:

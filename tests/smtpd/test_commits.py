@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import psycopg
 import pytest
 
 import smtpd.ingest
+from queued.store.enqueue import Enqueue
 from tests.smtpd.server import Client, serving
 from tests.support.database import PrivateServer
 from tests.support.waiting import until
@@ -88,6 +90,34 @@ def test_what_the_client_could_not_wait_for_stays_with_its_pieces(
         assert logged[1] == ("message is in the queue, and its client was told 451", number)
         kept = db.execute("SELECT sum(length(data)) FROM message_chunks").fetchone()
         assert kept == (len(LARGE),)
+
+
+def test_large_messages_at_once_all_get_in(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow the database is: they are stored one after the other, and their clients wait."""
+    real = Enqueue.chunks
+    order: list[int] = []
+
+    async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
+        parts = list(parts)
+        await asyncio.sleep(0.15)
+        await real(self, parts)
+        order.extend(message_id for message_id, _, _ in parts)
+
+    monkeypatch.setattr(Enqueue, "chunks", chunks)
+    with serving(database, ingest={"wait": "1s"}) as port, clients_of(port, 12) as clients:
+        threads = [threading.Thread(target=send, args=(c, LARGE * 2)) for c in clients]
+        for thread in threads:
+            thread.start()
+        codes, told = answers(clients)
+        for thread in threads:
+            thread.join()
+    assert codes == ["250"] * len(clients)
+    assert told == ids(db)
+    ends = [len(order) - order[::-1].index(number) for number in told]
+    assert ends[0] < ends[len(ends) // 2] < ends[-1]
+    assert ends[0] < len(order) / 2
 
 
 @pytest.fixture

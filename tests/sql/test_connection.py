@@ -157,7 +157,7 @@ def test_of_several_servers_the_one_that_takes_writes_is_used(
 
     async def work() -> None:
         link = Link(uri, "test")
-        for number, server in enumerate([*servers, *servers]):
+        for number in range(2 * len(servers)):
             servers[(number + 1) % 2].read_only(True)
             if number:
                 with pytest.raises(StoreUnavailable) as failure:

@@ -8,6 +8,7 @@ from importlib.resources import files
 
 import psycopg
 
+from queued.db import writable
 from queued.errors import MigrationError, StoreUnavailable
 
 _LOCK = 0x506F737465726E  # "Postern"
@@ -41,7 +42,9 @@ def migrate(uri: str, warn: Callable[[str], None] = lambda _: None) -> list[str]
     applied file was changed since, the database is newer, or PostgreSQL is older than 15.
     """
     try:
-        with psycopg.connect(uri, autocommit=True, application_name="postern migrate") as db:
+        with psycopg.connect(
+            writable(uri), autocommit=True, application_name="postern migrate"
+        ) as db:
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")

@@ -33,19 +33,12 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
         )
         for fd, listener in zip(descriptors, config.listen, strict=True)
     ]
-    loop.add_reader(sys.stdin.fileno(), _watch_master, signals.stop)
+    signals.attach()
     steady()
     log.info("serving", pid=os.getpid())
     os.write(sys.stdout.fileno(), READY)
     await signals.stop.wait()
-    loop.remove_reader(sys.stdin.fileno())
     for server in servers:
         server.close()
     if not await front.stop(_GRACE):
         log.warning("cut off sessions that did not end", after=_GRACE)
-
-
-def _watch_master(stop: asyncio.Event) -> None:
-    """Stdin is a pipe that the master holds open: its end is the master's end."""
-    if not os.read(sys.stdin.fileno(), 512):
-        stop.set()

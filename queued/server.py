@@ -198,7 +198,6 @@ class Server:
             lock = open_own(self.directory / "postgres.lock")
             try:
                 if _locked(lock):
-                    self._remove_leftovers()
                     self._launch(lock)
                     return True
                 self._end_orphans(lock)
@@ -211,6 +210,7 @@ class Server:
         self._programs.check_way(self.directory)
         if self.sockets != self.data:
             make_private(self.sockets, owner.pw_uid, owner.pw_gid)
+        self._remove_leftovers()
         make_file(self.log, owner.pw_uid, owner.pw_gid)
         self._map(reload=False)
         try:

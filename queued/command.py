@@ -35,6 +35,11 @@ def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
     )
 
 
+attached_option = click.option(
+    "--attached", is_flag=True, hidden=True, help="End when standard input ends."
+)
+"""The option --attached, by which `queuectl up` takes its children with it."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Output for machines.")
 """The option --json."""
 

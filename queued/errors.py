@@ -6,8 +6,9 @@
     ├── ConfigError        a configuration file is wrong; stops the start
     ├── AddressError       a mailbox does not follow RFC 5321
     ├── StoreUnavailable   PostgreSQL can't do it now; passes by itself
-    │   └── Undecided      and nobody knows whether it did
-    │       └── AnswerLost for the connection broke
+    │   ├── Undecided      and nobody knows whether it did
+    │   │   └── AnswerLost for the connection broke
+    │   └── ServerRefused  the embedded server can't run until an operator mends a folder
     ├── MigrationError     the schema and the migrations do not fit together
     ├── PartitionError     a change of the partitions was refused; nothing was changed
     └── DeliveryError      one SMTP transaction went wrong; becomes an Outcome
@@ -57,6 +58,10 @@ class AnswerLost(Undecided):
     def __init__(self, reason: str, backend: Backend) -> None:
         super().__init__(reason)
         self.backend = backend
+
+
+class ServerRefused(StoreUnavailable):
+    """The embedded PostgreSQL may not run as things stand; the text says what to mend."""
 
 
 class MigrationError(PosternError):

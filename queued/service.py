@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import os
 from contextlib import suppress
 
 from queued import signals
 
+_STDIN = 0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT = 32 << 20  # octets free at the top of the heap that stay with a process
 
@@ -26,6 +28,18 @@ class Signals:
         self._loop = asyncio.get_running_loop()
         for number in signals.receive(self._received):
             self._event(number).set()
+
+    def attach(self) -> None:
+        """Take the end of standard input for SIGTERM: a pipe that the parent holds open.
+
+        So the process ends with its parent, whatever ends that.
+        """
+        self._loop.add_reader(_STDIN, self._watch)
+
+    def _watch(self) -> None:
+        if not os.read(_STDIN, 512):
+            self._loop.remove_reader(_STDIN)
+            self.stop.set()
 
     def _event(self, number: int) -> asyncio.Event:
         return self.stop if number in signals.STOP else self.reload

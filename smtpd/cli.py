@@ -8,9 +8,10 @@ import click
 import uvloop
 
 from queued import logs
-from queued.command import config_option, print_line, reporting
+from queued.command import attached_option, config_option, print_line, reporting
 from queued.config.loader import load
 from queued.database import resolve
+from queued.embedded import SMTPD
 from smtpd.config import SmtpdConfig
 from smtpd.master import Master
 from smtpd.process import serve as serve_sockets
@@ -35,13 +36,14 @@ def check(config: Path) -> None:
 
 @main.command()
 @config_option(_DEFAULT)
+@attached_option
 @reporting
-def run(config: Path) -> None:
+def run(config: Path, attached: bool) -> None:
     """Take mail until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
-    uri = resolve(settings.environment)
-    uvloop.run(Master(config, settings, uri).run())
+    uri = resolve(settings.environment, SMTPD)
+    uvloop.run(Master(config, settings, uri).run(attached=attached))
 
 
 @main.command(hidden=True)
@@ -52,7 +54,7 @@ def serve(config: Path, descriptors: str) -> None:
     """Serve inherited sockets; the master starts this."""
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
-    uri = resolve(settings.environment)
+    uri = resolve(settings.environment, SMTPD)
     uvloop.run(serve_sockets(settings, uri, [int(part) for part in descriptors.split(",")]))
 
 
@@ -66,7 +68,8 @@ def serve(config: Path, descriptors: str) -> None:
     show_default=True,
     help="Where to keep what comes.",
 )
+@attached_option
 @reporting
-def sink(address: str, port: int, maildir: Path) -> None:
+def sink(address: str, port: int, maildir: Path, attached: bool) -> None:
     """Catch all mail in a Maildir: a next hop for development, never for service."""
-    uvloop.run(serve_sink(address, port, maildir))
+    uvloop.run(serve_sink(address, port, maildir, attached=attached))

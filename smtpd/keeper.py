@@ -10,7 +10,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
-from queued.database import INHERITED
+from queued.database import handed_down
 from queued.logs import get
 from queued.service import first
 
@@ -126,7 +126,7 @@ class Keeper:
             stdin=PIPE,  # its end tells the process that the master has died
             stdout=PIPE,
             pass_fds=self._descriptors,
-            env={**os.environ, INHERITED: self._uri},
+            env={**os.environ, **handed_down(self._uri)},
         )  # fmt: skip
         self._children.add(child)
         watch = asyncio.create_task(self._watch(child))

@@ -63,9 +63,14 @@ class Master:
             Keeper(path, uri, [sock.fileno() for sock in sockets]) for sockets in self._sockets
         ]
 
-    async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; SIGHUP replaces the processes, for the new file."""
+    async def run(self, *, attached: bool = False) -> None:
+        """Serve until SIGTERM or SIGINT; SIGHUP replaces the processes, for the new file.
+
+        `attached` processes also end with their parent.
+        """
         signals = Signals()
+        if attached:
+            signals.attach()
         runs = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
         for listener in self._config.listen:
             log.info("listening", address=listener.address, port=listener.port,

@@ -36,12 +36,11 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
         )
         for fd, listener in zip(descriptors, config.listen, strict=True)
     ]
-    loop.add_reader(sys.stdin.fileno(), _watch_master, signals.stop)
+    signals.attach()
     steady()
     log.info("serving", pid=os.getpid())
     os.write(sys.stdout.fileno(), READY)
     await signals.stop.wait()
-    loop.remove_reader(sys.stdin.fileno())
     for server in servers:
         server.close()
     if not await front.stop(_GRACE):
@@ -54,9 +53,3 @@ def _allow_files(number: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < number:
         most = number if hard == resource.RLIM_INFINITY else min(number, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _watch_master(stop: asyncio.Event) -> None:
-    """Stdin is a pipe that the master holds open: its end is the master's end."""
-    if not os.read(sys.stdin.fileno(), 512):
-        stop.set()

@@ -22,13 +22,19 @@ _LIMIT = 100 << 20
 
 
 class Maildir:
-    """Writes each message as one file, new/ after tmp/ as Maildir wants it."""
+    """Writes each message as one file, new/ after tmp/ as Maildir wants it.
+
+    Only the user of the process reads it: files have mode 0600, folders 0700.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = itertools.count()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         for name in ("tmp", "new", "cur"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name).mkdir(exist_ok=True)
+            (folder / name).chmod(0o700)  # those of earlier versions were open
 
     def keep(self, sender: str, recipients: list[str], content: bytes) -> Path:
         """Store the content under Return-Path and Delivered-To lines, with its own CRLFs."""
@@ -36,8 +42,13 @@ class Maildir:
         envelope = f"Return-Path: <{sender}>\r\n"
         envelope += "".join(f"Delivered-To: {recipient}\r\n" for recipient in recipients)
         temporary = self._folder / "tmp" / name
-        temporary.write_bytes(envelope.encode() + content)
+        with open(temporary, "xb", opener=_private) as file:
+            file.write(envelope.encode() + content)
         return temporary.rename(self._folder / "new" / name)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class _Hooks:
@@ -109,9 +120,14 @@ class Catcher(SMTP):
         await self.push(f"250 2.0.0 kept as {path.name}")
 
 
-async def serve(address: str, port: int, folder: Path) -> None:
-    """Catch mail until SIGTERM or SIGINT. Raises PosternError where it can't listen."""
+async def serve(address: str, port: int, folder: Path, *, attached: bool = False) -> None:
+    """Catch mail until SIGTERM or SIGINT, or until the parent of an `attached` process ends.
+
+    Raises PosternError where it can't listen.
+    """
     signals = Signals()
+    if attached:
+        signals.attach()
     loop = asyncio.get_running_loop()
     maildir = Maildir(folder)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,13 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.database import PrivateServer, fresh_database, server_uri, template_database
+from tests.support.database import (
+    PrivateServer,
+    data_folder,
+    fresh_database,
+    server_uri,
+    template_database,
+)
 
 # how long an example takes is the machine's affair
 settings.register_profile("postern", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,12 +25,8 @@ settings.load_profile("postern")
 
 
 def _folder() -> Path:
-    """A folder for a server's data, removed at exit.
-
-    Not below pytest's: another run as root takes the search permission away from the whole of
-    that, and with it from a server that runs as another user.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="postern-test-"))
+    """A folder for a server's data, removed at exit."""
+    folder = data_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

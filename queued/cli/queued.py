@@ -9,12 +9,13 @@ import psycopg
 import uvloop
 
 from queued import logs
-from queued.command import config_option, print_line, reporting
+from queued.command import attached_option, config_option, print_line, reporting
 from queued.config.loader import load
 from queued.config.queued import QueuedConfig
 from queued.config.types import hint
 from queued.daemon import Daemon
 from queued.database import resolve
+from queued.embedded import QUEUED
 from queued.errors import ConfigError
 from queued.faults import outage
 from queued.service import Signals, first
@@ -41,8 +42,9 @@ def check(config: Path) -> None:
 @main.command()
 @config_option(_DEFAULT)
 @click.option("--worker", "names", multiple=True, help="Run only this worker; may be repeated.")
+@attached_option
 @reporting
-def run(config: Path, names: tuple[str, ...]) -> None:
+def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
     """Run the workers until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
     settings = load(config, QueuedConfig)
     known = [worker.name for worker in settings.workers]
@@ -50,11 +52,13 @@ def run(config: Path, names: tuple[str, ...]) -> None:
         if name not in known:
             raise ConfigError([f"{config}: workers: no worker {name!r}; {hint(name, known)}"])
     logs.configure(settings.log, daemon="queued")
-    uri = resolve(settings.environment)
-    uvloop.run(_run(config, settings, uri, names))
+    uri = resolve(settings.environment, QUEUED)
+    uvloop.run(_run(config, settings, uri, names, attached=attached))
 
 
-async def _run(path: Path, settings: QueuedConfig, uri: str, names: tuple[str, ...]) -> None:
+async def _run(
+    path: Path, settings: QueuedConfig, uri: str, names: tuple[str, ...], *, attached: bool
+) -> None:
     conditions = {
         f"workers[{number}].where (worker {worker.name})": worker.where
         for number, worker in enumerate(settings.workers)
@@ -64,6 +68,8 @@ async def _run(path: Path, settings: QueuedConfig, uri: str, names: tuple[str, .
         conditions["environment.database.where"] = settings.environment.database.where
     log = logs.get("queued")
     signals = Signals()
+    if attached:
+        signals.attach()
     while conditions and not signals.stop.is_set():
         try:
             await check_conditions(uri, conditions)

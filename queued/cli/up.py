@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import shlex
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -13,8 +19,10 @@ import uvloop
 from queued.command import EXIT_FAILURE, print_line, print_text, reporting
 from queued.config.loader import load
 from queued.config.queued import QueuedConfig
-from queued.database import INHERITED, resolve
+from queued.database import DIRECTORY, INHERITED, resolve
+from queued.embedded import DATABASE, OWNER, Server
 from queued.errors import PosternError
+from queued.folders import make_parents, open_own
 from queued.service import Signals, first
 from queued.store.migrate import migrate
 
@@ -45,49 +53,110 @@ _READY = 30.0  # seconds for smtpd to greet
 def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> None:
     """Run the database, smtpd, one queued and a development sink until Ctrl-C."""
     environment = load(queued_config, QueuedConfig).environment
-    uri = resolve(environment)
-    migrate(uri)
-    sink = environment.directory / "sink"
-    commands = {
-        "sink": ["smtpd", "sink", "--port", str(sink_port), "--maildir", str(sink)],
-        "queued": ["queued", "run", "-c", str(queued_config)],
-        "smtpd": ["smtpd", "run", "-c", str(smtpd_config)],
-    }
-    database = (
-        "as configured" if environment.database.uri else str(environment.directory / "postgres")
-    )
-    lines = [
-        ("database", f"PostgreSQL {database}"),
-        ("smtpd", f"127.0.0.1:{port}, takes mail from this machine"),
-        ("queued", f"delivers everything to 127.0.0.1:{sink_port}"),
-        ("sink", f"127.0.0.1:{sink_port}, keeps what it gets in {sink}/new"),
-    ]
-    status = uvloop.run(_run(commands, uri, port, lines))
+    directory = environment.directory.resolve()
+    with _only_one(directory) as held:
+        uri = resolve(environment)
+        migrate(uri)
+        sink = directory / "sink"
+        children = Children(
+            {
+                "sink": ["smtpd", "sink", "--port", str(sink_port), "--maildir", str(sink)],
+                "queued": ["queued", "run", "-c", str(queued_config)],
+                "smtpd": ["smtpd", "run", "-c", str(smtpd_config)],
+            },
+            {INHERITED: uri} if environment.database.uri else {DIRECTORY: str(directory)},
+            held,
+        )
+        lines = [
+            ("database", _database(environment.database.uri, directory)),
+            ("smtpd", f"127.0.0.1:{port}, takes mail from this machine"),
+            ("queued", f"delivers everything to 127.0.0.1:{sink_port}"),
+            ("sink", f"127.0.0.1:{sink_port}, keeps what it gets in {sink}/new"),
+        ]
+        status = uvloop.run(_run(children, port, lines))
     sys.exit(status)
 
 
-async def _run(
-    commands: dict[str, list[str]], uri: str, port: int, lines: list[tuple[str, str]]
-) -> int:
+@contextmanager
+def _only_one(directory: Path) -> Iterator[int]:
+    """Keep other `queuectl up` away from the folder; gives a descriptor for the children to hold.
+
+    Where an earlier one was killed, wait until its children have ended. Raises PosternError.
+    """
+    make_parents(directory)
+    own, held = open_own(directory / "up.lock"), open_own(directory / "up.children")
+    try:
+        if not _locked(own):
+            raise PosternError(f"another `queuectl up` works on {directory}")
+        end, told = time.monotonic() + _GRACE, False
+        while not _locked(held):
+            if time.monotonic() > end:
+                raise PosternError(
+                    f"processes of an earlier `queuectl up` on {directory} do not end"
+                )
+            if not told:
+                print_line("waiting for the end of what an earlier `queuectl up` has left")
+            told = True
+            time.sleep(0.1)
+        yield held
+    finally:
+        os.close(own)
+        os.close(held)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _database(uri: str | None, directory: Path) -> str:
+    if uri:
+        return "PostgreSQL as configured"
+    server = Server(directory)
+    command = ["psql", "-h", str(server.sockets), "-U", OWNER, DATABASE]
+    return f"PostgreSQL in {server.data}: {shlex.join(command)}"
+
+
+@dataclass
+class Children:
+    """What `up` runs: commands by name, what is added to their environment, a lock they hold."""
+
+    commands: dict[str, list[str]]
+    environment: dict[str, str]
+    lock: int
+    running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+
+    async def start(self, name: str) -> asyncio.subprocess.Process:
+        """Start one; it ends with us, because it sees the end of its standard input."""
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *self.commands[name], "--attached",
+            stdin=asyncio.subprocess.PIPE,
+            env={**os.environ, **self.environment},
+            pass_fds=[self.lock],
+            start_new_session=True,  # Ctrl-C is ours: we stop them in order
+        )  # fmt: skip
+        self.running[name] = child
+        return child
+
+
+async def _run(children: Children, port: int, lines: list[tuple[str, str]]) -> int:
     signals = Signals()
-    children: dict[str, asyncio.subprocess.Process] = {}
     ended = asyncio.Event()
     waits: list[asyncio.Task[None]] = []
 
-    async def wait(name: str) -> None:
-        status = await children[name].wait()
+    async def wait(name: str, child: asyncio.subprocess.Process) -> None:
+        status = await child.wait()
         if not signals.stop.is_set():
             print_line(f"{name} ended with status {status}", err=True)
         ended.set()
 
     try:
-        for name, command in commands.items():
-            children[name] = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", *command,
-                env={**os.environ, INHERITED: uri},
-                start_new_session=True,  # Ctrl-C is ours: we stop them in order
-            )  # fmt: skip
-            waits.append(asyncio.create_task(wait(name)))
+        for name in children.commands:
+            child = await children.start(name)
+            waits.append(asyncio.create_task(wait(name, child)))
         if await _greets(port, ended, signals.stop):
             for name, text in lines:
                 print_line(f"{name:9} {text}")
@@ -101,7 +170,7 @@ async def _run(
     finally:
         signals.stop.set()
         for name in ("smtpd", "queued", "sink"):
-            await _stop(children.get(name))
+            await _stop(children.running.get(name))
         if waits:
             await asyncio.wait(waits)
 

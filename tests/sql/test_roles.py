@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -29,7 +27,7 @@ from queued.store.settle import Settlements
 from queued.store.sweep import Sweep, Sweeps
 from queued.store.workers import Entry, Registry, Rule
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
-from tests.support.database import with_database
+from tests.support.database import data_folder, with_database
 
 ROLES = ("postern_smtpd", "postern_queued", "postern_operator", "postern_reader")
 
@@ -238,7 +236,7 @@ async def test_forbidden_statements(database: str, db: psycopg.Connection, role:
 @pytest.fixture
 def bare_server() -> Iterator[str]:
     """URI of a server without Postern's roles; its databases p0 … p3 belong to `plain`."""
-    folder = Path(tempfile.mkdtemp(prefix="postern-test-"))
+    folder = data_folder()
     server = Server(folder)
     server.start()
     uri = server.uri("postgres")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,17 @@ SERVER_URI = os.environ.get("POSTERN_TEST_URI", "")
 def server_uri(directory: Path) -> str:
     """URI of the server under test: the one given, or an embedded one in `directory`."""
     return SERVER_URI or start(directory)
+
+
+def data_folder() -> Path:
+    """A new folder for an embedded server's data, which the server's user may pass through.
+
+    Not below pytest's: another run as root takes the search permission away from the whole of
+    that, and with it from a server that runs as another user.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="postern-test-"))
+    folder.chmod(0o711)
+    return folder
 
 
 def with_database(uri: str, name: str) -> str:

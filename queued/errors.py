@@ -6,6 +6,7 @@
     ├── ConfigError        a configuration file is wrong; stops the start
     ├── AddressError       a mailbox does not follow RFC 5321
     ├── StoreUnavailable   PostgreSQL can't be reached; passes by itself
+    │   └── SchemaMismatch   the schema is of another version than this program
     ├── MigrationError     the schema and the migrations do not fit together
     ├── PartitionError     a change of the partitions was refused; nothing was changed
     └── DeliveryError      one SMTP transaction went wrong; becomes an Outcome
@@ -32,6 +33,10 @@ class AddressError(PosternError):
 
 class StoreUnavailable(PosternError):
     """PostgreSQL can't be reached or went away in the middle."""
+
+
+class SchemaMismatch(StoreUnavailable):
+    """The schema of the database is of another version than this program; nothing was changed."""
 
 
 class MigrationError(PosternError):

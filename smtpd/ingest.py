@@ -15,6 +15,7 @@ from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.model import CHUNK_SIZE, NewMessage
 from queued.store.enqueue import BLOCK, Enqueue, pieces
+from queued.store.schema import Schema
 from smtpd.config import Ingest
 from smtpd.pieces import Part, Pieces, Told, tell
 
@@ -87,7 +88,7 @@ class Committer:
         self._links = [
             Link(uri, f"smtpd {number}", _SETTINGS) for number in range(config.connections)
         ]
-        self._side = Link(uri, "smtpd side")
+        self.side = Link(uri, "smtpd side")
         self.pieces = Pieces(uri)
         self._storing: set[Waiting] = set()
         self._pending: deque[Waiting] = deque()
@@ -95,12 +96,15 @@ class Committer:
         self._work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
-        self.ids = Ids(Enqueue(self._side))
+        self.schema = Schema()
+        self.ids = Ids(Enqueue(self.side, self.schema))
 
     def start(self) -> None:
         """Begin to write."""
         self.pieces.start()
-        self._tasks = [asyncio.create_task(self._run(Enqueue(link))) for link in self._links]
+        self._tasks = [
+            asyncio.create_task(self._run(Enqueue(link, self.schema))) for link in self._links
+        ]
         self._tasks.append(asyncio.create_task(self._watch()))
 
     async def stop(self) -> None:
@@ -109,7 +113,7 @@ class Committer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pieces.stop()
-        for link in (*self._links, self._side):
+        for link in (*self._links, self.side):
             await link.close()
 
     def commit(self, message: NewMessage, done: Told) -> Waiting:

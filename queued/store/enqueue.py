@@ -13,6 +13,7 @@ from queued.db import Link
 from queued.errors import StoreUnavailable
 from queued.model import CHUNK_SIZE, NewMessage
 from queued.store.queries import queries
+from queued.store.schema import Schema
 
 BLOCK = 100
 """Ids that one value of the sequence message_ids stands for."""
@@ -29,12 +30,15 @@ _COPY_END = struct.pack("!h", -1)
 class Enqueue:
     """Writes groups of accepted messages, each group in one commit."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, schema: Schema | None = None) -> None:
         self._link = link
+        self._schema = schema or Schema()
 
     async def block(self) -> range:
-        """Reserve the next ids. Raises StoreUnavailable."""
-        ((first,),) = await self._link.run(_SQL["block"])
+        """Reserve the next ids. Raises StoreUnavailable, also where the schema does not fit."""
+        ((first, names),) = await self._link.run(_SQL["block"])
+        self._schema.learn(names)
+        self._schema.require()
         return range(first, first + BLOCK)
 
     async def commit(self, group: list[NewMessage]) -> None:
@@ -42,8 +46,10 @@ class Enqueue:
 
         If the connection breaks before the answer, the outcome is looked up on a new one: ids are
         ours from before, so a group that did commit is never written twice. Raises
-        StoreUnavailable only where PostgreSQL stays away, psycopg.Error for what it refuses.
+        StoreUnavailable only where PostgreSQL stays away, psycopg.Error for what it refuses, and
+        SchemaMismatch before anything is sent.
         """
+        self._schema.require()
         try:
             await self._insert(group)
         except StoreUnavailable:

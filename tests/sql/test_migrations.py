@@ -92,8 +92,10 @@ def test_daemons_of_another_version_are_named_and_nothing_is_applied(
         " ('b:2:x', 'queued', 'b.example', 2, '0.2', %s), ('c:3:x', 'queued', 'c', 3, '0', 'old')",
         (last, NEXT),
     )
-    db.execute("INSERT INTO workers (owner, name, action, reach) VALUES"
-               " ('d.example:4:x', 'w', 'deliver', 'true'), ('b:2:x', 'w', 'deliver', 'true')")  # fmt: skip
+    db.execute(
+        "INSERT INTO workers (owner, name, action, reach)"
+        " VALUES ('d.example:4:x', 'w', 'deliver', 'true'), ('b:2:x', 'w', 'deliver', 'true')"
+    )
     db.execute("UPDATE daemons SET seen_at = now() - interval '61 s' WHERE pid = 3")
     with pytest.raises(MigrationError) as refused:
         migrate(database)

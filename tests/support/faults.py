@@ -200,23 +200,41 @@ def server_crashed(rig: Rig, chance: random.Random) -> Iterator[str]:
         rig.start_server()
 
 
+def _set(rig: Rig, statement: str) -> None:
+    for _ in range(100):
+        try:
+            with rig.admin() as db:
+                db.execute(statement.encode())
+                db.execute("SELECT pg_reload_conf()")
+            return
+        except psycopg.Error:  # another fault at the same time
+            time.sleep(0.1)
+
+
 @fault
 def database_read_only(rig: Rig, chance: random.Random) -> Iterator[str]:
-    def switch(statement: str) -> None:
-        for _ in range(100):
-            try:
-                with rig.admin() as db:
-                    db.execute(statement.encode())
-                    db.execute("SELECT pg_reload_conf()")
-                return
-            except psycopg.Error:  # another fault at the same time
-                time.sleep(0.1)
-
-    switch("ALTER SYSTEM SET default_transaction_read_only = on")
+    _set(rig, "ALTER SYSTEM SET default_transaction_read_only = on")
     try:
         yield ""
     finally:
-        switch("ALTER SYSTEM RESET default_transaction_read_only")
+        _set(rig, "ALTER SYSTEM RESET default_transaction_read_only")
+
+
+@fault
+def commits_without_answer(rig: Rig, chance: random.Random) -> Iterator[str]:
+    """They wait for a standby, and have happened: their sessions end before they can say so."""
+    how = chance.choice(["ended", "killed"])
+    _set(rig, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    try:
+        yield how
+        with suppress(psycopg.Error), rig.admin() as db:
+            waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            if how == "ended":
+                db.execute(f"SELECT pg_terminate_backend(pid) {waiting}".encode())
+            elif row := db.execute(f"SELECT pid {waiting} LIMIT 1".encode()).fetchone():
+                os.kill(row[0], signal.SIGKILL)
+    finally:
+        _set(rig, "ALTER SYSTEM RESET synchronous_standby_names")
 
 
 @fault

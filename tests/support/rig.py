@@ -29,7 +29,13 @@ BACK = 30.0
 
 _DISK = "600m"
 _TIMEOUTS = dict.fromkeys(("connect", "greeting", "command", "data", "block", "final"), "3s")
-_SETTINGS = {"max_wal_size": "128MB", "min_wal_size": "64MB"}  # for the small disk
+# For the small disk; and so that commits may be made to wait for a standby.
+_SETTINGS = {
+    "max_wal_size": "128MB",
+    "min_wal_size": "64MB",
+    "wal_level": "replica",
+    "max_wal_senders": "1",
+}
 
 
 @contextmanager
@@ -58,11 +64,12 @@ class Rig:
         with psycopg.connect(self.server.uri, autocommit=True) as db:
             for name, value in _SETTINGS.items():
                 db.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
-            db.execute("SELECT pg_reload_conf()")
+        self.server.crash()
+        self.server.start()
         self.system = System(folder, self.server.uri)
         self.good = self.system.hop(ledger.recorder())
         self.faulty = self.system.hop(ledger.recorder())
-        self.smtpd = self.system.smtpd(processes=2)
+        self.smtpd = self.system.smtpd(processes=2, ingest={"wait": "2s"})
         self.workers = [
             self.system.queued(
                 routes={GOOD: self.good.target, FAULTY: self.faulty.target},

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import psycopg
 
@@ -17,6 +17,8 @@ from queued.listen import listen
 from queued.logs import get
 from queued.service import Signals, first, steady
 from queued.store.conditions import both, reach
+from queued.store.daemons import BEAT, Heartbeat
+from queued.store.schema import Schema
 from queued.store.space import Space
 from queued.store.sweep import Sweep, Sweeps
 from queued.store.workers import Entry, Registry, Rule
@@ -26,7 +28,6 @@ from queued.upkeep.space import Reclaimer
 from queued.worker.deliver import Deliverer
 from queued.worker.sweeper import Sweeper
 
-_BEAT = 10.0  # seconds between heartbeats
 _LOOK = 0.5  # seconds between looks at who else claims the same rows
 _LOOKS = 6  # of them, until nothing is new
 _LOOK_SETTLED = 5.0  # seconds from then on
@@ -57,6 +58,9 @@ class Daemon:
         self._vacuum = Link(uri, "queued vacuum")
         self._reclaimer = Reclaimer(Space(self._vacuum))
         self._registry = Registry(self._link, self._process)
+        self._schema = Schema()
+        host = config.environment.hostname
+        self._heartbeat = Heartbeat(self._link, self._schema, self._process, "queued", host)
         self._looks = _LOOKS
         self._leaving = False
         self._workers = [w for w in config.workers if not names or w.name in names]
@@ -68,12 +72,13 @@ class Daemon:
                 f"{worker.name}@{self._process}",
                 self._where(worker),
                 freed=self._reclaimer.freed,
+                schema=self._schema,
             )
             for worker in self._workers
             if worker.action is Action.DELIVER
         ]
         self._sweepers = [
-            Sweeper(worker.name, self._sweeps, self._sweep(worker), worker.every)
+            Sweeper(worker.name, self._sweeps, self._sweep(worker), worker.every, self._schema)
             for worker in self._workers
             if worker.action is not Action.DELIVER
         ]
@@ -119,7 +124,7 @@ class Daemon:
         await asyncio.gather(*background, return_exceptions=True)
         for deliverer in self._deliverers:
             await deliverer.close()
-        await self._link.close()
+        await self._heartbeat.leave()  # and with it self._link
         await self._vacuum.close()
         log.info("stopped")
         for task in failed:
@@ -141,29 +146,40 @@ class Daemon:
             self._reclaimer.run(),
             *(task for deliverer in self._deliverers for task in deliverer.tasks()),
             *(sweeper.run() for sweeper in self._sweepers),
-            repeat("heartbeat", lambda: _BEAT, self._beat),
+            repeat("heartbeat", lambda: BEAT, self._beat),
             repeat("rota", lambda: _LOOK if self._looks else _LOOK_SETTLED, self._look),
             repeat(
                 "requests",
                 lambda: self._rest(requests.EVERY),
-                lambda: requests.answer_requests(self._sweeps, who),
+                self._fitting(lambda: requests.answer_requests(self._sweeps, who)),
             ),
             repeat(
                 "rules",
                 lambda: self._rest(requests.RULES_EVERY),
-                lambda: requests.apply_rules(self._sweeps, self._registry),
+                self._fitting(lambda: requests.apply_rules(self._sweeps, self._registry)),
             ),
             repeat(
                 "attempts",
                 lambda: attempts.EVERY,
-                lambda: attempts.keep_log(self._link, self._sweeps, retention.attempts),
+                self._fitting(
+                    lambda: attempts.keep_log(self._link, self._sweeps, retention.attempts)
+                ),
             ),
             repeat(
                 "orphans",
                 lambda: orphans.EVERY,
-                lambda: orphans.remove_orphans(self._sweeps, retention.orphans),
+                self._fitting(lambda: orphans.remove_orphans(self._sweeps, retention.orphans)),
             ),
         ]
+
+    def _fitting(self, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """The same work, not done while the schema is of another version."""
+
+        async def guarded() -> None:
+            self._schema.require()
+            await work()
+
+        return guarded
 
     def _wake(self) -> None:
         for deliverer in self._deliverers:
@@ -193,18 +209,24 @@ class Daemon:
             for w in self._config.workers
             if w.action in STANDING and not w.older
         ]
+        told = ""
         while True:
             try:
+                await self._heartbeat.beat()
+                self._schema.require()
                 await self._registry.register(entries, rules)
                 return True
             except StoreUnavailable as error:
-                log.warning("waiting for the database", reason=str(error))
+                if told != str(error):
+                    told = str(error)
+                    log.warning("waiting for the database", reason=told)
                 if await first(self._signals.stop, timeout=_RETRY):
                     return False
 
     async def _beat(self) -> None:
-        if self._leaving:
-            return
+        await self._heartbeat.beat()
+        if self._leaving or self._schema.problem:
+            return  # our turns go to others
         handled = {deliverer.name: deliverer.handled for deliverer in self._deliverers}
         handled.update((sweeper.name, sweeper.handled) for sweeper in self._sweepers)
         if not await self._registry.beat(handled) and not self._leaving:

@@ -8,7 +8,8 @@
     ├── StoreUnavailable   PostgreSQL can't do it now; passes by itself
     │   ├── Undecided      and nobody knows whether it did
     │   │   └── AnswerLost for the connection broke
-    │   └── ServerRefused  the embedded server can't run until an operator mends a folder
+    │   ├── ServerRefused  the embedded server can't run until an operator mends a folder
+    │   └── SchemaMismatch the schema is of another version than this program
     ├── MigrationError     the schema and the migrations do not fit together
     ├── PartitionError     a change of the partitions was refused; nothing was changed
     └── DeliveryError      one SMTP transaction went wrong; becomes an Outcome
@@ -62,6 +63,10 @@ class AnswerLost(Undecided):
 
 class ServerRefused(StoreUnavailable):
     """The embedded PostgreSQL may not run as things stand; the text says what to mend."""
+
+
+class SchemaMismatch(StoreUnavailable):
+    """The schema of the database is of another version than this program; nothing was changed."""
 
 
 class MigrationError(PosternError):

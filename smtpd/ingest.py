@@ -16,6 +16,7 @@ from queued.errors import StoreUnavailable, Undecided
 from queued.logs import get
 from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from queued.store.enqueue import BLOCK, Enqueue, pieces
+from queued.store.schema import Schema
 from smtpd.config import Ingest
 from smtpd.pieces import Part, Pieces, Told, tell
 
@@ -109,7 +110,7 @@ class Committer:
             Link(uri, f"smtpd {number}", _SETTINGS | limit) for number in range(config.connections)
         ]
         self._large = Link(uri, "smtpd large", _SETTINGS | longer)  # not connected until needed
-        self._side = Link(uri, "smtpd side")
+        self.side = Link(uri, "smtpd side")
         self.pieces = Pieces(uri)
         self._storing: set[Waiting] = set()
         self._pending: deque[Waiting] = deque()
@@ -117,12 +118,15 @@ class Committer:
         self._work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
-        self.ids = Ids(Enqueue(self._side))
+        self.schema = Schema()
+        self.ids = Ids(Enqueue(self.side, self.schema))
 
     def start(self) -> None:
         """Begin to write."""
         self.pieces.start()
-        self._tasks = [asyncio.create_task(self._run(Enqueue(link))) for link in self._links]
+        self._tasks = [
+            asyncio.create_task(self._run(Enqueue(link, self.schema))) for link in self._links
+        ]
         self._tasks.append(asyncio.create_task(self._watch()))
 
     async def stop(self) -> None:
@@ -133,7 +137,7 @@ class Committer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pieces.stop()
-        for link in (*self._links, self._large, self._side):
+        for link in (*self._links, self._large, self.side):
             await link.close()
 
     def commit(self, message: NewMessage, done: Told) -> Waiting:

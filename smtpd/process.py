@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import secrets
 import socket
 import sys
 
 from queued.logs import get
 from queued.service import Signals, steady
+from queued.store.daemons import Heartbeat
 from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import TURNED_AWAY, Front
@@ -28,6 +30,11 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
     loop = asyncio.get_running_loop()
     front = Front(config, uri)
     front.committer.start()
+    host = config.environment.hostname
+    process = f"{host}:{os.getpid()}:{secrets.token_hex(3)}"
+    committer = front.committer
+    heartbeat = Heartbeat(committer.side, committer.schema, process, "smtpd", host)
+    beating = asyncio.create_task(heartbeat.run())
     servers = [
         await loop.create_server(
             Dialogue(front, loop, listener.label).fresh,
@@ -45,6 +52,9 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
         server.close()
     if not await front.stop(_GRACE):
         log.warning("cut off sessions that did not end", after=_GRACE)
+    beating.cancel()
+    await asyncio.wait([beating])
+    await heartbeat.leave()
 
 
 def _allow_files(number: int) -> None:

@@ -82,6 +82,27 @@ CREATE FUNCTION public.postern_grants() RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    role text;
+BEGIN
+    FOREACH role IN ARRAY
+        ARRAY['postern_smtpd', 'postern_queued', 'postern_operator', 'postern_reader']
+    LOOP
+        CONTINUE WHEN to_regrole(role) IS NULL;
+        EXECUTE format('GRANT SELECT ON daemons, schema_migrations TO %I', role);
+        IF role IN ('postern_smtpd', 'postern_queued') THEN
+            EXECUTE format('GRANT INSERT, UPDATE, DELETE ON daemons TO %I', role);
+        END IF;
+    END LOOP;
+    RETURN postern_grants_0007();
+END $$;
+
+COMMENT ON FUNCTION public.postern_grants() IS 'Gives the roles postern_smtpd, postern_queued, postern_operator and postern_reader their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+
+CREATE FUNCTION public.postern_grants_0007() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_catalog', 'pg_temp'
+    AS $$
 BEGIN
     IF current_setting('server_version_num')::integer >= 170000 AND to_regrole('postern_queued') IS NOT NULL THEN
         EXECUTE 'GRANT MAINTAIN ON message_chunks TO postern_queued';
@@ -92,7 +113,7 @@ BEGIN
     RETURN postern_grants_basic();
 END $$;
 
-COMMENT ON FUNCTION public.postern_grants() IS 'Gives the roles postern_smtpd, postern_queued, postern_operator and postern_reader their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+COMMENT ON FUNCTION public.postern_grants_0007() IS 'Part of postern_grants().';
 
 CREATE FUNCTION public.postern_grants_basic() RETURNS text[]
     LANGUAGE plpgsql
@@ -542,6 +563,35 @@ ALTER TABLE public.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
 );
 
 COMMENT ON SEQUENCE public.audit_id_seq IS 'audit.id.';
+
+CREATE TABLE public.daemons (
+    process text NOT NULL,
+    program text NOT NULL,
+    host text NOT NULL,
+    pid integer NOT NULL,
+    version text NOT NULL,
+    schema text NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    seen_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE public.daemons IS 'Processes of queued and smtpd that run, by their heartbeat.';
+
+COMMENT ON COLUMN public.daemons.process IS 'hostname:pid:random; workers.owner of a queued.';
+
+COMMENT ON COLUMN public.daemons.program IS 'queued or smtpd.';
+
+COMMENT ON COLUMN public.daemons.host IS 'environment.hostname of its configuration.';
+
+COMMENT ON COLUMN public.daemons.pid IS 'Process id; of smtpd, the serving process.';
+
+COMMENT ON COLUMN public.daemons.version IS 'Version of the program.';
+
+COMMENT ON COLUMN public.daemons.schema IS 'The last migration that the program knows.';
+
+COMMENT ON COLUMN public.daemons.started_at IS 'When it was first seen.';
+
+COMMENT ON COLUMN public.daemons.seen_at IS 'Last heartbeat; older than a minute means dead.';
 
 CREATE VIEW public.duplicates AS
  SELECT u.message_id,
@@ -1112,6 +1162,9 @@ ALTER TABLE ONLY public.queue ATTACH PARTITION public.queue_hold FOR VALUES IN (
 
 ALTER TABLE ONLY public.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.daemons
+    ADD CONSTRAINT daemons_pkey PRIMARY KEY (process);
 
 ALTER TABLE ONLY public.message_chunks
     ADD CONSTRAINT message_chunks_pkey PRIMARY KEY (message_id, "position");

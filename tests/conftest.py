@@ -24,6 +24,15 @@ settings.register_profile("postern", deadline=None, suppress_health_check=[Healt
 settings.load_profile("postern")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of tests/scenarios/test_random_faults.py."""
+    group = parser.getgroup("faults", "random faults")
+    group.addoption("--faults-seconds", type=float, default=25.0, help="seconds with faults")
+    group.addoption("--faults-rounds", type=int, default=0, help="so many faults, however long")
+    group.addoption("--faults-only", default="", help="names of faults, with commas between")
+    group.addoption("--faults-seed", type=int, default=None, help="the same faults again")
+
+
 def _folder() -> Path:
     """A folder for a server's data, removed at exit."""
     folder = data_folder()

@@ -65,12 +65,19 @@ def _listing(uri: str) -> Iterator[Listing]:
 
 @main.command()
 @config_option(_DEFAULT)
+@click.option(
+    "--while-daemons-run",
+    is_flag=True,
+    help="Do so though daemons of another version run: they take no mail until they are replaced.",
+)
 @json_option
 @reporting
-def migrate(config: Path, as_json: bool) -> None:
-    """Bring the database's schema up to date."""
+def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
+    """Bring the database's schema up to date; refused while daemons of another version run."""
     applied = apply_migrations(
-        database_of(config), lambda text: print_line(f"warning: {text}", err=True)
+        database_of(config),
+        lambda text: print_line(f"warning: {text}", err=True),
+        while_daemons_run=while_daemons_run,
     )
     if as_json:
         print_json({"applied": applied})

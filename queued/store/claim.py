@@ -10,6 +10,7 @@ from queued.db import Link
 from queued.model import Item, Message
 from queued.store.conditions import reach
 from queued.store.queries import queries
+from queued.store.schema import Schema
 from queued.turns import Turns
 
 _SQL = queries("claim")
@@ -63,8 +64,10 @@ class Claims:
         where: str | None = None,
         priority: int = 9,
         siblings: int = _SIBLINGS,
+        schema: Schema | None = None,
     ) -> None:
         self._link = link
+        self._schema = schema or Schema()
         self._where = where
         self._version = 0  # of the rules in the statements
         self._current = -1  # of the rules that the last claim found
@@ -88,8 +91,10 @@ class Claims:
         The further ones are recipients of the same messages, so that they share a transaction.
         Fewer than `limit` rows mean that no more are due. Messages of at most `inline` octets come
         with their content, as long as that makes at most `budget` octets together. Only what has
-        been due for `overdue` seconds is looked for. Raises StoreUnavailable.
+        been due for `overdue` seconds is looked for. Raises StoreUnavailable, and SchemaMismatch
+        where the schema is of another version: nothing is claimed then.
         """
+        self._schema.require()
         if self._version != self._current:
             await self._learn_rules()
         size = {"inline": inline, "budget": budget, "overdue": overdue}
@@ -159,7 +164,9 @@ class Claims:
 
     async def _learn_rules(self) -> None:
         """Compose the statements with the standing rules that count now."""
-        ((version, rules),) = await self._link.run(_SQL["rules"])
+        ((version, rules, names),) = await self._link.run(_SQL["rules"])
+        self._schema.learn(names)
+        self._schema.require()
         where = f"\n{self._where}\n" if self._where else "true"
         excluded = "".join(f" AND (\n{rule}\n) IS NOT TRUE" for rule in rules)
         parts = {"where": where, "reach": f"\n{reach(self._where)}\n", "rules": excluded}
@@ -175,6 +182,7 @@ class Claims:
 
         Right after a claim that broke off: it may have been committed. Raises StoreUnavailable.
         """
+        self._schema.require()
         params = {"owner": self._fixed["owner"], "ids": known}
         return len(await self._link.run(_SQL["abandon"], params))
 

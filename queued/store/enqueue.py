@@ -14,6 +14,7 @@ from queued.db import Link
 from queued.errors import AnswerLost, Backend, StoreUnavailable, Undecided
 from queued.model import CHUNK_SIZE, NewMessage
 from queued.store.queries import queries
+from queued.store.schema import Schema
 
 BLOCK = 100
 """Ids that one value of the sequence message_ids stands for."""
@@ -33,12 +34,15 @@ _COPY_END = struct.pack("!h", -1)
 class Enqueue:
     """Writes groups of accepted messages, each group in one commit."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, schema: Schema | None = None) -> None:
         self._link = link
+        self._schema = schema or Schema()
 
     async def block(self) -> range:
-        """Reserve the next ids. Raises StoreUnavailable."""
-        ((first,),) = await self._link.run(_SQL["block"])
+        """Reserve the next ids. Raises StoreUnavailable, also where the schema does not fit."""
+        ((first, names),) = await self._link.run(_SQL["block"])
+        self._schema.learn(names)
+        self._schema.require()
         return range(first, first + BLOCK)
 
     async def commit(
@@ -53,8 +57,9 @@ class Enqueue:
         `patience` seconds: ids are ours from before, so a group that did commit is never written
         twice. `away` is told of each look that fails. Raises Undecided where none has succeeded.
         Otherwise nothing of the group is stored: StoreUnavailable where PostgreSQL can't do it now,
-        psycopg.Error for what it refuses.
+        SchemaMismatch where the schema is another's, psycopg.Error for what it refuses.
         """
+        self._schema.require()
         try:
             await self._insert(group)
         except AnswerLost as error:

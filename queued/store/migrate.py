@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from importlib.resources import files
 
 import psycopg
 
 from queued.db import writable
 from queued.errors import MigrationError, StoreUnavailable
+from queued.listen import CHANNEL
+from queued.store.daemons import others
+from queued.store.schema import migrations
 
 _LOCK = 0x506F737465726E  # "Postern"
 _TABLE = """
@@ -26,20 +28,17 @@ COMMENT ON COLUMN schema_migrations.applied_at IS 'When it was applied.';
 _MINIMUM = 150000
 
 
-def migrations() -> dict[str, str]:
-    """Text of every migration by file name, in the order in which they are applied."""
-    folder = files("sql") / "migrations"
-    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))
-    return {name: (folder / name).read_text(encoding="utf-8") for name in names}
-
-
-def migrate(uri: str, warn: Callable[[str], None] = lambda _: None) -> list[str]:
+def migrate(
+    uri: str, warn: Callable[[str], None] = lambda _: None, *, while_daemons_run: bool = False
+) -> list[str]:
     """Bring the database up to date and return the names of what was applied.
 
-    `warn` is told of what PostgreSQL warns, such as of roles that could not be made.
+    `warn` is told of what PostgreSQL warns, such as of roles that could not be made. With
+    `while_daemons_run` daemons of another version are no reason to refuse.
 
     Safe to run from several places at once. Raises StoreUnavailable, or MigrationError where an
-    applied file was changed since, the database is newer, or PostgreSQL is older than 15.
+    applied file was changed since, the database is newer, daemons of another version live, or
+    PostgreSQL is older than 15.
     """
     try:
         with psycopg.connect(
@@ -51,12 +50,12 @@ def migrate(uri: str, warn: Callable[[str], None] = lambda _: None) -> list[str]
             db.execute("SET client_min_messages = warning")
             db.add_notice_handler(lambda notice: warn(str(notice.message_primary)))
             db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-            return _apply(db)
+            return _apply(db, while_daemons_run)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
 
 
-def _apply(db: psycopg.Connection) -> list[str]:
+def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
     db.execute(_TABLE)
     known: dict[str, str] = dict(
         db.execute("SELECT name, checksum FROM schema_migrations").fetchall()
@@ -64,6 +63,9 @@ def _apply(db: psycopg.Connection) -> list[str]:
     wanted = migrations()
     if unknown := sorted(set(known) - set(wanted)):
         raise MigrationError(f"the database is newer than this Postern: it has {unknown[-1]}")
+    pending = [name for name in wanted if name not in known]
+    if known and pending and not while_daemons_run:
+        _refuse_under_daemons(db, pending)
     applied = []
     for name, text in wanted.items():
         checksum = hashlib.sha256(text.encode()).hexdigest()
@@ -74,7 +76,28 @@ def _apply(db: psycopg.Connection) -> list[str]:
                     "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",
                     (name, checksum),
                 )
+                _tell_workers(db)
             applied.append(name)
         elif known[name] != checksum:
             raise MigrationError(f"{name} was changed after it had been applied")
     return applied
+
+
+def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
+    """Daemons that were written for the schema after `pending` may run; all others may not."""
+    if found := others(db, pending[-1]):
+        lines = "\n".join(f"  {each}" for each in found)
+        raise MigrationError(
+            f"{pending[0]} is not applied, as daemons of another version run on this database:\n"
+            f"{lines}\n"
+            "Stop them first; one that has crashed counts for a minute. With --while-daemons-run "
+            "they go on without taking mail until they are replaced."
+        )
+
+
+def _tell_workers(db: psycopg.Connection) -> None:
+    """No claim that was composed before this migration gets a row after it; idle workers wake."""
+    row = db.execute("SELECT to_regclass('public.rules_version') IS NOT NULL").fetchone()
+    if row and row[0]:
+        db.execute("UPDATE rules_version SET version = version + 1")
+        db.execute(f"NOTIFY {CHANNEL}".encode())

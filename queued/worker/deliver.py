@@ -14,6 +14,7 @@ from queued.delivery.lane import Lane
 from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.store.claim import SESSION, Claims, Contents
+from queued.store.schema import Schema
 from queued.store.settle import Settlements
 from queued.worker.alarm import Alarm
 from queued.worker.dispatch import Dispatch
@@ -41,6 +42,7 @@ class Deliverer:
         where: str | None,
         lane: type[Lane] = Lane,
         freed: Callable[[int, int], None] = lambda message_id, octets: None,
+        schema: Schema | None = None,
     ) -> None:
         self.name = worker.name
         self.rota = Rota()
@@ -50,7 +52,7 @@ class Deliverer:
             for name in ("claim", "settle", "renew", "content")
         }
         lease = config.worker.lease
-        claims = Claims(self._links["claim"], owner, lease, where, worker.priority)
+        claims = Claims(self._links["claim"], owner, lease, where, worker.priority, schema=schema)
         self._leases = Leases(Claims(self._links["renew"], owner, lease))
         settlements = Settlements(self._links["settle"], owner)
         self._settler = Settler(settlements, lambda item: self.loop.settled(item))

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psycopg
 
 from queued.config.queued import Worker
-from queued.errors import StoreUnavailable
+from queued.errors import SchemaMismatch, StoreUnavailable
 from queued.logs import get
 from queued.model import Item
 from queued.service import first
@@ -104,6 +104,9 @@ class Loop:
                 if lost:
                     log.info("gave back rows of a claim whose answer was lost", rows=lost)
             found = await self._claim(want, busy)
+        except SchemaMismatch:  # logged by whoever finds it, and looked at again by the heartbeat
+            await asyncio.sleep(_BACKOFF)
+            return want
         except (StoreUnavailable, psycopg.Error) as error:
             if not self._away:
                 log.warning("can't claim", reason=str(error))

@@ -8,6 +8,7 @@ import psycopg
 
 from queued.errors import StoreUnavailable
 from queued.logs import get
+from queued.store.schema import Schema
 from queued.store.sweep import Sweep, Sweeps
 
 log = get("sweep")
@@ -18,12 +19,20 @@ _BACKOFF = 1.0  # seconds, while PostgreSQL is away or refuses
 class Sweeper:
     """Repeats a sweep every `every` seconds, and batch after batch while there is more."""
 
-    def __init__(self, name: str, sweeps: Sweeps, sweep: Sweep, every: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        sweeps: Sweeps,
+        sweep: Sweep,
+        every: float,
+        schema: Schema | None = None,
+    ) -> None:
         self.name = name
         self.sweep = sweep
         self.handled = 0
         self._sweeps = sweeps
         self._every = every
+        self._schema = schema or Schema()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -32,6 +41,8 @@ class Sweeper:
             await asyncio.sleep(pause)
 
     async def _round(self) -> float:
+        if self._schema.problem:
+            return _BACKOFF
         done = 0
         try:
             async for rows in self._sweeps.batches(self.sweep):

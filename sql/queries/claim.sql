@@ -146,9 +146,10 @@ FROM message_chunks WHERE message_id = ANY (ARRAY(
     ) AS message WHERE octets <= %(budget)s))
 
 -- name: rules
--- The standing rules that count now, and the version of the set.
+-- The standing rules that count now, the version of the set, and which migrations the database has:
+-- each migration makes a new version.
 SELECT version, coalesce((SELECT array_agg(condition ORDER BY name) FROM rules
-    WHERE expires_at IS NULL OR expires_at > now()), '{}')
+    WHERE expires_at IS NULL OR expires_at > now()), '{}'), ARRAY(SELECT name FROM schema_migrations)
 FROM rules_version
 
 -- name: body

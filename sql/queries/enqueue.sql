@@ -1,6 +1,6 @@
 -- name: block
--- The first of the next 100 message ids.
-SELECT nextval('message_ids')::bigint
+-- The first of the next 100 message ids, and which migrations the database has.
+SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
 
 -- name: messages
 -- Part of both below: the messages of a group. Refused

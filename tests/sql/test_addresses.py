@@ -13,9 +13,10 @@ from queued.db import Link
 from queued.store import migrate as migrations_of
 from queued.store.bulk import Bulk, Change
 from queued.store.claim import Claims
-from queued.store.migrate import migrate, migrations
+from queued.store.migrate import migrate
 from queued.store.partitions import opened
 from queued.store.repartition import Repartition
+from queued.store.schema import migrations
 from queued.store.sweep import Sweep, Sweeps
 from queued.upkeep.requests import answer_requests
 from tests.sql.rows import column, fetch, message, row

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import psycopg
 import pytest
 
-from queued.errors import MigrationError
+from queued.errors import MigrationError, SchemaMismatch
 from queued.states import Status
-from queued.store.migrate import migrate, migrations
+from queued.store import migrate as migrate_module
+from queued.store.claim import SESSION, Claims
+from queued.store.enqueue import Enqueue
+from queued.store.migrate import migrate
+from queued.store.schema import migrations
+from tests.sql.test_surface import linked, message
 from tests.support.database import fresh_database
+
+NEXT = "9000_next.sql"
 
 
 def test_concurrent_and_repeated_migrations_apply_each_once(server: str) -> None:
@@ -61,3 +69,76 @@ def test_statuses_of_sql_and_python_are_the_same(db: psycopg.Connection) -> None
         "WHERE conname = 'queue_status' AND conrelid = 'queue'::regclass"
     ).fetchone() or ("",)
     assert {s for s in check.split("'") if s.isupper()} == {status.value for status in Status}
+
+
+@pytest.fixture
+def next_version(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Give `migrate` one more migration, with that text."""
+
+    def add(text: str) -> None:
+        with_next = {**migrations(), NEXT: text}
+        monkeypatch.setattr(migrate_module, "migrations", lambda: with_next)
+
+    return add
+
+
+def test_daemons_of_another_version_are_named_and_nothing_is_applied(
+    database: str, db: psycopg.Connection, next_version: Callable[[str], None]
+) -> None:
+    next_version("CREATE TABLE newer ()")
+    last = list(migrations())[-1]
+    db.execute(
+        "INSERT INTO daemons VALUES ('a:1:x', 'smtpd', 'a.example', 1, '0.1', %s),"
+        " ('b:2:x', 'queued', 'b.example', 2, '0.2', %s), ('c:3:x', 'queued', 'c', 3, '0', 'old')",
+        (last, NEXT),
+    )
+    db.execute(
+        "INSERT INTO workers (owner, name, action, reach)"
+        " VALUES ('d.example:4:x', 'w', 'deliver', 'true'), ('b:2:x', 'w', 'deliver', 'true')"
+    )
+    db.execute("UPDATE daemons SET seen_at = now() - interval '61 s' WHERE pid = 3")
+    with pytest.raises(MigrationError) as refused:
+        migrate(database)
+    lines = str(refused.value).splitlines()
+    assert lines[1:-1] == [
+        f"  smtpd on a.example, pid 1, version 0.1 ({last})",
+        "  queued on d.example, pid 4, of an earlier version",
+    ]
+    assert "--while-daemons-run" in lines[-1]
+    assert db.execute("SELECT to_regclass('newer')").fetchone() == (None,)
+    assert migrate(database, while_daemons_run=True) == [NEXT]
+
+
+def test_daemons_without_heartbeat_are_found_by_their_sessions(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = {name: text for name, text in migrations().items() if name < "0008"}
+    with fresh_database(server) as uri:
+        with monkeypatch.context() as patch:
+            patch.setattr(migrate_module, "migrations", lambda: old)
+            migrate(uri)
+        with psycopg.connect(uri, application_name="postern smtpd 0") as session:
+            pid = session.info.backend_pid
+            with pytest.raises(MigrationError, match=f"smtpd of an earlier version.* {pid}"):
+                migrate(uri)
+        assert migrate(uri)
+
+
+async def test_a_claim_of_before_a_migration_gets_nothing(
+    database: str, db: psycopg.Connection, next_version: Callable[[str], None]
+) -> None:
+    async with linked(database, **SESSION) as link:
+        claims, store = Claims(link, "w", 60), Enqueue(link)
+        first = (await store.block())[0]
+        await store.commit([message(first, "b@example.com")])
+        assert len((await claims.claim(10, [])).items) == 1
+        await store.commit([message(first + 1, "c@example.com")])
+        next_version("ALTER TABLE queue ADD COLUMN newer integer")
+        migrate(database, while_daemons_run=True)
+        with pytest.raises(SchemaMismatch, match=NEXT):
+            await claims.claim(10, [])
+        with pytest.raises(SchemaMismatch, match=NEXT):
+            await store.block()
+        with pytest.raises(SchemaMismatch):
+            await store.commit([message(first + 2, "d@example.com")])
+    assert db.execute("SELECT attempts FROM queue ORDER BY id").fetchall() == [(1,), (0,)]

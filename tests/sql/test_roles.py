@@ -12,17 +12,20 @@ from psycopg import errors as pg_errors
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from queued.db import Link
 from queued.embedded import Server
 from queued.states import Event
 from queued.store.attempts import ensure_partitions
 from queued.store.bulk import Bulk, Change
 from queued.store.claim import SESSION, Claims, Contents
 from queued.store.conditions import check_conditions
+from queued.store.daemons import Heartbeat
 from queued.store.enqueue import Enqueue
 from queued.store.listing import Listing
 from queued.store.migrate import migrate
 from queued.store.overview import Overview
 from queued.store.queries import queries
+from queued.store.schema import Schema
 from queued.store.settle import Settlements
 from queued.store.sweep import Sweep, Sweeps
 from queued.store.workers import Entry, Registry, Rule
@@ -37,8 +40,21 @@ def acting(uri: str, role: str) -> str:
     return make_conninfo(uri, options=f"-c role={role}")
 
 
+async def alive(link: Link, program: str) -> None:
+    """The heartbeat of a daemon, from its start to its end."""
+    schema = Schema()
+    heartbeat = Heartbeat(link, schema, "h:1:x", program, "h")
+    for _ in range(2):
+        await heartbeat.beat()
+        assert await link.run("SELECT program FROM daemons") == [(program,)]
+    assert not schema.problem
+    await heartbeat.leave()
+    assert await link.run("SELECT program FROM daemons") == []
+
+
 async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> None:
     async with linked(database, role="postern_smtpd") as link:
+        await alive(link, "smtpd")
         store = Enqueue(link)
         first = (await store.block())[0]
         group = [message(first, "b@example.com", "c@example.com", _partid="1")]
@@ -67,6 +83,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
                "FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")  # fmt: skip
     await check_conditions(acting(database, "postern_queued"), {"where": "domain = 'x'"})
     async with linked(database, role="postern_queued", **SESSION) as link:
+        await alive(link, "queued")
         registry, sweeps = Registry(link, "h:1"), Sweeps(link)
         rule = Rule("r", "hold", "message_id = 8", "wait", None, None)
         await registry.register([Entry("w", "deliver", None, "true")], [rule])

@@ -45,6 +45,10 @@ class Daemon:
         self.write(config)
         self.log: list[Config] = []
         self._changed = threading.Condition()
+        self.start()
+
+    def start(self) -> None:
+        """Run it, again after it has ended; the log goes on."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("POSTERN_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", self.module, "run", "-c", str(self.path)],

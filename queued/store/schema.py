@@ -1,0 +1,67 @@
+"""Whether the database has the schema that this program was written for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+
+from queued.errors import SchemaMismatch
+from queued.logs import get
+
+log = get("schema")
+
+
+@cache
+def migrations() -> dict[str, str]:
+    """Text of every migration by file name, in the order in which they are applied."""
+    folder = files("sql") / "migrations"
+    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))
+    return {name: (folder / name).read_text(encoding="utf-8") for name in names}
+
+
+def program_version() -> str:
+    """Version of this program."""
+    return version("postern")
+
+
+class Schema:
+    """What one process knows of the schema. A mismatch stops claims, sweeps and intake.
+
+    Outcomes are written all the same: what has been delivered is a fact under any schema.
+    """
+
+    def __init__(self) -> None:
+        self._known = list(migrations())
+        self.problem = ""
+        """Why this program and the database do not fit together; empty where they do."""
+
+    @property
+    def name(self) -> str:
+        """The last migration that the program knows."""
+        return self._known[-1]
+
+    def learn(self, names: Iterable[str]) -> None:
+        """Note which migrations the database has; a change is logged."""
+        there = set(names)
+        unknown = sorted(there.difference(self._known))
+        missing = sorted(set(self._known) - there)
+        problem = ""
+        if unknown:
+            problem = (
+                f"the database has migration {unknown[-1]}, this program ends with {self.name}: "
+                "start the version that brought it"
+            )
+        elif missing:
+            problem = f"the database lacks migration {missing[0]}: run `queuectl migrate`"
+        if problem and problem != self.problem:
+            log.error("the schema is of another version, no mail is taken", reason=problem)
+        elif self.problem and not problem:
+            log.info("the schema fits again")
+        self.problem = problem
+
+    def require(self) -> None:
+        """Raise SchemaMismatch where the schema, as last learned, does not fit."""
+        if self.problem:
+            raise SchemaMismatch(self.problem)

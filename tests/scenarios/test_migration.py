@@ -1,0 +1,120 @@
+"""A migration while daemons run: refused; where it is forced, they stop instead of guessing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from queued.errors import MigrationError
+from queued.store import migrate as migrate_module
+from queued.store.schema import migrations
+from tests.support.nexthop import as_usual, holding_at
+from tests.support.system import System
+from tests.support.waiting import until
+
+MAIL = b"Subject: x\r\n\r\nx\r\n"
+NEXT = "9000_next.sql"
+MISMATCH = "the schema is of another version, no mail is taken"
+KEPT = "outcome is kept until the database takes it"
+REFUSED = "451 4.3.0 Queue is unavailable, try again later"
+
+
+@pytest.fixture
+def migrate_to(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Migrate as the next version would, whose migration has that text."""
+
+    def run(uri: str, text: str, *, while_daemons_run: bool = False) -> list[str]:
+        with_next = {**migrations(), NEXT: text}
+        monkeypatch.setattr(migrate_module, "migrations", lambda: with_next)
+        return migrate_module.migrate(uri, while_daemons_run=while_daemons_run)
+
+    return run
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Ends what is put on it."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize(
+    ("change", "back"),
+    [
+        ("ALTER TABLE attempts ADD COLUMN more integer", "ALTER TABLE attempts DROP COLUMN more"),
+        (
+            "ALTER TABLE attempts RENAME COLUMN reply TO answer",
+            "ALTER TABLE attempts RENAME COLUMN answer TO reply",
+        ),
+    ],
+    ids=["expands", "contracts"],
+)
+def test_nobody_works_on_a_schema_he_does_not_know(
+    system: System, stack: ExitStack, migrate_to: Callable[..., list[str]], change: str, back: str
+) -> None:
+    hop = system.hop(holding_at("end of data"))
+    smtpd = system.smtpd()
+    queued = system.queued(hop, worker={"poll": "100ms", "lease": "20s"})
+    people = [f"x{n}@hop.example" for n in range(5)]
+    for person in people:
+        system.enqueue(person)
+    hop.wait_kept(5)
+    (child,) = smtpd.children()
+    until(lambda: len(system.ask("SELECT pid FROM daemons")) == 2)
+    with pytest.raises(MigrationError) as refused:
+        migrate_to(system.uri, change)
+    for program, pid in (("queued", queued.pid), ("smtpd", child.pid)):
+        assert f"{program} on relay.example, pid {pid}, version 0.1.0 (" in str(refused.value)
+    client = stack.enter_context(smtpd.connect())
+    assert client.send("a@b.example", ["y@hop.example"], MAIL).code == 250
+    hop.wait_kept(6)
+
+    assert migrate_to(system.uri, change, while_daemons_run=True) == [NEXT]
+    system.expected.add(MISMATCH)
+    queued.wait_log(MISMATCH)
+    system.enqueue("later@hop.example")
+    smtpd.wait_log(MISMATCH)
+    assert client.send("a@b.example", ["z@hop.example"], MAIL) == REFUSED
+    hop.script = as_usual
+    hop.release()  # what is delivered is in hand now, whether it can be written or not
+    if "ADD" in change:
+        system.wait_queue(lambda rows: [r["recipient"] for r in rows] == ["later@hop.example"])
+    else:
+        queued.wait_log(KEPT)
+        system.expected.add(KEPT)
+    assert [(r["status"], r["attempts"]) for r in system.queue()][-1] == ("QUEUED", 0)
+
+    system.ask(back)
+    system.ask("DELETE FROM schema_migrations WHERE name = %s", NEXT)
+    system.wait_empty()
+    assert hop.deliveries() == dict.fromkeys([*people, "y@hop.example", "later@hop.example"], 1)
+    assert {event["event"] for event in system.attempts()} == {"delivered"}
+    until(lambda: client.send("a@b.example", ["v@hop.example"], MAIL).code == 250)
+    hop.wait_kept(8)
+    system.wait_empty()
+    for daemon in (smtpd, queued):  # said once, not again and again
+        assert len(daemon.events(MISMATCH)) == 1
+        assert len(daemon.log) < 200
+
+
+def test_daemons_that_start_on_another_schema_wait(
+    system: System, migrate_to: Callable[..., list[str]]
+) -> None:
+    hop = system.hop()
+    migrate_to(system.uri, "CREATE TABLE newer ()")
+    system.expected.add(MISMATCH)
+    system.enqueue("x@hop.example")
+    smtpd = system.smtpd()
+    queued = system.queued(hop, ready=False)
+    reason = queued.wait_log("waiting for the database")["reason"]
+    assert NEXT in reason
+    with smtpd.connect() as client:
+        assert client.send("a@b.example", ["z@hop.example"], MAIL) == REFUSED
+        assert not hop.connections
+        system.ask("DELETE FROM schema_migrations WHERE name = %s", NEXT)
+        hop.wait_kept(1)
+        until(lambda: client.send("a@b.example", ["y@hop.example"], MAIL).code == 250)
+    hop.wait_kept(2)
+    system.wait_empty()

@@ -1,0 +1,219 @@
+"""A whole relay that faults are done to: what dies is started again, as a supervisor would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from queued.errors import StoreUnavailable
+from tests.support.daemons import Daemon, Queued, Smtpd
+from tests.support.database import PrivateServer
+from tests.support.ledger import Ledger
+from tests.support.nexthop import NextHop, as_usual
+from tests.support.submit import Client
+from tests.support.system import System
+from tests.support.waiting import PATIENCE, until
+
+GOOD, FAULTY = "good.example", "faulty.example"
+BACK = 30.0
+"""Seconds from the end of a fault within which mail has to go through."""
+
+_DISK = "600m"
+_TIMEOUTS = dict.fromkeys(("connect", "greeting", "command", "data", "block", "final"), "3s")
+# For the small disk; and so that commits may be made to wait for a standby.
+_SETTINGS = {
+    "max_wal_size": "128MB",
+    "min_wal_size": "64MB",
+    "wal_level": "replica",
+    "max_wal_senders": "1",
+}
+
+
+@contextmanager
+def disk() -> Iterator[tuple[Path, bool]]:
+    """A folder for a server, if possible on a small file system of its own (needs root)."""
+    folder = Path(tempfile.mkdtemp(prefix="postern-test-"))
+    folder.chmod(0o711)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=0711", "tmpfs", str(folder)]
+    small = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    try:
+        yield folder, small
+    finally:
+        if small:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+class Rig:
+    """smtpd with two processes, two queued, a good and a faulty next hop, and their own server."""
+
+    def __init__(self, folder: Path, data: Path, small: bool, ledger: Ledger) -> None:
+        self.data = data
+        self.small = small
+        self.ledger = ledger
+        self.server = PrivateServer(data)
+        with psycopg.connect(self.server.uri, autocommit=True) as db:
+            for name, value in _SETTINGS.items():
+                db.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
+        self.server.crash()
+        self.server.start()
+        self.system = System(folder, self.server.uri)
+        self.good = self.system.hop(ledger.recorder())
+        self.faulty = self.system.hop(ledger.recorder())
+        self.smtpd = self.system.smtpd(processes=2, ingest={"wait": "2s"})
+        self.workers = [
+            self.system.queued(
+                routes={GOOD: self.good.target, FAULTY: self.faulty.target},
+                worker={"lease": "6s", "drain": "3s"},
+                delivery={"timeouts": _TIMEOUTS},
+            )
+            for _ in range(2)
+        ]
+        self.problems: list[str] = []
+        self.largest = 0  # octets of memory that one process has had
+
+    @property
+    def daemons(self) -> list[Smtpd | Queued]:
+        """All that run."""
+        return [self.smtpd, *self.workers]
+
+    # -- for faults --
+
+    def admin(self) -> psycopg.Connection:
+        """A session that may do everything, also in a database that is read-only."""
+        return psycopg.connect(
+            self.server.uri,
+            autocommit=True,
+            application_name="test",
+            options="-c default_transaction_read_only=off -c statement_timeout=5s",
+        )
+
+    def script(self, hop: NextHop, script: object) -> None:
+        """Let a hop do something else, or its usual work again."""
+        hop.script = self.ledger.recorder(script or as_usual)  # type: ignore[arg-type]
+
+    def start(self, daemon: Daemon) -> None:
+        """Start a daemon that has ended, as often as it takes: its port may not be free yet."""
+        end = time.monotonic() + BACK
+        event = "serving" if daemon is self.smtpd else "ready"
+        while time.monotonic() < end:
+            count = len(daemon.events(event)) + 1
+            daemon.start()
+            with suppress(AssertionError):
+                daemon.wait_log(event, count, 2.0)
+            if daemon.alive:
+                return
+            time.sleep(0.2)
+        self.problems.append(f"{daemon.name} does not start")
+
+    def start_server(self) -> bool:
+        """Start PostgreSQL if it does not run; False where it can't be, for a full disk say."""
+        try:
+            self.server.start()
+        except (StoreUnavailable, psycopg.Error):
+            return False
+        return True
+
+    def supervise(self) -> None:
+        """Start what has ended by itself, and say so."""
+        until(self.start_server, BACK)
+        for daemon in self.daemons:
+            if not daemon.alive:
+                self.problems.append(f"{daemon.name} ended with {daemon.process.returncode}")
+                self.start(daemon)
+
+    # -- what has to hold --
+
+    def measure(self) -> None:
+        """Note how much memory the processes have."""
+        for daemon in self.daemons:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(daemon.pid)
+                for each in (process, *process.children(recursive=True)):
+                    with suppress(psutil.NoSuchProcess):
+                        self.largest = max(self.largest, each.memory_info().rss)
+        for hop in (self.good, self.faulty):
+            hop.commands.clear()
+            hop.transactions[:-100] = []
+
+    def back(self) -> float:
+        """Seconds until a mail goes through from now on; more than BACK where none does."""
+        began = time.monotonic()
+        number = 0
+        while time.monotonic() < began + 2 * BACK:
+            with suppress(OSError, AssertionError), Client(self.smtpd.port, 10) as client:
+                number = self.ledger.send(client, [GOOD])
+            if number and self.ledger.codes[number] == 250:
+                break
+            time.sleep(0.1)
+        (recipient,) = self.ledger.recipients.get(number, [""])
+        with suppress(AssertionError):
+            until(lambda: self.ledger.arrived[recipient], 2 * BACK)
+        return time.monotonic() - began
+
+    def end(self) -> None:
+        """Wait until all that was accepted is delivered; what was refused for good is released."""
+
+        def idle() -> bool:
+            with suppress(psycopg.Error):
+                self.system.ask(
+                    "UPDATE queue SET status = 'QUEUED'"
+                    " WHERE status = 'HOLD' AND hold_reason = 'undeliverable'"
+                )
+                return not self.system.ask("SELECT id FROM queue LIMIT 1")
+            return False
+
+        with suppress(AssertionError):
+            until(idle, 2 * PATIENCE)
+        for daemon in self.daemons:
+            with suppress(AssertionError):
+                daemon.stop()
+
+    def judge(self) -> list[str]:
+        """Everything that must not be, at the end of a run."""
+        ledger, found = self.ledger, [*self.problems, *self.ledger.altered]
+        found += [f"left in the queue: {row}" for row in self.system.queue()[:20]]
+        for table, column in (("messages", "id"), ("message_chunks", "message_id")):
+            taken = f"SELECT DISTINCT {column} AS id FROM {table}"
+            if table == "message_chunks":  # orphans wait for their retention
+                taken += " WHERE message_id IN (SELECT id FROM messages)"
+            found += [f"left in {table}: {row['id']}" for row in self.system.ask(taken)[:20]]
+        reasons = {
+            row["recipient"]: row["possible"]
+            for row in self.system.ask(
+                "SELECT recipient, count(DISTINCT lease_token) AS possible FROM attempts"
+                " WHERE event IN ('unknown', 'delivered') GROUP BY recipient"
+            )
+        }
+        for number, recipients in ledger.recipients.items():
+            code = ledger.codes.get(number, -1)
+            for recipient in recipients:
+                times = ledger.arrived[recipient]
+                if code == 250 and not times:
+                    found.append(f"lost: {recipient}")
+                if code not in (0, 250) and times:
+                    found.append(f"told {code}, and delivered: {recipient}")
+                if times > 1 and times > reasons.get(recipient, 0):
+                    found.append(f"{times} copies without a reason: {recipient}")
+        for daemon in self.daemons:
+            for entry in daemon.log:
+                if entry.get("level") in ("raw", "critical") and "can't listen" not in str(entry):
+                    found.append(f"{daemon.name}: {entry['event']}")
+        return found
+
+    def clean(self) -> None:
+        """End everything."""
+        for daemon in self.daemons:
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                os.killpg(daemon.pid, signal.SIGCONT)
+        self.system.clean()
+        self.server.crash()

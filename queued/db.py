@@ -11,7 +11,7 @@ import psycopg
 from psycopg import errors as pg_errors
 from psycopg.rows import dict_row
 
-from queued import arrays
+from queued import arrays, instants
 from queued.connection import Connection
 from queued.errors import StoreUnavailable
 
@@ -113,8 +113,10 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
     Raises StoreUnavailable.
     """
     try:
-        return psycopg.connect(
+        connection = psycopg.connect(
             uri, autocommit=True, row_factory=dict_row, application_name="postern queuectl"
         )
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
+    instants.register(connection)
+    return connection

@@ -28,6 +28,10 @@ _NODES = (
     (re.compile(r"\{NEXTVALEXPR\b"), "a sequence is not allowed in a condition"),
 )
 _PARTITION_KEY = re.compile(r"metadata\s*->>\s*'_partid'", re.IGNORECASE)
+_CASE = re.compile(
+    r"(?<![\w.(])(?P<column>sender|recipient)\s*(?:NOT\s+)?(?P<operator>LIKE\b|IN\b|SIMILAR\b|=|<>|!=|!?~(?!\*|~\*))",
+    re.IGNORECASE,
+)
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
 _LOGIC = re.compile(
     r"\b(?:and|or|not|in|is|null|true|false|any|array)\b|[(),=\[\]\s]|<>", re.IGNORECASE
@@ -50,6 +54,19 @@ def reach(condition: str | None) -> str:
         return "true"
     rest = _LOGIC.sub("", _LITERAL.sub("", _PARTITION_KEY.sub("", condition)))
     return condition if not rest else "true"
+
+
+def case_hint(condition: str) -> str | None:
+    """What is to be said of a condition that compares an address and tells capitals apart."""
+    match = _CASE.search(_LITERAL.sub("''", condition))
+    if not match:
+        return None
+    column = match["column"].lower()
+    domain = "sender_domain" if column == "sender" else "domain"
+    return (
+        f"{column} {match['operator'].upper()} tells capitals apart: "
+        f"name {domain}, which is in lower case, or write ILIKE or lower({column})"
+    )
 
 
 async def check_conditions(uri: str, conditions: dict[str, str]) -> None:

@@ -29,7 +29,8 @@ _NODES = (
 )
 _PARTITION_KEY = re.compile(r"metadata\s*->>\s*'_partid'", re.IGNORECASE)
 _CASE = re.compile(
-    r"(?<![\w.(])(?P<column>sender|recipient)\s*(?:NOT\s+)?(?P<operator>LIKE\b|IN\b|SIMILAR\b|=|<>|!=|!?~(?!\*|~\*))",
+    r"(?<![\w.])(?P<column>sender|recipient)\s*(?:NOT\s+)?"
+    r"(?P<operator>LIKE\b|IN\b|SIMILAR\b|=|<>|!=|!?~(?![~*]))(?!\s*'')",
     re.IGNORECASE,
 )
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
@@ -57,15 +58,16 @@ def reach(condition: str | None) -> str:
 
 
 def case_hint(condition: str) -> str | None:
-    """What is to be said of a condition that compares an address and tells capitals apart."""
-    match = _CASE.search(_LITERAL.sub("''", condition))
+    """What to say of a condition that compares an address and is case-sensitive, or None."""
+    bare = _LITERAL.sub(lambda literal: literal[0] if literal[0] == "''" else "'x'", condition)
+    match = _CASE.search(bare)
     if not match:
         return None
     column = match["column"].lower()
     domain = "sender_domain" if column == "sender" else "domain"
     return (
-        f"{column} {match['operator'].upper()} tells capitals apart: "
-        f"name {domain}, which is in lower case, or write ILIKE or lower({column})"
+        f"{column} {match['operator'].upper()} is case-sensitive; "
+        f"{domain} is in lower case, ILIKE and lower({column}) ignore case"
     )
 
 
@@ -74,11 +76,14 @@ async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
 
     A condition is one boolean expression over the columns of queue: no subselect, no volatile
     function, nothing after it. Raises ConfigError with all problems, psycopg.OperationalError if
-    the server can't be reached.
+    the server can't be reached, UndefinedTable if it has no queue.
     """
     problems = []
     connection = await connect(uri, "check", {"default_transaction_read_only": "off"})
     try:
+        cursor = await connection.execute("SELECT to_regclass('queue') IS NULL")
+        if await cursor.fetchone() == (True,):
+            raise pg_errors.UndefinedTable("the database has no queue yet")
         for key, condition in conditions.items():
             reason = await _problem(connection, condition)
             if reason:

@@ -20,8 +20,9 @@ _COMPARISON = re.compile(r"(<=|>=|<|>|=)?\s*(.+)")
 class Filter:
     """Values of one flag are alternatives; different flags must all hold.
 
-    Patterns know `*` for any text; addresses, domains and patterns tell no capitals apart. `age` and `attempts` know `>2h`, `<=3`, `10m..2h` and a bare
-    value: for an age at least that old, for attempts exactly so many.
+    Patterns know `*` for any text. Addresses, domains and patterns ignore case. `age` and
+    `attempts` know `>2h`, `<=3`, `10m..2h` and a bare value: for an age at least that old, for
+    attempts exactly so many.
     """
 
     where: str | None = None

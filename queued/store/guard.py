@@ -39,7 +39,7 @@ log = get("conditions")
 
 
 def about_a_row(error: psycopg.Error) -> bool:
-    """Whether a condition may have failed on the values of one row (SQLSTATE class 22 and its like).
+    """Whether a condition may have failed on the values of one row: SQLSTATE 22 and its like.
 
     Not so for a statement that is wrong, and for a server that refuses or is away.
     """
@@ -72,7 +72,8 @@ class Fault:
 
     def __str__(self) -> str:
         rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
-        return f"{self.owner} fails on {rows}, row {self.row} of message {self.message}: {self.error}"
+        place = f"row {self.row} of message {self.message}"
+        return f"{self.owner} fails on {rows}, such as {place}: {self.error}"
 
 
 class Guard:
@@ -170,8 +171,10 @@ def failing(
     condition: str,
     rows: str = "true",
     until: float = float("inf"),
-) -> tuple[dict[int, tuple[int, str]], int]:
-    """Rows on which a condition fails: message and error by id; and how many rows were tried.
+) -> tuple[dict[int, tuple[int, str]], int, bool]:
+    """Rows on which a condition fails: message and error by id.
+
+    Also how many rows were tried, and whether these are all.
 
     `rows` (SQL) names those that count. No further batch begins after `until` (monotonic).
     """
@@ -185,7 +188,7 @@ def failing(
         tried, after = head["message_id"], head["id"]
         total += tried
         found.update((row["id"], (row["message_id"], row["error"])) for row in bad)
-    return found, total
+    return found, total, tried < _BATCH
 
 
 def fault(owner: str, found: dict[int, tuple[int, str]]) -> Fault:
@@ -215,7 +218,7 @@ def reading[T](
     with db.transaction():  # in one snapshot: nothing that fails comes between
         db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         for number, condition in enumerate(conditions):
-            found, _ = failing(db, condition.text, rows)
+            found, _, _ = failing(db, condition.text, rows)
             if found:
                 faults.append(fault(condition.owner, found))
             value = bool(matching) and matching[number]

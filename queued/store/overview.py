@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import PosternError
-from queued.store.guard import ACTIVE, Condition, Fault, kept, reading
+from queued.store.guard import ACTIVE, Condition, Fault, failing, fault, kept, reading
 from queued.store.queries import queries
 
 _SQL = queries("overview")
@@ -48,13 +49,14 @@ class Overview:
         than one of `deliver` takes. Afterwards `faults` tells of conditions that fail on rows, and
         of rows that are held for it; `owners` are whose the conditions and rules are, in order.
         """
+        own = len(conditions)
         every = [condition or "true" for condition in (*conditions, *rules)]
         owners = owners or ["the condition"] * len(every)
         counts, found = reading(
             self._db,
             [Condition(*pair) for pair in zip(owners, every, strict=True)],
             ACTIVE,
-            lambda texts: self._matches(texts[: len(conditions)], deliver, texts[len(conditions) :]),
+            lambda tests: self._matches(tests[:own], deliver, tests[own:]),
             [False] * len(conditions) + [True] * len(rules),
         )
         self.faults = [*dict.fromkeys(found), *kept(self._db)]
@@ -67,8 +69,8 @@ class Overview:
             columns += [
                 f"count(*) FILTER (WHERE {test}) AS n{number}",
                 f"count(*) FILTER (WHERE {due}) AS due{number}",
-                f"extract(epoch FROM max(now() - greatest(next_attempt, 'epoch')) FILTER (WHERE {due}))::float8"
-                f" AS lag{number}",
+                "extract(epoch FROM max(now() - greatest(next_attempt, 'epoch'))"
+                f" FILTER (WHERE {due}))::float8 AS lag{number}",
             ]
         taken = [f"({tests[n]} IS TRUE)::int" for n in deliver]
         ruled = [f"({rule} IS TRUE)::int" for rule in rules]
@@ -91,6 +93,25 @@ class Overview:
             rows = self._db.execute(_SQL["verdict"].encode(), params).fetchall()
             found.append({row["id"]: row["error"] or "" for row in rows})
         return found
+
+    def failing(self, owner: str, condition: str, seconds: float) -> tuple[Fault | None, int, bool]:
+        """Try a condition on the rows that wait, for about so many seconds.
+
+        Returns what fails, how many rows were tried, and whether these are all.
+        """
+        until = time.monotonic() + seconds
+        limit = f"SET statement_timeout = {int(seconds * 1000)}"
+        self._db.execute(limit.encode())
+        found: dict[int, tuple[int, str]] = {}
+        tried = 0
+        whole = True
+        try:
+            found, tried, whole = failing(self._db, condition, ACTIVE, until)
+        except pg_errors.QueryCanceled:
+            whole = False
+        finally:
+            self._db.execute("RESET statement_timeout")
+        return (fault(owner, found) if found else None), tried, whole
 
     def add_rule(self, rule: dict[str, Any], who: str) -> None:
         """Make a standing rule. Raises PosternError where the name is taken."""

@@ -24,15 +24,20 @@ _SWEEPS = {
     "retry": _SQL["retry"],
     "delete": _SQL["delete"],
 }
-_ROWS = {"hold": ACTIVE, "release": "status = 'HOLD'", "retry": "status = 'DEFERRED'", "delete": "true"}
+_ROWS = {
+    "hold": ACTIVE,
+    "release": "status = 'HOLD'",
+    "retry": "status = 'DEFERRED'",
+    "delete": "true",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """What is done to which rows. `action` is hold, release, retry or delete.
 
-    Times are in seconds: `older` is the least age of a row, `hold` how long a hold lasts. `owner` is
-    whose condition it is, such as `rule spam`. With `rule`, that standing rule has to be there.
+    Times are in seconds: `older` is the least age of a row, `hold` how long a hold lasts. `owner`
+    is whose condition it is, such as `rule spam`. With `rule`, that standing rule has to be there.
     """
 
     action: str

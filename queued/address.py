@@ -95,6 +95,20 @@ def parse_mailbox(text: str, *, utf8: bool = False) -> tuple[str, str]:
     return text, normalise_domain(domain)
 
 
+def domain_of(address: str) -> str:
+    """Return the normalised domain of an address; empty for the null reverse-path.
+
+    What is no domain comes back in lower case.
+    """
+    domain = address.rpartition("@")[2] if "@" in address else ""
+    if domain.isascii():
+        return domain.lower()
+    try:
+        return normalise_domain(domain)
+    except AddressError:
+        return domain.lower()
+
+
 def split_path(argument: str) -> tuple[str, str]:
     """Split `<path> params` as it follows MAIL FROM: or RCPT TO: into the bare path and the rest.
 

@@ -88,6 +88,7 @@ class Daemon:
 
     def _sweep(self, worker: Worker) -> Sweep:
         held = worker.action in STANDING
+        standing = held and not worker.older
         return Sweep(
             action="hold" if held else worker.action.value,
             where=self._where(worker) or "true",
@@ -97,6 +98,8 @@ class Daemon:
             hold=worker.expire,
             quarantine=worker.quarantine,
             batch=worker.batch,
+            owner=f"{'rule' if standing else 'worker'} {worker.name}",
+            rule=worker.name if standing else None,
         )
 
     async def run(self) -> None:

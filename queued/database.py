@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from queued.config.environment import Environment
-from queued.embedded import directory_of, join, start
+from queued.embedded import DATABASE, Server, directory_of, join, start
 
 INHERITED = "POSTERN_DATABASE_URI"
 """Environment variable by which a parent tells its children what it has resolved."""
@@ -36,3 +36,10 @@ def handed_down(uri: str) -> dict[str, str]:
     """Environment variables by which `resolve` in a child returns the same URI."""
     directory = directory_of(uri)
     return {INHERITED: uri, **({DIRECTORY: str(directory)} if directory else {})}
+
+
+def running(environment: Environment, role: str) -> str | None:
+    """URI of the database that is there already, None where the embedded one would be started."""
+    uri = environment.database.uri or os.environ.get(INHERITED)
+    server = Server(environment.directory.resolve())
+    return uri or (server.uri(DATABASE, role) if server.running() else None)

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from queued import arrays, faults
+from queued import arrays, faults, instants
 from queued.connection import Connection
 from queued.errors import AnswerLost, Backend, StoreUnavailable
 
@@ -177,9 +177,11 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
     wishes = dict.fromkeys((writable(uri), uri))
     for wish in wishes:
         try:
-            return psycopg.connect(
+            connection = psycopg.connect(
                 wish, autocommit=True, row_factory=dict_row, application_name="postern queuectl"
             )
+            instants.register(connection)
+            return connection
         except psycopg.OperationalError as error:
             failure = error
     raise StoreUnavailable(_words(failure)) from failure

@@ -104,11 +104,21 @@ CREATE FUNCTION public.postern_grants_0007() RETURNS text[]
     SET search_path TO 'public', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF current_setting('server_version_num')::integer >= 170000 AND to_regrole('postern_queued') IS NOT NULL THEN
-        EXECUTE 'GRANT MAINTAIN ON message_chunks TO postern_queued';
+    IF to_regrole('postern_queued') IS NOT NULL THEN
+        IF current_setting('server_version_num')::integer >= 170000 THEN
+            EXECUTE 'GRANT MAINTAIN ON message_chunks TO postern_queued';
+        END IF;
+        EXECUTE 'GRANT UPDATE (faults) ON queue TO postern_queued';
+        EXECUTE 'GRANT EXECUTE ON FUNCTION queue_test(text, bigint[]), queue_condition(text) TO postern_queued';
     END IF;
     IF to_regrole('postern_smtpd') IS NOT NULL THEN
-        EXECUTE 'GRANT INSERT (status, hold_reason, held_by, held_at) ON queue TO postern_smtpd';
+        EXECUTE 'GRANT INSERT (status, hold_reason, held_by, held_at, sender_domain) ON queue TO postern_smtpd';
+    END IF;
+    IF to_regrole('postern_operator') IS NOT NULL THEN
+        EXECUTE 'GRANT EXECUTE ON FUNCTION queue_test(text, bigint[]) TO postern_operator';
+    END IF;
+    IF to_regrole('postern_reader') IS NOT NULL THEN
+        EXECUTE 'GRANT EXECUTE ON FUNCTION queue_test(text, bigint[]) TO postern_reader';
     END IF;
     RETURN postern_grants_basic();
 END $$;
@@ -299,6 +309,7 @@ BEGIN
         NEW.held_by := NULL;
         NEW.hold_reason := NULL;
         NEW.hold_until := NULL;
+        NEW.faults := NULL;  -- the row may have been mended; what still fails is found again
         NEW.next_attempt := least(NEW.next_attempt, now());
     END IF;
     RETURN NEW;
@@ -355,6 +366,53 @@ $$;
 
 COMMENT ON FUNCTION public.queue_retry(condition text) IS 'Makes waiting rows that match condition due now; held ones stay held. Returns the number of rows.';
 
+CREATE FUNCTION public.queue_sender_domain(sender text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT CASE WHEN strpos(sender, '@') > 0 THEN lower(rtrim(split_part(sender, '@', -1), '.')) ELSE '' END $$;
+
+COMMENT ON FUNCTION public.queue_sender_domain(sender text) IS 'The domain of an address in lower case, for mail from SQL. It makes no A-labels, which smtpd does.';
+
+CREATE FUNCTION public.queue_sender_domain_func() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    NEW.sender_domain := public.queue_sender_domain(NEW.sender);
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION public.queue_sender_domain_func() IS 'Fills queue.sender_domain.';
+
+CREATE FUNCTION public.queue_test(condition text, ids bigint[]) RETURNS TABLE(id bigint, error text)
+    LANGUAGE plpgsql STABLE
+    AS $_$
+DECLARE
+    matching bigint[];
+    reason text;
+    half integer := cardinality(ids) / 2;
+BEGIN
+    IF cardinality(ids) = 0 THEN RETURN; END IF;
+    BEGIN
+        -- In FILTER the parts of the condition are evaluated as they are written: WHERE orders them.
+        EXECUTE format(
+            E'SELECT array_agg(id) FILTER (WHERE (\n%s\n)) FROM public.queue WHERE id = ANY ($1)', condition)
+            INTO matching USING ids;
+    EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cardinality_violation
+            OR program_limit_exceeded OR plpgsql_error OR external_routine_exception
+            OR external_routine_invocation_exception THEN
+        reason := left(SQLERRM, 500);
+    END;
+    IF reason IS NULL THEN
+        RETURN QUERY SELECT one, NULL::text FROM unnest(matching) AS one;
+    ELSIF half = 0 THEN
+        RETURN QUERY SELECT ids[1], reason;
+    ELSE
+        RETURN QUERY SELECT * FROM public.queue_test(condition, ids[:half]);
+        RETURN QUERY SELECT * FROM public.queue_test(condition, ids[half + 1:]);
+    END IF;
+END $_$;
+
+COMMENT ON FUNCTION public.queue_test(condition text, ids bigint[]) IS 'Of these rows of queue those that the condition matches, and those on which it fails, with the error. Where it fails it tries the halves, so few rows that fail cost little.';
+
 CREATE FUNCTION public.rules_changed() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -365,6 +423,16 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION public.rules_changed() IS 'Counts changes of the standing rules.';
+
+CREATE FUNCTION public.rules_valid() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM public.queue_condition(NEW.condition);
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION public.rules_valid() IS 'Refuses what is no condition: it would stop every claim.';
 
 CREATE TABLE public.attempts (
     ended_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -664,6 +732,8 @@ CREATE TABLE public.queue (
     held_by text,
     held_at timestamp with time zone,
     hold_until timestamp with time zone,
+    sender_domain text NOT NULL COLLATE pg_catalog."C",
+    faults jsonb,
     CONSTRAINT queue_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
@@ -713,6 +783,10 @@ COMMENT ON COLUMN public.queue.held_by IS 'Who put it on hold: an operator, rule
 COMMENT ON COLUMN public.queue.held_at IS 'When it was put on hold.';
 
 COMMENT ON COLUMN public.queue.hold_until IS 'When the hold releases itself; null: never.';
+
+COMMENT ON COLUMN public.queue.sender_domain IS 'The sender''s domain, lower case, A-labels; empty for the null reverse-path. Conditions name it in place of sender, which tells capitals apart.';
+
+COMMENT ON COLUMN public.queue.faults IS 'Conditions that fail on this row, each with whose it is and PostgreSQL''s message; null: none.';
 
 CREATE VIEW public.hold_overview AS
  SELECT (metadata ->> '_quarantineid'::text) AS quarantine,
@@ -881,6 +955,8 @@ CREATE TABLE public.queue_def (
     held_by text,
     held_at timestamp with time zone,
     hold_until timestamp with time zone,
+    sender_domain text CONSTRAINT queue_sender_domain_not_null NOT NULL COLLATE pg_catalog."C",
+    faults jsonb,
     CONSTRAINT queue_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
@@ -912,6 +988,8 @@ CREATE TABLE public.queue_def_def (
     held_by text,
     held_at timestamp with time zone,
     hold_until timestamp with time zone,
+    sender_domain text CONSTRAINT queue_sender_domain_not_null NOT NULL COLLATE pg_catalog."C",
+    faults jsonb,
     CONSTRAINT queue_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
@@ -943,6 +1021,8 @@ CREATE TABLE public.queue_delete (
     held_by text,
     held_at timestamp with time zone,
     hold_until timestamp with time zone,
+    sender_domain text CONSTRAINT queue_sender_domain_not_null NOT NULL COLLATE pg_catalog."C",
+    faults jsonb,
     CONSTRAINT queue_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
@@ -973,6 +1053,8 @@ CREATE TABLE public.queue_hold (
     held_by text,
     held_at timestamp with time zone,
     hold_until timestamp with time zone,
+    sender_domain text CONSTRAINT queue_sender_domain_not_null NOT NULL COLLATE pg_catalog."C",
+    faults jsonb,
     CONSTRAINT queue_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
@@ -1325,6 +1407,14 @@ CREATE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON public.queue FOR EACH
 
 COMMENT ON TRIGGER queue_hold_stamp ON public.queue IS 'Every hold has a reason.';
 
+CREATE TRIGGER queue_sender_domain BEFORE INSERT ON public.queue FOR EACH ROW WHEN ((new.sender_domain IS NULL)) EXECUTE FUNCTION public.queue_sender_domain_func();
+
+COMMENT ON TRIGGER queue_sender_domain ON public.queue IS 'Mail from SQL has the domain too.';
+
+CREATE TRIGGER queue_sender_domain_changed BEFORE UPDATE OF sender ON public.queue FOR EACH ROW WHEN ((old.sender IS DISTINCT FROM new.sender)) EXECUTE FUNCTION public.queue_sender_domain_func();
+
+COMMENT ON TRIGGER queue_sender_domain_changed ON public.queue IS 'The domain follows its sender.';
+
 CREATE TRIGGER rules_changed AFTER INSERT OR DELETE OR UPDATE ON public.rules FOR EACH ROW EXECUTE FUNCTION public.rules_changed();
 
 COMMENT ON TRIGGER rules_changed ON public.rules IS 'Tells every claim that the rules are others now; a statement that changes none tells nothing.';
@@ -1332,6 +1422,10 @@ COMMENT ON TRIGGER rules_changed ON public.rules IS 'Tells every claim that the 
 CREATE TRIGGER rules_emptied AFTER TRUNCATE ON public.rules FOR EACH STATEMENT EXECUTE FUNCTION public.rules_changed();
 
 COMMENT ON TRIGGER rules_emptied ON public.rules IS 'The same for TRUNCATE.';
+
+CREATE TRIGGER rules_valid BEFORE INSERT OR UPDATE OF condition ON public.rules FOR EACH ROW EXECUTE FUNCTION public.rules_valid();
+
+COMMENT ON TRIGGER rules_valid ON public.rules IS 'A rule by plain SQL is analysed as well.';
 
 ALTER TABLE public.queue
     ADD CONSTRAINT queue_message_id_fkey FOREIGN KEY (message_id) REFERENCES public.messages(id);

@@ -40,7 +40,8 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         history = listing.history(message_id)
         workers = [entry for entry in overview.workers() if entry["alive"]]
         rules = overview.rules()
-        says = overview.verdict(message_id, [e["condition"] for e in (*workers, *rules)])
+        conditions = [e["condition"] or "true" for e in (*workers, *rules)]
+        says = overview.verdict(message_id, conditions)
     finally:
         listing.close()
         overview.close()
@@ -49,11 +50,14 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         sys.exit(EXIT_FAILURE)
     now = datetime.now(UTC)
     for row in rows:
-        verdict = says.get(row["id"], [])
+        verdict = [found.get(row["id"]) for found in says]  # "": matches; an error; or None
         row["workers"] = sorted({w["name"] for w, hit in zip(workers, verdict, strict=False)
-                                 if hit and w["action"] == Action.DELIVER})  # fmt: skip
+                                 if hit == "" and w["action"] == Action.DELIVER})  # fmt: skip
         row["rules"] = [r["name"] for r, hit in
-                        zip(rules, verdict[len(workers):], strict=False) if hit]  # fmt: skip
+                        zip(rules, verdict[len(workers):], strict=True)
+                        if hit is not None]  # fmt: skip
+        names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
+        row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
         row["waits_for"] = waits_for(row, now)
     if as_json:
         print_json({"id": message_id, "recipients": rows, "history": history})
@@ -66,6 +70,8 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
         if row["rules"]:
             print_line(f"  held by    {', '.join(row['rules'])} (standing rule)")
+        for name, error in row["fails"].items():
+            print_line(f"  fails here {name}: {error}")
         print_line(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
         if row["last_reply"]:
             print_line(f"  last reply {row['last_reply']}")

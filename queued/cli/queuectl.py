@@ -63,6 +63,11 @@ def _listing(uri: str) -> Iterator[Listing]:
         listing.close()
 
 
+def _warn(listing: Listing) -> None:
+    for fault in listing.faults:
+        print_line(f"warning: {fault}; left out", err=True)
+
+
 @main.command()
 @config_option(_DEFAULT)
 @click.option(
@@ -100,6 +105,7 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
     where = condition(uri, filters) or "true"
     with _listing(uri) as listing:
         rows = listing.rows(where, limit + 1)
+    _warn(listing)
     more, rows = len(rows) > limit, rows[:limit]
     if as_json:
         print_json(rows)
@@ -148,6 +154,7 @@ def count(config: Path, by: str, as_json: bool, **filters: Any) -> None:
     where = condition(uri, filters) or "true"
     with _listing(uri) as listing:
         rows = listing.count(where, by)
+    _warn(listing)
     if as_json:
         print_json(
             [{by: row["value"], "count": row["count"], "oldest": row["min"]} for row in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import click
@@ -14,12 +15,12 @@ from queued.config.loader import load
 from queued.config.queued import QueuedConfig
 from queued.config.types import hint
 from queued.daemon import Daemon
-from queued.database import resolve
+from queued.database import resolve, running
 from queued.embedded import QUEUED
 from queued.errors import ConfigError
 from queued.faults import outage
 from queued.service import Signals, first
-from queued.store.conditions import check_conditions
+from queued.store.conditions import case_hint, check_conditions
 
 _DEFAULT = "etc/queued.yaml"
 _RETRY = 0.5  # seconds
@@ -34,9 +35,53 @@ def main() -> None:
 @config_option(_DEFAULT)
 @reporting
 def check(config: Path) -> None:
-    """Check a configuration file; exit 2 and say what is wrong, or exit 0."""
-    load(config, QueuedConfig)
+    """Check a configuration file; exit 2 and say what is wrong, or exit 0.
+
+    If the database answers, PostgreSQL analyses each WHERE. If not, the command says that the
+    conditions were not checked, and exits with 0.
+    """
+    settings = load(config, QueuedConfig)
+    conditions = _conditions(settings)
+    reason = asyncio.run(_unchecked(config, settings, conditions)) if conditions else None
+    for key, condition in conditions.items():
+        if hint := case_hint(condition):
+            print_line(f"warning: {config}: {key}: {hint}", err=True)
+    if reason:
+        print_line(f"warning: {config}: the conditions were not checked: {reason}", err=True)
     print_line(f"{config}: ok")
+
+
+async def _unchecked(path: Path, settings: QueuedConfig, conditions: dict[str, str]) -> str | None:
+    """Check the conditions; return why that can't be done now. Raises ConfigError."""
+    uri = running(settings.environment, QUEUED)
+    if not uri:
+        return "the embedded PostgreSQL does not run"
+    try:
+        await _check(path, uri, conditions)
+    except psycopg.errors.UndefinedTable:
+        return "the database has no queue yet"
+    except psycopg.Error as error:
+        return " ".join(str(error).split())
+    return None
+
+
+async def _check(path: Path, uri: str, conditions: dict[str, str]) -> None:
+    try:
+        await check_conditions(uri, conditions)
+    except ConfigError as error:
+        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
+
+
+def _conditions(settings: QueuedConfig) -> dict[str, str]:
+    """Every condition of the file, by the words that name it in errors."""
+    conditions = {
+        f"workers[{number}].where (worker {worker.name})": worker.where
+        for number, worker in enumerate(settings.workers)
+        if worker.where
+    }
+    if settings.environment.database.where:
+        conditions["environment.database.where"] = settings.environment.database.where
+    return conditions
 
 
 @main.command()
@@ -59,23 +104,18 @@ def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
 async def _run(
     path: Path, settings: QueuedConfig, uri: str, names: tuple[str, ...], *, attached: bool
 ) -> None:
-    conditions = {
-        f"workers[{number}].where (worker {worker.name})": worker.where
-        for number, worker in enumerate(settings.workers)
-        if worker.where
-    }
-    if settings.environment.database.where:
-        conditions["environment.database.where"] = settings.environment.database.where
+    conditions = _conditions(settings)
     log = logs.get("queued")
+    for key, condition in conditions.items():
+        if hint := case_hint(condition):
+            log.warning("a condition is case-sensitive", key=key, hint=hint)
     signals = Signals()
     if attached:
         signals.attach()
     while conditions and not signals.stop.is_set():
         try:
-            await check_conditions(uri, conditions)
+            await _check(path, uri, conditions)
             break
-        except ConfigError as error:
-            raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
         except psycopg.Error as error:
             if not outage(error):
                 raise

@@ -22,10 +22,11 @@ from queued.command import (
     shorten,
 )
 from queued.errors import ConfigError, PosternError
-from queued.store.conditions import check_conditions
+from queued.store.conditions import case_hint, check_conditions
 from queued.store.overview import Overview
 
 _DEFAULT = "etc/queued.yaml"
+_TRIAL = 5.0  # seconds for which a new rule is tried on the rows that are there
 
 
 def _overview(config: Path) -> Overview:
@@ -75,6 +76,7 @@ def list_rules(config: Path, as_json: bool) -> None:
 @click.option("--reason", required=True, help="Why; stays with the held rows.")
 @click.option("--expire", metavar="DURATION", help="The rule ends after this time.")
 @click.option("--release", "hold", metavar="DURATION", help="Each hold releases itself after this.")
+@click.option("--force", is_flag=True, help="Also if the condition fails on rows: it holds them.")
 @reporting
 def add_rule(
     config: Path,
@@ -83,15 +85,53 @@ def add_rule(
     reason: str,
     expire: str | None,
     hold: str | None,
+    force: bool,
     **filters: object,
 ) -> None:
-    """Make a standing rule NAME for rows that the conditions match."""
+    """Make a standing rule NAME for rows that the conditions match.
+
+    The rule is tried on the rows that wait, for 5 seconds at most. If its condition fails on a
+    row, such as by a cast of metadata that is no number, the rule is refused.
+    """
     uri = database_of(config)
     chosen = condition(uri, filters)
     if chosen is None:
         raise ConfigError(["a standing rule needs a condition"])
     asyncio.run(check_conditions(uri, {"rule": chosen}))
     overview = Overview(uri)
+    try:
+        _try(overview, name, chosen, force=force)
+        _add(overview, name, chosen, quarantine, reason, expire, hold)
+    finally:
+        overview.close()
+    if hint := case_hint(chosen):
+        print_line(f"warning: {hint}", err=True)
+    print_line(f"rule {name} holds what matches from now on")
+
+
+def _try(overview: Overview, name: str, chosen: str, *, force: bool) -> None:
+    fault, tried, whole = overview.failing(f"rule {name}", chosen, _TRIAL)
+    if not whole:
+        print_line(f"warning: tried on {tried} rows in {_TRIAL:.0f} s, not on all", err=True)
+    if fault and not force:
+        raise PosternError(
+            f"{fault}; of {tried} rows tried. The rule would hold what it fails on."
+            " Make the condition test the value first (CASE WHEN … ~ '^[0-9]{1,9}$' THEN …),"
+            " or say --force"
+        )
+    if fault:
+        print_line(f"warning: {fault}; the rule holds what it fails on", err=True)
+
+
+def _add(
+    overview: Overview,
+    name: str,
+    chosen: str,
+    quarantine: str | None,
+    reason: str,
+    expire: str | None,
+    hold: str | None,
+) -> None:
     overview.add_rule(
         {
             "name": name,
@@ -104,8 +144,6 @@ def add_rule(
         },
         who(),
     )
-    overview.close()
-    print_line(f"rule {name} holds what matches from now on")
 
 
 @rule.command("remove")

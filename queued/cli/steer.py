@@ -125,16 +125,21 @@ def _run(action: str, eligible: str | None, options: dict[str, Any], **change: A
     chosen = condition(uri, options)
     if chosen is None and not everything:
         raise ConfigError([f"{action} needs a condition, or --all for every row"])
-    where = " AND ".join(part for part in (chosen, eligible) if part) or "true"
+    # what can't fail first: the parts of a condition are evaluated in their order
+    where = " AND ".join(part for part in (eligible, chosen) if part) or "true"
+    wanted = Change(action, where, who(), **change)
     bulk = Bulk(uri)
     try:
-        total = bulk.count(where)
+        total = bulk.count(where, wanted.failing)
+        for fault in bulk.faults:
+            what = "these are held as well" if wanted.failing else "these are left"
+            print_line(f"warning: {fault}; {what}", err=True)
         if dry_run or not total:
             _report(action, total, 0, dry_run=dry_run, as_json=as_json)
             return
         if not yes:
             _ask(action, total)
-        done, stopped = apply_change(bulk, Change(action, where, who(), **change), total)
+        done, stopped = apply_change(bulk, wanted, total)
     finally:
         bulk.close()
     _report(action, total, done, dry_run=False, as_json=as_json, stopped=stopped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ def workers(config: Path, as_json: bool) -> None:
             [entry["condition"] for entry in entries],
             deliver,
             [rule["condition"] for rule in rules],
+            [*(f"worker {e['name']}" for e in entries), *(f"rule {r['name']}" for r in rules)],
         )
     finally:
         overview.close()
@@ -45,7 +47,7 @@ def workers(config: Path, as_json: bool) -> None:
         entry["matches"] = counts[f"n{number}"]
         entry["due"] = counts[f"due{number}"]
         entry["lag"] = counts[f"lag{number}"]
-    warnings = _warnings(entries, rules, counts)
+    warnings = [*_warnings(entries, rules, counts), *map(str, overview.faults)]
     if as_json:
         print_json(
             {
@@ -53,6 +55,7 @@ def workers(config: Path, as_json: bool) -> None:
                 "rules": rules,
                 "unmatched": counts["unmatched"],
                 "overlap": counts["overlap"],
+                "faults": [asdict(fault) for fault in overview.faults],
                 "warnings": warnings,
             }
         )

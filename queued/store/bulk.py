@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
 from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import StoreUnavailable
 from queued.pace import Pace
+from queued.store.guard import Condition, Fault, about_a_row, reading
 from queued.store.queries import escaped, queries
 
 BATCH = 1000
@@ -51,22 +53,40 @@ class Change:
         names = ("reason", "hold", "quarantine", "priority", "metadata", "unset")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
+    @property
+    def failing(self) -> bool:
+        """Whether rows on which the condition fails are changed as well: a hold takes them."""
+        return self.action in ("hold", "quarantine")
+
+
+_Found = tuple[list[int], list[int], dict[int, str]]  # rows looked at, to change, errors by id
+
 
 class Bulk:
     """Changes over a connection of its own. Raises StoreUnavailable when it opens."""
 
     def __init__(self, uri: str) -> None:
         self._db = connect_operator(uri)
+        self.faults: list[Fault] = []
 
     def close(self) -> None:
         """End the connection."""
         self._db.close()
 
-    def count(self, where: str) -> int:
-        """How many rows the condition matches now."""
-        query = _SQL["count"].replace("{where}", escaped(where))
-        row = self._db.execute(query.encode(), {}).fetchone()
-        return int(row["count"]) if row else 0
+    def count(self, where: str, failing: bool = False) -> int:
+        """How many rows the condition matches now; with `failing` also those on which it fails.
+
+        Afterwards `faults` tells of the latter.
+        """
+
+        def run(texts: list[str]) -> int:
+            query = _SQL["count"].replace("{where}", texts[0])
+            row = self._db.execute(query.encode(), {}).fetchone()
+            return int(row["count"]) if row else 0
+
+        condition = Condition("the condition", where)
+        rows, self.faults = reading(self._db, [condition], "true", run, [failing])
+        return rows
 
     def apply(
         self, change: Change, done: Callable[[int], bool], batch: int = BATCH, about: int = 0
@@ -74,11 +94,11 @@ class Bulk:
         """Change batch after batch and return the number of rows.
 
         `done` is told of the rows of every batch that is committed; when it returns False, no
-        further batch begins. A row is changed only if the condition still holds for it. It rests
+        further batch begins. A row is changed only if the condition still holds for it; one on
+        which it fails is taken by a hold and left by the others. It rests
         between the batches, as the mail that flows comes first: long, if `about` so many rows are
         done in a short time nevertheless, else as long as it works.
         """
-        where = escaped(change.where)
         row = self._db.execute(
             _SQL["begin"].encode(),
             {
@@ -89,31 +109,58 @@ class Bulk:
             },
         ).fetchone()
         audit = row["id"] if row else None
-        total = after = 0
+        total = after = failures = 0
         pace = Pace(about / batch)
-        find = _SQL["batch"].replace("{where}", where).encode()
         while True:
             began = time.monotonic()
-            found = self._db.execute(find, {"after": after, "batch": batch}).fetchall()
-            ids = [row["id"] for row in found]
-            if not ids:
-                break
-            rows = self._batch(change, where, ids, audit)
+            try:
+                find = self._find_guarded if failures else self._find
+                page, ids, errors = find(change, after, batch)
+                if not page:
+                    break
+                rows = self._batch(change, ids, errors, audit) if ids else 0
+            except psycopg.Error as error:
+                failures += 1
+                if not about_a_row(error) or failures > _TRIES:
+                    raise
+                continue
             total += rows
-            after = ids[-1]
+            after = page[-1]
             if not done(rows):
                 return total
-            if len(ids) == batch:
+            if len(page) == batch:
                 time.sleep(pace.rest(time.monotonic() - began))
         self._db.execute(_SQL["finish"].encode(), {"audit": audit})
         if change.action in ("release", "retry"):
             self._db.execute("NOTIFY postern_queue")
         return total
 
-    def _batch(self, change: Change, where: str, ids: list[int], audit: int | None) -> int:
+    def _find(self, change: Change, after: int, batch: int) -> _Found:
+        query = _SQL["batch"].replace("{where}", escaped(change.where)).encode()
+        found = self._db.execute(query, {"after": after, "batch": batch}).fetchall()
+        ids = [row["id"] for row in found]
+        return ids, ids, {}
+
+    def _find_guarded(self, change: Change, after: int, batch: int) -> _Found:
+        query = _SQL["batch"].replace("{where}", "true").encode()
+        found = self._db.execute(query, {"after": after, "batch": batch}).fetchall()
+        page = [row["id"] for row in found]
+        params = {"condition": change.where, "ids": page}
+        tried = self._db.execute(_SQL["tried"].encode(), params).fetchall()
+        errors = {row["id"]: row["error"] for row in tried if row["error"]}
+        ids = [row["id"] for row in tried if change.failing or not row["error"]]
+        return page, ids, errors
+
+    def _batch(
+        self, change: Change, ids: list[int], errors: dict[int, str], audit: int | None
+    ) -> int:
+        where = escaped(change.where)
+        if errors:
+            where = f"CASE WHEN %(errors)s::jsonb ? id::text THEN {change.failing} ELSE {where} END"
         query = _CHANGES[change.action].replace("{where}", where).encode()
         params = {
             "ids": ids,
+            "errors": json.dumps(errors),
             "who": change.who,
             "reason": change.reason,
             "hold": change.hold,

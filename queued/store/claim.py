@@ -6,10 +6,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
+
 from queued.db import Link
 from queued.model import Item, Message
 from queued.store.conditions import reach
-from queued.store.queries import queries
+from queued.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
+from queued.store.queries import escaped, queries
 from queued.store.schema import Schema
 from queued.turns import Turns
 
@@ -73,6 +76,10 @@ class Claims:
         self._current = -1  # of the rules that the last claim found
         self._statements: dict[str, str] = {}
         self._siblings = siblings
+        self._name = f"worker {owner.partition('@')[0]}"
+        self._guard = Guard(link, ACTIVE)
+        self._guarded = False  # whether the statements pass over rows on which a condition fails
+        self._conditions: list[Condition] = []
         self._fixed = {"owner": owner, "lease": lease, "priority": priority}
         self._cursor: str | None = None  # where the walk has come to; None: to its end
         self._backlog_until = 0.0  # until then the window would show what it showed before
@@ -91,26 +98,43 @@ class Claims:
         The further ones are recipients of the same messages, so that they share a transaction.
         Fewer than `limit` rows mean that no more are due. Messages of at most `inline` octets come
         with their content, as long as that makes at most `budget` octets together. Only what has
-        been due for `overdue` seconds is looked for. Raises StoreUnavailable, and SchemaMismatch
-        where the schema is of another version: nothing is claimed then.
+        been due for `overdue` seconds is looked for. A row on which a condition fails is left, and
+        named in the log. Raises StoreUnavailable, and SchemaMismatch where the schema is of another
+        version: nothing is claimed then.
         """
         self._schema.require()
-        if self._version != self._current:
-            await self._learn_rules()
         size = {"inline": inline, "budget": budget, "overdue": overdue}
-        claim = await self._search(limit, busy, size)
-        if not claim.items and self._version != self._current:
-            # a change of the rules empties every claim
-            await self._learn_rules()
-            claim = await self._search(limit, busy, size)
+        claim = Claim([], {})
+        for again in (RECENT, ALL, None):
+            try:
+                await self._prepare()
+                await self._search(claim, limit, busy, size)
+                if not claim.items and self._version != self._current:
+                    # a change of the rules empties every claim
+                    await self._prepare()
+                    await self._search(claim, limit, busy, size)
+                break
+            except psycopg.Error as error:
+                if again is None or not about_a_row(error):
+                    raise
+                await self._learn_rules()  # the rule may be gone
+                await self._guard.find(self._conditions, again)
         return claim
 
-    async def _search(self, limit: int, busy: list[str], size: dict[str, Any]) -> Claim:
-        claim = Claim([], {})
+    async def _prepare(self) -> None:
+        """Have statements with the rules that count, that pass over rows where it is needed."""
+        if self._version != self._current:
+            await self._learn_rules()
+        if await self._guard.prepare(self._conditions) != self._guarded:
+            self._compose()
+
+    async def _search(
+        self, claim: Claim, limit: int, busy: list[str], size: dict[str, Any]
+    ) -> None:
         if self._cursor is None and time.monotonic() >= self._backlog_until:
             more, _ = await self._run(claim, "front", limit, busy, window=limit + _WINDOW, **size)
             if not more:
-                return claim
+                return
             self._backlog_until = time.monotonic() + _BACKLOG
         cursor = self._cursor or ""
         whole = not cursor  # whether this round of the walk began at the first destination
@@ -124,11 +148,10 @@ class Claims:
                 cursor = last
             elif whole:
                 self._cursor = None  # every destination was asked, and nothing more is due
-                return claim
+                return
             else:
                 cursor, whole = "", True
         self._cursor = cursor
-        return claim
 
     async def _run(
         self, claim: Claim, name: str, limit: int, busy: list[str], **more: Any
@@ -141,6 +164,7 @@ class Claims:
                 "busy": busy,
                 "version": self._version,
                 **self._fixed,
+                **self._guard.params,
                 **more,
             },
         )
@@ -164,18 +188,38 @@ class Claims:
 
     async def _learn_rules(self) -> None:
         """Compose the statements with the standing rules that count now."""
-        ((version, rules, names),) = await self._link.run(_SQL["rules"])
-        self._schema.learn(names)
+        found = await self._link.run(_SQL["rules"])
+        self._schema.learn(found[0][3])
         self._schema.require()
-        where = f"\n{self._where}\n" if self._where else "true"
-        excluded = "".join(f" AND (\n{rule}\n) IS NOT TRUE" for rule in rules)
-        parts = {"where": where, "reach": f"\n{reach(self._where)}\n", "rules": excluded}
+        self._version = self._current = found[0][0]
+        self._conditions = [Condition(self._name, self._where)] if self._where else []
+        self._conditions += [Condition(f"rule {name}", text) for _, name, text, _ in found if name]
+        self._compose()
+
+    def _compose(self) -> None:
+        self._guarded = self._guard.active
+        conditions = self._conditions
+        own, rules = (conditions[:1], conditions[1:]) if self._where else ([], conditions)
+        near = escaped(reach(self._where))
+        if self._guarded:
+            # what is not known yet waits for the next claim, which tries it first
+            where = "".join(
+                f"{near} AND {self._guard.passing(c, failing='false', untried='false')}"
+                for c in own
+            )
+            excluded = "".join(
+                f" AND ({self._guard.passing(c, failing='true', untried='true')}) IS NOT TRUE"
+                for c in rules
+            )
+        else:
+            where = "".join(escaped(c.text) for c in own)
+            excluded = "".join(f" AND {escaped(c.text)} IS NOT TRUE" for c in rules)
+        parts = {"where": where or "true", "reach": near, "rules": excluded}
         for name, text in (("front", _SQL["front"]), ("walk", _SQL["walk"])):
             text = text.replace("{lease}", _SQL["lease"]).replace("{result}", _SQL["result"])
             for key, value in parts.items():
-                text = text.replace(f"{{{key}}}", value.replace("%", "%%"))
+                text = text.replace(f"{{{key}}}", value)
             self._statements[name] = text
-        self._version = self._current = version
 
     async def abandon(self, known: list[int]) -> int:
         """Give back rows under our name other than those known; return how many.

@@ -28,6 +28,11 @@ _NODES = (
     (re.compile(r"\{NEXTVALEXPR\b"), "a sequence is not allowed in a condition"),
 )
 _PARTITION_KEY = re.compile(r"metadata\s*->>\s*'_partid'", re.IGNORECASE)
+_CASE = re.compile(
+    r"(?<![\w.])(?P<column>sender|recipient)\s*(?:NOT\s+)?"
+    r"(?P<operator>LIKE\b|IN\b|SIMILAR\b|=|<>|!=|!?~(?![~*]))(?!\s*'')",
+    re.IGNORECASE,
+)
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
 _LOGIC = re.compile(
     r"\b(?:and|or|not|in|is|null|true|false|any|array)\b|[(),=\[\]\s]|<>", re.IGNORECASE
@@ -52,16 +57,33 @@ def reach(condition: str | None) -> str:
     return condition if not rest else "true"
 
 
+def case_hint(condition: str) -> str | None:
+    """What to say of a condition that compares an address and is case-sensitive, or None."""
+    bare = _LITERAL.sub(lambda literal: literal[0] if literal[0] == "''" else "'x'", condition)
+    match = _CASE.search(bare)
+    if not match:
+        return None
+    column = match["column"].lower()
+    domain = "sender_domain" if column == "sender" else "domain"
+    return (
+        f"{column} {match['operator'].upper()} is case-sensitive; "
+        f"{domain} is in lower case, ILIKE and lower({column}) ignore case"
+    )
+
+
 async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
     """Let PostgreSQL look at each condition without running any; the keys name them in errors.
 
     A condition is one boolean expression over the columns of queue: no subselect, no volatile
     function, nothing after it. Raises ConfigError with all problems, psycopg.OperationalError if
-    the server can't be reached.
+    the server can't be reached, UndefinedTable if it has no queue.
     """
     problems = []
     connection = await connect(uri, "check", {"default_transaction_read_only": "off"})
     try:
+        cursor = await connection.execute("SELECT to_regclass('queue') IS NULL")
+        if await cursor.fetchone() == (True,):
+            raise pg_errors.UndefinedTable("the database has no queue yet")
         for key, condition in conditions.items():
             reason = await _problem(connection, condition)
             if reason:

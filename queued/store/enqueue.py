@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from psycopg import errors as pg_errors
 
+from queued.address import domain_of
 from queued.arrays import Bigints, Bytes, Texts
 from queued.db import Link
 from queued.errors import AnswerLost, Backend, StoreUnavailable, Undecided
@@ -109,6 +110,9 @@ class Enqueue:
                 "bodies": Bytes(m.body for m in group),
                 "message_ids": Bigints(m.id for m, _, _ in rows),
                 "senders": Texts(m.sender for m, _, _ in rows),
+                "sender_domains": Texts(
+                    domain for m in group for domain in (domain_of(m.sender),) * len(m.recipients)
+                ),
                 "recipients": Texts(address for _, address, _ in rows),
                 "domains": Texts(domain for _, _, domain in rows),
                 "priorities": [m.priority for m, _, _ in rows],

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from psycopg.sql import Literal
 
+from queued.address import normalise_domain
 from queued.config.types import parse_duration
+from queued.errors import AddressError
 
 _RANGE = re.compile(r"(.*?)\.\.(.*)")
 _COMPARISON = re.compile(r"(<=|>=|<|>|=)?\s*(.+)")
@@ -18,8 +20,9 @@ _COMPARISON = re.compile(r"(<=|>=|<|>|=)?\s*(.+)")
 class Filter:
     """Values of one flag are alternatives; different flags must all hold.
 
-    Patterns know `*` for any text. `age` and `attempts` know `>2h`, `<=3`, `10m..2h` and a bare
-    value: for an age at least that old, for attempts exactly so many.
+    Patterns know `*` for any text. Addresses, domains and patterns ignore case. `age` and
+    `attempts` know `>2h`, `<=3`, `10m..2h` and a bare value: for an age at least that old, for
+    attempts exactly so many.
     """
 
     where: str | None = None
@@ -37,9 +40,9 @@ class Filter:
         """SQL condition, or None where nothing is filtered. Raises ValueError, naming the flag."""
         groups = [
             [f"message_id = {number}" for number in self.id],
-            [_pattern("sender", text) for text in self.sender],
-            [_pattern("recipient", text) for text in self.recipient],
-            [_pattern("domain", text.lower()) for text in self.domain],
+            [_sender(text) for text in self.sender],
+            [_alike("recipient", text) for text in self.recipient],
+            [_pattern("domain", _domain(text)) for text in self.domain],
             [f"status = {_quote(text.upper())}" for text in self.status],
             [_age(text) for text in self.age],
             [_number("attempts", text) for text in self.attempts],
@@ -59,10 +62,26 @@ def _quote(text: str) -> str:
 
 
 def _pattern(column: str, text: str) -> str:
-    if "*" not in text:
-        return f"{column} = {_quote(text)}"
+    return _alike(column, text) if "*" in text else f"{column} = {_quote(text)}"
+
+
+def _alike(column: str, text: str) -> str:
     like = re.sub(r"([\\%_])", r"\\\1", text).replace("*", "%")
     return f"{column} ILIKE {_quote(like)}"
+
+
+def _sender(text: str) -> str:
+    local, at, domain = text.rpartition("@")
+    if (local, at) == ("*", "@") and domain and "*" not in domain:
+        return f"sender_domain = {_quote(_domain(domain))}"
+    return _alike("sender", text)
+
+
+def _domain(text: str) -> str:
+    try:
+        return normalise_domain(text)
+    except AddressError:  # a pattern, for one
+        return text.lower()
 
 
 def _metadata(text: str) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 from psycopg.sql import Literal
 
 from queued.db import connect_operator
-from queued.store.queries import escaped, queries
+from queued.store.guard import Condition, Fault, reading
+from queued.store.queries import queries
 
 COLUMNS = (
     "status",
@@ -31,10 +32,14 @@ _SQL = queries("listing")
 
 
 class Listing:
-    """Reads the queue over a connection of its own. Raises StoreUnavailable when it opens."""
+    """Reads the queue over a connection of its own. Raises StoreUnavailable when it opens.
+
+    Rows on which a condition fails are left out; `faults` tells of them afterwards.
+    """
 
     def __init__(self, uri: str) -> None:
         self._db = connect_operator(uri)
+        self.faults: list[Fault] = []
 
     def close(self) -> None:
         """End the connection."""
@@ -42,8 +47,7 @@ class Listing:
 
     def rows(self, where: str, limit: int) -> list[dict[str, Any]]:
         """Rows that the condition matches, oldest first."""
-        query = _SQL["list"].replace("{where}", escaped(where))
-        return self._db.execute(query.encode(), {"limit": limit}).fetchall()
+        return self._read(_SQL["list"], where, {"limit": limit})
 
     def count(self, where: str, by: str) -> list[dict[str, Any]]:
         """Number of rows and the oldest time by the value of one of COLUMNS, or of metadata.KEY."""
@@ -53,10 +57,18 @@ class Listing:
             column = f"metadata ->> {Literal(by.removeprefix('metadata.')).as_string(self._db)}"
         else:
             raise ValueError(by)
-        query = _SQL["count"].replace("{where}", escaped(where))
-        return self._db.execute(
-            query.replace("{column}", column.replace("%", "%%")).encode(), {}
-        ).fetchall()
+        return self._read(_SQL["count"].replace("{column}", column.replace("%", "%%")), where, {})
+
+    def _read(self, query: str, where: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+        rows, self.faults = reading(
+            self._db,
+            [Condition("the condition", where)],
+            "true",
+            lambda texts: self._db.execute(
+                query.replace("{where}", texts[0]).encode(), params
+            ).fetchall(),
+        )
+        return rows
 
     def message(self, message_id: int) -> dict[str, Any] | None:
         """The message and the start of its content, None if it is not (any more) stored."""

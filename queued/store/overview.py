@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import PosternError
-from queued.store.queries import escaped, queries
+from queued.store.guard import ACTIVE, Condition, Fault, failing, fault, kept, reading
+from queued.store.queries import queries
 
 _SQL = queries("overview")
 
@@ -19,6 +21,7 @@ class Overview:
 
     def __init__(self, uri: str) -> None:
         self._db = connect_operator(uri)
+        self.faults: list[Fault] = []
 
     def close(self) -> None:
         """End the connection."""
@@ -33,26 +36,44 @@ class Overview:
         return self._db.execute(_SQL["rules"].encode()).fetchall()
 
     def matches(
-        self, conditions: list[str | None], deliver: list[int], rules: list[str]
+        self,
+        conditions: list[str | None],
+        deliver: list[int],
+        rules: list[str],
+        owners: list[str] | None = None,
     ) -> dict[str, Any]:
         """Count active rows for each condition, in one scan.
 
         Keys: `n0`, `due0`, `lag0` (seconds) … for each condition; `unmatched` for rows that neither
         a condition of `deliver` (indexes) nor a standing rule takes; `overlap` for rows that more
-        than one of `deliver` takes.
+        than one of `deliver` takes. Afterwards `faults` tells of conditions that fail on rows, and
+        of rows that are held for it; `owners` are whose the conditions and rules are, in order.
         """
+        own = len(conditions)
+        every = [condition or "true" for condition in (*conditions, *rules)]
+        owners = owners or ["the condition"] * len(every)
+        counts, found = reading(
+            self._db,
+            [Condition(*pair) for pair in zip(owners, every, strict=True)],
+            ACTIVE,
+            lambda tests: self._matches(tests[:own], deliver, tests[own:]),
+            [False] * len(conditions) + [True] * len(rules),
+        )
+        self.faults = [*dict.fromkeys(found), *kept(self._db)]
+        return counts
+
+    def _matches(self, tests: list[str], deliver: list[int], rules: list[str]) -> dict[str, Any]:
         columns = ["count(*) AS rows"]
-        for number, condition in enumerate(conditions):
-            test = escaped(condition or "true")
+        for number, test in enumerate(tests):
             due = f"{test} AND next_attempt <= now() AND status <> 'SENDING'"
             columns += [
                 f"count(*) FILTER (WHERE {test}) AS n{number}",
                 f"count(*) FILTER (WHERE {due}) AS due{number}",
-                f"extract(epoch FROM max(now() - next_attempt) FILTER (WHERE {due}))::float8"
-                f" AS lag{number}",
+                "extract(epoch FROM max(now() - greatest(next_attempt, 'epoch'))"
+                f" FILTER (WHERE {due}))::float8 AS lag{number}",
             ]
-        taken = [f"({escaped(conditions[n] or 'true')} IS TRUE)::int" for n in deliver]
-        ruled = [f"({escaped(rule)} IS TRUE)::int" for rule in rules]
+        taken = [f"({tests[n]} IS TRUE)::int" for n in deliver]
+        ruled = [f"({rule} IS TRUE)::int" for rule in rules]
         columns.append(
             f"count(*) FILTER (WHERE {' + '.join([*taken, *ruled, '0'])} = 0) AS unmatched"
         )
@@ -61,14 +82,36 @@ class Overview:
         row = self._db.execute(query.encode(), {}).fetchone()
         return row or {}
 
-    def verdict(self, message_id: int, conditions: list[str | None]) -> dict[int, list[bool]]:
-        """For each row of a message, whether each condition matches it."""
-        tests = [f"{escaped(condition or 'true')} IS TRUE" for condition in conditions]
-        query = _SQL["verdict"].replace(
-            "{columns}", f"ARRAY[{', '.join(tests)}]::boolean[] AS says"
-        )
-        rows = self._db.execute(query.encode(), {"id": message_id}).fetchall()
-        return {row["id"]: row["says"] for row in rows}
+    def verdict(self, message_id: int, conditions: list[str]) -> list[dict[int, str]]:
+        """For each condition the rows of a message that it matches, by their ids.
+
+        The value is empty, or the error of a condition that fails on the row.
+        """
+        found: list[dict[int, str]] = []
+        for condition in conditions:
+            params = {"id": message_id, "condition": condition}
+            rows = self._db.execute(_SQL["verdict"].encode(), params).fetchall()
+            found.append({row["id"]: row["error"] or "" for row in rows})
+        return found
+
+    def failing(self, owner: str, condition: str, seconds: float) -> tuple[Fault | None, int, bool]:
+        """Try a condition on the rows that wait, for about so many seconds.
+
+        Returns what fails, how many rows were tried, and whether these are all.
+        """
+        until = time.monotonic() + seconds
+        limit = f"SET statement_timeout = {int(seconds * 1000)}"
+        self._db.execute(limit.encode())
+        found: dict[int, tuple[int, str]] = {}
+        tried = 0
+        whole = True
+        try:
+            found, tried, whole = failing(self._db, condition, ACTIVE, until)
+        except pg_errors.QueryCanceled:
+            whole = False
+        finally:
+            self._db.execute("RESET statement_timeout")
+        return (fault(owner, found) if found else None), tried, whole
 
     def add_rule(self, rule: dict[str, Any], who: str) -> None:
         """Make a standing rule. Raises PosternError where the name is taken."""

@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from queued import instants
 from queued.db import writable
 from queued.errors import PartitionError, StoreUnavailable
 from queued.store.queries import queries
@@ -78,6 +79,7 @@ def opened(uri: str) -> Iterator[Connection]:
             writable(uri), autocommit=True, row_factory=dict_row, prepare_threshold=None,
             application_name="postern queuectl partition",
         ) as db:  # fmt: skip
+            instants.register(db)
             db.execute("SET standard_conforming_strings = on")
             db.execute("SET search_path = public")
             db.execute("SET statement_timeout = 0")

@@ -6,9 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
+
+import psycopg
 
 from queued.db import Link
 from queued.pace import Pace
+from queued.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
 from queued.store.queries import escaped, queries
 
 _ROUND = 100_000  # rows that a sweep finds at once, about; it need not count them
@@ -20,13 +24,20 @@ _SWEEPS = {
     "retry": _SQL["retry"],
     "delete": _SQL["delete"],
 }
+_ROWS = {
+    "hold": ACTIVE,
+    "release": "status = 'HOLD'",
+    "retry": "status = 'DEFERRED'",
+    "delete": "true",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """What is done to which rows. `action` is hold, release, retry or delete.
 
-    Times are in seconds: `older` is the least age of a row, `hold` how long a hold lasts.
+    Times are in seconds: `older` is the least age of a row, `hold` how long a hold lasts. `owner`
+    is whose condition it is, such as `rule spam`. With `rule`, that standing rule has to be there.
     """
 
     action: str
@@ -37,6 +48,8 @@ class Sweep:
     hold: float | None = None
     quarantine: str | None = None
     batch: int = 1000
+    owner: str = "sweep"
+    rule: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +66,38 @@ class Sweeps:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._guards: dict[tuple[str, Condition], Guard] = {}  # of conditions that have failed
 
     async def batch(self, sweep: Sweep) -> int:
-        """Do one batch and return its number of rows. Raises StoreUnavailable."""
-        query = _SWEEPS[sweep.action].replace("{where}", escaped(sweep.where))
-        params = {
+        """Do one batch and return its number of rows.
+
+        A row on which the condition fails is held by a hold, and left by the others; the log names
+        it. Raises StoreUnavailable.
+        """
+        condition = Condition(sweep.owner, sweep.where)
+        guard = self._guards.get((sweep.action, condition))
+        for again in (RECENT, ALL, None):
+            try:
+                return await self._batch(sweep, condition, guard)
+            except psycopg.Error as error:
+                if again is None or not about_a_row(error):
+                    raise
+                guard = guard or Guard(self._link, _ROWS[sweep.action])
+                self._guards[sweep.action, condition] = guard
+                await guard.find([condition], again)
+        raise AssertionError
+
+    async def _batch(self, sweep: Sweep, condition: Condition, guard: Guard | None) -> int:
+        params: dict[str, Any] = {
             "who": sweep.who, "reason": sweep.reason, "older": sweep.older, "hold": sweep.hold,
-            "quarantine": sweep.quarantine, "batch": sweep.batch,
+            "quarantine": sweep.quarantine, "batch": sweep.batch, "key": None,
         }  # fmt: skip
+        where = escaped(sweep.where)
+        if guard and await guard.prepare([condition]):
+            failing = "true" if sweep.action == "hold" else "false"
+            where = guard.passing(condition, failing=failing, untried="false")
+            params |= {**guard.params, "key": condition.key}
+        query = _SWEEPS[sweep.action].replace("{where}", where)
         return len(await self._link.run(query, params))
 
     async def batches(self, sweep: Sweep) -> AsyncIterator[int]:
@@ -68,6 +105,8 @@ class Sweeps:
 
         Raises StoreUnavailable.
         """
+        if sweep.rule and not await self._link.run(_SQL["standing"], {"rule": sweep.rule}):
+            return
         rows = sweep.batch
         pace = Pace(_ROUND / sweep.batch)
         while rows >= sweep.batch:

@@ -34,7 +34,7 @@ async def apply_rules(sweeps: Sweeps, registry: Registry) -> None:
     for rule in await registry.operator_rules():
         sweep = Sweep(
             "hold", rule.condition, f"rule {rule.name}", rule.reason,
-            hold=rule.hold, quarantine=rule.quarantine, batch=_BATCH,
+            hold=rule.hold, quarantine=rule.quarantine, batch=_BATCH, owner=f"rule {rule.name}",
         )  # fmt: skip
         done = await sweeps.run(sweep)
         if done:

@@ -6,6 +6,10 @@ SELECT count(*) FROM queue WHERE {where}
 -- The next rows that match, in the order of their ids.
 SELECT id FROM queue WHERE id > %(after)s AND ({where}) ORDER BY id LIMIT %(batch)s
 
+-- name: tried
+-- Of these rows those that match, and those on which the condition fails, with the error.
+SELECT id, error FROM queue_test(%(condition)s, %(ids)s::bigint[])
+
 -- name: begin
 -- Note in the audit table who begins what.
 INSERT INTO audit (who, action, condition, details)
@@ -20,15 +24,19 @@ UPDATE audit SET rows = rows + %(rows)s WHERE id = %(audit)s
 UPDATE audit SET finished_at = now() WHERE id = %(audit)s
 
 -- name: hold
--- Rows of a batch on hold.
-UPDATE queue SET status = 'HOLD', hold_reason = %(reason)s, held_by = %(who)s,
-    hold_until = now() + make_interval(secs => %(hold)s)
+-- Rows of a batch on hold; `errors` tells where the condition fails.
+UPDATE queue SET status = 'HOLD', held_by = %(who)s,
+    hold_reason = concat_ws(': the condition fails on this row: ', %(reason)s::text,
+        %(errors)s::jsonb ->> id::text),
+    hold_until = now() + make_interval(secs => least(%(hold)s, 3155760000))
 WHERE id = ANY (%(ids)s) AND status <> 'HOLD' AND ({where})
 
 -- name: quarantine
 -- Rows of a batch into a quarantine; held ones as well.
-UPDATE queue SET status = 'HOLD', hold_reason = %(reason)s, held_by = %(who)s,
-    hold_until = now() + make_interval(secs => %(hold)s),
+UPDATE queue SET status = 'HOLD', held_by = %(who)s,
+    hold_reason = concat_ws(': the condition fails on this row: ', %(reason)s::text,
+        %(errors)s::jsonb ->> id::text),
+    hold_until = now() + make_interval(secs => least(%(hold)s, 3155760000)),
     metadata = jsonb_set(metadata, '{_quarantineid}', to_jsonb(%(quarantine)s::text))
 WHERE id = ANY (%(ids)s) AND ({where})
 

@@ -116,7 +116,7 @@ siblings AS MATERIALIZED (
     FROM taken WHERE lease_token IS NOT NULL
 ), claimed AS (
     UPDATE queue
-    SET status = 'SENDING', attempts = attempts + 1, lease_owner = %(owner)s, lease_since = now(),
+    SET status = 'SENDING', attempts = least(attempts, 2147483646) + 1, lease_owner = %(owner)s, lease_since = now(),
         lease_token = (SELECT nextval('lease_tokens')),
         lease_until = now() + make_interval(secs => %(lease)s)
     WHERE id = ANY (ARRAY(SELECT id FROM taken)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
@@ -128,7 +128,9 @@ siblings AS MATERIALIZED (
 -- once; pieces of their content. Content comes where it is small, up to a sum of `budget` octets for
 -- what stands in the message row, and as much in pieces.
 UNION ALL
-SELECT NULL, NULL, id, message_id, sender, recipient, domain, attempts, ts, lease_token, NULL
+SELECT NULL, NULL, id, message_id, sender, recipient, domain, attempts,
+    -- a program's calendar is shorter than PostgreSQL's, and has no infinity
+    least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), lease_token, NULL
 FROM claimed
 UNION ALL
 SELECT utf8, trace, NULL, id, NULL, NULL, NULL, chunks, NULL, size,
@@ -146,11 +148,11 @@ FROM message_chunks WHERE message_id = ANY (ARRAY(
     ) AS message WHERE octets <= %(budget)s))
 
 -- name: rules
--- The standing rules that count now, the version of the set, and which migrations the database has:
--- each migration makes a new version.
-SELECT version, coalesce((SELECT array_agg(condition ORDER BY name) FROM rules
-    WHERE expires_at IS NULL OR expires_at > now()), '{}'), ARRAY(SELECT name FROM schema_migrations)
-FROM rules_version
+-- The standing rules that count now, each with the version of the set and which migrations the
+-- database has: each migration makes a new version. One row without a name if no rule counts.
+SELECT version, name, condition, ARRAY(SELECT name FROM schema_migrations)
+FROM rules_version LEFT JOIN rules ON expires_at IS NULL OR expires_at > now()
+ORDER BY name
 
 -- name: body
 -- The content of one message that has no pieces.

@@ -22,25 +22,25 @@ WITH new_messages AS (
 -- name: enqueue
 -- A group of messages and all their rows in one statement, which is one commit.
 {messages}
-INSERT INTO queue (message_id, sender, recipient, domain, priority, metadata)
-SELECT message_id, sender, recipient, domain, priority, metadata::jsonb
+INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata)
+SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb
 FROM unnest(
-    %(message_ids)b::bigint[], %(senders)b::text[], %(recipients)b::text[], %(domains)b::text[],
-    %(priorities)b::smallint[], %(metadata)b::text[])
-    AS row (message_id, sender, recipient, domain, priority, metadata)
+    %(message_ids)b::bigint[], %(senders)b::text[], %(sender_domains)b::text[], %(recipients)b::text[],
+    %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[])
+    AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata)
 
 -- name: enqueue_held
 -- The same where some rows go on hold at once, each with its reason.
 {messages}
-INSERT INTO queue (message_id, sender, recipient, domain, priority, metadata,
+INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
     status, hold_reason, held_by, held_at)
-SELECT message_id, sender, recipient, domain, priority, metadata::jsonb,
+SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb,
     CASE WHEN hold IS NULL THEN 'QUEUED' ELSE 'HOLD' END, hold,
     CASE WHEN hold IS NOT NULL THEN 'smtpd' END, CASE WHEN hold IS NOT NULL THEN now() END
 FROM unnest(
-    %(message_ids)b::bigint[], %(senders)b::text[], %(recipients)b::text[], %(domains)b::text[],
-    %(priorities)b::smallint[], %(metadata)b::text[], %(holds)b::text[])
-    AS row (message_id, sender, recipient, domain, priority, metadata, hold)
+    %(message_ids)b::bigint[], %(senders)b::text[], %(sender_domains)b::text[], %(recipients)b::text[],
+    %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[], %(holds)b::text[])
+    AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata, hold)
 
 -- name: known
 -- Which of these messages are stored, or were until a worker was done with them.

@@ -16,15 +16,15 @@ FROM rules ORDER BY name
 SELECT {columns} FROM queue WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
 
 -- name: verdict
--- For each row of a message what each condition says.
-SELECT id, {columns} FROM queue WHERE message_id = %(id)s ORDER BY id
+-- Rows of a message that a condition matches, or on which it fails, with the error.
+SELECT id, error FROM queue_test(%(condition)s, ARRAY(SELECT id FROM queue WHERE message_id = %(id)s))
 
 -- name: rule
 -- A standing rule of an operator.
 INSERT INTO rules (name, action, condition, reason, quarantine, hold_seconds, origin, created_by,
     expires_at)
 VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(hold)s, 'operator',
-    %(who)s, now() + make_interval(secs => %(expire)s))
+    %(who)s, now() + make_interval(secs => least(%(expire)s, 3155760000)))
 
 -- name: unrule
 -- A standing rule away.

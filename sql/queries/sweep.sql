@@ -1,8 +1,9 @@
 -- name: hold
--- One batch of waiting rows to HOLD. Rows under a lease are in flight; their outcome decides.
+-- One batch of waiting rows to HOLD. Rows under a lease are in flight; their outcome decides. Where the
+-- condition fails on a row, `key` finds the reason.
 UPDATE queue
-SET status = 'HOLD', hold_reason = %(reason)s, held_by = %(who)s,
-    hold_until = now() + make_interval(secs => %(hold)s),
+SET status = 'HOLD', hold_reason = coalesce(faults ->> %(key)s::text, %(reason)s), held_by = %(who)s,
+    hold_until = now() + make_interval(secs => least(%(hold)s, 3155760000)),
     metadata = CASE WHEN %(quarantine)s::text IS NULL THEN metadata
         ELSE jsonb_set(metadata, '{_quarantineid}', to_jsonb(%(quarantine)s::text)) END
 WHERE id = ANY (ARRAY(
@@ -64,6 +65,10 @@ SELECT now(), id, message_id, coalesce(lease_token, 0), attempts, 0, 'deleted',
     sender, left(recipient, 600), domain, %(who)s, '', '', '', %(reason)s
 FROM gone
 RETURNING queue_id
+
+-- name: standing
+-- Whether a standing rule is there.
+SELECT name FROM rules WHERE name = %(rule)s
 
 -- name: asked
 -- Whether there are rows to delete, holds to release, rules to remove. The least time comes from the

@@ -1,0 +1,239 @@
+"""Conditions that fail on some rows: these are found, named and marked, and stop nothing.
+
+A statement has its conditions as they are until one of them fails. Then the rows are tried one
+condition after the other, those on which it fails are marked in `queue.faults`, and for a while the
+statement passes over marked rows, and over rows that have not been tried (docs/decisions/0022).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from queued.db import Link
+from queued.logs import get
+from queued.store.queries import escaped, queries
+
+ACTIVE = "status IN ('QUEUED', 'DEFERRED', 'SENDING')"
+"""Rows that claims look at."""
+
+RECENT = 20_000
+"""Rows before the last one tried that are tried again first: one may have been committed late."""
+
+ALL = 1 << 62
+"""Rows that are tried again when that was not enough."""
+
+_BATCH = 5000  # rows that one statement tries
+_WHILE = 60.0  # seconds for which marked rows are passed over, before the plain statement is tried
+_NAMED = 20  # rows named in the log a minute, for each guard; the others are counted
+_CLASSES = {"21", "22", "23", "38", "39", "54", "P0"}
+
+_SQL = queries("guard")
+
+log = get("conditions")
+
+
+def about_a_row(error: psycopg.Error) -> bool:
+    """Whether a condition may have failed on the values of one row: SQLSTATE 22 and its like.
+
+    Not so for a statement that is wrong, and for a server that refuses or is away.
+    """
+    return (error.sqlstate or "")[:2] in _CLASSES
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition and whose it is, such as `rule spam` or `worker deliver`."""
+
+    owner: str
+    text: str
+
+    @property
+    def key(self) -> str:
+        """What stands for it in `queue.faults`."""
+        words = f"{self.owner}\0{self.text}".encode()
+        return hashlib.sha256(words).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A condition fails on so many rows; one of them, its message and PostgreSQL's message."""
+
+    owner: str
+    rows: int
+    row: int
+    message: int
+    error: str
+
+    def __str__(self) -> str:
+        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        place = f"row {self.row} of message {self.message}"
+        return f"{self.owner} fails on {rows}, such as {place}: {self.error}"
+
+
+class Guard:
+    """Marks the rows on which conditions fail, among those that `rows` (SQL) names."""
+
+    def __init__(self, link: Link, rows: str) -> None:
+        self._link = link
+        self._sql = {name: _SQL[name].replace("{rows}", rows) for name in ("mark", "unmark")}
+        self._until = 0.0
+        self._tried: dict[str, int] = {}  # by the condition's key: the last row that was tried
+        self._minute = 0.0
+        self._named = 0
+
+    async def prepare(self, conditions: Sequence[Condition]) -> bool:
+        """Whether marked rows are to be passed over now; if so, what has come since is tried.
+
+        When it is over, marks go where the conditions fail no more. Raises StoreUnavailable.
+        """
+        if self.active:
+            await self._advance(conditions)
+        elif self._until:
+            for condition in conditions:
+                await self._link.run(self._sql["unmark"], self._params(condition))
+            self._until = 0.0
+        return self.active
+
+    @property
+    def active(self) -> bool:
+        """Whether marked rows are to be passed over now."""
+        return time.monotonic() < self._until
+
+    @property
+    def params(self) -> dict[str, int]:
+        """Parameters of the statements that contain `passing`."""
+        return {f"tried_{key}": last for key, last in self._tried.items()}
+
+    def passing(self, condition: Condition, *, failing: str, untried: str) -> str:
+        """The condition for a statement with parameters, with the value of rows not to be asked."""
+        return (
+            f"CASE WHEN faults ? '{condition.key}' THEN {failing}"
+            f" WHEN id > %(tried_{condition.key})s THEN {untried}"
+            f" ELSE {escaped(condition.text)} END"
+        )
+
+    async def find(self, conditions: Sequence[Condition], again: int) -> None:
+        """Mark where the conditions fail, from so many rows before the last one tried on.
+
+        Marked rows are passed over from now on. Raises StoreUnavailable.
+        """
+        for condition in conditions:
+            self._tried[condition.key] = max(0, self._tried.get(condition.key, 0) - again)
+        await self._advance(conditions)
+        self._until = time.monotonic() + _WHILE
+
+    async def _advance(self, conditions: Sequence[Condition]) -> None:
+        """Try the conditions on rows that have come since."""
+        known = {condition.key for condition in conditions}
+        self._tried = {key: last for key, last in self._tried.items() if key in known}
+        for condition in conditions:
+            tried = _BATCH
+            while tried == _BATCH:
+                last = self._tried.get(condition.key, 0)
+                ((newest, tried, _), *marked) = await self._link.run(
+                    self._sql["mark"], {**self._params(condition), "after": last}
+                )
+                self._tried[condition.key] = newest or last
+                if marked:
+                    self._until = time.monotonic() + _WHILE
+                    self._tell(condition, marked)
+
+    def _params(self, condition: Condition) -> dict[str, Any]:
+        return {
+            "key": condition.key,
+            "owner": condition.owner,
+            "condition": condition.text,
+            "batch": _BATCH,
+        }
+
+    def _tell(self, condition: Condition, marked: list[tuple[Any, ...]]) -> None:
+        now = time.monotonic()
+        if now > self._minute + 60:
+            self._minute, self._named = now, 0
+        for row, message, error in marked[: max(0, _NAMED - self._named)]:
+            log.warning("a condition fails", condition=condition.owner, row=row, message=message,
+                        reason=error)  # fmt: skip
+        if self._named < _NAMED < self._named + len(marked):
+            log.warning("a condition fails on further rows", condition=condition.owner,
+                        rows=len(marked) + self._named - _NAMED,
+                        hint="queue.faults is not null")  # fmt: skip
+        self._named += len(marked)
+
+
+def failing(
+    db: psycopg.Connection[dict[str, Any]],
+    condition: str,
+    rows: str = "true",
+    until: float = float("inf"),
+) -> tuple[dict[int, tuple[int, str]], int, bool]:
+    """Rows on which a condition fails: message and error by id.
+
+    Also how many rows were tried, and whether these are all.
+
+    `rows` (SQL) names those that count. No further batch begins after `until` (monotonic).
+    """
+    query = _SQL["failing"].replace("{rows}", rows).encode()
+    found: dict[int, tuple[int, str]] = {}
+    total = after = 0
+    tried = _BATCH
+    while tried == _BATCH and time.monotonic() < until:
+        params = {"condition": condition, "after": after, "batch": _BATCH}
+        head, *bad = db.execute(query, params).fetchall()
+        tried, after = head["message_id"], head["id"]
+        total += tried
+        found.update((row["id"], (row["message_id"], row["error"])) for row in bad)
+    return found, total, tried < _BATCH
+
+
+def fault(owner: str, found: dict[int, tuple[int, str]]) -> Fault:
+    """What `failing` found, in short."""
+    row = min(found)
+    return Fault(owner, len(found), row, *found[row])
+
+
+def reading[T](
+    db: psycopg.Connection[dict[str, Any]],
+    conditions: Sequence[Condition],
+    rows: str,
+    run: Callable[[list[str]], T],
+    matching: Sequence[bool] = (),
+) -> tuple[T, list[Fault]]:
+    """Run a statement that reads, with the conditions as they stand in it.
+
+    Where one of them fails on a row, the statement is run again without asking it of that row,
+    which counts as matched where `matching` says so, else as not matched. Returns also the faults.
+    """
+    try:
+        return run([escaped(condition.text) for condition in conditions]), []
+    except psycopg.Error as error:
+        if not about_a_row(error):
+            raise
+    faults, texts = [], []
+    with db.transaction():  # in one snapshot: nothing that fails comes between
+        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        for number, condition in enumerate(conditions):
+            found, _, _ = failing(db, condition.text, rows)
+            if found:
+                faults.append(fault(condition.owner, found))
+            value = bool(matching) and matching[number]
+            # CASE also where there are none: in WHERE the parts of a condition have no order
+            texts.append(
+                f"CASE WHEN id = ANY ('{{{','.join(map(str, found))}}}'::bigint[]) THEN {value}"
+                f" ELSE {escaped(condition.text)} END"
+            )
+        return run(texts), faults
+
+
+def kept(db: psycopg.Connection[dict[str, Any]]) -> list[Fault]:
+    """Faults of which held rows tell."""
+    found = []
+    for row in db.execute(_SQL["kept"].encode()).fetchall():
+        owner, _, error = row["error"].partition(" fails on this row: ")
+        found.append(Fault(owner, row["rows"], row["id"], row["message_id"], error))
+    return found

@@ -229,7 +229,7 @@ class Daemon:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return
-        fixed = ("environment", "worker", "workers", "retention", "log")
+        fixed = ("environment", "worker", "workers", "urgent", "retention", "log")
         changed = [n for n in fixed if getattr(config, n) != getattr(self._config, n)]
         if changed:
             log.warning("these sections need a restart", sections=changed)

@@ -53,6 +53,9 @@ class Claims:
     While all that is due fits into a window, rows are taken in order of priority and time. With a
     backlog the claims walk from destination to destination instead, until nothing is left that the
     window would not show.
+
+    Rows of the priority `urgent` or a lower number are marked as urgent. With `each` only these are
+    claimed: at most so many of a domain at a time, and the walk is over an index of their own.
     """
 
     def __init__(
@@ -63,17 +66,27 @@ class Claims:
         where: str | None = None,
         priority: int = 9,
         siblings: int = _SIBLINGS,
+        urgent: int = -1,
+        each: int = 0,
     ) -> None:
         self._link = link
         self._where = where
         self._version = 0  # of the rules in the statements
         self._current = -1  # of the rules that the last claim found
         self._statements: dict[str, str] = {}
-        self._siblings = siblings
-        self._fixed = {"owner": owner, "lease": lease, "priority": priority}
+        self._siblings = 0 if each else siblings
+        self._fixed = {
+            "owner": owner,
+            "lease": lease,
+            "priority": min(priority, urgent) if each else priority,
+            "urgent": urgent,
+            "each": each,
+        }
         self._cursor: str | None = None  # where the walk has come to; None: to its end
         self._backlog_until = 0.0  # until then the window would show what it showed before
         self.lease = lease
+        self.saw_all = 0.0
+        """When the last look began that saw all that was due, by the monotonic clock."""
 
     async def claim(
         self,
@@ -102,9 +115,11 @@ class Claims:
 
     async def _search(self, limit: int, busy: list[str], size: dict[str, Any]) -> Claim:
         claim = Claim([], {})
-        if self._cursor is None and time.monotonic() >= self._backlog_until:
+        began = time.monotonic()
+        if self._cursor is None and began >= self._backlog_until:
             more, _ = await self._run(claim, "front", limit, busy, window=limit + _WINDOW, **size)
             if not more:
+                self.saw_all = self.saw_all if busy else began
                 return claim
             self._backlog_until = time.monotonic() + _BACKLOG
         cursor = self._cursor or ""
@@ -142,7 +157,7 @@ class Claims:
         pieces: dict[int, dict[int, bytes]] = {}
         for row in rows[1:]:
             if row[2]:
-                claim.items.append(Item(*row[2:10]))
+                claim.items.append(Item(*row[2:10], urgent=row[0]))
                 continue
             utf8, trace, _, message_id, _, _, _, number, _, size, content = row
             if utf8 is None:
@@ -163,7 +178,9 @@ class Claims:
         where = f"\n{self._where}\n" if self._where else "true"
         excluded = "".join(f" AND (\n{rule}\n) IS NOT TRUE" for rule in rules)
         parts = {"where": where, "reach": f"\n{reach(self._where)}\n", "rules": excluded}
-        for name, text in (("front", _SQL["front"]), ("walk", _SQL["walk"])):
+        few = self._fixed["each"]
+        for name, text in (("front", _SQL["front"]), ("walk", _SQL["urgent" if few else "walk"])):
+            text = text.replace("{seen}", _SQL["few"] if few else "seen")
             text = text.replace("{lease}", _SQL["lease"]).replace("{result}", _SQL["result"])
             for key, value in parts.items():
                 text = text.replace(f"{{{key}}}", value.replace("%", "%%"))
@@ -190,8 +207,8 @@ class Claims:
 class Contents:
     """Reads the content of messages that did not come with their claim.
 
-    The oldest message goes first, so that it is done with and its room free; whoever has waited for
-    a second goes before it. One whose next hop is slow asks for nothing.
+    Urgent messages go first, then the oldest, so that it is done with and its room free; whoever
+    has waited for a second goes before it. One whose next hop is slow asks for nothing.
     """
 
     def __init__(self, link: Link) -> None:
@@ -203,9 +220,11 @@ class Contents:
         rows = await self._link.run(_SQL["body"], {"id": message_id})
         return bytes(rows[0][0]) if rows else None
 
-    async def chunks(self, message_id: int, first: int, number: int) -> bytes | None:
+    async def chunks(
+        self, message_id: int, first: int, number: int, urgent: bool = False
+    ) -> bytes | None:
         """So many pieces of the content from the first one on, None if one of them is gone."""
         params = {"id": message_id, "first": first, "number": number}
-        async with self._turns.of(message_id):
+        async with self._turns.of(-1 if urgent else message_id):
             rows = await self._link.run(_SQL["chunks"], params)
         return b"".join(row[0] for row in rows) if len(rows) == number else None

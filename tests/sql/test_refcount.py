@@ -129,9 +129,8 @@ CREATE TRIGGER messages_refcount AFTER INSERT OR DELETE ON queue_def_def FOR ROW
 def test_row_triggers_of_another_schema_on_leaves_do_nothing(db: psycopg.Connection) -> None:
     for parts in ("123", "456"):
         values = ", ".join(f"'{part}'" for part in parts)
-        db.execute(
-            f"CREATE TABLE queue_def_{parts} PARTITION OF queue_def FOR VALUES IN ({values})".encode()
-        )
+        leaf = f"CREATE TABLE queue_def_{parts} PARTITION OF queue_def FOR VALUES IN ({values})"
+        db.execute(leaf.encode())
     db.execute(PRINTED.encode())
     db.execute(
         "CREATE TRIGGER before BEFORE INSERT OR DELETE ON queue_def_123 FOR EACH ROW"
@@ -140,7 +139,9 @@ def test_row_triggers_of_another_schema_on_leaves_do_nothing(db: psycopg.Connect
     message(db, 1)
     message(db, 2, chunks=2)
     rows = [row(db, number, metadata={"_partid": part}) for number in (1, 2) for part in "147"]
-    db.execute("""UPDATE queue SET metadata = '{"_partid": "4"}' WHERE id = ANY (%s)""", (rows[:2],))
+    db.execute(
+        """UPDATE queue SET metadata = '{"_partid": "4"}' WHERE id = ANY (%s)""", (rows[:2],)
+    )
     assert len(column(db, "SELECT id FROM queue")) == 6
     db.execute("DELETE FROM queue WHERE id = ANY (%s)", (rows[:2] + rows[3:5],))
     assert bodies(db) == [1, 2]

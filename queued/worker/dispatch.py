@@ -139,7 +139,7 @@ class Dispatch:
     def dispatch(
         self, items: list[Item], messages: dict[int, Message], reserved: bool = False
     ) -> int:
-        """Give the rows of one claim to their lanes; return how many it handed back for want of room.
+        """Give the rows of one claim to their lanes; return how many found no room.
 
         One envelope has the rows with the same message, next hop and reverse-path. Rows in
         `reserved` places are handed back where their next hop has its share of these.

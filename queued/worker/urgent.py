@@ -20,7 +20,7 @@ _REST = 1.0  # seconds without a look after one whose rows mostly found no room 
 
 
 class UrgentLoop(Loop):
-    """Claims urgent rows that the ordinary loop can't see: behind a backlog, or without free places.
+    """Claims urgent rows that the ordinary loop can't: behind a backlog, or without free places.
 
     While little is due the ordinary loop takes them first anyway, and this one asks nothing.
     `claims` are of urgent rows only, `ordinary` those of the ordinary loop; rows go to `places`

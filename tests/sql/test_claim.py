@@ -208,7 +208,11 @@ async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
 
 @pytest.mark.parametrize(
     ("name", "index"),
-    [("front", "priority_timezone_idx"), ("walk", "domain_priority_next_attempt")],
+    [
+        ("front", "priority_timezone_idx"),
+        ("walk", "queue_def_def_domain_priority_next_attempt"),
+        ("urgent", "lower_priority_next_attempt"),
+    ],
 )
 async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
     db: psycopg.Connection, name: str, index: str
@@ -219,11 +223,17 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
         db.execute("SELECT set_config(%s, %s, false)", (setting, value))
     params = {"limit": 50, "busy": ["x.example"], "owner": "w", "lease": 60.0, "version": 1,
               "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64}  # fmt: skip
-    params |= {"inline": 1000, "budget": 1000, "overdue": 0.0}
+    params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
     claim = texts[name]
     parts = {"lease": texts["lease"], "result": texts["result"]}
-    for key, value in {**parts, "where": "true", "reach": "true", "rules": ""}.items():
+    for key, value in {
+        **parts,
+        "where": "true",
+        "reach": "true",
+        "rules": "",
+        "seen": "seen",
+    }.items():
         claim = claim.replace(f"{{{key}}}", value)
     with db.transaction(force_rollback=True):
         explained = db.execute(

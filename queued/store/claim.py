@@ -157,7 +157,9 @@ class Claims:
         pieces: dict[int, dict[int, bytes]] = {}
         for row in rows[1:]:
             if row[2]:
-                claim.items.append(Item(*row[2:10], urgent=row[0]))
+                item = Item(*row[2:10])
+                item.urgent = row[0]
+                claim.items.append(item)
                 continue
             utf8, trace, _, message_id, _, _, _, number, _, size, content = row
             if utf8 is None:

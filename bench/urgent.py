@@ -180,7 +180,7 @@ class Trial:
                 self.result.figures["bulk ratio"] = rates[1] / alone[1]
         else:
             done = ", ".join(f"{rate:.0f}" for rate in rates)
-            self.result.notes.append(f"the backlog was over before the windows ({done}/s): no ratio")
+            self.result.notes.append(f"the backlog was over before the end ({done}/s): no ratio")
 
 
 def measure(options: Options, rows: int, directory: Path, server: Server) -> Beside:

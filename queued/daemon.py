@@ -20,7 +20,7 @@ from queued.store.conditions import both, reach
 from queued.store.space import Space
 from queued.store.sweep import Sweep, Sweeps
 from queued.store.workers import Entry, Registry, Rule
-from queued.upkeep import attempts, orphans, requests
+from queued.upkeep import attempts, orphans, requests, untaken
 from queued.upkeep.repeat import repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.deliver import Deliverer
@@ -142,6 +142,7 @@ class Daemon:
             *(task for deliverer in self._deliverers for task in deliverer.tasks()),
             *(sweeper.run() for sweeper in self._sweepers),
             repeat("heartbeat", lambda: _BEAT, self._beat),
+            self._watch_untaken(),
             repeat("rota", lambda: _LOOK if self._looks else _LOOK_SETTLED, self._look),
             repeat(
                 "requests",
@@ -164,6 +165,12 @@ class Daemon:
                 lambda: orphans.remove_orphans(self._sweeps, retention.orphans),
             ),
         ]
+
+    async def _watch_untaken(self) -> None:
+        await asyncio.sleep(untaken.FIRST)
+        await repeat(
+            "untaken", lambda: untaken.EVERY, lambda: untaken.warn_of_untaken(self._registry)
+        )
 
     def _wake(self) -> None:
         for deliverer in self._deliverers:

@@ -40,7 +40,8 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         history = listing.history(message_id)
         workers = [entry for entry in overview.workers() if entry["alive"]]
         rules = overview.rules()
-        says = overview.verdict(message_id, [e["condition"] for e in (*workers, *rules)])
+        tests = [*(w["takes"] for w in workers), *(r["condition"] for r in rules)]
+        says = overview.verdict(message_id, tests)
     finally:
         listing.close()
         overview.close()
@@ -48,13 +49,14 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
     now = datetime.now(UTC)
+    deliver = {w["name"]: w["takes"] for w in workers if w["action"] == Action.DELIVER}
     for row in rows:
         verdict = says.get(row["id"], [])
         row["workers"] = sorted({w["name"] for w, hit in zip(workers, verdict, strict=False)
                                  if hit and w["action"] == Action.DELIVER})  # fmt: skip
         row["rules"] = [r["name"] for r, hit in
                         zip(rules, verdict[len(workers):], strict=False) if hit]  # fmt: skip
-        row["waits_for"] = waits_for(row, now)
+        row["waits_for"] = waits_for(row, now, deliver)
     if as_json:
         print_json({"id": message_id, "recipients": rows, "history": history})
         return
@@ -72,8 +74,11 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     print_history(history)
 
 
-def waits_for(row: dict[str, Any], now: datetime) -> str:
-    """In one sentence, what must happen next to the row."""
+def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]) -> str:
+    """In one sentence, what must happen next to the row.
+
+    `deliver` has the delivering workers that run, each with the condition of what it takes.
+    """
     status = row["status"]
     leased = row["lease_until"] is not None and row["lease_until"] > now
     if status == Status.HOLD:
@@ -85,12 +90,25 @@ def waits_for(row: dict[str, Any], now: datetime) -> str:
     if status == Status.SENDING:
         if leased:
             return f"the attempt under way by {row['lease_owner']}"
+        if not row["workers"] and not row["rules"]:
+            return f"a worker: {_others(row, deliver)}"
         return f"a worker to take it over: the lease of {row['lease_owner']} ran out"
     if row["rules"]:
         return f"being put on hold by {row['rules'][0]}"
     if leased:
         return f"the end of the attempt by {row['lease_owner']}, begun before its release"
     if not row["workers"]:
-        return "a worker: none that runs matches it"
+        return f"a worker: {_others(row, deliver)}"
     wait = (row["next_attempt"] - now).total_seconds()
     return f"its next attempt in {age(wait)}" if wait > 0 else "its turn: it is due"
+
+
+def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:
+    """Say why no worker takes the row."""
+    if not deliver:
+        return "no delivering worker runs"
+    each = "; ".join(
+        f"{name} takes {' '.join((condition or 'every row').split())}"
+        for name, condition in sorted(deliver.items())
+    )
+    return f"none that runs takes it, with priority {row['priority']} ({each})"

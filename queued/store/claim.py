@@ -99,9 +99,10 @@ class Claims:
         """Lease up to `limit` due rows whose domain is not in `busy`, and half as many more.
 
         The further ones are recipients of the same messages, so that they share a transaction.
-        Fewer than `limit` rows mean that no more are due. Messages of at most `inline` octets come
-        with their content, as long as that makes at most `budget` octets together. Only what has
-        been due for `overdue` seconds is looked for. Raises StoreUnavailable.
+        Fewer than `limit` rows mean that no more are due; with `each`, only no row at all does.
+        Messages of at most `inline` octets come with their content, as long as that makes at most
+        `budget` octets together. Only what has been due for `overdue` seconds is looked for. Raises
+        StoreUnavailable.
         """
         if self._version != self._current:
             await self._learn_rules()
@@ -116,12 +117,15 @@ class Claims:
     async def _search(self, limit: int, busy: list[str], size: dict[str, Any]) -> Claim:
         claim = Claim([], {})
         began = time.monotonic()
+        few = self._fixed["each"]  # no domain may come twice
         if self._cursor is None and began >= self._backlog_until:
             more, _ = await self._run(claim, "front", limit, busy, window=limit + _WINDOW, **size)
             if not more:
                 self.saw_all = self.saw_all if busy else began
                 return claim
             self._backlog_until = time.monotonic() + _BACKLOG
+            if few and claim.items:
+                return claim
         cursor = self._cursor or ""
         whole = not cursor  # whether this round of the walk began at the first destination
         while len(claim.items) < limit:
@@ -132,11 +136,15 @@ class Claims:
             )
             if more:
                 cursor = last
+            elif few and claim.items:
+                cursor = ""
             elif whole:
                 self._cursor = None  # every destination was asked, and nothing more is due
                 return claim
             else:
                 cursor, whole = "", True
+            if few and claim.items:
+                break
         self._cursor = cursor
         return claim
 

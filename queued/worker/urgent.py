@@ -92,7 +92,7 @@ class UrgentLoop(Loop):
             found = await self._try_claim(want, busy)
             if self._back > found // 2:
                 await asyncio.sleep(_REST)
-            if found < want:
+            if not found:
                 return busy
         return []
 

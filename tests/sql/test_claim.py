@@ -254,3 +254,41 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     """The plan's nodes, flat."""
     return [plan, *(node for child in plan.get("Plans", []) for node in nodes(child))]
+
+
+async def test_urgent_rows_behind_a_backlog_of_their_own_and_of_others(
+    db: psycopg.Connection, link: Link
+) -> None:
+    message(db, 1)
+    for priority, domain, number in ((0, "slow", 300), (5, "bulk", 300), (1, "z", 7), (0, "y", 3)):
+        db.execute(
+            "INSERT INTO queue (message_id, sender, recipient, domain, priority, next_attempt)"
+            " SELECT 1, '', 'r', %s, %s, now() - interval '1 hour' * (%s = 'slow')::int"
+            " FROM generate_series(1, %s)",
+            (f"{domain}.example", priority, domain, number),
+        )
+    row(db, 1, domain="y.example", priority=1, due=60)
+    claims = Claims(link, "w", 60, urgent=1, each=5)
+    taken: dict[str, list[int]] = {}
+    busy: list[str] = []
+    while items := (await claims.claim(20, busy)).items:
+        new: dict[str, int] = {}
+        for item in items:
+            assert item.urgent
+            new[item.domain] = new.get(item.domain, 0) + 1
+        for domain, count in new.items():
+            taken.setdefault(domain, []).append(count)
+        busy = ["slow.example"]
+    assert taken.pop("slow.example") == [5]
+    assert {domain: sum(counts) for domain, counts in taken.items()} == {
+        "z.example": 7,
+        "y.example": 3,
+    }
+    assert max(count for counts in taken.values() for count in counts) == 5
+    below = Claims(link, "v", 60, priority=0, urgent=1, each=5)
+    assert {item.domain for item in (await below.claim(50, [])).items} == {"slow.example"}
+    ordinary = (await Claims(link, "o", 60, urgent=1).claim(300, [])).items
+    assert {item.domain: item.urgent for item in ordinary} == {
+        "slow.example": True,
+        "bulk.example": False,
+    }

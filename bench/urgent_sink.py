@@ -1,4 +1,4 @@
-"""The next hop beside a backlog: counts bulk mail, times urgent mail, and may hang for bulk mail."""
+"""The next hop beside a backlog: counts bulk mail and may hang for it, times urgent mail."""
 
 import asyncio
 import json

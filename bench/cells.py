@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench import urgent
 from bench.database import Server
 from bench.phases import Options, Result, measure
 from bench.progress import log
@@ -79,6 +80,11 @@ def run(
         options = at(base, vary, value)
         log(f"{number} of {len(values) * rounds}: {vary} {value}, {options.messages} messages")
         result = measure("relay", options, directory, server)
+        if vary == "backlog" and value and options.urgent:
+            beside = urgent.measure(options, value, directory, server)
+            result.figures |= beside.figures
+            result.problems += beside.problems
+            result.notes += beside.notes
         keep(_cell(value, turn, options.messages, result))
 
 

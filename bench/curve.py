@@ -10,6 +10,14 @@ from bench.plot import Panel, Point, svg
 CPU = tuple(f"CPU ms/message {name}" for name in ("smtpd", "queued", "postgres"))
 LARGEST = "largest process MB "
 CLAIM = ("front ms", "front buffers", "walk ms", "walk buffers", "fill seconds")
+URGENT = (
+    "urgent ms p50",
+    "urgent ms p99",
+    "urgent, hanging ms p50",
+    "urgent, hanging ms p99",
+    "bulk/s",
+    "bulk ratio",
+)
 PLOTTED = ("CPU ms/message", "delivery ms p50", "delivery ms p99")
 
 
@@ -99,6 +107,8 @@ class Curve:
         if self.vary == "backlog":
             head += ["front", "", "walk", "", "fill"]
             second += ["ms", "buffers", "ms", "buffers", "s"]
+            head += ["urgent", "ms", "hanging", "ms", "bulk", ""]
+            second += ["p50", "p99", "p50", "p99", "/s", "ratio"]
         return aligned([head, second, *(self._row(value, several) for value in self.values())])
 
     def _row(self, value: int, several: bool) -> list[str]:
@@ -113,7 +123,7 @@ class Curve:
         largest = self.largest(value)
         row += [cell(largest[0]), largest[1]] if largest else ["-", "-"]
         if self.vary == "backlog":
-            row += [cell(self._middle(value, name)) for name in CLAIM]
+            row += [cell(self._middle(value, name)) for name in (*CLAIM, *URGENT)]
         return row
 
     def picture(self, title: str, log: bool) -> str:

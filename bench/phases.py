@@ -40,6 +40,9 @@ class Options:
     keep: bool
     commands: Path
     observe: float = 0.0  # seconds between readings of each process's memory; 0: none
+    urgent: float = 0.0  # urgent messages a second beside a backlog of live destinations; 0: none
+    urgent_seconds: float = 30.0  # of each window
+    urgent_domains: int = 5000
 
     def plan(self) -> Plan:
         """Return a plan with an id of its own."""

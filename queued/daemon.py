@@ -22,7 +22,7 @@ from queued.store.schema import Schema
 from queued.store.space import Space
 from queued.store.sweep import Sweep, Sweeps
 from queued.store.workers import Entry, Registry, Rule
-from queued.upkeep import attempts, orphans, requests
+from queued.upkeep import attempts, orphans, requests, untaken
 from queued.upkeep.repeat import repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.deliver import Deliverer
@@ -150,6 +150,7 @@ class Daemon:
             *(task for deliverer in self._deliverers for task in deliverer.tasks()),
             *(sweeper.run() for sweeper in self._sweepers),
             repeat("heartbeat", lambda: BEAT, self._beat),
+            self._watch_untaken(),
             repeat("rota", lambda: _LOOK if self._looks else _LOOK_SETTLED, self._look),
             repeat(
                 "requests",
@@ -183,6 +184,12 @@ class Daemon:
             await work()
 
         return guarded
+
+    async def _watch_untaken(self) -> None:
+        await asyncio.sleep(untaken.FIRST)
+        await repeat(
+            "untaken", lambda: untaken.EVERY, lambda: untaken.warn_of_untaken(self._registry)
+        )
 
     def _wake(self) -> None:
         for deliverer in self._deliverers:
@@ -254,7 +261,7 @@ class Daemon:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return
-        fixed = ("environment", "worker", "workers", "retention", "log")
+        fixed = ("environment", "worker", "workers", "urgent", "retention", "log")
         changed = [n for n in fixed if getattr(config, n) != getattr(self._config, n)]
         if changed:
             log.warning("these sections need a restart", sections=changed)

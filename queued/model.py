@@ -64,6 +64,7 @@ class Item:
     attempts: int  # this one included
     ts: datetime
     token: int
+    urgent: bool = False
 
 
 @dataclass(slots=True, frozen=True)

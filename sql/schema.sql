@@ -58,6 +58,9 @@ DECLARE
     ids bigint[];
     large bigint[];
 BEGIN
+    IF TG_LEVEL = 'ROW' OR TG_OP <> 'DELETE' THEN
+        RETURN coalesce(NEW, OLD);
+    END IF;
     SELECT array_agg(DISTINCT message_id) INTO ids FROM gone;
     -- Locks in id order: of two transactions that delete the last two rows of a message, the
     -- second waits here and then sees what the first has left.
@@ -76,7 +79,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION public.messages_refcount_func() IS 'Removes the bodies that the deleted rows were the last to refer to. A statement trigger: rows that move between partitions do not fire it.';
+COMMENT ON FUNCTION public.messages_refcount_func() IS 'Removes the bodies that the deleted rows were the last to refer to. A statement trigger: rows that move between partitions do not fire it. As a row trigger it does nothing.';
 
 CREATE FUNCTION public.postern_grants() RETURNS text[]
     LANGUAGE plpgsql
@@ -1319,6 +1322,14 @@ CREATE INDEX queue_def_id_idx ON ONLY public.queue_def USING btree (id);
 
 CREATE INDEX queue_def_def_id_idx ON public.queue_def_def USING btree (id);
 
+CREATE INDEX queue_urgent ON ONLY public.queue USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
+
+COMMENT ON INDEX public.queue_urgent IS 'Claims of urgent rows, destination by destination, where many are due.';
+
+CREATE INDEX queue_def_lower_priority_next_attempt_idx ON ONLY public.queue_def USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
+
+CREATE INDEX queue_def_def_lower_priority_next_attempt_idx ON public.queue_def_def USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
+
 CREATE INDEX queue_message_id ON ONLY public.queue USING btree (message_id);
 
 COMMENT ON INDEX public.queue_message_id IS 'Whether a body is still referred to; queuectl show.';
@@ -1339,6 +1350,8 @@ CREATE INDEX queue_delete_domain_priority_next_attempt_idx ON public.queue_delet
 
 CREATE INDEX queue_delete_id_idx ON public.queue_delete USING btree (id);
 
+CREATE INDEX queue_delete_lower_priority_next_attempt_idx ON public.queue_delete USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
+
 CREATE INDEX queue_delete_message_id_idx ON public.queue_delete USING btree (message_id);
 
 CREATE INDEX queue_delete_priority_timezone_idx ON public.queue_delete USING btree (priority, (next_attempt AT TIME ZONE 'UTC'::text));
@@ -1346,6 +1359,8 @@ CREATE INDEX queue_delete_priority_timezone_idx ON public.queue_delete USING btr
 CREATE INDEX queue_hold_domain_priority_next_attempt_idx ON public.queue_hold USING btree (domain, priority, next_attempt);
 
 CREATE INDEX queue_hold_id_idx ON public.queue_hold USING btree (id);
+
+CREATE INDEX queue_hold_lower_priority_next_attempt_idx ON public.queue_hold USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
 
 CREATE INDEX queue_hold_message_id_idx ON public.queue_hold USING btree (message_id);
 
@@ -1371,6 +1386,8 @@ ALTER INDEX public.queue_def_domain_priority_next_attempt_idx ATTACH PARTITION p
 
 ALTER INDEX public.queue_def_id_idx ATTACH PARTITION public.queue_def_def_id_idx;
 
+ALTER INDEX public.queue_def_lower_priority_next_attempt_idx ATTACH PARTITION public.queue_def_def_lower_priority_next_attempt_idx;
+
 ALTER INDEX public.queue_def_message_id_idx ATTACH PARTITION public.queue_def_def_message_id_idx;
 
 ALTER INDEX public.queue_def_priority_timezone_idx ATTACH PARTITION public.queue_def_def_priority_timezone_idx;
@@ -1378,6 +1395,8 @@ ALTER INDEX public.queue_def_priority_timezone_idx ATTACH PARTITION public.queue
 ALTER INDEX public.queue_domain_due ATTACH PARTITION public.queue_def_domain_priority_next_attempt_idx;
 
 ALTER INDEX public.queue_id ATTACH PARTITION public.queue_def_id_idx;
+
+ALTER INDEX public.queue_urgent ATTACH PARTITION public.queue_def_lower_priority_next_attempt_idx;
 
 ALTER INDEX public.queue_message_id ATTACH PARTITION public.queue_def_message_id_idx;
 
@@ -1387,6 +1406,8 @@ ALTER INDEX public.queue_domain_due ATTACH PARTITION public.queue_delete_domain_
 
 ALTER INDEX public.queue_id ATTACH PARTITION public.queue_delete_id_idx;
 
+ALTER INDEX public.queue_urgent ATTACH PARTITION public.queue_delete_lower_priority_next_attempt_idx;
+
 ALTER INDEX public.queue_message_id ATTACH PARTITION public.queue_delete_message_id_idx;
 
 ALTER INDEX public.queue_due ATTACH PARTITION public.queue_delete_priority_timezone_idx;
@@ -1394,6 +1415,8 @@ ALTER INDEX public.queue_due ATTACH PARTITION public.queue_delete_priority_timez
 ALTER INDEX public.queue_domain_due ATTACH PARTITION public.queue_hold_domain_priority_next_attempt_idx;
 
 ALTER INDEX public.queue_id ATTACH PARTITION public.queue_hold_id_idx;
+
+ALTER INDEX public.queue_urgent ATTACH PARTITION public.queue_hold_lower_priority_next_attempt_idx;
 
 ALTER INDEX public.queue_message_id ATTACH PARTITION public.queue_hold_message_id_idx;
 

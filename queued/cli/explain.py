@@ -40,7 +40,10 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         history = listing.history(message_id)
         workers = [entry for entry in overview.workers() if entry["alive"]]
         rules = overview.rules()
-        conditions = [e["condition"] or "true" for e in (*workers, *rules)]
+        conditions = [
+            *(entry["takes"] or "true" for entry in workers),
+            *(rule["condition"] for rule in rules),
+        ]
         says = overview.verdict(message_id, conditions)
     finally:
         listing.close()
@@ -49,6 +52,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
     now = datetime.now(UTC)
+    deliver = {w["name"]: w["takes"] for w in workers if w["action"] == Action.DELIVER}
     for row in rows:
         verdict = [found.get(row["id"]) for found in says]  # "": matches; an error; or None
         row["workers"] = sorted({w["name"] for w, hit in zip(workers, verdict, strict=False)
@@ -58,7 +62,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
                         if hit is not None]  # fmt: skip
         names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
         row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
-        row["waits_for"] = waits_for(row, now)
+        row["waits_for"] = waits_for(row, now, deliver)
     if as_json:
         print_json({"id": message_id, "recipients": rows, "history": history})
         return
@@ -78,8 +82,11 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     print_history(history)
 
 
-def waits_for(row: dict[str, Any], now: datetime) -> str:
-    """In one sentence, what must happen next to the row."""
+def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]) -> str:
+    """In one sentence, what must happen next to the row.
+
+    `deliver` has the delivering workers that run, each with the condition of what it takes.
+    """
     status = row["status"]
     leased = row["lease_until"] is not None and row["lease_until"] > now
     if status == Status.HOLD:
@@ -91,12 +98,25 @@ def waits_for(row: dict[str, Any], now: datetime) -> str:
     if status == Status.SENDING:
         if leased:
             return f"the attempt under way by {row['lease_owner']}"
+        if not row["workers"] and not row["rules"]:
+            return f"a worker: {_others(row, deliver)}"
         return f"a worker to take it over: the lease of {row['lease_owner']} ran out"
     if row["rules"]:
         return f"being put on hold by {row['rules'][0]}"
     if leased:
         return f"the end of the attempt by {row['lease_owner']}, begun before its release"
     if not row["workers"]:
-        return "a worker: none that runs matches it"
+        return f"a worker: {_others(row, deliver)}"
     wait = (row["next_attempt"] - now).total_seconds()
     return f"its next attempt in {age(wait)}" if wait > 0 else "its turn: it is due"
+
+
+def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:
+    """Say why no worker takes the row."""
+    if not deliver:
+        return "no delivering worker runs"
+    each = "; ".join(
+        f"{name} takes {' '.join((condition or 'every row').split())}"
+        for name, condition in sorted(deliver.items())
+    )
+    return f"none that runs takes it, with priority {row['priority']} ({each})"

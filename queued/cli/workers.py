@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 
 from queued.cli.target import database_of
 from queued.command import (
+    EXIT_FAILURE,
     age,
     config_option,
     json_option,
@@ -26,9 +28,10 @@ from queued.store.overview import Overview
 
 @click.command()
 @config_option("etc/queued.yaml")
+@click.option("--check", is_flag=True, help="Exit with 1 if rows wait that no worker takes.")
 @json_option
 @reporting
-def workers(config: Path, as_json: bool) -> None:
+def workers(config: Path, check: bool, as_json: bool) -> None:
     """Show workers, what each matches and its lag, and rows that no worker matches."""
     overview = Overview(database_of(config))
     try:
@@ -36,7 +39,7 @@ def workers(config: Path, as_json: bool) -> None:
         rules = overview.rules()
         deliver = _distinct(entries)
         counts = overview.matches(
-            [entry["condition"] for entry in entries],
+            [entry["takes"] for entry in entries],
             deliver,
             [rule["condition"] for rule in rules],
             [*(f"worker {e['name']}" for e in entries), *(f"rule {r['name']}" for r in rules)],
@@ -48,6 +51,18 @@ def workers(config: Path, as_json: bool) -> None:
         entry["due"] = counts[f"due{number}"]
         entry["lag"] = counts[f"lag{number}"]
     warnings = [*_warnings(entries, rules, counts), *map(str, overview.faults)]
+    _show(entries, rules, counts, warnings, as_json)
+    if check and counts["unmatched"]:
+        sys.exit(EXIT_FAILURE)
+
+
+def _show(
+    entries: list[dict[str, Any]],
+    rules: list[dict[str, Any]],
+    counts: dict[str, Any],
+    warnings: list[str],
+    as_json: bool,
+) -> None:
     if as_json:
         print_json(
             {
@@ -73,7 +88,7 @@ def workers(config: Path, as_json: bool) -> None:
                 entry["matches"],
                 entry["due"],
                 "-" if entry["lag"] is None else age(entry["lag"]),
-                shorten(" ".join((entry["condition"] or "every row").split())),
+                shorten(" ".join((entry["takes"] or "every row").split())),
             ]
             for entry in entries
         ],
@@ -83,14 +98,14 @@ def workers(config: Path, as_json: bool) -> None:
 
 
 def _distinct(entries: list[dict[str, Any]]) -> list[int]:
-    """Indexes of live delivering workers, one for each name and condition.
+    """Indexes of live delivering workers, one for each name and what it takes.
 
     The same worker in several processes is one: they share its rows by claims.
     """
     seen: dict[tuple[str, str | None], int] = {}
     for number, entry in enumerate(entries):
         if entry["alive"] and entry["action"] == Action.DELIVER:
-            seen.setdefault((entry["name"], entry["condition"]), number)
+            seen.setdefault((entry["name"], entry["takes"]), number)
     return list(seen.values())
 
 

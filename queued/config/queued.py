@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -111,6 +112,33 @@ class Worker(Section):
         return self
 
 
+class Urgent(Section):
+    """What is kept free for mail that must not wait behind other mail."""
+
+    priority: Annotated[int, Strict(), Field(ge=0, le=3)] | None = Field(
+        default=1,
+        description="mail of this priority (0 to 3) or a lower number is urgent; null: none",
+    )
+    share: Annotated[float, Strict()] = Field(
+        default=0.1,
+        ge=0,
+        le=0.9,
+        description="reserved for it: places beside workers[].concurrency as a share of these, "
+        "rounded up, and of delivery.connections to each next hop, rounded down",
+    )
+    bound: Whole = Field(
+        default=5, ge=1, le=10_000, description="rows of one next hop in reserved places, at most"
+    )
+
+    def places(self, concurrency: int) -> int:
+        """Rows that a worker with that concurrency may lease beside it."""
+        return 0 if self.priority is None else math.ceil(self.share * concurrency)
+
+    def connections(self, most: int) -> int:
+        """Of so many connections, those that other mail leaves free."""
+        return 0 if self.priority is None else int(self.share * most)
+
+
 class Retention(Section):
     """How long the log of what is done is kept."""
 
@@ -205,6 +233,7 @@ class QueuedConfig(Section):
     workers: list[Worker] = Field(
         default=[Worker()], min_length=1, description="what this configuration runs"
     )
+    urgent: Urgent = Field(default=Urgent())
     delivery: Delivery = Field(default=Delivery())
     routes: dict[Pattern, Target] = Field(
         default={"*": "mx"},

@@ -15,11 +15,12 @@ from queued.errors import DeliveryError
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What every lane delivers with."""
+    """What every lane delivers with; of its connections, `reserved` are for urgent mail only."""
 
     hostname: str
     delivery: Delivery
     resolver: Resolver
+    reserved: int = 0
 
 
 async def connect(

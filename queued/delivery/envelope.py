@@ -15,7 +15,8 @@ class Envelope:
 
     `content` is the message as received, or a function that streams it in pieces; `trace` goes
     before it. `guard` is asked right before the final dot: False means that the lease is not
-    ours any more, and the connection is dropped without the dot.
+    ours any more, and the connection is dropped without the dot. `urgent` mail goes before other
+    mail of its lane.
     """
 
     items: list[Item]
@@ -25,6 +26,7 @@ class Envelope:
     utf8: bool
     content: bytes | Callable[[], AsyncIterator[bytes]]
     guard: Callable[[list[Item]], bool] = field(repr=False)
+    urgent: bool = False
 
 
 CRLF = b"\r\n"

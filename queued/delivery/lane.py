@@ -28,6 +28,9 @@ class Lane:
     could be connected to, `closed` when the lane has neither mail nor connections left. Another
     kind of lane overrides `open_session`, and everything else stays as it is.
 
+    Urgent mail goes first, and may use all connections; other mail leaves `means.reserved` of them
+    free, so that urgent mail begins also while everything else hangs.
+
     A courier is a task that opens a connection, and then takes envelopes for it. A connection that
     can't be opened thus concerns no envelope, as long as the lane has others.
     """
@@ -45,7 +48,9 @@ class Lane:
         self._report = report
         self._on_unreachable = unreachable
         self._on_closed = closed
-        self._waiting: deque[Envelope] = deque()
+        self._urgent: deque[Envelope] = deque()
+        self._waiting: deque[Envelope] = deque()  # what is not urgent
+        self._ordinary = 0  # connections that carry such mail
         self._idle: deque[tuple[Session, asyncio.Future[Envelope | None]]] = deque()
         self._couriers: set[asyncio.Task[None]] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -54,30 +59,54 @@ class Lane:
         self._pause = 0.0  # seconds that the last pause took; 0 if a connection succeeded since
         self._paused: asyncio.TimerHandle | None = None
         self.load = 0  # rows waiting or under way
+        self.urgent = 0  # of them, those in urgent envelopes
         self.domains: Counter[str] = Counter()  # the same by recipient domain
         self._draining = False
 
     def put(self, envelope: Envelope) -> None:
         """Deliver the envelope as soon as a connection is free for it."""
         self._count(envelope, 1)
-        if not self._give(envelope):
-            self._waiting.append(envelope)
-            self._hire()
+        self._line(envelope).append(envelope)
+        self._feed()
+        self._hire()
 
-    def _give(self, envelope: Envelope) -> bool:
-        """Give the envelope to a connection that is free; False if there is none."""
-        while self._idle:
+    def _line(self, envelope: Envelope) -> deque[Envelope]:
+        return self._urgent if envelope.urgent else self._waiting
+
+    def _take(self) -> Envelope | None:
+        """What a free connection carries next; `_done` has to follow."""
+        if self._urgent:
+            return self._urgent.popleft()
+        if self._waiting and self._ordinary < self._most:
+            self._ordinary += 1
+            return self._waiting.popleft()
+        return None
+
+    def _done(self, envelope: Envelope) -> None:
+        """A connection carries the envelope no longer."""
+        if not envelope.urgent:
+            self._ordinary -= 1
+
+    @property
+    def _most(self) -> int:
+        """How many connections mail that is not urgent may use."""
+        return max(1, self.means.delivery.connections - self.means.reserved)
+
+    def _startable(self) -> int:
+        """How many of those that wait could begin if they had a connection."""
+        return len(self._urgent) + min(len(self._waiting), max(0, self._most - self._ordinary))
+
+    def _feed(self) -> None:
+        """Give what waits to connections that are free."""
+        while self._idle and self._startable():
             session, courier = self._idle.pop()  # the one used last: the others may time out
             if not courier.done():
-                courier.set_result(envelope if session.usable else None)
-                if session.usable:
-                    return True
-        return False
+                courier.set_result(self._take() if session.usable else None)
 
     def _hire(self) -> None:
         """Open as many connections as the mail that waits has use for."""
         while len(self._couriers) < self.means.delivery.connections and len(self._connecting) < min(
-            len(self._waiting), self._at_once()
+            self._startable(), self._at_once()
         ):
             task = asyncio.create_task(self._courier())
             self._couriers.add(task)
@@ -95,14 +124,19 @@ class Lane:
     def drain(self) -> list[Envelope]:
         """Begin nothing new; return what had not begun."""
         self._draining = True
-        waiting = list(self._waiting)
-        self._waiting.clear()
+        waiting = self._clear()
         for _, courier in self._idle:
             _resign(courier)
         for task in self._connecting:
             task.cancel()
         for envelope in waiting:
             self._count(envelope, -1)
+        return waiting
+
+    def _clear(self) -> list[Envelope]:
+        waiting = [*self._urgent, *self._waiting]
+        self._urgent.clear()
+        self._waiting.clear()
         return waiting
 
     def abort(self) -> None:
@@ -158,7 +192,8 @@ class Lane:
                 session.quit()
                 self._sessions.discard(session)
                 self._open.discard(session)
-            if len(self._waiting) <= len(self._connecting):
+            self._feed()  # a connection that is free may carry what this one leaves
+            if self._startable() <= len(self._connecting):
                 return
             replaced = True
 
@@ -183,7 +218,7 @@ class Lane:
         self._sessions.add(session)
         self._open.add(session)
         self._hire()
-        kept = not self._waiting
+        kept = not self._startable()
         while self._reusable(session) and (envelope := await self._next(session)):
             again = False
             try:
@@ -198,19 +233,21 @@ class Lane:
                 result = CUT_OFF if session.past_dot else NOT_BEGUN
                 self._finish(envelope, [result] * len(envelope.items))
                 raise
+            finally:
+                self._done(envelope)
             if not again:
                 self._finish(envelope, results)
             elif self._draining:
                 self._finish(envelope, [NOT_BEGUN] * len(envelope.items))
             else:
                 # the server closed a kept connection under our hands: that is no attempt
-                if not self._give(envelope):
-                    self._waiting.appendleft(envelope)
+                self._line(envelope).appendleft(envelope)
+                self._feed()
             kept = True
 
     async def _next(self, session: Session) -> Envelope | None:
-        if self._waiting:
-            return self._waiting.popleft()
+        if envelope := self._take():
+            return envelope
         if self._draining:
             return None
         loop = asyncio.get_running_loop()
@@ -222,6 +259,7 @@ class Lane:
             return await wish
         except asyncio.CancelledError:
             if not wish.cancelled() and (envelope := wish.result()):  # given a moment ago
+                self._done(envelope)
                 self._finish(envelope, [NOT_BEGUN] * len(envelope.items))
             raise
         finally:
@@ -250,8 +288,7 @@ class Lane:
 
     def _unreachable(self, error: DeliveryError) -> None:
         """The destination can't be reached: that answers for all mail that waits for it now."""
-        batch = list(self._waiting)
-        self._waiting.clear()
+        batch = self._clear()
         result = Result.of(error, "")
         if batch and not error.permanent:
             self._on_unreachable(self, result)
@@ -260,6 +297,8 @@ class Lane:
 
     def _count(self, envelope: Envelope, sign: int) -> None:
         self.load += sign * len(envelope.items)
+        if envelope.urgent:
+            self.urgent += sign * len(envelope.items)
         for item in envelope.items:
             self.domains[item.domain] += sign
             if not self.domains[item.domain]:

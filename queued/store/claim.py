@@ -57,6 +57,9 @@ class Claims:
     While all that is due fits into a window, rows are taken in order of priority and time. With a
     backlog the claims walk from destination to destination instead, until nothing is left that the
     window would not show.
+
+    Rows of the priority `urgent` or a lower number are marked as urgent. With `each` only these are
+    claimed: at most so many of a domain at a time, and the walk is over an index of their own.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class Claims:
         priority: int = 9,
         siblings: int = _SIBLINGS,
         schema: Schema | None = None,
+        urgent: int = -1,
+        each: int = 0,
     ) -> None:
         self._link = link
         self._schema = schema or Schema()
@@ -75,15 +80,23 @@ class Claims:
         self._version = 0  # of the rules in the statements
         self._current = -1  # of the rules that the last claim found
         self._statements: dict[str, str] = {}
-        self._siblings = siblings
+        self._siblings = 0 if each else siblings
         self._name = f"worker {owner.partition('@')[0]}"
         self._guard = Guard(link, ACTIVE)
         self._guarded = False  # whether the statements pass over rows on which a condition fails
         self._conditions: list[Condition] = []
-        self._fixed = {"owner": owner, "lease": lease, "priority": priority}
+        self._fixed = {
+            "owner": owner,
+            "lease": lease,
+            "priority": min(priority, urgent) if each else priority,
+            "urgent": urgent,
+            "each": each,
+        }
         self._cursor: str | None = None  # where the walk has come to; None: to its end
         self._backlog_until = 0.0  # until then the window would show what it showed before
         self.lease = lease
+        self.saw_all = 0.0
+        """When the last look began that saw all that was due, by the monotonic clock."""
 
     async def claim(
         self,
@@ -96,11 +109,11 @@ class Claims:
         """Lease up to `limit` due rows whose domain is not in `busy`, and half as many more.
 
         The further ones are recipients of the same messages, so that they share a transaction.
-        Fewer than `limit` rows mean that no more are due. Messages of at most `inline` octets come
-        with their content, as long as that makes at most `budget` octets together. Only what has
-        been due for `overdue` seconds is looked for. A row on which a condition fails is left, and
-        named in the log. Raises StoreUnavailable, and SchemaMismatch where the schema is of another
-        version: nothing is claimed then.
+        Fewer than `limit` rows mean that no more are due; with `each`, only no row at all does.
+        Messages of at most `inline` octets come with their content, as long as that makes at most
+        `budget` octets together. Only what has been due for `overdue` seconds is looked for. A row
+        on which a condition fails is left, and named in the log. Raises StoreUnavailable, and
+        SchemaMismatch where the schema is of another version: nothing is claimed then.
         """
         self._schema.require()
         size = {"inline": inline, "budget": budget, "overdue": overdue}
@@ -131,11 +144,16 @@ class Claims:
     async def _search(
         self, claim: Claim, limit: int, busy: list[str], size: dict[str, Any]
     ) -> None:
-        if self._cursor is None and time.monotonic() >= self._backlog_until:
+        began = time.monotonic()
+        few = self._fixed["each"]  # no domain may come twice
+        if self._cursor is None and began >= self._backlog_until:
             more, _ = await self._run(claim, "front", limit, busy, window=limit + _WINDOW, **size)
             if not more:
+                self.saw_all = self.saw_all if busy else began
                 return
             self._backlog_until = time.monotonic() + _BACKLOG
+            if few and claim.items:
+                return
         cursor = self._cursor or ""
         whole = not cursor  # whether this round of the walk began at the first destination
         while len(claim.items) < limit:
@@ -146,11 +164,15 @@ class Claims:
             )
             if more:
                 cursor = last
+            elif few and claim.items:
+                cursor = ""
             elif whole:
                 self._cursor = None  # every destination was asked, and nothing more is due
                 return
             else:
                 cursor, whole = "", True
+            if few and claim.items:
+                break
         self._cursor = cursor
 
     async def _run(
@@ -171,7 +193,9 @@ class Claims:
         pieces: dict[int, dict[int, bytes]] = {}
         for row in rows[1:]:
             if row[2]:
-                claim.items.append(Item(*row[2:10]))
+                item = Item(*row[2:10])
+                item.urgent = row[0]
+                claim.items.append(item)
                 continue
             utf8, trace, _, message_id, _, _, _, number, _, size, content = row
             if utf8 is None:
@@ -215,7 +239,9 @@ class Claims:
             where = "".join(escaped(c.text) for c in own)
             excluded = "".join(f" AND {escaped(c.text)} IS NOT TRUE" for c in rules)
         parts = {"where": where or "true", "reach": near, "rules": excluded}
-        for name, text in (("front", _SQL["front"]), ("walk", _SQL["walk"])):
+        few = self._fixed["each"]
+        for name, text in (("front", _SQL["front"]), ("walk", _SQL["urgent" if few else "walk"])):
+            text = text.replace("{seen}", _SQL["few"] if few else "seen")
             text = text.replace("{lease}", _SQL["lease"]).replace("{result}", _SQL["result"])
             for key, value in parts.items():
                 text = text.replace(f"{{{key}}}", value)
@@ -242,8 +268,8 @@ class Claims:
 class Contents:
     """Reads the content of messages that did not come with their claim.
 
-    The oldest message goes first, so that it is done with and its room free; whoever has waited for
-    a second goes before it. One whose next hop is slow asks for nothing.
+    Urgent messages go first, then the oldest, so that it is done with and its room free; whoever
+    has waited for a second goes before it. One whose next hop is slow asks for nothing.
     """
 
     def __init__(self, link: Link) -> None:
@@ -255,9 +281,11 @@ class Contents:
         rows = await self._link.run(_SQL["body"], {"id": message_id})
         return bytes(rows[0][0]) if rows else None
 
-    async def chunks(self, message_id: int, first: int, number: int) -> bytes | None:
+    async def chunks(
+        self, message_id: int, first: int, number: int, urgent: bool = False
+    ) -> bytes | None:
         """So many pieces of the content from the first one on, None if one of them is gone."""
         params = {"id": message_id, "first": first, "number": number}
-        async with self._turns.of(message_id):
+        async with self._turns.of(-1 if urgent else message_id):
             rows = await self._link.run(_SQL["chunks"], params)
         return b"".join(row[0] for row in rows) if len(rows) == number else None

@@ -39,10 +39,22 @@ _LOGIC = re.compile(
 )
 
 
+LAST = 9
+"""The lowest priority."""
+
+
 def both(first: str | None, second: str | None) -> str | None:
     """The condition that both conditions hold; None stands for every row."""
     parts = [f"(\n{part}\n)" for part in (first, second) if part]
     return " AND ".join(parts) or None
+
+
+def takes(condition: str | None, action: str, priority: int) -> str | None:
+    """The condition of a worker with its priority, which counts for deliveries only."""
+    if action != "deliver" or priority >= LAST:
+        return condition
+    limit = f"priority <= {priority}"
+    return both(condition, limit) if condition else limit
 
 
 def reach(condition: str | None) -> str:

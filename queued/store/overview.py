@@ -10,6 +10,7 @@ from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import PosternError
+from queued.store.conditions import takes
 from queued.store.guard import ACTIVE, Condition, Fault, failing, fault, kept, reading
 from queued.store.queries import queries
 
@@ -28,8 +29,14 @@ class Overview:
         self._db.close()
 
     def workers(self) -> list[dict[str, Any]]:
-        """Registered workers, dead ones included (`alive`)."""
-        return self._db.execute(_SQL["workers"].encode()).fetchall()
+        """Registered workers, dead ones included (`alive`).
+
+        `takes` is the condition with the priority, None for every row.
+        """
+        entries = self._db.execute(_SQL["workers"].encode()).fetchall()
+        for entry in entries:
+            entry["takes"] = takes(entry["condition"], entry["action"], entry["priority"])
+        return entries
 
     def rules(self) -> list[dict[str, Any]]:
         """Standing rules."""

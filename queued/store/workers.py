@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from queued.db import Link
-from queued.store.queries import queries
+from queued.store.conditions import takes
+from queued.store.queries import escaped, queries
 
 _SQL = queries("workers")
+_OLDEST = 100  # rows of a priority that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,21 @@ class Registry:
         """The place of each of ours that delivers, by name."""
         rows = await self._link.run(_SQL["places"], {"owner": self._owner})
         return {row[0]: Place(*row[1:]) for row in rows}
+
+    async def untaken(self) -> list[tuple[int, int]]:
+        """Message and priority of rows that no worker takes, of the oldest that are due.
+
+        Nothing where another process is to ask. Raises StoreUnavailable.
+        """
+        found = await self._link.run(_SQL["takers"], {"owner": self._owner})
+        if not found:
+            return []
+        tests = [takes(condition, action, priority) for action, condition, priority in found]
+        taken = " OR ".join(f"({escaped(test)} IS TRUE)" for test in tests if test)
+        if None in tests:
+            return []
+        rows = await self._link.run(_SQL["untaken"].replace("{taken}", taken), {"each": _OLDEST})
+        return [(message_id, priority) for message_id, priority in rows]
 
     async def leave(self) -> None:
         """Take the entries away; rules stay. Raises StoreUnavailable."""

@@ -13,6 +13,7 @@ from queued.db import Link
 from queued.delivery.lane import Lane
 from queued.errors import StoreUnavailable
 from queued.logs import get
+from queued.model import Item
 from queued.store.claim import SESSION, Claims, Contents
 from queued.store.schema import Schema
 from queued.store.settle import Settlements
@@ -22,6 +23,7 @@ from queued.worker.lease import Leases
 from queued.worker.loop import Loop
 from queued.worker.rota import Rota
 from queued.worker.settler import Settler
+from queued.worker.urgent import UrgentLoop
 
 log = get("worker")
 
@@ -49,13 +51,16 @@ class Deliverer:
         self._drain = config.worker.drain
         self._links = {
             name: Link(uri, f"queued {worker.name} {name}", SESSION)
-            for name in ("claim", "settle", "renew", "content")
+            for name in ("claim", "urgent", "settle", "renew", "content")
         }
         lease = config.worker.lease
-        claims = Claims(self._links["claim"], owner, lease, where, worker.priority, schema=schema)
+        level = -1 if config.urgent.priority is None else config.urgent.priority
+        claims = Claims(
+            self._links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
+        )
         self._leases = Leases(Claims(self._links["renew"], owner, lease))
         settlements = Settlements(self._links["settle"], owner)
-        self._settler = Settler(settlements, lambda item: self.loop.settled(item))
+        self._settler = Settler(settlements, self._settled)
         self._dispatch = Dispatch(
             config,
             Contents(self._links["content"]),
@@ -73,7 +78,41 @@ class Deliverer:
             self._dispatch,
             self.rota,
         )
-        self.wake = Alarm(self.rota, self.loop.wake).ring
+        self.urgent: UrgentLoop | None = None
+        if places := config.urgent.places(worker.concurrency):
+            # an owner of its own: what one loop gives back after an outage is not the other's
+            urgent = Claims(
+                self._links["urgent"],
+                f"{owner}:urgent",
+                lease,
+                where,
+                worker.priority,
+                urgent=level,
+                each=config.urgent.bound,
+                schema=schema,
+            )
+            self.urgent = UrgentLoop(
+                worker,
+                config.worker.poll,
+                config.delivery.inline,
+                urgent,
+                self._leases,
+                self._dispatch,
+                self.rota,
+                claims,
+                places,
+            )
+        self.wake = Alarm(self.rota, self._wake).ring
+
+    def _wake(self) -> None:
+        self.loop.wake()
+        if self.urgent:
+            self.urgent.wake()
+
+    def _settled(self, item: Item) -> None:
+        self.loop.settled(item)
+        if self.urgent:
+            self.urgent.freed()
 
     @property
     def handled(self) -> int:
@@ -82,12 +121,15 @@ class Deliverer:
 
     def tasks(self) -> list[Coroutine[None, None, None]]:
         """What runs until it is cancelled; the loop itself is stopped by `drain`."""
-        return [self._leases.keep(), self._settler.run()]
+        urgent = [self.urgent.run()] if self.urgent else []
+        return [self._leases.keep(), self._settler.run(), *urgent]
 
     def configure(self, config: QueuedConfig) -> None:
         """Use new routes, limits and intervals from now on."""
         self._dispatch.configure(config)
-        self.loop.inline = config.delivery.inline
+        for loop in (self.loop, self.urgent):
+            if loop:
+                loop.inline = config.delivery.inline
 
     async def drain(
         self, loop: asyncio.Task[None], handed_back: Callable[[], Awaitable[None]]
@@ -98,6 +140,9 @@ class Deliverer:
         """
         log.info("draining", worker=self.name, rows=len(self._leases))
         self.loop.stop()
+        if self.urgent:
+            self.urgent.stop()
+            await self.urgent.ended.wait()
         await asyncio.wait([loop])
         self._dispatch.drain()
         telling = asyncio.create_task(self._tell(handed_back))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -31,6 +31,7 @@ from queued.store.claim import Contents
 from queued.worker.verdict import judge
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
+_KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
 _REST = 30.0  # seconds that an unreachable destination is left alone, at most
 
 log = get("worker")
@@ -65,6 +66,7 @@ class Dispatch:
         self._lanes: dict[Destination, Lane] = {}
         self._started: dict[int, datetime] = {}
         self._down: dict[Destination, _Down] = {}
+        self._crowded: dict[Destination, set[str]] = {}  # domains of rows that found no room
         self._held = 0  # octets of content in envelopes
         self.configure(config)
 
@@ -76,7 +78,9 @@ class Dispatch:
         self._group = config.delivery.recipients
         self._bare_newlines = config.delivery.bare_newlines
         resolver = Resolver(config.delivery.dns, config.delivery.ipv6)
-        self._means = Means(config.environment.hostname, config.delivery, resolver)
+        self._bound = config.urgent.bound
+        reserved = config.urgent.connections(config.delivery.connections)
+        self._means = Means(config.environment.hostname, config.delivery, resolver, reserved)
         for lane in self._lanes.values():
             lane.means = self._means
 
@@ -92,13 +96,38 @@ class Dispatch:
         many destinations hang, each next one can take at most half of what is left. And what could
         not be reached rests a while.
         """
+        loaded = [lane for lane in self._lanes.values() if lane.load >= free]
+        domains = {domain for lane in loaded for domain in lane.domains}
+        domains.update(*(down.domains for down in self._resting()))
+        return sorted(domains), sum(lane.load for lane in loaded)
+
+    def crowded(self, free: int) -> list[str]:
+        """Domains that get no reserved place for now, with so many of these free.
+
+        A next hop gets `urgent.bound` of them, and no more than half of what is left.
+        """
+        most = min(self._bound, free)
+        full = {lane.destination: lane for lane in self._lanes.values() if lane.urgent >= most}
+        self._crowded = {d: names for d, names in self._crowded.items() if d in full}
+        domains = {domain for lane in full.values() for domain in lane.domains}
+        domains.update(*self._crowded.values(), *(down.domains for down in self._resting()))
+        return sorted(domains)
+
+    def _resting(self) -> Iterable[_Down]:
         now = time.monotonic()
         for destination in [d for d, down in self._down.items() if down.until <= now]:
             del self._down[destination]
-        loaded = [lane for lane in self._lanes.values() if lane.load >= free]
-        domains = {domain for lane in loaded for domain in lane.domains}
-        domains.update(*(down.domains for down in self._down.values()))
-        return sorted(domains), sum(lane.load for lane in loaded)
+        return self._down.values()
+
+    def _no_room(self, destination: Destination, group: list[Item]) -> bool:
+        """Whether the next hop has its share of the reserved places; its domains are remembered."""
+        lane = self._lanes.get(destination)
+        if not lane or lane.urgent < self._bound:
+            return False
+        known = self._crowded.setdefault(destination, set())
+        if len(known) < _KNOWN:
+            known.update(item.domain for item in group)
+        return True
 
     def _unreachable(self, lane: Lane, result: Result) -> None:
         """A lane could not connect anywhere: its destination rests."""
@@ -107,11 +136,15 @@ class Dispatch:
         down.result = result
         down.domains.update(lane.domains)
 
-    def dispatch(self, items: list[Item], messages: dict[int, Message]) -> None:
-        """Give the rows of one claim to their lanes.
+    def dispatch(
+        self, items: list[Item], messages: dict[int, Message], reserved: bool = False
+    ) -> int:
+        """Give the rows of one claim to their lanes; return how many found no room.
 
-        One envelope has the rows with the same message, next hop and reverse-path.
+        One envelope has the rows with the same message, next hop and reverse-path. Rows in
+        `reserved` places are handed back where their next hop has its share of these.
         """
+        back = 0
         now = datetime.now(UTC)
         groups: dict[tuple[int, Destination, str, bool], list[Item]] = {}
         problems: dict[int, str] = {}
@@ -143,6 +176,10 @@ class Dispatch:
                 down.domains.update(item.domain for item in group)
                 self._report_all(group, down.result)
                 continue
+            if reserved and self._no_room(destination, group):
+                back += len(group)
+                self.hand_back(group)
+                continue
             try:
                 envelopes = self._envelopes(group, message)
             except Exception as error:
@@ -152,6 +189,7 @@ class Dispatch:
             for envelope in envelopes:
                 self._held += len(message.body or b"")
                 lane.put(envelope)
+        return back
 
     def _message_problem(self, message: Message | None) -> str:
         return message_problem(message, self._bare_newlines) if message else ""
@@ -171,6 +209,7 @@ class Dispatch:
             self._conclude(item, result)
 
     def _envelopes(self, group: list[Item], message: Message) -> list[Envelope]:
+        urgent = any(item.urgent for item in group)
         return [
             Envelope(
                 items=group[start : start + self._group],
@@ -178,13 +217,18 @@ class Dispatch:
                 trace=message.trace.encode(),
                 size=message.size,
                 utf8=message.utf8 or needs_utf8(group[0]),
-                content=message.body if message.body is not None else lambda: self._parts(message),
+                content=(
+                    message.body
+                    if message.body is not None
+                    else lambda: self._parts(message, urgent)
+                ),
                 guard=self._guard,
+                urgent=urgent,
             )
             for start in range(0, len(group), self._group)
         ]
 
-    async def _parts(self, message: Message) -> AsyncIterator[bytes]:
+    async def _parts(self, message: Message, urgent: bool) -> AsyncIterator[bytes]:
         chunks = message.chunks
         # pieces of earlier versions are larger
         step = max(1, PART_SIZE * chunks // max(1, message.size))
@@ -193,7 +237,7 @@ class Dispatch:
             for first in range(0, chunks or 1, step):
                 if chunks:
                     number = min(step, chunks - first)
-                    part = await self._contents.chunks(message.id, first, number)
+                    part = await self._contents.chunks(message.id, first, number, urgent)
                 else:
                     part = await self._contents.body(message.id)
                 if part is None:

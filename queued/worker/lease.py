@@ -26,16 +26,24 @@ class Leases:
         self._items: dict[int, Item] = {}
         self._until: dict[int, float] = {}
         self._again: dict[int, Item] = {}
+        self._reserved: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @property
+    def reserved(self) -> int:
+        """Rows that have reserved places."""
+        return len(self._reserved)
 
     def ids(self) -> list[int]:
         """Rows that we hold, or held when we last knew."""
         return list(self._items)
 
-    def add(self, items: list[Item], claimed: float) -> list[Item]:
+    def add(self, items: list[Item], claimed: float, reserved: bool = False) -> list[Item]:
         """Note a claim that was asked for at `claimed`, by the monotonic clock.
+
+        It may be one of urgent rows, for places that are `reserved`.
 
         Returns what may be begun. A row whose lease ran out in an outage comes back to us while
         our own attempt still lasts, or its outcome still waits: it has to wait for `drop`.
@@ -45,6 +53,8 @@ class Leases:
         for item in fresh:
             self._items[item.id] = item
             self._until[item.id] = claimed + self._claims.lease
+        if reserved:
+            self._reserved.update(item.id for item in fresh)
         return fresh
 
     def drop(self, item: Item) -> Item | None:
@@ -54,6 +64,7 @@ class Leases:
             return None
         del self._items[item.id]
         del self._until[item.id]
+        self._reserved.discard(item.id)
         return self._again.pop(item.id, None)
 
     def valid(self, items: list[Item]) -> bool:

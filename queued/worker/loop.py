@@ -95,7 +95,7 @@ class Loop:
                         await self._wake.wait()
 
     def _free(self) -> int:
-        return self.config.concurrency - len(self._leases)
+        return self.config.concurrency - len(self._leases) + self._leases.reserved
 
     async def _try_claim(self, want: int, busy: list[str]) -> int:
         try:

@@ -26,7 +26,7 @@ WITH seen AS MATERIALIZED (
         lease_since
     FROM queue
     WHERE id = ANY (ARRAY(
-            SELECT id FROM seen WHERE domain <> ALL (%(busy)b::text[]) LIMIT %(limit)s))
+            SELECT id FROM {seen} WHERE domain <> ALL (%(busy)b::text[]) LIMIT %(limit)s))
         AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
         AND next_attempt <= now()
         AND (lease_until IS NULL OR lease_until < now())
@@ -86,8 +86,64 @@ SELECT
     NULL::text, NULL::text, NULL::integer, NULL::timestamptz, NULL::bigint, NULL::bytea
 {result}
 
+-- name: few
+-- In place of `seen` for urgent rows: at most `each` of one domain.
+(SELECT id, domain FROM (
+    SELECT id, domain, row_number() OVER (PARTITION BY domain) AS place FROM seen) AS numbered
+ WHERE place <= %(each)s) AS few
+
+-- name: urgent
+-- What `walk` is, for urgent rows: by their own index (docs/decisions/0023), which has only these, and at
+-- most `each` rows of one destination and priority.
+WITH RECURSIVE walk AS (
+    (SELECT lower(domain) AS domain, 1 AS step FROM queue
+     WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND priority <= 3
+        AND lower(domain) > %(cursor)s AND ({reach})
+     ORDER BY lower(domain) LIMIT 1)
+    UNION ALL
+    SELECT following.domain, walk.step + 1
+    FROM walk CROSS JOIN LATERAL (
+        SELECT lower(domain) AS domain FROM queue
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND priority <= 3
+            AND lower(queue.domain) > walk.domain AND ({reach})
+        ORDER BY lower(queue.domain) LIMIT 1
+    ) AS following
+    WHERE walk.step < %(steps)s
+), due AS MATERIALIZED (
+    SELECT pick.*
+    FROM walk
+    CROSS JOIN generate_series(0, %(priority)s) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner,
+            lease_token, lease_since
+        FROM queue
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+            AND queue.priority <= 3
+            AND lower(queue.domain) = walk.domain
+            AND queue.priority = level.priority
+            AND next_attempt <= now() - make_interval(secs => %(overdue)s)
+            AND (lease_until IS NULL OR lease_until < now())
+            AND ({where})
+            {rules}
+        ORDER BY next_attempt
+        LIMIT %(each)s
+        FOR UPDATE SKIP LOCKED
+    ) AS pick
+    WHERE walk.domain <> ALL (%(busy)b::text[])
+        AND (SELECT version FROM rules_version) = %(version)s
+    LIMIT %(limit)s
+), {lease}
+SELECT
+    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+        THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END,
+    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(lower(domain)) FROM due) END,
+    (SELECT version FROM rules_version), NULL::bigint, NULL::text,
+    NULL::text, NULL::text, NULL::integer, NULL::timestamptz, NULL::bigint, NULL::bytea
+{result}
+
 -- name: lease
--- Part of both: lease what is due, and with it the other due recipients of the same messages, so that
+-- Part of all: lease what is due, and with it the other due recipients of the same messages, so that
 -- they share a transaction. A row whose lease ran out is due as well; that attempt's outcome is unknown
 -- and goes into the log before the next one begins.
 siblings AS MATERIALIZED (
@@ -120,15 +176,15 @@ siblings AS MATERIALIZED (
         lease_token = (SELECT nextval('lease_tokens')),
         lease_until = now() + make_interval(secs => %(lease)s)
     WHERE id = ANY (ARRAY(SELECT id FROM taken)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
-    RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token
+    RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token, priority
 )
 
 -- name: result
--- Part of both, after the row that tells of the claim itself: the leased rows; their messages, each
--- once; pieces of their content. Content comes where it is small, up to a sum of `budget` octets for
+-- Part of all, after the row that tells of the claim itself: the leased rows, and whether each is
+-- urgent; their messages, each once; pieces of their content. Content comes where it is small, up to a sum of `budget` octets for
 -- what stands in the message row, and as much in pieces.
 UNION ALL
-SELECT NULL, NULL, id, message_id, sender, recipient, domain, attempts,
+SELECT priority <= %(urgent)s, NULL, id, message_id, sender, recipient, domain, attempts,
     -- a program's calendar is shorter than PostgreSQL's, and has no infinity
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), lease_token, NULL
 FROM claimed

@@ -1,6 +1,6 @@
 -- name: workers
 -- Workers by their last heartbeat.
-SELECT name, owner, action, condition, reach, started_at, seen_at, handled,
+SELECT name, owner, action, condition, priority, reach, started_at, seen_at, handled,
     seen_at > now() - interval '1 minute' AS alive
 FROM workers ORDER BY name, owner
 

@@ -24,6 +24,32 @@ WHERE mine.owner = %(owner)s AND mine.action = 'deliver'
     AND (peer.owner = mine.owner OR peer.seen_at > now() - interval '30 seconds')
 GROUP BY mine.owner, mine.name
 
+-- name: takers
+-- What each live worker that delivers takes, and what standing rules keep back. No row unless this
+-- process is the first of those that live, as one of all has to ask; then at least the first one.
+WITH live AS (SELECT * FROM workers WHERE seen_at > now() - interval '1 minute')
+SELECT 'none' AS action, 'false' AS condition, 9::smallint AS priority
+WHERE (SELECT min(owner) FROM live) = %(owner)s
+UNION ALL
+SELECT action, condition, priority FROM live WHERE action = 'deliver'
+    AND (SELECT min(owner) FROM live) = %(owner)s
+UNION ALL
+SELECT 'rule', condition, 9::smallint FROM rules
+WHERE (SELECT min(owner) FROM live) = %(owner)s AND (expires_at IS NULL OR expires_at > now())
+
+-- name: untaken
+-- Of the rows of each priority that have been due the longest, those that no worker takes: these stay
+-- there, so that few rows need to be looked at.
+SELECT message_id, priority FROM (
+    SELECT pick.* FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
+        SELECT * FROM queue
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND queue.priority = level.priority
+            AND next_attempt AT TIME ZONE 'UTC' <= (now() - interval '1 minute') AT TIME ZONE 'UTC'
+            AND (lease_until IS NULL OR lease_until < now())
+        ORDER BY next_attempt AT TIME ZONE 'UTC' LIMIT %(each)s
+    ) AS pick
+) AS queue WHERE ({taken}) IS NOT TRUE
+
 -- name: leave
 -- The process ends, and with it those that have not been seen for a day.
 DELETE FROM workers WHERE owner = %(owner)s OR seen_at < now() - interval '1 day'

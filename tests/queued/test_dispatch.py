@@ -51,3 +51,35 @@ def test_group_that_can_not_be_built_is_deferred_alone() -> None:
     assert found[0].reply.text.startswith("internal error: AttributeError: ")
     assert found[0].delay > 1
     assert room - dispatch.room == 20
+
+
+def test_one_next_hop_gets_its_share_of_reserved_places() -> None:
+    found: list[Outcome] = []
+    config = QueuedConfig.model_validate(
+        {"routes": {"*": "127.0.0.1:1", "other.example": "127.0.0.1:2"}, "urgent": {"bound": 3}}
+    )
+
+    class Hung(Lane):
+        def put(self, envelope: Envelope) -> None:
+            assert envelope.urgent
+            self._count(envelope, 1)
+
+    dispatch = Dispatch(
+        config, cast(Any, None), lambda _: True, found.append, Hung, lambda *_: None
+    )
+    messages = {n: Message(n, 1, False, "", 0, b"x") for n in range(9)}
+
+    def urgent(number: int, domain: str) -> Item:
+        return Item(number, number, "s@a.example", f"r@{domain}", domain, 1, NOW, 1, True)
+
+    assert dispatch.dispatch([urgent(n, f"d{n}.example") for n in range(2)], messages, True) == 0
+    assert dispatch.crowded(50) == []
+    assert dispatch.crowded(2) == ["d0.example", "d1.example"], "half of what is left"
+    # domains that no lane knows yet, with the same next hop
+    more = [urgent(n, f"d{n}.example") for n in range(2, 6)]
+    assert dispatch.dispatch([*more, urgent(6, "other.example")], messages, True) == 3
+    assert [(outcome.item.id, outcome.event) for outcome in found] == [
+        (n, Event.HAND_BACK) for n in (3, 4, 5)
+    ]
+    assert dispatch.crowded(50) == [f"d{n}.example" for n in range(6)]
+    assert dispatch.dispatch([urgent(7, "d7.example")], messages) == 0, "in an ordinary place"

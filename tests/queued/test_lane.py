@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -287,3 +287,45 @@ def test_null_mx_is_final() -> None:
     stage = play(RawHop(), put(5), Null)
     assert stage.events() == {Event.FAIL: 5}
     assert stage.unreachable == []
+
+
+def test_urgent_mail_goes_first_and_has_connections_of_its_own() -> None:
+    """Ordinary mail hangs on all that it may use; urgent mail passes, on no more than the limit."""
+    hop = RawHop({"MAIL": HANG})
+
+    async def act(stage: Stage) -> None:
+        stage.lane.means = replace(stage.lane.means, reserved=2)
+        for n in range(10):
+            stage.lane.put(envelope(n))
+        await stage.until(lambda: stage.lane._ordinary == 3)
+        hop.says["MAIL"] = lambda number: None if number > 3 else HANG
+        for n in range(10, 30):
+            stage.lane.put(replace(envelope(n), urgent=True))
+            assert stage.lane.urgent
+        await stage.until(lambda: len(stage.results) == 20)
+        assert (stage.lane.urgent, stage.lane.load, stage.lane._ordinary) == (0, 10, 3)
+        assert hop.connections <= 5
+
+    stage = play(hop, act, connections=5)
+    delivered = {n for n, result in stage.results.items() if result.event is Event.DELIVERED}
+    assert delivered == set(range(10, 30))
+
+
+def test_ordinary_mail_uses_connections_that_urgent_mail_leaves() -> None:
+    """In any mix everything comes, and ordinary mail keeps within its share."""
+    hop = RawHop()
+    most = []
+
+    async def act(stage: Stage) -> None:
+        stage.lane.means = replace(stage.lane.means, reserved=2)
+        for n in range(300):
+            stage.lane.put(replace(envelope(n), urgent=n % 7 == 3))
+            most.append(stage.lane._ordinary)
+            if n % 20 == 0:
+                await asyncio.sleep(0.001)
+        await stage.until(lambda: len(stage.results) == 300)
+        assert stage.lane._ordinary == 0
+
+    stage = play(hop, act, connections=4)
+    assert stage.events() == {Event.DELIVERED: 300}
+    assert max(most) == 2

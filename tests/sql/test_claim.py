@@ -208,7 +208,11 @@ async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
 
 @pytest.mark.parametrize(
     ("name", "index"),
-    [("front", "priority_timezone_idx"), ("walk", "domain_priority_next_attempt")],
+    [
+        ("front", "priority_timezone_idx"),
+        ("walk", "queue_def_def_domain_priority_next_attempt"),
+        ("urgent", "lower_priority_next_attempt"),
+    ],
 )
 async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
     db: psycopg.Connection, name: str, index: str
@@ -219,11 +223,17 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
         db.execute("SELECT set_config(%s, %s, false)", (setting, value))
     params = {"limit": 50, "busy": ["x.example"], "owner": "w", "lease": 60.0, "version": 1,
               "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64}  # fmt: skip
-    params |= {"inline": 1000, "budget": 1000, "overdue": 0.0}
+    params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
     claim = texts[name]
     parts = {"lease": texts["lease"], "result": texts["result"]}
-    for key, value in {**parts, "where": "true", "reach": "true", "rules": ""}.items():
+    for key, value in {
+        **parts,
+        "where": "true",
+        "reach": "true",
+        "rules": "",
+        "seen": "seen",
+    }.items():
         claim = claim.replace(f"{{{key}}}", value)
     with db.transaction(force_rollback=True):
         explained = db.execute(
@@ -244,3 +254,41 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     """The plan's nodes, flat."""
     return [plan, *(node for child in plan.get("Plans", []) for node in nodes(child))]
+
+
+async def test_urgent_rows_behind_a_backlog_of_their_own_and_of_others(
+    db: psycopg.Connection, link: Link
+) -> None:
+    message(db, 1)
+    for priority, domain, number in ((0, "slow", 300), (5, "bulk", 300), (1, "z", 7), (0, "y", 3)):
+        db.execute(
+            "INSERT INTO queue (message_id, sender, recipient, domain, priority, next_attempt)"
+            " SELECT 1, '', 'r', %s, %s, now() - interval '1 hour' * (%s = 'slow')::int"
+            " FROM generate_series(1, %s)",
+            (f"{domain}.example", priority, domain, number),
+        )
+    row(db, 1, domain="y.example", priority=1, due=60)
+    claims = Claims(link, "w", 60, urgent=1, each=5)
+    taken: dict[str, list[int]] = {}
+    busy: list[str] = []
+    while items := (await claims.claim(20, busy)).items:
+        new: dict[str, int] = {}
+        for item in items:
+            assert item.urgent
+            new[item.domain] = new.get(item.domain, 0) + 1
+        for domain, count in new.items():
+            taken.setdefault(domain, []).append(count)
+        busy = ["slow.example"]
+    assert taken.pop("slow.example") == [5]
+    assert {domain: sum(counts) for domain, counts in taken.items()} == {
+        "z.example": 7,
+        "y.example": 3,
+    }
+    assert max(count for counts in taken.values() for count in counts) == 5
+    below = Claims(link, "v", 60, priority=0, urgent=1, each=5)
+    assert {item.domain for item in (await below.claim(50, [])).items} == {"slow.example"}
+    ordinary = (await Claims(link, "o", 60, urgent=1).claim(300, [])).items
+    assert {item.domain: item.urgent for item in ordinary} == {
+        "slow.example": True,
+        "bulk.example": False,
+    }

@@ -1,0 +1,93 @@
+"""The next hop beside a backlog: counts bulk mail and may hang for it, times urgent mail."""
+
+import asyncio
+import json
+import socket
+import sys
+import time
+from typing import cast
+
+import uvloop
+
+from bench import sink
+from bench.helper import listen, say
+from queued.service import steady
+
+
+class Tally:
+    """What came: recipients b1@… are bulk mail, u1@… are urgent; the numbers follow from 0."""
+
+    def __init__(self, rows: int) -> None:
+        self.seen = bytearray(rows)
+        self.bulk = 0
+        self.twice = 0
+        self.urgent: dict[str, list[float]] = {}
+        self.faults: list[str] = []
+        self.hanging = False
+        self.held: list[asyncio.Transport] = []
+        self.connections = self.open = self.peak = 0
+
+    def fault(self, kind: str, detail: str) -> None:
+        """Keep what went wrong."""
+        self.faults.append(f"{kind}: {detail}")
+
+    def store(self, sender: bytes, recipients: list[bytes], data: bytes) -> None:
+        """Take in one message."""
+        for address in recipients:
+            local = address.partition(b"@")[0]
+            if local[:1] == b"u":
+                self.urgent.setdefault(local[1:].decode(), []).append(time.monotonic())
+            else:
+                number = int(local[1:])
+                self.bulk += not self.seen[number]
+                self.twice += self.seen[number]
+                self.seen[number] = 1
+
+    def release(self) -> None:
+        """Answer what hangs."""
+        self.hanging = False
+        for transport in self.held:
+            transport.write(b"250 2.0.0 Ok\r\n")
+        self.held.clear()
+
+
+class Session(sink.Session):
+    """One connection; while the sink hangs it does not answer the final dot of bulk mail."""
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__(cast(sink.Ledger, tally))
+        self.tally = tally
+
+    def _message(self, answers: list[bytes]) -> bool:
+        bulk = not self.recipients or self.recipients[0][:1] == b"b"
+        taken = super()._message(answers)
+        if taken and bulk and self.tally.hanging:
+            answers.pop()
+            self.tally.held.append(self.transport)
+        return taken
+
+
+def main() -> None:
+    """Serve until standard input ends; argument: JSON with the number of rows."""
+    tally = Tally(json.loads(sys.argv[1])["rows"])
+    loop = uvloop.new_event_loop()
+
+    def command(word: str) -> None:
+        if word == "hang":
+            tally.hanging = True
+        elif word == "release":
+            tally.release()
+        elif word == "report":
+            say(**{"is": "report"}, at=time.monotonic(), bulk=tally.bulk, twice=tally.twice,
+                held=len(tally.held), urgent=tally.urgent, faults=tally.faults[:5])  # fmt: skip
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    loop.run_until_complete(loop.create_server(lambda: Session(tally), sock=listener, backlog=1024))
+    listen(loop, command)
+    steady()
+    say(**{"is": "ready"}, port=listener.getsockname()[1])
+    loop.run_forever()
+
+
+if __name__ == "__main__":
+    main()

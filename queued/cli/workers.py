@@ -23,6 +23,7 @@ from queued.command import (
     shorten,
 )
 from queued.config.queued import Action
+from queued.store.guard import Fault
 from queued.store.overview import Overview
 
 
@@ -51,7 +52,7 @@ def workers(config: Path, check: bool, as_json: bool) -> None:
         entry["due"] = counts[f"due{number}"]
         entry["lag"] = counts[f"lag{number}"]
     warnings = [*_warnings(entries, rules, counts), *map(str, overview.faults)]
-    _show(entries, rules, counts, warnings, as_json)
+    _show(entries, rules, counts, overview.faults, warnings, as_json)
     if check and counts["unmatched"]:
         sys.exit(EXIT_FAILURE)
 
@@ -60,6 +61,7 @@ def _show(
     entries: list[dict[str, Any]],
     rules: list[dict[str, Any]],
     counts: dict[str, Any],
+    faults: list[Fault],
     warnings: list[str],
     as_json: bool,
 ) -> None:
@@ -70,7 +72,7 @@ def _show(
                 "rules": rules,
                 "unmatched": counts["unmatched"],
                 "overlap": counts["overlap"],
-                "faults": [asdict(fault) for fault in overview.faults],
+                "faults": [asdict(fault) for fault in faults],
                 "warnings": warnings,
             }
         )

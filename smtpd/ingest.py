@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from queued.db import Link
 from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.model import CHUNK_SIZE, NewMessage
+from queued.store.daemons import Heartbeat
 from queued.store.enqueue import BLOCK, Enqueue, pieces
 from queued.store.schema import Schema
 from smtpd.config import Ingest
@@ -88,7 +91,7 @@ class Committer:
         self._links = [
             Link(uri, f"smtpd {number}", _SETTINGS) for number in range(config.connections)
         ]
-        self.side = Link(uri, "smtpd side")
+        self._side = Link(uri, "smtpd side")
         self.pieces = Pieces(uri)
         self._storing: set[Waiting] = set()
         self._pending: deque[Waiting] = deque()
@@ -97,7 +100,12 @@ class Committer:
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
         self.schema = Schema()
-        self.ids = Ids(Enqueue(self.side, self.schema))
+        self.ids = Ids(Enqueue(self._side, self.schema))
+
+    def heartbeat(self, host: str) -> Heartbeat:
+        """That of this process; it learns the schema for all that is written here."""
+        process = f"{host}:{os.getpid()}:{secrets.token_hex(3)}"
+        return Heartbeat(self._side, self.schema, process, "smtpd", host)
 
     def start(self) -> None:
         """Begin to write."""
@@ -113,7 +121,7 @@ class Committer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pieces.stop()
-        for link in (*self._links, self.side):
+        for link in (*self._links, self._side):
             await link.close()
 
     def commit(self, message: NewMessage, done: Told) -> Waiting:

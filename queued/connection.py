@@ -12,6 +12,8 @@ from psycopg import errors as pg_errors
 from psycopg.pq import TransactionStatus
 from psycopg.waiting import Ready, Wait
 
+from queued.errors import Backend
+
 _CANCEL = 5.0  # seconds for the server to end a statement whose caller has gone
 
 Work = Generator[Any, Any, Any]
@@ -24,6 +26,13 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     server sends in one go, which is 8 KB. Here the socket's callback takes it itself, and the task
     wakes once, when the answer is complete (docs/decisions/0013 has the figures).
     """
+
+    backend: Backend
+
+    @property
+    def broken(self) -> bool:
+        """Whether the server has gone, as far as can be told while no statement is under way."""
+        return self.closed or _broken(self.pgconn.socket)
 
     async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Run the generator of a statement to its end and return what it returns."""
@@ -102,7 +111,7 @@ def _broken(number: int) -> bool:
     libuv tells of an error only once, and the last words of the server may stand before it.
     """
     look = select.poll()
-    look.register(number, 0)
+    look.register(number, select.POLLRDHUP)
     return bool(look.poll(0))
 
 

@@ -5,14 +5,21 @@
     PosternError
     ├── ConfigError        a configuration file is wrong; stops the start
     ├── AddressError       a mailbox does not follow RFC 5321
-    ├── StoreUnavailable   PostgreSQL can't be reached; passes by itself
-    │   └── SchemaMismatch   the schema is of another version than this program
+    ├── StoreUnavailable   PostgreSQL can't do it now; passes by itself
+    │   ├── Undecided      and nobody knows whether it did
+    │   │   └── AnswerLost for the connection broke
+    │   └── SchemaMismatch for the schema is of another version than this program
     ├── MigrationError     the schema and the migrations do not fit together
     ├── PartitionError     a change of the partitions was refused; nothing was changed
     └── DeliveryError      one SMTP transaction went wrong; becomes an Outcome
 """
 
 from __future__ import annotations
+
+from datetime import datetime
+
+type Backend = tuple[int, datetime]
+"""A process of PostgreSQL and when it began: together nobody else's."""
 
 
 class PosternError(Exception):
@@ -32,7 +39,25 @@ class AddressError(PosternError):
 
 
 class StoreUnavailable(PosternError):
-    """PostgreSQL can't be reached or went away in the middle."""
+    """PostgreSQL can't be reached, or can't do it now: it is read-only, full, or ends.
+
+    Nothing was done, unless it is an Undecided.
+    """
+
+
+class Undecided(StoreUnavailable):
+    """There was no answer: the statement may be done, now or later."""
+
+
+class AnswerLost(Undecided):
+    """The connection broke before the answer.
+
+    `backend` is the process of the server that was to do it.
+    """
+
+    def __init__(self, reason: str, backend: Backend) -> None:
+        super().__init__(reason)
+        self.backend = backend
 
 
 class SchemaMismatch(StoreUnavailable):

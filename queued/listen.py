@@ -69,7 +69,7 @@ class Notifier:
                 self._last = time.monotonic()
                 try:
                     await self._link.run(f"NOTIFY {CHANNEL}")
-                except StoreUnavailable:
+                except (StoreUnavailable, psycopg.Error):
                     return  # the workers poll
                 if not self._again:
                     return

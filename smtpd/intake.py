@@ -17,6 +17,9 @@ from smtpd.front import Front
 from smtpd.ingest import Waiting
 
 _EXCESS = 2  # times the largest message
+# Seconds that content waits for the store. In the middle of it a client waits three minutes until
+# it can send on (RFC 5321, section 4.5.3.2.5); after its end this is a part of ten minutes.
+_PATIENCE = 120.0
 _SMALL = 512  # octets of a piece that is collected with others: an object each would cost more
 
 log = get("intake")
@@ -126,7 +129,7 @@ class Intake:
         if self._unavailable:
             return
         try:
-            async with asyncio.timeout(self._front.config.ingest.wait):
+            async with asyncio.timeout(_PATIENCE):
                 self.id = self.id or await committer.ids.take()
                 self._begun = True
                 await committer.pieces.write(self.id, self._chunks, part)
@@ -156,17 +159,19 @@ class Intake:
 
     async def prepare(self) -> str:
         """Get an id, write the last part; return the reply of a refusal, or nothing."""
-        if self._held > PART_SIZE:
-            await self.store()
-        if self._chunks and self._held:
-            content = self._content()
-            self._writing = len(content)
-            await self._store(content)
-            self._writing = 0
         try:
-            async with asyncio.timeout(self._front.config.ingest.wait):
-                self.id = self.id or await self._front.committer.ids.take()
+            async with asyncio.timeout(_PATIENCE):
+                if self._held > PART_SIZE:
+                    await self.store()
+                if self._chunks and self._held:
+                    content = self._content()
+                    self._writing = len(content)
+                    await self._store(content)
+                    self._writing = 0
+                async with asyncio.timeout(self._front.config.ingest.wait):
+                    self.id = self.id or await self._front.committer.ids.take()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
+            self._writing = 0
             self._unavailable = True
         return replies.UNAVAILABLE if self._unavailable else ""
 
@@ -204,8 +209,8 @@ class Intake:
     def forget(self) -> None:
         """The transaction is over: remove the pieces of a message that was not accepted.
 
-        Those of a commit that failed or whose end we did not see stay: it may yet succeed, and then
-        they are its content. If it does not, they are removed as orphans.
+        Once the message went to be committed, the committer removes them if it is refused. Those of
+        a commit whose end nobody has seen stay: they may be content. Else they go as orphans.
         """
         if self._waiting:
             self._waiting.over = True

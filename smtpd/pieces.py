@@ -20,6 +20,7 @@ from queued.turns import Line
 log = get("pieces")
 
 _LINKS = 2
+_PATIENCE = 20.0  # seconds that a part lets older messages go first, and its client waits
 # Content has to be durable with its message and no sooner: the commit of that comes later in the
 # same WAL, so its sync covers the content.
 _SETTINGS = {"synchronous_commit": "off"}
@@ -68,14 +69,15 @@ class Pieces:
 
     A whole message goes first, and of the others the oldest. So messages are complete one after the
     other and not all at the same time, and less content stands in the database that can't be sent
-    yet; whatever has waited for a second goes before all (queued.turns).
+    yet. The clients of the others wait, as nothing more is read from them; whatever has waited for
+    20 s goes before all (queued.turns).
 
     What is written before a crash and never gets its message is removed as an orphan.
     """
 
     def __init__(self, uri: str) -> None:
         self._links = [Link(uri, f"smtpd pieces {n}", _SETTINGS) for n in range(_LINKS)]
-        self._waiting: Line[Part] = Line()
+        self._waiting: Line[Part] = Line(_PATIENCE)
         self._writing: set[int] = set()  # messages with a part under way, each with one at most
         self._doomed: set[int] = set()  # those of them to be removed afterwards
         self._work = asyncio.Event()

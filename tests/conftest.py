@@ -69,6 +69,16 @@ def db(database: str) -> Iterator[psycopg.Connection]:
 @pytest.fixture
 def private_server() -> Iterator[PrivateServer]:
     """A PostgreSQL that the test may crash."""
+    yield from _private_server()
+
+
+@pytest.fixture
+def other_server() -> Iterator[PrivateServer]:
+    """Another one."""
+    yield from _private_server()
+
+
+def _private_server() -> Iterator[PrivateServer]:
     folder = _folder()
     server = PrivateServer(folder)
     yield server

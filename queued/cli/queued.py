@@ -16,6 +16,7 @@ from queued.config.types import hint
 from queued.daemon import Daemon
 from queued.database import resolve
 from queued.errors import ConfigError
+from queued.faults import outage
 from queued.service import Signals, first
 from queued.store.conditions import check_conditions
 
@@ -69,7 +70,9 @@ async def _run(path: Path, settings: QueuedConfig, uri: str, names: tuple[str, .
             break
         except ConfigError as error:
             raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
+            if not outage(error):
+                raise
             log.warning("waiting for the database", reason=str(error).strip())
             await first(signals.stop, timeout=_RETRY)
     await Daemon(settings, uri, lambda: load(path, QueuedConfig), signals, names).run()

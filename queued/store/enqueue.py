@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
 
 from psycopg import errors as pg_errors
 
 from queued.arrays import Bigints, Bytes, Texts
 from queued.db import Link
-from queued.errors import StoreUnavailable
+from queued.errors import AnswerLost, Backend, StoreUnavailable, Undecided
 from queued.model import CHUNK_SIZE, NewMessage
 from queued.store.queries import queries
 from queued.store.schema import Schema
 
 BLOCK = 100
 """Ids that one value of the sequence message_ids stands for."""
+
+_PATIENCE = 30.0  # seconds until what became of a commit is left open
+_LOOK = 0.25  # seconds between two looks
 
 _SQL = queries("enqueue")
 _ENQUEUE = _SQL["enqueue"].replace("{messages}", _SQL["messages"])
@@ -41,23 +45,55 @@ class Enqueue:
         self._schema.require()
         return range(first, first + BLOCK)
 
-    async def commit(self, group: list[NewMessage]) -> None:
+    async def commit(
+        self,
+        group: list[NewMessage],
+        patience: float = _PATIENCE,
+        away: Callable[[StoreUnavailable], None] = lambda error: None,
+    ) -> None:
         """Store the group; on return it is durable.
 
-        If the connection breaks before the answer, the outcome is looked up on a new one: ids are
-        ours from before, so a group that did commit is never written twice. Raises
-        StoreUnavailable only where PostgreSQL stays away, psycopg.Error for what it refuses, and
-        SchemaMismatch before anything is sent.
+        If the connection breaks before the answer, the outcome is looked up on a new one, for up to
+        `patience` seconds: ids are ours from before, so a group that did commit is never written
+        twice. `away` is told of each look that fails. Raises Undecided where none has succeeded.
+        Otherwise nothing of the group is stored: StoreUnavailable where PostgreSQL can't do it now,
+        SchemaMismatch where the schema does not fit, psycopg.Error for what PostgreSQL refuses.
         """
         self._schema.require()
         try:
             await self._insert(group)
-        except StoreUnavailable:
-            if await self._link.run(_SQL["known"], {"ids": [m.id for m in group]}):
-                return
-            # or the first try is still committing, and then its ids are refused here
-            with suppress(pg_errors.UniqueViolation):
+        except AnswerLost as error:
+            await self._find_out(group, [error.backend], time.monotonic() + patience, away)
+
+    async def _find_out(
+        self,
+        group: list[NewMessage],
+        lost: list[Backend],
+        until: float,
+        away: Callable[[StoreUnavailable], None],
+    ) -> None:
+        """Look the group up until it is known what became of it; if it is not there, write it."""
+        while True:
+            try:
+                # first: what still works on it could commit after we have looked
+                await self._link.end(lost)
+                if await self._link.run(_SQL["known"], {"ids": [m.id for m in group]}):
+                    return
+            except StoreUnavailable as error:
+                if time.monotonic() >= until:
+                    raise Undecided(str(error)) from error
+                away(error)
+                await asyncio.sleep(_LOOK)
+                continue
+            try:
                 await self._insert(group)
+                return
+            except AnswerLost as error:
+                lost.append(error.backend)
+            except pg_errors.UniqueViolation as error:
+                if error.diag.table_name != "messages":
+                    raise
+                return
 
     async def _insert(self, group: list[NewMessage]) -> None:
         rows = [(m, address, domain) for m in group for address, domain in m.recipients]

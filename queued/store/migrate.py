@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import psycopg
 
+from queued.db import writable
 from queued.errors import MigrationError, StoreUnavailable
 from queued.listen import CHANNEL
 from queued.store.daemons import others
@@ -40,7 +41,9 @@ def migrate(
     PostgreSQL is older than 15.
     """
     try:
-        with psycopg.connect(uri, autocommit=True, application_name="postern migrate") as db:
+        with psycopg.connect(
+            writable(uri), autocommit=True, application_name="postern migrate"
+        ) as db:
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")

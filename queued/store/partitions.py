@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from queued.db import writable
 from queued.errors import PartitionError, StoreUnavailable
 from queued.store.queries import queries
 
@@ -74,7 +75,7 @@ def opened(uri: str) -> Iterator[Connection]:
     try:
         # statements of several commands can't be prepared
         with psycopg.connect(
-            uri, autocommit=True, row_factory=dict_row, prepare_threshold=None,
+            writable(uri), autocommit=True, row_factory=dict_row, prepare_threshold=None,
             application_name="postern queuectl partition",
         ) as db:  # fmt: skip
             db.execute("SET standard_conforming_strings = on")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from queued.arrays import Bigints, Texts
 from queued.db import Link
+from queued.errors import Backend
 from queued.model import Outcome
 from queued.states import TRANSITIONS, Event, Status
 from queued.store.queries import queries
+from queued.text import printable
 
 _SQL = queries("settle")
+_REASON = 1000  # characters
 _INDEXED = 600  # characters of a recipient in the log: an index entry has 2,704 octets at most
 
 
@@ -23,7 +26,8 @@ class Settlements:
         """Log the attempts and move their rows; return the ids of the rows that changed.
 
         A row that is missing from the answer had been taken over or moved by an operator.
-        Raises StoreUnavailable; writing the same outcomes again, and saying so, is right then.
+        Raises StoreUnavailable; after an AnswerLost, `end` what was lost, and write the same
+        outcomes `again`. Raises psycopg.Error for what PostgreSQL refuses: then none is written.
         """
         # locks in the order in which everybody takes them, or two settlements may wait in a circle
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
@@ -53,6 +57,28 @@ class Settlements:
             },
         )
         return {row[0] for row in rows}
+
+    async def set_aside(self, outcome: Outcome, refusal: str) -> None:
+        """Put the row of an outcome that PostgreSQL refuses on hold, and say why.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        reply = f" ({outcome.reply})" if str(outcome.reply) else ""
+        reason = f"{outcome.event.value}{reply}, but the database refuses this outcome: {refusal}"
+        await self._link.run(
+            _SQL["set_aside"],
+            {
+                "id": outcome.item.id,
+                "token": outcome.item.token,
+                "delivered": outcome.event is Event.DELIVERED,
+                "reason": printable(reason.encode(errors="replace").decode())[:_REASON],
+                "worker": self._worker,
+            },
+        )
+
+    async def end(self, backends: list[Backend]) -> None:
+        """As Link.end. Raises StoreUnavailable."""
+        await self._link.end(backends)
 
 
 def _status_after(outcome: Outcome) -> str | None:

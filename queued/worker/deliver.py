@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 
+import psycopg
+
 from queued.config.queued import QueuedConfig, Worker
 from queued.db import Link
 from queued.delivery.lane import Lane
@@ -110,12 +112,17 @@ class Deliverer:
                 await telling
                 await self._settler.flush()
         except TimeoutError:
-            # the leases run out, and the log will say that the outcomes are unknown
+            # the leases run out, and the log of attempts will say that the outcomes are unknown
             log.error("outcomes not written: the database is away", rows=len(self._leases))
+            for outcome in self._settler.open:
+                item = outcome.item
+                log.warning("outcome not written", row=item.id, message=item.message_id,
+                            recipient=item.recipient, outcome=outcome.event.value,
+                            reply=str(outcome.reply))  # fmt: skip
 
     async def _tell(self, handed_back: Callable[[], Awaitable[None]]) -> None:
         await self._settler.flush()
-        with suppress(StoreUnavailable):
+        with suppress(StoreUnavailable, psycopg.Error):
             await handed_back()
 
     async def close(self) -> None:

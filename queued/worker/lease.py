@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import psycopg
+
 from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.model import Item
@@ -71,7 +73,7 @@ class Leases:
                 continue
             try:
                 ours = await self._claims.renew(ending)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, psycopg.Error) as error:
                 log.warning("can't renew leases", rows=len(ending), reason=str(error))
                 continue
             for item in ending:

@@ -71,3 +71,12 @@ WITH outcome AS MATERIALIZED (
     FROM outcome
 )
 DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) RETURNING id
+
+-- name: set_aside
+-- The row of an outcome that is refused for its own sake, by an operator's trigger say: on hold, with
+-- the reason. A delivery is a fact whoever holds the row now; nobody shall send it again.
+UPDATE queue
+SET status = CASE WHEN status = 'DELETE' THEN status ELSE 'HOLD' END,
+    hold_reason = %(reason)s, held_by = %(worker)s, hold_until = NULL,
+    lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+WHERE id = %(id)s AND (lease_token = %(token)s OR %(delivered)s)

@@ -7,7 +7,6 @@ import gc
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -58,21 +57,6 @@ def test_no_250_for_a_message_that_lost_a_piece(
             replies = client.rest()
             assert {reply[:3] for reply in replies} <= {"451", "221"}
     assert db.execute("SELECT id FROM messages").fetchall() == []
-
-
-def test_a_commit_that_succeeds_after_all_keeps_its_pieces(
-    database: str, db: psycopg.Connection
-) -> None:
-    with serving(database, ingest={"wait": "1s"}) as port, Client(port) as client:
-        begin(client)
-        with psycopg.connect(database) as blocker:
-            blocker.execute("LOCK TABLE queue IN EXCLUSIVE MODE")
-            client.send(LARGE + b".\r\n")
-            assert client.reply()[:3] == "451"
-            time.sleep(2.0)  # pieces of a message that was refused last a second
-        until(lambda: db.execute("SELECT id FROM messages").fetchall())
-        (kept,) = db.execute("SELECT sum(length(data)) FROM message_chunks").fetchone() or (0,)
-        assert kept == len(LARGE)
 
 
 def test_content_whose_session_has_gone_is_removed(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import select
 import signal
+import socket
 from pathlib import Path
 
 import psycopg
@@ -13,8 +14,8 @@ import pytest
 import uvloop
 from psycopg.pq import TransactionStatus
 
-from queued.db import Link, connect
-from queued.errors import StoreUnavailable
+from queued.db import Link, connect, connect_operator
+from queued.errors import AnswerLost, StoreUnavailable
 from tests.support.database import PrivateServer
 from tests.support.waiting import PATIENCE, until
 
@@ -140,3 +141,85 @@ def test_a_server_that_dies_with_a_statement_unread(
 
     with runner:
         runner.run(work())
+
+
+def test_of_several_servers_the_one_that_takes_writes_is_used(
+    private_server: PrivateServer, other_server: PrivateServer
+) -> None:
+    """Also where that changes, though no connection breaks."""
+    servers = [private_server, other_server]
+    given = [psycopg.conninfo.conninfo_to_dict(server.uri) for server in servers]
+    hosts = ",".join(str(one["host"]) for one in given)
+    uri = psycopg.conninfo.make_conninfo(private_server.uri, host=hosts)
+    for number, server in enumerate(servers):
+        with psycopg.connect(server.uri, autocommit=True) as db:
+            db.execute("CREATE TABLE place AS SELECT %s AS number", (number,))
+
+    async def work() -> None:
+        link = Link(uri, "test")
+        for number in range(2 * len(servers)):
+            servers[(number + 1) % 2].read_only(True)
+            if number:
+                with pytest.raises(StoreUnavailable) as failure:
+                    await link.run("UPDATE place SET number = number")
+                assert not isinstance(failure.value, AnswerLost)
+            assert await link.run("UPDATE place SET number = number RETURNING number") == [
+                (number % 2,)
+            ]
+            with connect_operator(uri) as db:
+                assert db.execute("SELECT number FROM place").fetchone() == {"number": number % 2}
+            servers[(number + 1) % 2].read_only(False)
+        await link.close()
+        for server in servers:
+            server.read_only(True)
+        with connect_operator(uri) as db:  # to look at, any will do
+            assert db.execute("SHOW transaction_read_only").fetchone()
+
+    asyncio.run(work())
+
+
+async def test_what_was_under_way_on_a_lost_connection_ends(
+    database: str, db: psycopg.Connection
+) -> None:
+    link, other = Link(database, "test"), Link(database, "test")
+    db.execute("CREATE TABLE t (n int)")
+    with psycopg.connect(database) as blocker:
+        blocker.execute("LOCK TABLE t")
+        task = asyncio.create_task(link.run("INSERT INTO t VALUES (1)"))
+        async with asyncio.timeout(PATIENCE):
+            while not running(db):
+                await asyncio.sleep(0.01)
+        assert link._connection
+        backend = link._connection.backend
+        with socket.socket(fileno=os.dup(link._connection.pgconn.socket)) as cut:
+            cut.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(AnswerLost) as failure:
+            await task
+        assert failure.value.backend == backend
+        assert running(db)  # and would commit as soon as it has the lock
+        lost = [backend]
+        await other.end(lost)
+        assert lost == []
+    assert db.execute("SELECT * FROM t").fetchall() == []
+    for one in (link, other):
+        await one.close()
+
+
+def test_a_connection_that_broke_before_is_not_used(private_server: PrivateServer) -> None:
+    """Else nobody could tell whether the statement was done."""
+
+    async def work() -> None:
+        link = Link(private_server.uri, "test")
+        await link.run("SELECT 1")
+        private_server.crash()
+        with pytest.raises(StoreUnavailable) as failure:
+            await link.run("SELECT 1")
+        assert not isinstance(failure.value, AnswerLost)
+        private_server.start()
+        await link.run("SELECT 1")
+        private_server.crash()
+        private_server.start()
+        await link.run("SELECT 1")
+        await link.close()
+
+    asyncio.run(work())

@@ -62,6 +62,7 @@ class Unlucky(Link):
                 await super().run(query, params)
             async with self.use() as connection:
                 self.db.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+                raise psycopg.OperationalError("connection reset")
         return await super().run(query, params)
 
 

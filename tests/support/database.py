@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from queued.embedded import Server, start
 from queued.store.migrate import migrate
+from tests.support.waiting import until
 
 SERVER_URI = os.environ.get("POSTERN_TEST_URI", "")
 
@@ -67,3 +68,16 @@ class PrivateServer:
     def start(self) -> None:
         """Start it again; returns when it takes connections."""
         self._server.start()
+
+    def read_only(self, on: bool) -> None:
+        """Turn it read-only, or back, in sessions that there are as well."""
+        with psycopg.connect(self.uri, autocommit=True) as db:
+            db.execute("SET default_transaction_read_only = off")
+            db.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
+            db.execute("SELECT pg_reload_conf()")
+        until(lambda: self._read_only() is on, describe="the other state")
+
+    def _read_only(self) -> bool:
+        with psycopg.connect(self.uri, autocommit=True) as db:
+            row = db.execute("SHOW transaction_read_only").fetchone()
+            return row == ("on",)

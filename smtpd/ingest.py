@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from queued.db import Link
 from queued.errors import StoreUnavailable, Undecided
 from queued.logs import get
 from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from queued.store.daemons import Heartbeat
 from queued.store.enqueue import BLOCK, Enqueue, pieces
 from queued.store.schema import Schema
 from smtpd.config import Ingest
@@ -110,7 +113,7 @@ class Committer:
             Link(uri, f"smtpd {number}", _SETTINGS | limit) for number in range(config.connections)
         ]
         self._large = Link(uri, "smtpd large", _SETTINGS | longer)  # not connected until needed
-        self.side = Link(uri, "smtpd side")
+        self._side = Link(uri, "smtpd side")
         self.pieces = Pieces(uri)
         self._storing: set[Waiting] = set()
         self._pending: deque[Waiting] = deque()
@@ -119,7 +122,12 @@ class Committer:
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
         self.schema = Schema()
-        self.ids = Ids(Enqueue(self.side, self.schema))
+        self.ids = Ids(Enqueue(self._side, self.schema))
+
+    def heartbeat(self, host: str) -> Heartbeat:
+        """That of this process; it learns the schema for all that is written here."""
+        process = f"{host}:{os.getpid()}:{secrets.token_hex(3)}"
+        return Heartbeat(self._side, self.schema, process, "smtpd", host)
 
     def start(self) -> None:
         """Begin to write."""
@@ -137,7 +145,7 @@ class Committer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pieces.stop()
-        for link in (*self._links, self._large, self.side):
+        for link in (*self._links, self._large, self._side):
             await link.close()
 
     def commit(self, message: NewMessage, done: Told) -> Waiting:
@@ -240,7 +248,7 @@ class Committer:
 
     async def _write(self, store: Enqueue, group: list[Waiting]) -> None:
         if any(waiting.large for waiting in group):
-            store = Enqueue(self._large)
+            store = Enqueue(self._large, self.schema)
         try:
             await store.commit([waiting.message for waiting in group], _PATIENCE, self._look_failed)
         except Undecided as error:

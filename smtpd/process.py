@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import secrets
 import socket
 import sys
 
 from queued.logs import get
 from queued.service import Signals, steady
-from queued.store.daemons import Heartbeat
 from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import TURNED_AWAY, Front
@@ -30,10 +28,7 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
     loop = asyncio.get_running_loop()
     front = Front(config, uri)
     front.committer.start()
-    host = config.environment.hostname
-    process = f"{host}:{os.getpid()}:{secrets.token_hex(3)}"
-    committer = front.committer
-    heartbeat = Heartbeat(committer.side, committer.schema, process, "smtpd", host)
+    heartbeat = front.committer.heartbeat(config.environment.hostname)
     beating = asyncio.create_task(heartbeat.run())
     servers = [
         await loop.create_server(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,7 +22,7 @@ PEOPLE = [f"x{number}@hop.example" for number in range(10)]
 
 @contextmanager
 def answered_together(
-    system: System, answer: str = "250 2.0.0 Ok", **config: object
+    system: System, answer: str = "250 2.0.0 Ok", **config: Any
 ) -> Iterator[tuple[NextHop, Queued]]:
     """All of PEOPLE are in delivery, and get the answer when the block ends."""
     hold = Do(hold=True, line=answer)

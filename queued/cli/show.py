@@ -44,21 +44,27 @@ def print_message(
     else:
         print_line(f"message {message_id} is done; its content is gone")
     if rows:
-        print_text("\nrecipients")
-        print_table(
-            ["  RECIPIENT", "STATUS", "TRIES", "NEXT ATTEMPT", "LAST REPLY"],
-            [
-                [
-                    f"  {row['recipient']}",
-                    row["status"],
-                    row["attempts"],
-                    _time(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",
-                    row["last_reply"] or "-",
-                ]
-                for row in rows
-            ],
-        )
+        _print_recipients(rows)
     print_history(history)
+
+
+def _print_recipients(rows: list[dict[str, Any]]) -> None:
+    held = any(row["hold_reason"] for row in rows)
+    print_text("\nrecipients")
+    print_table(
+        ["  RECIPIENT", "STATUS", "TRIES", "NEXT ATTEMPT", *["ON HOLD"] * held, "LAST REPLY"],
+        [
+            [
+                f"  {row['recipient']}",
+                row["status"],
+                row["attempts"],
+                _time(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",
+                *[row["hold_reason"] or "-"] * held,
+                row["last_reply"] or "-",
+            ]
+            for row in rows
+        ],
+    )
 
 
 def print_history(history: list[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ import email.policy
 from typing import Any
 
 from queued.command import print_json, print_line, print_table, print_text
+from queued.store.listing import UNDELIVERABLE
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 
@@ -46,6 +47,12 @@ def print_message(
     if rows:
         _print_recipients(rows)
     print_history(history)
+
+
+def why(row: dict[str, Any]) -> str:
+    """The text that tells most about a row: why it is on hold, or the last reply."""
+    reason, reply = row["hold_reason"] or "", row["last_reply"] or ""
+    return reply if reply and reason in ("", UNDELIVERABLE) else reason
 
 
 def _print_recipients(rows: list[dict[str, Any]]) -> None:

@@ -264,7 +264,8 @@ class Daemon:
         fixed = ("environment", "worker", "workers", "urgent", "retention", "log")
         changed = [n for n in fixed if getattr(config, n) != getattr(self._config, n)]
         if changed:
-            log.warning("these sections need a restart", sections=changed)
+            problems = [f"{name}: needs a restart" for name in changed]
+            log.warning("configuration kept in part", problems=problems)
         self._config = config.model_copy(update={n: getattr(self._config, n) for n in fixed})
         for deliverer in self._deliverers:
             deliverer.configure(self._config)

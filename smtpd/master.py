@@ -15,6 +15,7 @@ from smtpd.config import Listener, SmtpdConfig
 from smtpd.keeper import Keeper
 
 _GRACE = 40.0  # seconds for a process to stop
+_FIXED = ("listen", "processes")  # what the sockets are made of
 
 log = get("master")
 
@@ -109,8 +110,10 @@ class Master:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return False
-        if (config.listen, config.processes) != (self._config.listen, self._config.processes):
-            log.error("configuration kept as it was: listen and processes need a restart")
+        changed = [n for n in _FIXED if getattr(config, n) != getattr(self._config, n)]
+        if changed:
+            problems = [f"{name}: needs a restart" for name in changed]
+            log.error("configuration kept as it was", problems=problems)
             return False
         log.info("configuration read again")
         return True

@@ -15,7 +15,7 @@ from queued.cli.explain import explain
 from queued.cli.filters import condition, filter_options
 from queued.cli.partition import partition
 from queued.cli.rules import rule
-from queued.cli.show import print_message
+from queued.cli.show import print_message, why
 from queued.cli.steer import COMMANDS
 from queued.cli.target import database_of
 from queued.cli.up import up
@@ -125,7 +125,7 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
                 row["size"],
                 f"<{row['sender']}>",
                 row["recipient"],
-                shorten(row["hold_reason"] or row["last_reply"] or ""),
+                shorten(why(row)),
             ]
             for row in rows
         ],

@@ -7,6 +7,7 @@ import email.policy
 from typing import Any
 
 from queued.command import print_json, print_line, print_table, print_text
+from queued.store.listing import UNDELIVERABLE
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 
@@ -44,21 +45,33 @@ def print_message(
     else:
         print_line(f"message {message_id} is done; its content is gone")
     if rows:
-        print_text("\nrecipients")
-        print_table(
-            ["  RECIPIENT", "STATUS", "TRIES", "NEXT ATTEMPT", "LAST REPLY"],
-            [
-                [
-                    f"  {row['recipient']}",
-                    row["status"],
-                    row["attempts"],
-                    _time(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",
-                    row["last_reply"] or "-",
-                ]
-                for row in rows
-            ],
-        )
+        _print_recipients(rows)
     print_history(history)
+
+
+def why(row: dict[str, Any]) -> str:
+    """The text that tells most about a row: why it is on hold, or the last reply."""
+    reason, reply = row["hold_reason"] or "", row["last_reply"] or ""
+    return reply if reply and reason in ("", UNDELIVERABLE) else reason
+
+
+def _print_recipients(rows: list[dict[str, Any]]) -> None:
+    held = any(row["hold_reason"] for row in rows)
+    print_text("\nrecipients")
+    print_table(
+        ["  RECIPIENT", "STATUS", "TRIES", "NEXT ATTEMPT", *["ON HOLD"] * held, "LAST REPLY"],
+        [
+            [
+                f"  {row['recipient']}",
+                row["status"],
+                row["attempts"],
+                _time(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",
+                *[row["hold_reason"] or "-"] * held,
+                row["last_reply"] or "-",
+            ]
+            for row in rows
+        ],
+    )
 
 
 def print_history(history: list[dict[str, Any]]) -> None:

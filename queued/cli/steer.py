@@ -39,6 +39,8 @@ _COMMON = (
 )
 _REASON = click.option("--reason", required=True, help="Why; stays with the row.")
 _EXPIRE = click.option("--expire", metavar="DURATION", help="Release after this time.")
+_MALFORMED = "queue_malformed(sender, recipient, domain)"
+_STAY = "more rows stay on hold: an address holds control characters, they can only be deleted"
 
 
 def _command(name: str, *own: Callable[..., Any]) -> Callable[..., click.Command]:
@@ -82,7 +84,8 @@ def retry(**options: Any) -> None:
     _run("retry", "status IN ('QUEUED', 'DEFERRED')", options)
 
 
-@_command("delete", _REASON)
+@_command("delete",
+          click.option("--reason", required=True, help="Why; the table audit keeps it."))  # fmt: skip
 def delete(reason: str, **options: Any) -> None:
     """Ask queued to delete rows; the attempts log keeps that they were."""
     _run("delete", "status <> 'DELETE'", options, reason=reason)
@@ -134,15 +137,16 @@ def _run(action: str, eligible: str | None, options: dict[str, Any], **change: A
         for fault in bulk.faults:
             what = "these are held as well" if wanted.failing else "these are left"
             print_line(f"warning: {fault}; {what}", err=True)
-        if dry_run or not total:
-            _report(action, total, 0, dry_run=dry_run, as_json=as_json)
-            return
-        if not yes:
-            _ask(action, total)
-        done, stopped = apply_change(bulk, wanted, total)
+        stay = bulk.count(f"{_MALFORMED} AND {where}") if total and action == "release" else 0
+        total -= stay
+        done, stopped = 0, False
+        if total and not dry_run:
+            if not yes:
+                _ask(action, total)
+            done, stopped = apply_change(bulk, wanted, total)
     finally:
         bulk.close()
-    _report(action, total, done, dry_run=False, as_json=as_json, stopped=stopped)
+    _report(action, total, done, stay, dry_run=dry_run, as_json=as_json, stopped=stopped)
     if stopped:
         sys.exit(EXIT_INTERRUPTED)
 
@@ -181,17 +185,20 @@ def apply_change(bulk: Bulk, change: Change, total: int, batch: int = BATCH) -> 
     return done, stop
 
 
-def _report(action: str, total: int, done: int, *, dry_run: bool, as_json: bool,
-            stopped: bool = False) -> None:  # fmt: skip
+def _report(action: str, total: int, done: int, stay: int, *, dry_run: bool, as_json: bool,
+            stopped: bool) -> None:  # fmt: skip
     if as_json:
-        print_json({"action": action, "matched": total, "changed": done, "dry_run": dry_run,
-                    "stopped": stopped})  # fmt: skip
-    elif dry_run:
+        print_json({"action": action, "matched": total + stay, "changed": done, "stay": stay,
+                    "dry_run": dry_run, "stopped": stopped})  # fmt: skip
+        return
+    if dry_run:
         print_line(f"{action}: would change {total} rows")
     elif stopped:
         print_line(f"{action}: stopped after {done} of {total} rows; the rest is as it was")
     else:
         print_line(f"{action}: {done} rows")
+    if stay:
+        print_line(f"{action}: {stay} {_STAY}", err=True)
 
 
 COMMANDS = (hold, quarantine, release, retry, delete, set_values)

@@ -160,12 +160,16 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _M
 def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Keys that the section at `path` knows."""
     current: Any = model
+    inside = False  # of a list of sections, or of sections by any key
     for part in path:
-        if isinstance(part, int):
+        if inside or isinstance(part, int):
+            inside = False
             continue
         if not hasattr(current, "model_fields") or part not in current.model_fields:
             return []
         current = current.model_fields[part].annotation
         arguments = [a for a in getattr(current, "__args__", ()) if hasattr(a, "model_fields")]
+        inside = bool(arguments)
         current = arguments[0] if arguments else current
-    return list(getattr(current, "model_fields", []))
+    fields = getattr(current, "model_fields", {})
+    return [field.alias or name for name, field in fields.items()]

@@ -25,6 +25,9 @@ COLUMNS = (
 )
 """Columns of queue that rows can be counted by."""
 
+UNDELIVERABLE = "undeliverable"
+"""The hold_reason of `settle` in sql/queries/settle.sql; last_reply says more."""
+
 HEAD = 1 << 16
 """Octets of a message's start that are searched for its header."""
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from queued.config.queued import QueuedConfig
 from queued.delivery.connect import Means
@@ -148,6 +149,7 @@ class Dispatch:
         now = datetime.now(UTC)
         groups: dict[tuple[int, Destination, str, bool], list[Item]] = {}
         problems: dict[int, str] = {}
+        unfit: list[tuple[Item, str]] = []
         for item in items:
             message_id = item.message_id
             try:
@@ -161,10 +163,13 @@ class Dispatch:
                 self._fail([item], error)
                 continue
             if not destination:
+                unfit.append((item, problem))
                 self._conclude(item, Result(Reply(0, problem), permanent=True))
                 continue
             key = message_id, destination, item.sender, not simple and needs_utf8(item)
             groups.setdefault(key, []).append(item)
+        if unfit:
+            _held(len(unfit), unfit[0][0].message_id, unfit[0][1])
         for (message_id, destination, *_), group in groups.items():
             message = messages.get(message_id)
             if message is None:  # an operator removed the rows between claim and fetch
@@ -210,25 +215,26 @@ class Dispatch:
 
     def _envelopes(self, group: list[Item], message: Message) -> list[Envelope]:
         urgent = any(item.urgent for item in group)
+        batches = (group[n : n + self._group] for n in range(0, len(group), self._group))
         return [
             Envelope(
-                items=group[start : start + self._group],
+                items=batch,
                 sender=group[0].sender,
                 trace=message.trace.encode(),
                 size=message.size,
                 utf8=message.utf8 or needs_utf8(group[0]),
-                content=(
-                    message.body
-                    if message.body is not None
-                    else lambda: self._parts(message, urgent)
-                ),
+                content=partial(self._parts, message, len(batch), urgent)
+                if message.body is None
+                else message.body,
                 guard=self._guard,
                 urgent=urgent,
             )
-            for start in range(0, len(group), self._group)
+            for batch in batches
         ]
 
-    async def _parts(self, message: Message, urgent: bool) -> AsyncIterator[bytes]:
+    async def _parts(
+        self, message: Message, rows: int, urgent: bool
+    ) -> AsyncIterator[bytes]:
         chunks = message.chunks
         # pieces of earlier versions are larger
         step = max(1, PART_SIZE * chunks // max(1, message.size))
@@ -247,6 +253,7 @@ class Dispatch:
                     guard.end()
                 if guard.problem:  # the connection is dropped without the final dot
                     problem = content_problem(guard.problem)
+                    _held(rows, message.id, problem)
                     raise DeliveryError(problem, permanent=True, command="DATA")
                 yield part
         except StoreUnavailable as error:
@@ -301,3 +308,8 @@ class Dispatch:
             lane.abort()
         for lane in lanes:
             await lane.wait()
+
+
+def _held(rows: int, message_id: int, problem: str) -> None:
+    """Tell of rows that go to HOLD as they can't be sent as they stand; of one claim the first."""
+    log.warning("on hold: not fit to be sent", rows=rows, message=message_id, reason=problem)

@@ -96,7 +96,9 @@ def test_reload_takes_new_routes_and_survives_a_broken_file(system: System) -> N
     queued.reload("routes: [no, mapping]\n")
     system.enqueue("two@hop.example")
     old.wait_kept(2)
-    queued.reload({**queued.config, "routes": {"*": new.target}})
+    queued.reload({**queued.config, "routes": {"*": new.target}, "retention": {"attempts": "9d"}})
+    kept = queued.wait_log("configuration kept in part")
+    assert kept["problems"] == ["retention: needs a restart"]
     system.enqueue("three@hop.example")
     new.wait_kept(1)
     system.wait_empty()

@@ -99,6 +99,10 @@ def test_reload_keeps_transactions_and_takes_the_new_file(system: System) -> Non
         smtpd.write("relay: {domains: [[]]}")
         smtpd.signal(signal.SIGHUP)
         smtpd.wait_log("configuration kept as it was")
+        smtpd.write({**smtpd.config, "processes": 3})
+        smtpd.signal(signal.SIGHUP)
+        kept = smtpd.wait_log("configuration kept as it was", 2)
+        assert kept["problems"] == ["processes: needs a restart"]
         smtpd.write({**smtpd.config, "relay": {"networks": [], "domains": ["new.example"]}})
         smtpd.signal(signal.SIGHUP)
         smtpd.wait_log("configuration read again")

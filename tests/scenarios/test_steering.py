@@ -185,6 +185,36 @@ def test_bulk_commands_ask_and_count(system: System, command: Any) -> None:
     system.wait_empty()
 
 
+def test_what_is_held_says_why_and_what_stays_on_hold(
+    system: System, command: Any, db: psycopg.Connection
+) -> None:
+    message = system.enqueue("malformed@a.example", "fine@a.example", "refused@a.example")
+    db.execute(
+        "UPDATE queue SET status = 'HOLD', last_reply = '550 5.1.1 No such user',"
+        " hold_reason = CASE recipient WHEN 'refused@a.example' THEN 'undeliverable' ELSE 'why' END"
+    )
+    db.execute("UPDATE queue SET recipient = E'mal\nformed@a.example' WHERE recipient ~ '^mal'")
+    listed = [line.split("  ")[-1].strip() for line in command("list").stdout.splitlines()[1:]]
+    assert sorted(listed) == ["550 5.1.1 No such user", "why", "why"]
+    shown = command("show", str(message)).stdout.split("recipients\n")[1].splitlines()
+    assert shown[0].split()[-4:] == ["ON", "HOLD", "LAST", "REPLY"]
+    assert {" ".join(line.split()[4:]) for line in shown[1:4]} == {
+        "why 550 5.1.1 No such user", "undeliverable 550 5.1.1 No such user"
+    }  # fmt: skip
+    stay = (
+        "release: 1 more rows stay on hold: "
+        "an address holds control characters, they can only be deleted\n"
+    )
+    dry = command("release", "--all", "--dry-run")
+    assert (dry.stdout, dry.stderr) == ("release: would change 2 rows\n", stay)
+    done = command("release", "--all", "--yes")
+    assert (done.stdout, done.stderr) == ("release: 2 rows\n", stay)
+    again = json.loads(command("release", "--all", "--json").stdout)
+    assert (again["matched"], again["changed"], again["stay"]) == (1, 0, 1)
+    shown = command("show", str(message)).stdout
+    assert "the row can only be deleted" in shown
+
+
 def test_interrupted_bulk_command_says_how_far_it_came(
     system: System, db: psycopg.Connection
 ) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from tests.support.nexthop import EXTENSIONS
 from tests.support.system import System
+from tests.support.waiting import until
 
 TEXT = b"Subject: x\r\n\r\nx\r\n"
 ATTACK = TEXT + b"\0.\r\nMAIL FROM:<evil@example.org>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n"
 TRACE = "Received: by test\r\n"
 PIECE = 8096
+HELD = "on hold: not fit to be sent"
 
 
 def put(
@@ -59,7 +61,7 @@ def test_an_address_that_is_no_argument_is_held_and_the_others_go(system: System
         "ALTER TABLE queue DROP CONSTRAINT IF EXISTS queue_addresses"
     )  # a row from before it
     hop = system.hop()
-    system.queued(hop)
+    queued = system.queued(hop)
     malformed = [
         "a\r\nRSET\r\n@hop.example",
         "a@hop.example> NOTIFY=NEVER",
@@ -89,6 +91,8 @@ def test_an_address_that_is_no_argument_is_held_and_the_others_go(system: System
         assert held[recipient].isprintable()
         assert system.events(recipient[:600]) == ["failed"]
     assert held["x@hop.example"].startswith("5.1.7 sender address is malformed: ")
+    until(lambda: sum(entry["rows"] for entry in queued.events(HELD)) == 9)
+    assert {entry["reason"][:5] for entry in queued.events(HELD)} <= {"5.1.3", "5.1.7"}
     assert not [c for c in hop.commands if c.startswith(("RSET", "NOTIFY"))]
 
 
@@ -122,7 +126,7 @@ def test_a_domain_beyond_ascii_is_its_a_labels(system: System) -> None:
 
 def test_content_that_ends_early_for_somebody_is_held(system: System) -> None:
     hop = system.hop()
-    system.queued(hop)
+    queued = system.queued(hop)
     large = b"x" * 98 + b"\r\n"
     before = large * (20 * PIECE // 100)  # larger than what comes with a claim
     cut = -(-len(before) // PIECE) * PIECE  # the attack lies across the edge of two pieces
@@ -138,6 +142,7 @@ def test_content_that_ends_early_for_somebody_is_held(system: System) -> None:
     for recipient, reply in last_replies(system).items():
         assert reply.startswith("5.6.0 content can't be sent: A lone dot"), recipient
         assert system.events(recipient) == ["failed"]
+    until(lambda: sum(entry["rows"] for entry in queued.events(HELD)) == 5)
     assert sorted(hop.deliveries()) == ["good@hop.example", "large@hop.example"]
     assert not [command for command in hop.commands if "evil" in command]
     # what streams begins, and is cut off without its final dot

@@ -94,7 +94,6 @@ class Front:
         """Refuse a connection, a while later: who comes again at once is kept busy that way."""
         if self._turned_away < TURNED_AWAY and not self.stopping:
             self._turned_away += 1
-            transport.pause_reading()
             asyncio.get_running_loop().call_later(_DELAY, self._turn_away, transport, reply)
         else:
             transport.write(reply)
@@ -102,8 +101,9 @@ class Front:
 
     def _turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
         self._turned_away -= 1
-        transport.write(reply)
-        transport.close()
+        if not transport.is_closing():
+            transport.write(reply)
+            transport.close()
 
     def hold_back(self, cause: Guest) -> None:
         """More content comes than others can wait for: read that of the other sessions in turns."""

@@ -12,6 +12,7 @@ from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import StoreUnavailable
+from queued.listen import NOTIFY
 from queued.pace import Pace
 from queued.store.queries import escaped, queries
 
@@ -107,7 +108,7 @@ class Bulk:
                 time.sleep(pace.rest(time.monotonic() - began))
         self._db.execute(_SQL["finish"].encode(), {"audit": audit})
         if change.action in ("release", "retry"):
-            self._db.execute("NOTIFY postern_queue")
+            self._db.execute(NOTIFY.encode())
         return total
 
     def _batch(self, change: Change, where: str, ids: list[int], audit: int | None) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queued.db import Link
+from queued.listen import NOTIFY
 from queued.store.queries import queries
 
 _SQL = queries("workers")
@@ -77,7 +78,7 @@ class Registry:
 
     async def wake(self) -> None:
         """Wake the others. Raises StoreUnavailable."""
-        await self._link.run(_SQL["wake"])
+        await self._link.run(NOTIFY)
 
     async def operator_rules(self) -> list[Rule]:
         """Standing rules that operators have made."""

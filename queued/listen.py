@@ -12,6 +12,8 @@ from queued.db import Link, connect
 from queued.errors import StoreUnavailable
 
 CHANNEL = "postern_queue"
+NOTIFY = f"NOTIFY {CHANNEL}"
+"""Tells the workers that there may be mail; functions of the database do the same."""
 _RECONNECT = 0.5  # seconds
 _INTERVAL = 0.02  # seconds between two NOTIFYs of one process
 
@@ -68,7 +70,7 @@ class Notifier:
                 await asyncio.sleep(max(0.0, self._last + _INTERVAL - time.monotonic()))
                 self._last = time.monotonic()
                 try:
-                    await self._link.run(f"NOTIFY {CHANNEL}")
+                    await self._link.run(NOTIFY)
                 except (StoreUnavailable, psycopg.Error):
                     return  # the workers poll
                 if not self._again:

@@ -80,8 +80,8 @@ class Connection(Ending):
         self.client = str(peer[0])
         refusal = self._front.enter(self)
         if refusal:
+            self._closing = True  # what it says meanwhile is thrown away
             self._front.turn_away(self.transport, f"{refusal.format(self.hostname)}\r\n".encode())
-            self.transport = None
             return
         self.session = self._create_session()
         self.session.peer = peer
@@ -93,7 +93,7 @@ class Connection(Ending):
     def connection_lost(self, error: Exception | None) -> None:
         """Forget the session; a commit under way goes on."""
         if self.transport is None:
-            return  # was turned away
+            return  # was aborted at once
         self.transport = None
         if self._timeout_handle:
             self._timeout_handle.cancel()
@@ -313,7 +313,8 @@ class Connection(Ending):
             await work
         except Exception as error:
             self._fail(error)
-        self.resume()
+        if not self._refused:
+            self.resume()
 
     def resume(self) -> None:
         """What `aside` or a commit was waiting for has come."""

@@ -79,8 +79,8 @@ class Dialogue(Connection):
         name = f"smtp_{word.decode('ascii', 'replace')}"
         if not name.isidentifier() or not hasattr(self, name):
             return False
-        self.judge(self._tally.junk(self.loop.time()))
         self.aside(getattr(self, name)(argument))
+        self.judge(self._tally.junk(self.loop.time()))
         return True
 
     # -- commands: each returns its reply --

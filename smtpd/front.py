@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from typing import Protocol
 
 from queued.listen import Notifier
@@ -63,7 +62,6 @@ class Front:
         self.memory = Memory(limits.memory, self._guests)
         self._empty = asyncio.Event()
         self._empty.set()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def scheduler(self, loop: asyncio.AbstractEventLoop) -> Scheduler:
         """The one scheduler of the process."""
@@ -94,7 +92,6 @@ class Front:
         """Refuse a connection, a while later: who comes again at once is kept busy that way."""
         if self._turned_away < TURNED_AWAY and not self.stopping:
             self._turned_away += 1
-            transport.pause_reading()
             asyncio.get_running_loop().call_later(_DELAY, self._turn_away, transport, reply)
         else:
             transport.write(reply)
@@ -102,8 +99,9 @@ class Front:
 
     def _turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
         self._turned_away -= 1
-        transport.write(reply)
-        transport.close()
+        if not transport.is_closing():
+            transport.write(reply)
+            transport.close()
 
     def hold_back(self, cause: Guest) -> None:
         """More content comes than others can wait for: read that of the other sessions in turns."""
@@ -119,12 +117,6 @@ class Front:
         if not self._guests:
             self._empty.set()
 
-    def later(self, work: Coroutine[None, None, None]) -> None:
-        """Do something that no session waits for."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def stop(self, grace: float) -> bool:
         """End idle sessions, wait for the others; False where some had to be cut off.
 
@@ -132,8 +124,6 @@ class Front:
         """
         self.stopping = True
         clean = await self._end(_LATE) or await self._end(grace - _LATE)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
         await self._notifier.close()
         await self.committer.stop()
         return clean

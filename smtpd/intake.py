@@ -38,8 +38,8 @@ class Intake:
         self._collector = Collector()
         self._inspector = Inspector(front.config.content.bare_newlines)
         self._pieces: list[bytes | bytearray] = []
-        self._held = 0  # octets in them
-        self._writing = 0  # octets on their way into the store
+        self.collected = 0
+        """Octets of content in them, or on their way into the store."""
         self.large = False
         """Whether there has been more than a little content in memory."""
         self._chunks = 0
@@ -58,12 +58,7 @@ class Intake:
         """Content in memory: collected, on its way into the store, or waiting for its commit."""
         waiting = self._waiting
         body = len(waiting.message.body) if waiting else 0
-        return self._held + self._writing + body + self._inspector.octets
-
-    @property
-    def collected(self) -> int:
-        """Content that could be written ahead."""
-        return self._held
+        return self.collected + body + self._inspector.octets
 
     @property
     def excessive(self) -> bool:
@@ -73,7 +68,7 @@ class Intake:
     @property
     def full(self) -> bool:
         """Whether `store` has to be called before more content is taken."""
-        return self._held > PART_SIZE and not self._unavailable
+        return self.collected > PART_SIZE and not self._unavailable
 
     def feed(self, data: bytes) -> bytes | None:
         """Take what came over the wire; return what follows the end of data, None before it."""
@@ -81,15 +76,15 @@ class Intake:
         self._size += len(piece)
         if self.refused:  # only count
             self._pieces.clear()
-            self._held = 0
+            self.collected = 0
         elif piece:
             self._inspector.see(piece, self._collector.dotted)
             self._keep(piece)
         return self._collector.rest if self._collector.done else None
 
     def _keep(self, piece: bytes) -> None:
-        self._held += len(piece)
-        if self._held > CHUNK_SIZE:
+        self.collected += len(piece)
+        if self.collected > CHUNK_SIZE:
             self.large = True
         if len(piece) > _SMALL:
             self._pieces.append(piece)
@@ -110,19 +105,16 @@ class Intake:
     def _content(self) -> bytes:
         content = b"".join(self._pieces)
         self._pieces.clear()
-        self._held = 0
         return content
 
     async def store(self, unit: int = PART_SIZE) -> None:
         """Write ahead of the message what makes whole units: parts, or pieces of a part."""
         content = self._content()
         whole = len(content) // unit * unit
-        self._writing = len(content)
         for start in range(0, whole, PART_SIZE):
             await self._store(content[start : min(start + PART_SIZE, whole)])
-        self._writing = 0
         self._pieces.append(content[whole:])
-        self._held = len(content) - whole
+        self.collected -= whole
 
     async def _store(self, part: bytes) -> None:
         committer = self._front.committer
@@ -155,23 +147,20 @@ class Intake:
         """Whether the message can be committed at once; otherwise `prepare` it."""
         if not self.id and not self._chunks:
             self.id = self._front.committer.ids.ready()
-        return bool(self.id) and not self._chunks and self._held <= PART_SIZE
+        return bool(self.id) and not self._chunks and self.collected <= PART_SIZE
 
     async def prepare(self) -> str:
         """Get an id, write the last part; return the reply of a refusal, or nothing."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                if self._held > PART_SIZE:
+                if self.collected > PART_SIZE:
                     await self.store()
-                if self._chunks and self._held:
-                    content = self._content()
-                    self._writing = len(content)
-                    await self._store(content)
-                    self._writing = 0
+                if self._chunks and self.collected:
+                    await self._store(self._content())
+                    self.collected = 0
                 async with asyncio.timeout(self._front.config.ingest.wait):
                     self.id = self.id or await self._front.committer.ids.take()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
-            self._writing = 0
             self._unavailable = True
         return replies.UNAVAILABLE if self._unavailable else ""
 
@@ -198,6 +187,7 @@ class Intake:
             metadata=metadata,
             holds=holds,
         )
+        self.collected = 0  # it is in the message
 
         def done(error: Exception | None) -> None:
             if not error:

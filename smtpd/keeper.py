@@ -19,7 +19,7 @@ READY = b"ready\n"
 
 _BACKOFF = (0.1, 5.0)  # seconds before a restart: at first, at most
 _STABLE = 10.0  # seconds after which a process counts as healthy
-_OLD = 2  # processes, the current one among them, that may be there when a successor starts
+_MOST = 2  # processes that may be there when a successor starts: the current and an earlier one
 _START = 60.0  # seconds that a successor has to become ready
 
 log = get("master")
@@ -30,7 +30,7 @@ class Keeper:
 
     The listening sockets are the master's, so connections that wait to be accepted survive the end
     of a process. `replace` starts the successor first: both accept from the same sockets until the
-    old process is told to end. It waits where an earlier one has not ended yet.
+    old process is told to end. It waits while two earlier ones have not ended yet.
     """
 
     def __init__(self, path: Path, uri: str, descriptors: list[int]) -> None:
@@ -65,10 +65,8 @@ class Keeper:
             await asyncio.wait(set(self._watches))
 
     async def _begin(self) -> bool:
-        try:
-            child = await self._start()
-        except OSError as error:
-            log.error("can't start a process", reason=str(error))
+        child = await self._start()
+        if not child:
             return False
         if self._current:
             child.terminate()  # a successor has taken over meanwhile
@@ -82,13 +80,11 @@ class Keeper:
 
     async def replace(self) -> bool:
         """Start a successor, and end the process once it accepts; False where it does not."""
-        while len(self._children) > _OLD:
+        while len(self._children) > _MOST:
             self._ended.clear()
             await self._ended.wait()
-        try:
-            successor = await self._start()
-        except OSError as error:
-            log.error("can't start a process", reason=str(error))
+        successor = await self._start()
+        if not successor:
             return False
         assert successor.stdout  # noqa: S101 - for the type checker
         said = b""
@@ -119,15 +115,20 @@ class Keeper:
             if child.returncode is None:
                 child.send_signal(number)
 
-    async def _start(self) -> Process:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "smtpd", "serve", "-c", str(self._path),
-            "--descriptors", ",".join(map(str, self._descriptors)),
-            stdin=PIPE,  # its end tells the process that the master has died
-            stdout=PIPE,
-            pass_fds=self._descriptors,
-            env={**os.environ, **handed_down(self._uri)},
-        )  # fmt: skip
+    async def _start(self) -> Process | None:
+        """Start a process; None where the system has no room for it."""
+        try:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "smtpd", "serve", "-c", str(self._path),
+                "--descriptors", ",".join(map(str, self._descriptors)),
+                stdin=PIPE,  # its end tells the process that the master has died
+                stdout=PIPE,
+                pass_fds=self._descriptors,
+                env={**os.environ, **handed_down(self._uri)},
+            )  # fmt: skip
+        except OSError as error:
+            log.error("can't start a process", reason=str(error))
+            return None
         self._children.add(child)
         watch = asyncio.create_task(self._watch(child))
         self._watches.add(watch)

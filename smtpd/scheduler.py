@@ -27,11 +27,12 @@ class Busy(Protocol):
 
 
 class Scheduler:
-    """One turn in each round of the event loop, one session after the other.
+    """Two lines of sessions, one of content and one of commands; each gives turns one by one.
 
-    While others are served, pauses keep commands without end to a fifth of the time, and content
-    to a tenth. The pauses of content are no longer than the work for others asks for: a few small
-    mails slow a large one only a little.
+    In each round of the event loop a line gives one turn. While others are served, pauses keep
+    commands without end to a fifth of the time, and content to a thirteenth. The pauses of content
+    are no longer than the work for others asks for: a few small mails slow a large one only a
+    little.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, memory: Memory) -> None:

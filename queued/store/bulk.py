@@ -13,6 +13,7 @@ from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import StoreUnavailable
+from queued.listen import NOTIFY
 from queued.pace import Pace
 from queued.store.guard import Condition, Fault, about_a_row, reading
 from queued.store.queries import escaped, queries
@@ -132,7 +133,7 @@ class Bulk:
                 time.sleep(pace.rest(time.monotonic() - began))
         self._db.execute(_SQL["finish"].encode(), {"audit": audit})
         if change.action in ("release", "retry"):
-            self._db.execute("NOTIFY postern_queue")
+            self._db.execute(NOTIFY.encode())
         return total
 
     def _find(self, change: Change, after: int, batch: int) -> _Found:

@@ -98,32 +98,30 @@ class Enqueue:
 
     async def _insert(self, group: list[NewMessage]) -> None:
         rows = [(m, address, domain) for m in group for address, domain in m.recipients]
-        held = any(m.holds for m in group)
-        await self._link.run(
-            _HELD if held else _ENQUEUE,
-            {
-                "ids": Bigints(m.id for m in group),
-                "sizes": Bigints(m.size for m in group),
-                "utf8": [m.utf8 for m in group],
-                "chunks": [m.chunks for m in group],
-                "traces": Texts(m.trace for m in group),
-                "bodies": Bytes(m.body for m in group),
-                "message_ids": Bigints(m.id for m, _, _ in rows),
-                "senders": Texts(m.sender for m, _, _ in rows),
-                "sender_domains": Texts(
-                    domain for m in group for domain in (domain_of(m.sender),) * len(m.recipients)
-                ),
-                "recipients": Texts(address for _, address, _ in rows),
-                "domains": Texts(domain for _, _, domain in rows),
-                "priorities": [m.priority for m, _, _ in rows],
-                "metadata": Texts(
-                    text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
-                ),
-                "holds": [h for m in group for h in m.holds or [None] * len(m.recipients)]
-                if held
-                else None,
-            },
-        )
+        values: dict[str, object] = {
+            "ids": Bigints(m.id for m in group),
+            "sizes": Bigints(m.size for m in group),
+            "utf8": [m.utf8 for m in group],
+            "chunks": [m.chunks for m in group],
+            "traces": Texts(m.trace for m in group),
+            "bodies": Bytes(m.body for m in group),
+            "message_ids": Bigints(m.id for m, _, _ in rows),
+            "senders": Texts(m.sender for m, _, _ in rows),
+            "sender_domains": Texts(
+                domain for m in group for domain in (domain_of(m.sender),) * len(m.recipients)
+            ),
+            "recipients": Texts(address for _, address, _ in rows),
+            "domains": Texts(domain for _, _, domain in rows),
+            "priorities": [m.priority for m, _, _ in rows],
+            "metadata": Texts(
+                text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
+            ),
+        }
+        statement = _ENQUEUE
+        if any(m.holds for m in group):
+            statement = _HELD
+            values["holds"] = [h for m in group for h in m.holds or [None] * len(m.recipients)]
+        await self._link.run(statement, values)
 
     async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
         """Store content in pieces, ahead of its messages, in one commit.

@@ -9,7 +9,7 @@ import psycopg
 
 from queued.db import writable
 from queued.errors import MigrationError, StoreUnavailable
-from queued.listen import CHANNEL
+from queued.listen import NOTIFY
 from queued.store.daemons import others
 from queued.store.schema import migrations
 
@@ -100,4 +100,4 @@ def _tell_workers(db: psycopg.Connection) -> None:
     row = db.execute("SELECT to_regclass('public.rules_version') IS NOT NULL").fetchone()
     if row and row[0]:
         db.execute("UPDATE rules_version SET version = version + 1")
-        db.execute(f"NOTIFY {CHANNEL}".encode())
+        db.execute(NOTIFY.encode())

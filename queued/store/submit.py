@@ -10,7 +10,7 @@ from email.utils import format_datetime
 
 from queued.address import parse_mailbox
 from queued.db import Link
-from queued.listen import CHANNEL
+from queued.listen import NOTIFY
 from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from queued.newlines import check
 from queued.store.enqueue import Enqueue, pieces
@@ -73,7 +73,7 @@ class Submission:
         for failure in await asyncio.gather(*map(write, stores), return_exceptions=True):
             if failure:
                 raise failure
-        await self._links[0].run(f"NOTIFY {CHANNEL}")
+        await self._links[0].run(NOTIFY)
         return ids[: len(mails)]
 
     def _message(

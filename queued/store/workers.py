@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queued.db import Link
+from queued.listen import NOTIFY
 from queued.store.conditions import takes
 from queued.store.queries import escaped, queries
 
@@ -94,7 +95,7 @@ class Registry:
 
     async def wake(self) -> None:
         """Wake the others. Raises StoreUnavailable."""
-        await self._link.run(_SQL["wake"])
+        await self._link.run(NOTIFY)
 
     async def operator_rules(self) -> list[Rule]:
         """Standing rules that operators have made."""

@@ -54,9 +54,6 @@ SELECT message_id, priority FROM (
 -- The process ends, and with it those that have not been seen for a day.
 DELETE FROM workers WHERE owner = %(owner)s OR seen_at < now() - interval '1 day'
 
--- name: wake
--- There may be mail that the others have left to this process.
-NOTIFY postern_queue
 
 -- name: rule
 -- A standing rule of a worker. An unchanged one is not written, so that its version stays.

@@ -124,8 +124,10 @@ def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> No
             stage.lane.put(envelope(n))
         await stage.until(lambda: hop.connections >= 6)  # four, and then one after each pause
         assert hop.open <= 2
+        await stage.until(lambda: stage.lane._pause >= 0.2)  # each is longer than the one before
         limit[0] = 100
         await stage.until(lambda: hop.open == 20)
+        assert stage.lane._pause == 0.0
         assert stage.results == {}
 
     stage = play(hop, act)
@@ -201,6 +203,23 @@ def test_421_on_a_kept_connection_is_no_attempt(point: str) -> None:
     assert stage.events() == {Event.DEFER: 3}
     assert {str(result.reply) for result in stage.results.values()} == {"421 4.7.0 Enough"}
     assert hop.connections == 3
+
+
+def test_kept_connection_that_ends_is_no_attempt() -> None:
+    """But a reply too much is one: nobody knows what it answers."""
+    seen: dict[int, int] = {}
+    last = b""
+
+    def say(number: int) -> bytes:
+        seen[number] = seen.get(number, 0) + 1
+        return b"250 Ok\r\n" if seen[number] <= 3 else last + DROP
+
+    stage = play(RawHop({"MAIL": say}), put(12), connections=1)
+    assert stage.events() == {Event.DELIVERED: 12}
+    seen.clear()
+    last = b"250 Ok\r\n" * 4
+    stage = play(RawHop({"MAIL": say}), put(12), connections=1)
+    assert stage.events() == {Event.DELIVERED: 9, Event.DEFER: 3}
 
 
 class Faulty(Lane):

@@ -12,6 +12,9 @@ from queued.delivery.envelope import DotStuffer
 from queued.newlines import NewlineGuard, check
 
 octets = st.lists(st.sampled_from([b"\r", b"\n", b"\0", b".", b"a"]), max_size=40).map(b"".join)
+lines = st.lists(st.sampled_from([b"\r\n.", b"\n.", b"\r\n", b"\n", b"a"]), max_size=12).map(
+    b"".join
+)
 cuts = st.lists(st.integers(0, 40), max_size=12)
 
 
@@ -31,11 +34,14 @@ def lone_dots(stream: bytes) -> int:
 
 
 @settings(max_examples=1000)
-@given(octets, cuts, cuts)
+@given(octets | lines, cuts, cuts)
 @example(b"a\r\n\0.\r\n", [], [])
 @example(b"a\r\0\n.\r\n", [], [])
 @example(b"a\n\0.\0\n", [], [])
 @example(b"a\n.", [], [])
+@example(b"\r\n.\n.\n", [], [])
+@example(b"a\n.b\r\n.\r\n.\r\n", [], [])
+@example(b"a\r\n.\r\n", [], [2])
 @example(b"\0\0\0.", [], [])
 @example(b"a\r\n" + b"\0" * 20 + b"." + b"\0" * 9 + b"\r", [], [2, 9, 17, 25])
 def test_what_the_guard_passes_ends_once_for_every_receiver(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 import unicodedata
 from collections.abc import AsyncIterator
@@ -83,6 +84,7 @@ STRAY = {
     "a refusal too much after MAIL": {"MAIL": b"250 2.1.0 Ok\r\n550 5.7.1 No\r\n"},
     "a refusal too much before": {"MAIL": b"550 5.7.1 No\r\n250 2.1.0 Ok\r\n"},
     "two refusals too much": {"MAIL": b"550 5.7.1 No\r\n" * 2 + b"250 2.1.0 Ok\r\n"},
+    "everybody refused twice": {"MAIL": b"550 5.7.1 No\r\n" * 2, "RCPT": b"550 5.1.1 No\r\n"},
     "354 to MAIL": {"MAIL": b"354 Go on\r\n"},
     "354 to RCPT": {"RCPT": b"354 Go on\r\n"},
     "250 to DATA": {"DATA": b"250 2.0.0 Ok\r\n", "RCPT 2": b"550 5.1.1 No\r\n"},
@@ -121,6 +123,42 @@ def test_reply_that_the_final_dot_can_not_have_reached_leaves_the_outcome_open()
     (outcome,) = outcomes(hop, mail)
     assert outcome.event is Event.UNKNOWN
     assert hop.messages == []
+
+
+def test_reply_that_waits_unread_before_the_final_dot_ends_the_transaction() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        session = Session(QUICK)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: session, sock=ours)
+        with theirs:
+            theirs.send(b"220 hop.example\r\n")
+            await session._reply("greeting", 1)
+            theirs.send(b"250 2.0.0 Ok\r\n")
+            with pytest.raises(DeliveryError, match="reply without a command: 250"):
+                await session._content(envelope("x@b.example"))
+            assert session.violated
+            assert await loop.sock_recv(theirs, 1000) == b""
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("reply", "fits"),
+    [
+        (b"250-\r\n" * 255 + b"250 Ok\r\n", True),
+        (b"250-\r\n" * 256 + b"250 Ok\r\n", False),
+        (b"250-" + b"x" * 4090 + b"\r\n250 Ok\r\n", True),
+        (b"250-" + b"x" * 4092 + b"\r\n250 Ok\r\n", False),
+        ((b"250-" + b"x" * 4000 + b"\r\n") * 8 + b"250 Ok\r\n", True),
+        ((b"250-" + b"x" * 4000 + b"\r\n") * 9 + b"250 Ok\r\n", False),
+    ],
+)
+def test_replies_are_bounded(reply: bytes, fits: bool) -> None:
+    (outcome,) = outcomes(RawHop({"MAIL": reply}), envelope("x@b.example"))
+    assert outcome.event is (Event.DELIVERED if fits else Event.DEFER)
+    assert fits or outcome.reply.text == "reply is too long"
 
 
 @pytest.mark.parametrize("mail", [b"550 5.7.1 No\r\n", b"450 4.7.1 Later\r\n"])

@@ -107,7 +107,11 @@ def test_errors_are_counted_from_mail_to_mail(database: str, db: psycopg.Connect
     assert len(db.execute("SELECT FROM queue").fetchall()) == 2
 
 
-@given(st.lists(st.floats(0, 3), max_size=60), st.integers(1, 20), st.integers(2, 8))
+@given(
+    st.lists(st.floats(1, 3), max_size=60) | st.lists(st.floats(0, 0.3), max_size=60),
+    st.integers(1, 20),
+    st.integers(2, 8),
+)
 def test_tally(waits: list[float], junk: int, errors: int) -> None:
     """Whoever sends one such command a second is never hung up on; a burst is, in the end."""
     tally = Tally(Limits(junk=junk, errors=errors))
@@ -143,6 +147,42 @@ def test_connections_by_address_and_network(database: str) -> None:
         assert {greeting("127.0.0.1") for _ in range(9)} == {"220 mx.e"}  # trusted
         stack.pop_all().close()
         until(lambda: greeting("127.0.0.5") == "220 mx.e", describe="their places free again")
+
+
+def test_connections_that_are_turned_away_hold_nothing(
+    database: str, fronts: list[Front], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(database, limits={"connections": 1}) as port, Client(port) as guest:
+        assert guest.reply()[:3] == "220"
+        Client(port).__exit__()  # has gone when its refusal is due
+        with Client(port) as talker, Client(port) as sender:
+            began = time.monotonic()
+            talker.send(b"EHLO c\r\n")
+            with suppress(ConnectionError):
+                sender.send(b"x" * (64 << 20))
+                raise AssertionError("all of it was read")
+            assert codes(talker) == ["421"]
+            assert time.monotonic() - began >= 0.9  # it is kept busy that long
+        (front,) = fronts
+        until(lambda: not front._turned_away)
+        assert front.memory.used == 0
+        assert guest.say("NOOP")[:3] == "250"
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+@pytest.mark.parametrize(
+    ("last", "code"), [(b"AUTH PLAIN\r\n", "538"), (b"MAIL FROM:<\r\n", "501")]
+)
+def test_the_last_error_ends_the_session_a_second_later(
+    database: str, last: bytes, code: str
+) -> None:
+    with serving(database, limits={"errors": 1}) as port, Client(port) as client:
+        client.send(b"EHLO c\r\n" + last)
+        assert [client.reply()[:3] for _ in range(3)] == ["220", "250", code]
+        began = time.monotonic()
+        client.send(b"NOOP\r\n")
+        assert codes(client) == ["421"]
+        assert time.monotonic() - began >= 0.9
 
 
 def test_content_without_end_is_ended(database: str) -> None:

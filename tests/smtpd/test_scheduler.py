@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from smtpd.memory import Memory
 from smtpd.scheduler import Scheduler
 
@@ -54,10 +56,10 @@ class Session:
         self.scheduler.add(self, content=self.content)
 
 
-def _scheduler() -> tuple[Loop, Scheduler]:
+def _scheduler(budget: int = 1 << 30) -> tuple[Loop, Scheduler]:
     loop = Loop()
     real = cast(asyncio.AbstractEventLoop, loop)
-    return loop, Scheduler(real, Memory(1 << 30, cast(Any, [])))
+    return loop, Scheduler(real, Memory(budget, cast(Any, [])))
 
 
 def _turns(*, content: bool, others: float) -> tuple[float, list[int]]:
@@ -81,6 +83,25 @@ def test_turns_leave_room_for_others_and_only_for_them() -> None:
     assert _turns(content=True, others=0.01)[0] >= 30 * 0.002 * 12
     few, _ = _turns(content=True, others=0.0001)  # a few small mails slow a large one only a little
     assert 0.0 < few <= 40 * 0.0001 * 16
+
+
+def test_work_for_others_is_remembered_for_later_pauses() -> None:
+    loop, scheduler = _scheduler()
+    scheduler.spent = 0.01  # once, for as much as many turns
+    scheduler.add(Session(scheduler, 0.001, content=True), content=True)
+    for _ in range(40):
+        loop.next()
+    assert 0.1 <= loop.now <= 0.16 + 0.001
+
+
+def test_content_waits_where_memory_is_used_up() -> None:
+    for content in (False, True):
+        loop, scheduler = _scheduler(budget=1000)
+        scheduler.memory.used = 1001
+        scheduler.add(Session(scheduler, 0.0, content=content), content=content)
+        for _ in range(10):
+            loop.next()
+        assert loop.now == pytest.approx(0.1 if content else 0.0)
 
 
 def test_large_reads_of_one_round_become_a_flood() -> None:

@@ -96,7 +96,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     problems += [
         f"a part of the worker ended: {outcome!r}"
         for outcome in outcomes
-        if not isinstance(outcome, asyncio.CancelledError)
+        if outcome is not None and not isinstance(outcome, asyncio.CancelledError)
     ]
     await deliverer.close()
     return seconds, problems

@@ -20,7 +20,7 @@ from queued.turns import Line
 log = get("pieces")
 
 _LINKS = 2
-_PATIENCE = 20.0  # seconds that a part lets older messages go first, and its client waits
+_PATIENCE = 5.0  # seconds that a part lets older messages go first, and its client waits
 # Content has to be durable with its message and no sooner: the commit of that comes later in the
 # same WAL, so its sync covers the content.
 _SETTINGS = {"synchronous_commit": "off"}
@@ -70,7 +70,7 @@ class Pieces:
     A whole message goes first, and of the others the oldest. So messages are complete one after the
     other and not all at the same time, and less content stands in the database that can't be sent
     yet. The clients of the others wait, as nothing more is read from them; whatever has waited for
-    20 s goes before all (queued.turns).
+    5 s goes before all (queued.turns).
 
     What is written before a crash and never gets its message is removed as an orphan.
     """

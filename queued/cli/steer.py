@@ -39,6 +39,7 @@ _COMMON = (
 )
 _REASON = click.option("--reason", required=True, help="Why; stays with the row.")
 _EXPIRE = click.option("--expire", metavar="DURATION", help="Release after this time.")
+_WHY = click.option("--reason", required=True, help="Why; the table audit keeps it.")
 _MALFORMED = "queue_malformed(sender, recipient, domain)"
 _STAY = "more rows stay on hold: an address holds control characters, they can only be deleted"
 
@@ -84,8 +85,7 @@ def retry(**options: Any) -> None:
     _run("retry", "status IN ('QUEUED', 'DEFERRED')", options)
 
 
-@_command("delete",
-          click.option("--reason", required=True, help="Why; the table audit keeps it."))  # fmt: skip
+@_command("delete", _WHY)
 def delete(reason: str, **options: Any) -> None:
     """Ask queued to delete rows; the attempts log keeps that they were."""
     _run("delete", "status <> 'DELETE'", options, reason=reason)

@@ -232,9 +232,7 @@ class Dispatch:
             for batch in batches
         ]
 
-    async def _parts(
-        self, message: Message, rows: int, urgent: bool
-    ) -> AsyncIterator[bytes]:
+    async def _parts(self, message: Message, rows: int, urgent: bool) -> AsyncIterator[bytes]:
         chunks = message.chunks
         # pieces of earlier versions are larger
         step = max(1, PART_SIZE * chunks // max(1, message.size))

@@ -144,7 +144,7 @@ def test_a_commit_whose_connection_breaks_is_looked_up(
     inside = psycopg.conninfo.make_conninfo(server.uri, options=options)
     outside = psycopg.conninfo.make_conninfo(inside, dbname="postgres")
     with psycopg.connect(inside, autocommit=True) as db, ExitStack() as stack:
-        port = stack.enter_context(serving(server.uri))
+        port = stack.enter_context(serving(server.uri, ingest={"wait": "60s"}))
         clients = stack.enter_context(clients_of(port, CLIENTS))
         blocker = psycopg.connect(inside)
         stack.callback(blocker.close)

@@ -84,6 +84,7 @@ class Guard:
         self._sql = {name: _SQL[name].replace("{rows}", rows) for name in ("mark", "unmark")}
         self._until = 0.0
         self._tried: dict[str, int] = {}  # by the condition's key: the last row that was tried
+        self._reviewed: dict[str, int] = {}  # by the key: where the next review begins
         self._minute = 0.0
         self._named = 0
 
@@ -96,9 +97,16 @@ class Guard:
             await self._advance(conditions)
         elif self._until:
             for condition in conditions:
-                await self._link.run(self._sql["unmark"], self._params(condition))
+                await self._review(condition)
             self._until = 0.0
         return self.active
+
+    async def _review(self, condition: Condition) -> None:
+        """Try the next marked rows again; with more than one batch, the others have their turn."""
+        after = self._reviewed.get(condition.key, 0)
+        params = {**self._params(condition), "after": after}
+        ((last, marked),) = await self._link.run(self._sql["unmark"], params)
+        self._reviewed[condition.key] = last if marked == _BATCH else 0
 
     @property
     def active(self) -> bool:

@@ -8,9 +8,11 @@ WITH batch AS MATERIALIZED (
 ), failing AS MATERIALIZED (
     SELECT id, error FROM queue_test(%(condition)s, ARRAY(SELECT id FROM batch)) WHERE error IS NOT NULL
 ), marked AS (
+    -- the errors as one object: a look through them for each row would be a square of their number
     UPDATE queue
     SET faults = coalesce(faults, '{}') || jsonb_build_object(%(key)s::text,
-        %(owner)s::text || ' fails on this row: ' || (SELECT error FROM failing WHERE failing.id = queue.id))
+        %(owner)s::text || ' fails on this row: '
+            || ((SELECT jsonb_object_agg(id, error) FROM failing) ->> queue.id::text))
     WHERE id = ANY (ARRAY(SELECT id FROM failing)) AND ({rows})
         AND NOT coalesce(faults ? %(key)s::text, false)
     RETURNING id, message_id, faults ->> %(key)s::text AS error
@@ -19,15 +21,18 @@ SELECT max(id), count(*), NULL::text FROM batch
 UNION ALL SELECT id, message_id, error FROM marked
 
 -- name: unmark
--- Take the mark from rows on which the condition does not fail any more.
+-- Take the mark from the next marked rows by id on which the condition does not fail any more. Returns
+-- the last id and how many were marked.
 WITH marked AS MATERIALIZED (
-    SELECT id FROM queue WHERE ({rows}) AND faults ? %(key)s::text LIMIT %(batch)s
+    SELECT id FROM queue WHERE id > %(after)s AND ({rows}) AND faults ? %(key)s::text
+    ORDER BY id LIMIT %(batch)s
 ), failing AS MATERIALIZED (
     SELECT id FROM queue_test(%(condition)s, ARRAY(SELECT id FROM marked)) WHERE error IS NOT NULL
+), mended AS (
+    UPDATE queue SET faults = nullif(faults - %(key)s::text, '{}')
+    WHERE id = ANY (ARRAY(SELECT id FROM marked EXCEPT SELECT id FROM failing)) AND ({rows})
 )
-UPDATE queue SET faults = nullif(faults - %(key)s::text, '{}')
-WHERE id = ANY (ARRAY(SELECT id FROM marked EXCEPT SELECT id FROM failing)) AND ({rows})
-RETURNING id
+SELECT max(id), count(*) FROM marked
 
 -- name: failing
 -- Rows of the next batch by id on which a condition fails. The first row has the last id and how many

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from queued.cli.queuectl import main as queuectl
 from queued.cli.queued import main as queued
 from queued.db import Link
+from queued.store import guard
 from queued.store.bulk import Bulk, Change
 from queued.store.claim import SESSION, Claims
 from queued.store.conditions import case_hint
@@ -317,3 +318,36 @@ def test_queued_check_asks_the_database(database: str, server: str, tmp_path: Pa
         assert reason in away.stderr
     assert not (tmp_path / "var").exists()
     assert "is case-sensitive" in check(database, "sender = 'x'").stderr
+
+
+async def test_marked_rows_are_all_reviewed_in_turn(
+    db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_BATCH", 4)
+    message(db, 1)
+    bad = [row(db, 1, metadata={"n": "alpha"}) for _ in range(10)]
+    claims = Claims(link, "w@h", 60, CAST)
+    assert await claim_all(claims) == []
+    db.execute('UPDATE queue SET metadata = \'{"n": "7"}\' WHERE id = %s', (bad[-1],))
+    taken: list[int] = []
+    for _ in range(3):  # 10 rows in batches of 4
+        claims._guard._until = 1.0  # a minute later
+        taken += await claim_all(claims)
+    assert taken == [bad[-1]]
+
+
+def test_a_few_rows_are_tried_as_many_are(db: psycopg.Connection) -> None:
+    message(db, 1)
+    values = ["4", "alpha", "1", None] * 20
+    ids = [row(db, 1, metadata={"n": value} if value else {}) for value in values]
+    expected = {
+        one: value == "4" for one, value in zip(ids, values, strict=True) if value in ("4", "alpha")
+    }
+    for where in (CAST, "(public.queue.metadata->>'n')::int > 3 AND queue.priority = 5"):
+        for size in (1, 3, 17, 80):
+            found: dict[int, bool] = {}
+            for start in range(0, len(ids), size):
+                part = ids[start : start + size]
+                query = "SELECT id, error IS NULL FROM queue_test(%s, %s)"
+                found.update(db.execute(query, (where, part)).fetchall())
+            assert found == expected, (where, size)

@@ -24,8 +24,8 @@ def bench(name: str, *words: str) -> Any:
 
 def test_scale_measures_a_backlog_and_plots_what_it_saved(server: str, tmp_path: Path) -> None:
     saved, chart = tmp_path / "scale.json", tmp_path / "scale.svg"
-    size = ("--values", "500", "--rounds", "1", "--messages", "50", "--processes", "1")
-    size += ("--urgent-seconds", "0.5", "--urgent-domains", "50")
+    size = ["--values", "500", "--rounds", "1", "--messages", "50", "--processes", "1"]
+    size += ["--urgent-seconds", "0.5", "--urgent-domains", "50"]
     shown = bench("scale", "--uri", server, *size, "--observe", "0.1", "--save", str(saved))
     (cell,) = shown["cells"]
     assert (cell["value"], cell["messages"], cell["problems"]) == (500, 50, [])

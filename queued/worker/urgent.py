@@ -50,11 +50,12 @@ class UrgentLoop(Loop):
         self._room.set()
 
     async def run(self) -> None:
-        """Work until stopped; then `ended` is set."""
+        """Work until stopped; then `ended` is set, and it waits to be cancelled."""
         try:
             await self._work()
         finally:
             self.ended.set()
+        await asyncio.Event().wait()
 
     async def _work(self) -> None:
         busy: list[str] = []

@@ -24,13 +24,17 @@ def bench(name: str, *words: str) -> Any:
 
 def test_scale_measures_a_backlog_and_plots_what_it_saved(server: str, tmp_path: Path) -> None:
     saved, chart = tmp_path / "scale.json", tmp_path / "scale.svg"
-    size = ("--values", "500", "--rounds", "1", "--messages", "50", "--processes", "1")
+    size = ["--values", "500", "--rounds", "1", "--messages", "50", "--processes", "1"]
+    size += ["--urgent-seconds", "0.5", "--urgent-domains", "50"]
     shown = bench("scale", "--uri", server, *size, "--observe", "0.1", "--save", str(saved))
     (cell,) = shown["cells"]
     assert (cell["value"], cell["messages"], cell["problems"]) == (500, 50, [])
     figures = cell["figures"]
     for name in ("messages/s", "delivery ms p99", "front ms", "walk buffers", "peak MB queued"):
         assert figures[name] > 0, name
+    for name in ("urgent", "urgent, hanging"):
+        assert figures[f"{name} ms p99"] > 0
+        assert figures[f"{name} missing"] == 0
     assert {"smtpd", "queued"} <= {process["group"] for process in cell["processes"]}
     assert bench("scale", "--from", str(saved), "--plot", str(chart)) == shown
     assert len(ElementTree.parse(chart).findall(".//{*}circle")) >= 3

@@ -84,7 +84,7 @@ def retry(**options: Any) -> None:
     _run("retry", "status IN ('QUEUED', 'DEFERRED')", options)
 
 
-@_command("delete", _REASON)
+@_command("delete", click.option("--reason", required=True, help="Why; the table audit keeps it."))
 def delete(reason: str, **options: Any) -> None:
     """Ask queued to delete rows; the attempts log keeps that they were."""
     _run("delete", "status <> 'DELETE'", options, reason=reason)

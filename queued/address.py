@@ -95,6 +95,7 @@ def parse_mailbox(text: str, *, utf8: bool = False) -> tuple[str, str]:
     return text, normalise_domain(domain)
 
 
+@lru_cache(maxsize=1024)
 def domain_of(address: str) -> str:
     """Return the normalised domain of an address; empty for the null reverse-path.
 

@@ -313,11 +313,12 @@ class Connection(Ending):
             await work
         except Exception as error:
             self._fail(error)
-        if not self._refused:
-            self.resume()
+        self.resume()
 
     def resume(self) -> None:
         """What `aside` or a commit was waiting for has come."""
+        if self._refused:
+            return  # only the end is waited for
         self._busy = False
         self._touch()
         if self._waits or not self.transport:

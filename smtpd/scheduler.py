@@ -42,7 +42,7 @@ class Scheduler:
         self._loop = loop
         self._content = _Queue(loop, self, *_CONTENT, lavish=True)
         self._commands = _Queue(loop, self, *_COMMANDS)
-        self._round = 0.0  # the loop's time, which stands still during a round
+        self._counted = False  # something large has been read in this round
         self.bulk = 0.0
         """Seconds of work on large input in this round of the event loop."""
         self._flood = 0.0  # until when there is too much
@@ -58,12 +58,17 @@ class Scheduler:
     def flooded(self, seconds: float) -> bool:
         """Count the seconds of a large read; True while others wait, or waited, for too many."""
         now = self._loop.time()
-        if now != self._round:
-            self._round, self.bulk = now, 0.0
+        if not self._counted:
+            self._counted = True
+            self.bulk = 0.0
+            self._loop.call_soon(self._end_round)  # uvloop's time goes on during a round
         self.bulk += seconds
         if self.bulk > _ROUND:
             self._flood = now + _FLOOD
         return now < self._flood
+
+    def _end_round(self) -> None:
+        self._counted = False
 
 
 class _Queue:

@@ -91,7 +91,8 @@ class Settler:
         try:
             await self._settle(group)
         except Exception as error:
-            log.warning("can't settle a group", outcomes=len(group), reason=_words(error))
+            if not self._named:  # else the log has it
+                log.warning("can't settle a group", outcomes=len(group), reason=_words(error))
             await self._write_singly(group)
         self._writing = []
         if not self._kept:

@@ -107,9 +107,7 @@ class Enqueue:
             "bodies": Bytes(m.body for m in group),
             "message_ids": Bigints(m.id for m, _, _ in rows),
             "senders": Texts(m.sender for m, _, _ in rows),
-            "sender_domains": Texts(
-                domain for m in group for domain in (domain_of(m.sender),) * len(m.recipients)
-            ),
+            "sender_domains": Texts(domain_of(m.sender) for m, _, _ in rows),
             "recipients": Texts(address for _, address, _ in rows),
             "domains": Texts(domain for _, _, domain in rows),
             "priorities": [m.priority for m, _, _ in rows],

@@ -4,20 +4,22 @@ SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
 
 -- name: messages
 -- Part of both below: the messages of a group. Refused
--- as a whole if one id is known already: the caller is repeating a group that did commit; or if
--- pieces of a message are missing, which a crash may have taken that came after they were written,
--- without a sync, and before this: null is no number of pieces.
+-- as a whole if one id is known already: the caller is repeating a group that did commit.
 WITH new_messages AS (
     INSERT INTO messages (id, size, utf8, chunks, trace, body)
-    SELECT id, size, utf8,
-        CASE WHEN chunks = 0 OR chunks = (
-            SELECT count(*) FROM message_chunks AS piece WHERE piece.message_id = message.id)
-        THEN chunks END,
-        trace, body
+    SELECT id, size, utf8, {chunks}, trace, body
     FROM unnest(
         %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
         %(traces)b::text[], %(bodies)b::bytea[]) AS message (id, size, utf8, chunks, trace, body)
 )
+
+-- name: pieces
+-- The number of pieces of a message, in a group that has some. Null, which is refused, if some are
+-- missing: a crash may have taken them that came after they were written, without a sync, and before
+-- this.
+CASE WHEN chunks = 0 OR chunks = (
+    SELECT count(*) FROM message_chunks AS piece WHERE piece.message_id = message.id)
+THEN chunks END
 
 -- name: enqueue
 -- A group of messages and all their rows in one statement, which is one commit.

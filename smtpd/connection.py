@@ -176,7 +176,8 @@ class Connection(Ending):
     def _take_turns(self) -> None:
         """The content of this session is part of a flood: read it in turns from now on."""
         if self.wanted():
-            self._front.hold_back(self)
+            if self._scheduler.sweep():
+                self._front.hold_back(self)
             self._spent = max(self._spent, _HEAVY)
             self._reads = True
 

@@ -43,6 +43,7 @@ class Scheduler:
         self._content = _Queue(loop, self, *_CONTENT, lavish=True)
         self._commands = _Queue(loop, self, *_COMMANDS)
         self._counted = False  # something large has been read in this round
+        self._swept = False  # and all sessions were looked at for it
         self.bulk = 0.0
         """Seconds of work on large input in this round of the event loop."""
         self._flood = 0.0  # until when there is too much
@@ -67,8 +68,15 @@ class Scheduler:
             self._flood = now + _FLOOD
         return now < self._flood
 
+    def sweep(self) -> bool:
+        """Whether all sessions are to be looked at: once in a round that takes too long."""
+        if self._swept or self.bulk <= _ROUND:
+            return False
+        self._swept = True
+        return True
+
     def _end_round(self) -> None:
-        self._counted = False
+        self._counted = self._swept = False
 
 
 class _Queue:

@@ -114,6 +114,7 @@ def test_large_reads_of_one_round_become_a_flood() -> None:
         found.append(scheduler.flooded(0.001))
         loop.now += 0.0001  # as uvloop's time does
     assert found == [False, False, False, True, True]
+    assert [scheduler.sweep() for _ in range(3)] == [True, False, False]  # it looks at all sessions
     loop.next()
     loop.now += 0.1
     assert scheduler.flooded(0.001)  # for a while

@@ -15,11 +15,25 @@ from psycopg.pq import Format
 
 _HEADER = struct.Struct("!iiIii")  # dimensions, whether there are nulls, element type, length, base
 _LENGTH = struct.Struct("!i")
+_SHORT = 256  # octets of an element whose length need not be packed anew
+_LENGTHS = [_LENGTH.pack(length) for length in range(_SHORT)]
 _EMPTY = struct.Struct("!iiI")
 
 
 class Bigints(list[int]):
     """A bigint[] without nulls."""
+
+
+class Integers(list[int]):
+    """An integer[] without nulls."""
+
+
+class Smallints(list[int]):
+    """A smallint[] without nulls."""
+
+
+class Booleans(list[bool]):
+    """A boolean[] without nulls."""
 
 
 class Texts(list[str]):
@@ -40,14 +54,34 @@ class _ArrayDumper(Dumper):
         return _HEADER.pack(1, 0, self.element, length, 1) + b"".join(parts)
 
 
-class _BigintsDumper(_ArrayDumper):
-    oid = 1016
-    element = 20
+class _FixedDumper(_ArrayDumper):
+    size: ClassVar[int]  # octets of an element
+    code: ClassVar[str]  # of the module struct
 
-    def dump(self, obj: Bigints) -> bytes:
-        flat = [8] * (2 * len(obj))
+    def dump(self, obj: list[int]) -> bytes:
+        flat = [self.size] * (2 * len(obj))
         flat[1::2] = obj
-        return self._join([struct.pack("!" + "iq" * len(obj), *flat)], len(obj))
+        return self._join([struct.pack("!" + self.code * len(obj), *flat)], len(obj))
+
+
+class _BigintsDumper(_FixedDumper):
+    oid = 1016
+    element, size, code = 20, 8, "iq"
+
+
+class _IntegersDumper(_FixedDumper):
+    oid = 1007
+    element, size, code = 23, 4, "ii"
+
+
+class _SmallintsDumper(_FixedDumper):
+    oid = 1005
+    element, size, code = 21, 2, "ih"
+
+
+class _BooleansDumper(_FixedDumper):
+    oid = 1000
+    element, size, code = 16, 1, "i?"
 
 
 class _BytesDumper(_ArrayDumper):
@@ -56,7 +90,10 @@ class _BytesDumper(_ArrayDumper):
 
     def dump(self, obj: Bytes) -> bytes:
         parts = [b""] * (2 * len(obj))
-        parts[0::2] = [_LENGTH.pack(len(value)) for value in obj]
+        parts[0::2] = [
+            _LENGTHS[length] if length < _SHORT else _LENGTH.pack(length)
+            for length in map(len, obj)
+        ]
         parts[1::2] = obj
         return self._join(parts, len(obj))
 
@@ -73,6 +110,9 @@ def register(connection: AsyncConnection[Any]) -> None:
     """Let a connection take these as parameters."""
     for kind, dumper in (
         (Bigints, _BigintsDumper),
+        (Integers, _IntegersDumper),
+        (Smallints, _SmallintsDumper),
+        (Booleans, _BooleansDumper),
         (Texts, _TextsDumper),
         (Bytes, _BytesDumper),
     ):

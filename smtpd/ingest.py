@@ -275,7 +275,8 @@ class Committer:
                 if waiting.told:
                     log.warning("message is in the queue, and its client was told 451",
                                 id=waiting.message.id)  # fmt: skip
-            self._answer(group, None)
+            # PostgreSQL gets the next group first, and works while these are answered
+            asyncio.get_running_loop().call_soon(self._answer, group, None)
             self._committed()
 
     def _look_failed(self, error: StoreUnavailable) -> None:

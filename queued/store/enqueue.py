@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from psycopg import errors as pg_errors
 
 from queued.address import domain_of
-from queued.arrays import Bigints, Bytes, Texts
+from queued.arrays import Bigints, Booleans, Bytes, Integers, Smallints, Texts
 from queued.db import Link
 from queued.errors import AnswerLost, Backend, StoreUnavailable, Undecided
 from queued.model import CHUNK_SIZE, NewMessage
@@ -104,8 +104,8 @@ class Enqueue:
         values: dict[str, object] = {
             "ids": Bigints(m.id for m in group),
             "sizes": Bigints(m.size for m in group),
-            "utf8": [m.utf8 for m in group],
-            "chunks": [m.chunks for m in group],
+            "utf8": Booleans(m.utf8 for m in group),
+            "chunks": Integers(m.chunks for m in group),
             "traces": Texts(m.trace for m in group),
             "bodies": Bytes(m.body for m in group),
             "message_ids": Bigints(m.id for m, _, _ in rows),
@@ -113,7 +113,7 @@ class Enqueue:
             "sender_domains": Texts(domain_of(m.sender) for m, _, _ in rows),
             "recipients": Texts(address for _, address, _ in rows),
             "domains": Texts(domain for _, _, domain in rows),
-            "priorities": [m.priority for m, _, _ in rows],
+            "priorities": Smallints(m.priority for m, _, _ in rows),
             "metadata": Texts(
                 text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
             ),

@@ -126,7 +126,8 @@ def insert(
             SELECT 1000000000000 + generate_series(%s::bigint, %s::bigint) AS id
         ), bodies AS (
             INSERT INTO messages (id, size, trace, body)
-            SELECT id, 20, 'Received: by bench', 'Subject: waiting' FROM numbers
+            SELECT id, 20, E'Received: by bench\\r\\n', E'Subject: waiting\\r\\n\\r\\n'
+            FROM numbers
         )
         INSERT INTO queue (message_id, sender, recipient, domain,
             status, hold_reason, held_by, held_at)

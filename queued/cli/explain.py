@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
             *(rule["condition"] for rule in rules),
         ]
         says = overview.verdict(message_id, conditions)
+        names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
+        refused = overview.refused(dict(zip(names, conditions, strict=True)))
     finally:
         listing.close()
         overview.close()
@@ -60,12 +63,14 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["rules"] = [r["name"] for r, hit in
                         zip(rules, verdict[len(workers):], strict=True)
                         if hit is not None]  # fmt: skip
-        names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
         row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
         row["waits_for"] = waits_for(row, now, deliver)
     if as_json:
-        print_json({"id": message_id, "recipients": rows, "history": history})
+        faults = [asdict(fault) for fault in refused]
+        print_json({"id": message_id, "recipients": rows, "history": history, "faults": faults})
         return
+    for fault in refused:
+        print_line(f"warning: {fault}", err=True)
     if not rows:
         print_line(f"message {message_id} is done")
     for row in rows:

@@ -46,7 +46,10 @@ def list_rules(config: Path, as_json: bool) -> None:
     """List the standing rules, those of workers included."""
     overview = _overview(config)
     rules = overview.rules()
+    refused = overview.refused({f"rule {rule['name']}": rule["condition"] for rule in rules})
     overview.close()
+    for fault in refused:
+        print_line(f"warning: {fault}", err=True)
     if as_json:
         print_json(rules)
         return

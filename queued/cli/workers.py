@@ -23,8 +23,8 @@ from queued.command import (
     shorten,
 )
 from queued.config.queued import Action
-from queued.store.guard import Fault
 from queued.store.overview import Overview
+from queued.store.reading import Fault
 
 
 @click.command()

@@ -15,8 +15,9 @@ from queued.db import connect_operator
 from queued.errors import StoreUnavailable
 from queued.listen import NOTIFY
 from queued.pace import Pace
-from queued.store.guard import Condition, Fault, about_a_row, reading
+from queued.store.guard import Condition, about_a_row
 from queued.store.queries import escaped, queries
+from queued.store.reading import Fault, reading
 
 BATCH = 1000
 _TRIES = 20

@@ -9,14 +9,18 @@ from typing import Any
 import psycopg
 
 from queued.db import Link
+from queued.logs import get
 from queued.model import Item, Message
 from queued.store.conditions import reach
 from queued.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
 from queued.store.queries import escaped, queries
+from queued.store.refused import refused, refuses
 from queued.store.schema import Schema
 from queued.turns import Turns
 
 _SQL = queries("claim")
+
+log = get("conditions")
 
 SESSION = {
     # The plans must stay on the indexes whatever the statistics say of a queue that was empty a
@@ -35,6 +39,7 @@ SESSION = {
 _WINDOW = 64  # rows seen beyond those that are wanted
 _BACKLOG = 1.0  # seconds in which a backlog is taken to last, after the window has shown it
 _STEPS = 64  # destinations that one walk visits
+_ASIDE = 60.0  # seconds for which a refused rule is passed over, before it is asked again
 _SIBLINGS = 100  # further recipients of the same messages that come with a claim, at most
 
 
@@ -85,6 +90,9 @@ class Claims:
         self._guard = Guard(link, ACTIVE)
         self._guarded = False  # whether the statements pass over rows on which a condition fails
         self._conditions: list[Condition] = []
+        self._refused: dict[Condition, str] = {}  # rules, each with the error that was logged
+        self._aside: set[Condition] = set()  # rules that are passed over now
+        self._aside_until = 0.0
         self._fixed = {
             "owner": owner,
             "lease": lease,
@@ -112,13 +120,14 @@ class Claims:
         Fewer than `limit` rows mean that no more are due; with `each`, only no row at all does.
         Messages of at most `inline` octets come with their content, as long as that makes at most
         `budget` octets together. Only what has been due for `overdue` seconds is looked for. A row
-        on which a condition fails is left, and named in the log. Raises StoreUnavailable, and
+        on which a condition fails is left, and named in the log; a rule that PostgreSQL refuses is
+        passed over. Raises StoreUnavailable, and
         SchemaMismatch where the schema is of another version: nothing is claimed then.
         """
         self._schema.require()
         size = {"inline": inline, "budget": budget, "overdue": overdue}
         claim = Claim([], {})
-        for again in (RECENT, ALL, None):
+        for again in (RECENT, ALL, ALL, None):
             try:
                 await self._prepare()
                 await self._search(claim, limit, busy, size)
@@ -128,15 +137,47 @@ class Claims:
                     await self._search(claim, limit, busy, size)
                 break
             except psycopg.Error as error:
-                if again is None or not about_a_row(error):
+                if again is None:
                     raise
-                await self._learn_rules()  # the rule may be gone
-                await self._guard.find(self._conditions, again)
+                await self._recover(error, again)
+        if self._refused and not self._aside:
+            log.info("standing rules that were passed over are asked again", worker=self._name,
+                     conditions=[rule.owner for rule in self._refused])  # fmt: skip
+            self._refused = {}
         return claim
+
+    async def _recover(self, error: psycopg.Error, again: int) -> None:
+        """Find what a claim failed on, so that the next one does not. Raises what stays."""
+        if about_a_row(error):
+            await self._learn_rules()  # the rule may be gone
+            try:
+                await self._guard.find(self._conditions, again)
+                return
+            except psycopg.Error as other:
+                error = other
+        if not refuses(error) or not await self._set_aside():
+            raise error
+
+    async def _set_aside(self) -> bool:
+        """Pass over the rules that are refused, for a while. Says whether there are any."""
+        found = await refused(self._link, [c for c in self._conditions if c.owner != self._name])
+        for rule, reason in found.items():
+            if self._refused.get(rule) != reason:
+                log.error("a standing rule is passed over", condition=rule.owner, worker=self._name,
+                          reason=reason)  # fmt: skip
+        self._refused.update(found)
+        self._aside.update(found)
+        self._aside_until = time.monotonic() + _ASIDE
+        self._conditions = [c for c in self._conditions if c not in found]
+        self._compose()
+        return bool(found)
 
     async def _prepare(self) -> None:
         """Have statements with the rules that count, that pass over rows where it is needed."""
-        if self._version != self._current:
+        over = self._aside and time.monotonic() >= self._aside_until
+        if over:
+            self._aside.clear()
+        if over or self._version != self._current:
             await self._learn_rules()
         if await self._guard.prepare(self._conditions) != self._guarded:
             self._compose()
@@ -217,7 +258,8 @@ class Claims:
         self._schema.require()
         self._version = self._current = found[0][0]
         self._conditions = [Condition(self._name, self._where)] if self._where else []
-        self._conditions += [Condition(f"rule {name}", text) for _, name, text, _ in found if name]
+        rules = [Condition(f"rule {name}", text) for _, name, text, _ in found if name]
+        self._conditions += [rule for rule in rules if rule not in self._aside]
         self._compose()
 
     def _compose(self) -> None:

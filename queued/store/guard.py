@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,9 @@ RECENT = 20_000
 ALL = 1 << 62
 """Rows that are tried again when that was not enough."""
 
-_BATCH = 5000  # rows that one statement tries
+BATCH = 5000
+"""Rows that one statement tries."""
+
 _WHILE = 60.0  # seconds for which marked rows are passed over, before the plain statement is tried
 _NAMED = 20  # rows named in the log a minute, for each guard; the others are counted
 _CLASSES = {"21", "22", "23", "38", "39", "54", "P0"}
@@ -58,22 +60,6 @@ class Condition:
         """What stands for it in `queue.faults`."""
         words = f"{self.owner}\0{self.text}".encode()
         return hashlib.sha256(words).hexdigest()[:12]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A condition fails on so many rows; one of them, its message and PostgreSQL's message."""
-
-    owner: str
-    rows: int
-    row: int
-    message: int
-    error: str
-
-    def __str__(self) -> str:
-        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
-        place = f"row {self.row} of message {self.message}"
-        return f"{self.owner} fails on {rows}, such as {place}: {self.error}"
 
 
 class Guard:
@@ -106,7 +92,7 @@ class Guard:
         after = self._reviewed.get(condition.key, 0)
         params = {**self._params(condition), "after": after}
         ((last, marked),) = await self._link.run(self._sql["unmark"], params)
-        self._reviewed[condition.key] = last if marked == _BATCH else 0
+        self._reviewed[condition.key] = last if marked == BATCH else 0
 
     @property
     def active(self) -> bool:
@@ -141,8 +127,8 @@ class Guard:
         known = {condition.key for condition in conditions}
         self._tried = {key: last for key, last in self._tried.items() if key in known}
         for condition in conditions:
-            tried = _BATCH
-            while tried == _BATCH:
+            tried = BATCH
+            while tried == BATCH:
                 last = self._tried.get(condition.key, 0)
                 ((newest, tried, _), *marked) = await self._link.run(
                     self._sql["mark"], {**self._params(condition), "after": last}
@@ -157,7 +143,7 @@ class Guard:
             "key": condition.key,
             "owner": condition.owner,
             "condition": condition.text,
-            "batch": _BATCH,
+            "batch": BATCH,
         }
 
     def _tell(self, condition: Condition, marked: list[tuple[Any, ...]]) -> None:
@@ -172,76 +158,3 @@ class Guard:
                         rows=len(marked) + self._named - _NAMED,
                         hint="queue.faults is not null")  # fmt: skip
         self._named += len(marked)
-
-
-def failing(
-    db: psycopg.Connection[dict[str, Any]],
-    condition: str,
-    rows: str = "true",
-    until: float = float("inf"),
-) -> tuple[dict[int, tuple[int, str]], int, bool]:
-    """Rows on which a condition fails: message and error by id.
-
-    Also how many rows were tried, and whether these are all.
-
-    `rows` (SQL) names those that count. No further batch begins after `until` (monotonic).
-    """
-    query = _SQL["failing"].replace("{rows}", rows).encode()
-    found: dict[int, tuple[int, str]] = {}
-    total = after = 0
-    tried = _BATCH
-    while tried == _BATCH and time.monotonic() < until:
-        params = {"condition": condition, "after": after, "batch": _BATCH}
-        head, *bad = db.execute(query, params).fetchall()
-        tried, after = head["message_id"], head["id"]
-        total += tried
-        found.update((row["id"], (row["message_id"], row["error"])) for row in bad)
-    return found, total, tried < _BATCH
-
-
-def fault(owner: str, found: dict[int, tuple[int, str]]) -> Fault:
-    """What `failing` found, in short."""
-    row = min(found)
-    return Fault(owner, len(found), row, *found[row])
-
-
-def reading[T](
-    db: psycopg.Connection[dict[str, Any]],
-    conditions: Sequence[Condition],
-    rows: str,
-    run: Callable[[list[str]], T],
-    matching: Sequence[bool] = (),
-) -> tuple[T, list[Fault]]:
-    """Run a statement that reads, with the conditions as they stand in it.
-
-    Where one of them fails on a row, the statement is run again without asking it of that row,
-    which counts as matched where `matching` says so, else as not matched. Returns also the faults.
-    """
-    try:
-        return run([escaped(condition.text) for condition in conditions]), []
-    except psycopg.Error as error:
-        if not about_a_row(error):
-            raise
-    faults, texts = [], []
-    with db.transaction():  # in one snapshot: nothing that fails comes between
-        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        for number, condition in enumerate(conditions):
-            found, _, _ = failing(db, condition.text, rows)
-            if found:
-                faults.append(fault(condition.owner, found))
-            value = bool(matching) and matching[number]
-            # CASE also where there are none: in WHERE the parts of a condition have no order
-            texts.append(
-                f"CASE WHEN id = ANY ('{{{','.join(map(str, found))}}}'::bigint[]) THEN {value}"
-                f" ELSE {escaped(condition.text)} END"
-            )
-        return run(texts), faults
-
-
-def kept(db: psycopg.Connection[dict[str, Any]]) -> list[Fault]:
-    """Faults of which held rows tell."""
-    found = []
-    for row in db.execute(_SQL["kept"].encode()).fetchall():
-        owner, _, error = row["error"].partition(" fails on this row: ")
-        found.append(Fault(owner, row["rows"], row["id"], row["message_id"], error))
-    return found

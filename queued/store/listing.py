@@ -7,8 +7,9 @@ from typing import Any
 from psycopg.sql import Literal
 
 from queued.db import connect_operator
-from queued.store.guard import Condition, Fault, reading
+from queued.store.guard import Condition
 from queued.store.queries import queries
+from queued.store.reading import Fault, reading
 
 COLUMNS = (
     "status",

@@ -6,13 +6,16 @@ import json
 import time
 from typing import Any
 
+import psycopg
 from psycopg import errors as pg_errors
 
 from queued.db import connect_operator
 from queued.errors import PosternError
 from queued.store.conditions import takes
-from queued.store.guard import ACTIVE, Condition, Fault, failing, fault, kept, reading
+from queued.store.guard import ACTIVE, Condition
 from queued.store.queries import queries
+from queued.store.reading import Fault, failing, fault, kept, reading
+from queued.store.refused import refused_now, refuses
 
 _SQL = queries("overview")
 
@@ -65,6 +68,7 @@ class Overview:
             ACTIVE,
             lambda tests: self._matches(tests[:own], deliver, tests[own:]),
             [False] * len(conditions) + [True] * len(rules),
+            standing=True,
         )
         self.faults = [*dict.fromkeys(found), *kept(self._db)]
         return counts
@@ -92,14 +96,25 @@ class Overview:
     def verdict(self, message_id: int, conditions: list[str]) -> list[dict[int, str]]:
         """For each condition the rows of a message that it matches, by their ids.
 
-        The value is empty, or the error of a condition that fails on the row.
+        The value is empty, or the error of a condition that fails on the row. One that is refused
+        has no rows.
         """
         found: list[dict[int, str]] = []
         for condition in conditions:
             params = {"id": message_id, "condition": condition}
-            rows = self._db.execute(_SQL["verdict"].encode(), params).fetchall()
+            try:
+                rows = self._db.execute(_SQL["verdict"].encode(), params).fetchall()
+            except psycopg.Error as error:
+                if not refuses(error):
+                    raise
+                rows = []
             found.append({row["id"]: row["error"] or "" for row in rows})
         return found
+
+    def refused(self, conditions: dict[str, str]) -> list[Fault]:
+        """Of these conditions, by whose they are, those that are passed over."""
+        named = [Condition(owner, text) for owner, text in conditions.items()]
+        return [Fault(c.owner, 0, 0, 0, e) for c, e in refused_now(self._db, named).items()]
 
     def failing(self, owner: str, condition: str, seconds: float) -> tuple[Fault | None, int, bool]:
         """Try a condition on the rows that wait, for about so many seconds.

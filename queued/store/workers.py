@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
+
+from queued.arrays import Bigints
 from queued.db import Link
 from queued.listen import NOTIFY
 from queued.store.conditions import takes
-from queued.store.queries import escaped, queries
+from queued.store.queries import queries
+from queued.store.refused import refuses
 
 _SQL = queries("workers")
 _OLDEST = 100  # rows of a priority that are looked at
@@ -82,12 +86,24 @@ class Registry:
         found = await self._link.run(_SQL["takers"], {"owner": self._owner})
         if not found:
             return []
-        tests = [takes(condition, action, priority) for action, condition, priority in found]
-        taken = " OR ".join(f"({escaped(test)} IS TRUE)" for test in tests if test)
-        if None in tests:
-            return []
-        rows = await self._link.run(_SQL["untaken"].replace("{taken}", taken), {"each": _OLDEST})
-        return [(message_id, priority) for message_id, priority in rows]
+        tests = [(action, takes(condition, action, level)) for action, condition, level in found]
+        overdue = await self._link.run(_SQL["overdue"], {"each": _OLDEST})
+        waiting = {row: (message, priority) for row, message, priority in overdue}
+        for action, test in tests:
+            if test is None:
+                return []
+            try:
+                hits = await self._link.run(
+                    _SQL["tested"], {"condition": test, "ids": Bigints(waiting)}
+                )
+            except psycopg.Error as error:
+                if not refuses(error):
+                    raise
+                continue
+            for row, fails in hits:
+                if action == "rule" or not fails:  # a rule holds what it fails on
+                    waiting.pop(row)
+        return list(waiting.values())
 
     async def leave(self) -> None:
         """Take the entries away; rules stay. Raises StoreUnavailable."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import psycopg
+
 from queued.logs import get
+from queued.store.refused import refuses
 from queued.store.sweep import Sweep, Sweeps
 from queued.store.workers import Registry
 
@@ -30,12 +33,20 @@ async def answer_requests(sweeps: Sweeps, who: str) -> None:
 
 
 async def apply_rules(sweeps: Sweeps, registry: Registry) -> None:
-    """Put on hold what matches the standing rules that operators have made."""
+    """Put on hold what matches the standing rules that operators have made.
+
+    A rule that PostgreSQL refuses stops no other; claims tell of it. Raises StoreUnavailable.
+    """
     for rule in await registry.operator_rules():
         sweep = Sweep(
             "hold", rule.condition, f"rule {rule.name}", rule.reason,
             hold=rule.hold, quarantine=rule.quarantine, batch=_BATCH, owner=f"rule {rule.name}",
         )  # fmt: skip
-        done = await sweeps.run(sweep)
+        try:
+            done = await sweeps.run(sweep)
+        except psycopg.Error as error:
+            if not refuses(error):
+                raise
+            continue
         if done:
             log.info("standing rule", rule=rule.name, rows=done)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from psycopg import errors as pg_errors
-
 from queued.logs import get
 from queued.store.workers import Registry
 
@@ -15,10 +13,7 @@ log = get("upkeep")
 
 async def warn_of_untaken(registry: Registry) -> None:
     """Say that rows have been due for a minute and no worker takes them."""
-    try:
-        rows = await registry.untaken()
-    except pg_errors.DataError:
-        return  # some condition fails on a row, which claims tell of
+    rows = await registry.untaken()
     if rows:
         (message, priority), number = rows[0], len(rows)
         log.warning(

@@ -33,6 +33,7 @@ class Sweeper:
         self._sweeps = sweeps
         self._every = every
         self._schema = schema or Schema()
+        self._told = ""  # of what keeps it from its work
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -49,9 +50,13 @@ class Sweeper:
                 done += rows
                 self.handled += rows
         except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("can't sweep", worker=self.name, reason=str(error).splitlines()[0])
+            reason = str(error).splitlines()[0]
+            if reason != self._told:
+                log.warning("can't sweep", worker=self.name, reason=reason)
+            self._told = reason
             return _BACKOFF
         finally:
             if done:
                 log.info(self.sweep.action, worker=self.name, rows=done)
+        self._told = ""
         return self._every

@@ -51,3 +51,8 @@ SELECT mark.key, mark.value AS error, count(*) AS rows, min(q.id) AS id, min(q.m
 FROM queue AS q CROSS JOIN LATERAL jsonb_each_text(q.faults) AS mark
 WHERE q.status = 'HOLD' AND q.faults IS NOT NULL
 GROUP BY 1, 2 ORDER BY 3 DESC, 4 LIMIT 100
+
+-- name: probe
+-- Evaluate a condition on some rows that wait, and at least analyse it: there is no row 0.
+SELECT count(*) FROM queue_test(%(condition)s,
+    0::bigint || ARRAY(SELECT id FROM queue WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') LIMIT 100))

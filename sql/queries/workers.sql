@@ -37,18 +37,22 @@ UNION ALL
 SELECT 'rule', condition, 9::smallint FROM rules
 WHERE (SELECT min(owner) FROM live) = %(owner)s AND (expires_at IS NULL OR expires_at > now())
 
--- name: untaken
--- Of the rows of each priority that have been due the longest, those that no worker takes: these stay
--- there, so that few rows need to be looked at.
-SELECT message_id, priority FROM (
-    SELECT pick.* FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
-        SELECT * FROM queue
-        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND queue.priority = level.priority
-            AND next_attempt AT TIME ZONE 'UTC' <= (now() - interval '1 minute') AT TIME ZONE 'UTC'
-            AND (lease_until IS NULL OR lease_until < now())
-        ORDER BY next_attempt AT TIME ZONE 'UTC' LIMIT %(each)s
-    ) AS pick
-) AS queue WHERE ({taken}) IS NOT TRUE
+-- name: overdue
+-- The rows of each priority that have been due the longest. Those that no worker takes stay there, so
+-- that few rows need to be looked at.
+SELECT pick.id, pick.message_id, pick.priority
+FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
+    SELECT * FROM queue
+    WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND queue.priority = level.priority
+        AND next_attempt AT TIME ZONE 'UTC' <= (now() - interval '1 minute') AT TIME ZONE 'UTC'
+        AND (lease_until IS NULL OR lease_until < now())
+    ORDER BY next_attempt AT TIME ZONE 'UTC' LIMIT %(each)s
+) AS pick
+
+-- name: tested
+-- Of these rows those that a condition matches, and those on which it fails.
+SELECT id, error IS NOT NULL FROM queue_test(%(condition)s, %(ids)b::bigint[])
+
 
 -- name: leave
 -- The process ends, and with it those that have not been seen for a day.

@@ -1,0 +1,57 @@
+"""Conditions that PostgreSQL refuses whatever the row: a function that they call was dropped, say.
+
+One of them would stop every statement that contains it. It is found, named and passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from queued.db import Link
+from queued.store.guard import Condition
+from queued.store.queries import queries
+
+_PROBE = queries("guard")["probe"]
+_CLASSES = {"0A", "2F", "3F", "42"}
+_CONTROL = Condition("", "true")  # where it is refused, the reason is none of the conditions
+
+
+def refuses(error: psycopg.Error) -> bool:
+    """Whether a statement is wrong or not allowed: SQLSTATE 42 and its like."""
+    return (error.sqlstate or "")[:2] in _CLASSES
+
+
+async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition, str]:
+    """Those that are refused, each with the error. Tries them on the first rows that wait.
+
+    Raises StoreUnavailable, psycopg.Error for what is not about one of them.
+    """
+    found: dict[Condition, str] = {}
+    for condition in (_CONTROL, *conditions):
+        try:
+            await link.run(_PROBE, {"condition": condition.text})
+        except psycopg.Error as error:
+            _note(found, condition, error)
+    return found
+
+
+def refused_now(
+    db: psycopg.Connection[dict[str, Any]], conditions: Sequence[Condition]
+) -> dict[Condition, str]:
+    """The same, over the connection of a command."""
+    found: dict[Condition, str] = {}
+    for condition in (_CONTROL, *conditions):
+        try:
+            db.execute(_PROBE.encode(), {"condition": condition.text})
+        except psycopg.Error as error:
+            _note(found, condition, error)
+    return found
+
+
+def _note(found: dict[Condition, str], condition: Condition, error: psycopg.Error) -> None:
+    if condition is _CONTROL or not refuses(error):
+        raise error
+    found[condition] = str(error).splitlines()[0]

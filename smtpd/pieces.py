@@ -25,7 +25,9 @@ _PATIENCE = 5.0  # seconds that a part lets older messages go first, and its cli
 # same WAL, so its sync covers the content.
 _SETTINGS = {"synchronous_commit": "off"}
 _FIRST = -1  # before the id of any message
-_REST = 4  # times as long as a write, while small messages are committed too
+# Times as long as a write, while small messages are committed too: after one with whole messages,
+# and after one ahead of messages of which nobody knows whether they come to an end.
+_REST, _REST_AHEAD = 4, 9
 _AT_ONCE = 50  # messages whose pieces are removed by one statement
 _LET_END = 1.0  # seconds that a write whose connection broke has to end in the server
 
@@ -183,10 +185,11 @@ class Pieces:
                 error = problem
             finally:
                 self._writing.difference_update(ids)
+            rest = _REST if any(part.whole for part in group) else _REST_AHEAD
             self._end(group, error)
             for message_id in self._doomed.intersection(ids):
                 self._doomed.remove(message_id)
                 self.drop(message_id)
             del group  # or the content would stay until the next one
             if self.small != small:
-                await asyncio.sleep(_REST * (time.monotonic() - began))
+                await asyncio.sleep(rest * (time.monotonic() - began))

@@ -13,7 +13,7 @@ from queued.store.guard import BATCH, Condition, about_a_row
 from queued.store.queries import escaped, queries
 from queued.store.refused import refused_now, refuses
 
-_SQL = queries("guard")
+_SQL = queries("reading")
 
 
 @dataclass(frozen=True, slots=True)

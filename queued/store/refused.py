@@ -14,7 +14,7 @@ from queued.db import Link
 from queued.store.guard import Condition
 from queued.store.queries import queries
 
-_PROBE = queries("guard")["probe"]
+_SQL = queries("refused")
 _CLASSES = {"0A", "2F", "3F", "42"}
 _CONTROL = Condition("", "true")  # where it is refused, the reason is none of the conditions
 
@@ -32,7 +32,7 @@ async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition
     found: dict[Condition, str] = {}
     for condition in (_CONTROL, *conditions):
         try:
-            await link.run(_PROBE, {"condition": condition.text})
+            await link.run(_SQL["probe"], {"condition": condition.text})
         except psycopg.Error as error:
             _note(found, condition, error)
     return found
@@ -45,7 +45,7 @@ def refused_now(
     found: dict[Condition, str] = {}
     for condition in (_CONTROL, *conditions):
         try:
-            db.execute(_PROBE.encode(), {"condition": condition.text})
+            db.execute(_SQL["probe"].encode(), {"condition": condition.text})
         except psycopg.Error as error:
             _note(found, condition, error)
     return found

@@ -22,8 +22,6 @@ from queued.store.claim import SESSION, Claims
 from queued.store.conditions import case_hint
 from queued.store.submit import Mail, Submission
 from queued.store.sweep import Sweep, Sweeps
-from queued.store.workers import Registry
-from queued.upkeep import requests
 from tests.sql.rows import column, fetch, message, row
 
 CAST = "(metadata->>'n')::int > 3"
@@ -180,67 +178,6 @@ def test_commands_go_on_where_a_condition_fails(
     )
 
 
-async def test_a_rule_that_is_refused_later_stops_nothing(
-    db: psycopg.Connection, database: str, link: Link, command: Any
-) -> None:
-    db.execute(
-        "CREATE FUNCTION blocked(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT false'"
-    )
-    # what it reads is looked up when it runs
-    db.execute(
-        "CREATE FUNCTION listed(text) RETURNS boolean STABLE LANGUAGE plpgsql AS"
-        " 'BEGIN RETURN EXISTS (SELECT FROM list AS l WHERE l.domain = $1); END'"
-    )
-    db.execute("CREATE TABLE list (domain text)")
-    rule(db, "gone", "blocked(domain)")
-    rule(db, "list", "listed(domain)")
-    rule(db, "other", "domain = 'held.example'")
-    rule(db, "cast", CAST)
-    db.execute(
-        "INSERT INTO workers (owner, name, action, condition, reach)"
-        " VALUES ('h:1', 'w', 'deliver', 'blocked(sender)', 'true')"
-    )
-    db.execute("DROP FUNCTION blocked(text)")
-    db.execute("DROP TABLE list")
-    claims = Claims(link, "w@h", 60, "priority <= 9")
-    with capture_logs() as logs:
-        assert await claim_all(claims) == []
-        message(db, 7)
-        free = [row(db, 7, domain="free.example") for _ in range(3)]
-        held = row(db, 7, domain="held.example")
-        bad = row(db, 7, metadata={"n": "alpha"})
-        assert await claim_all(claims) == free
-    told = {log["condition"]: log for log in logs}
-    assert told.keys() == {"rule gone", "rule list", "rule cast"}
-    assert len(logs) == 3, logs
-    assert told["rule gone"]["reason"] == "function blocked(text) does not exist"
-    assert told["rule list"]["reason"] == 'relation "list" does not exist'
-    for name in ("workers", "explain"):
-        out = command(name, *(["7"] if name == "explain" else []))
-        assert out.exit_code == 0, out.output
-        for who, what in (
-            ("rule gone", "function blocked(text) does not exist"),
-            ("worker w", "function blocked(text) does not exist"),
-            ("rule list", 'relation "list" does not exist'),
-        ):
-            assert f"{who} is passed over, its condition is refused: {what}" in out.stderr
-    assert "rule gone is passed over" in command("rule", "list").stderr
-    # the other rules hold, and the other workers are asked
-    registry = Registry(link, "h:1")
-    await requests.apply_rules(Sweeps(link), registry)
-    assert sorted(column(db, "SELECT id FROM queue WHERE status = 'HOLD'")) == [held, bad]
-    row(db, 7, domain="free.example", due=-3600)
-    assert await registry.untaken() == [(7, 5)]
-    # the rule counts again as soon as it can be asked
-    db.execute("CREATE TABLE list (domain text)")
-    db.execute("INSERT INTO list VALUES ('free.example')")
-    db.execute("DELETE FROM rules WHERE name = 'gone'")
-    claims._aside_until = 0.0  # a minute later
-    with capture_logs() as logs:
-        assert await claim_all(claims) == []
-    assert [log["conditions"] for log in logs] == [["rule gone", "rule list"]]
-
-
 def test_a_change_of_many_rows_meets_rows_that_fail_between_its_batches(
     db: psycopg.Connection, database: str
 ) -> None:
@@ -386,7 +323,7 @@ def test_queued_check_asks_the_database(database: str, server: str, tmp_path: Pa
 async def test_marked_rows_are_all_reviewed_in_turn(
     db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "_BATCH", 4)
+    monkeypatch.setattr(guard, "BATCH", 4)
     message(db, 1)
     bad = [row(db, 1, metadata={"n": "alpha"}) for _ in range(10)]
     claims = Claims(link, "w@h", 60, CAST)

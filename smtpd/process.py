@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import socket
@@ -41,7 +42,8 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
     signals.attach()
     steady()
     log.info("serving", pid=os.getpid())
-    os.write(sys.stdout.fileno(), READY)
+    with contextlib.suppress(BrokenPipeError):  # the master has died, and we end as well
+        os.write(sys.stdout.fileno(), READY)
     await signals.stop.wait()
     for server in servers:
         server.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -173,6 +175,25 @@ def test_reloads_pile_up_no_processes(system: System) -> None:
         client.close()
     until(lambda: len(smtpd.children()) == 1)
     smtpd.connect().close()
+
+
+def test_a_process_whose_master_has_died_ends_without_an_error(system: System) -> None:
+    smtpd = system.smtpd()
+    read, write = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.fileno()
+        command = [sys.executable, "-m", "smtpd", "serve", "-c", str(smtpd.path)]
+        child = subprocess.Popen(
+            [*command, "--descriptors", str(number)],
+            stdin=subprocess.PIPE,
+            stdout=write,
+            stderr=subprocess.PIPE,
+            pass_fds=[number],
+        )
+        os.close(write)
+        os.close(read)  # the master has gone before it was told that the process is ready
+        _, said = child.communicate(timeout=PATIENCE)
+    assert (child.returncode, b"error" in said) == (0, False), said
 
 
 async def test_a_successor_that_does_not_start_replaces_nobody(tmp_path: Path) -> None:

@@ -40,7 +40,11 @@ class Client:
     def __init__(self, port: int, timeout: float = PATIENCE) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self._buffer = b""
-        self.greeting = self.reply()
+        try:
+            self.greeting = self.reply()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -307,12 +307,14 @@ class Connection(Ending):
     def aside(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for a coroutine; the commands that follow wait for it."""
         self._busy = True
-        self._handler_coroutine = self.loop.create_task(self._aside(work))
+        self._handler_coroutine = task = self.loop.create_task(work)
+        task.add_done_callback(self._came)
 
-    async def _aside(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as error:
+    def _came(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return  # with the connection
+        error = task.exception()
+        if isinstance(error, Exception):
             self._fail(error)
         self.resume()
 

@@ -7,6 +7,7 @@ import gc
 import socket
 import struct
 import threading
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -152,6 +153,27 @@ async def test_a_message_that_cannot_be_encoded_stops_nobody(database: str) -> N
         assert isinstance(refused, UnicodeEncodeError)
     finally:
         await committer.stop()
+
+
+async def test_what_a_session_waits_for_may_end_before_it_begins(database: str) -> None:
+    settings = SmtpdConfig.model_validate({"environment": {"hostname": "mx.example"}})
+    loop = asyncio.get_running_loop()
+    sessions = [Dialogue(Front(settings, database), loop, "here").fresh()]
+    server = await loop.create_server(lambda: sessions[0], "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    assert (await reader.readline())[:3] == b"220"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        sessions[0].data_received(b"STARTTLS\r\n")
+        assert sessions[0].transport
+        sessions[0].transport.abort()
+        sessions[0].connection_lost(None)
+        writer.close()
+        server.close()
+        sessions.clear()
+        await asyncio.sleep(0.05)
+        gc.collect()
+    assert [str(warning.message) for warning in told] == []
 
 
 @pytest.mark.parametrize("end", [b"QUIT\r\n", b""])

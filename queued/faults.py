@@ -6,6 +6,8 @@ import psycopg
 
 # Classes of SQLSTATE that blame the values of a statement.
 _ROW = frozenset((
+    "09",  # triggered action exception, such as RAISE in an operator's trigger
+    "20",  # no case of a CASE in PL/pgSQL
     "21",  # cardinality violation
     "22",  # data exception
     "23",  # constraint violation
@@ -13,10 +15,15 @@ _ROW = frozenset((
     "38", "39",  # a function that is not in SQL
     "44",  # check option of a view
     "54",  # program limit, such as an index entry that is too long
-    "P0",  # PL/pgSQL, such as RAISE in an operator's trigger
+    "P0",  # PL/pgSQL, such as RAISE without a code of its own
 ))  # fmt: skip
 # Classes that blame the text of a statement, or the schema it was written for.
-_STATEMENT = frozenset(("0A", "20", "2B", "2F", "42"))
+_STATEMENT = frozenset(("0A", "2B", "2D", "2F", "3F", "42"))
+# The other classes of PostgreSQL (Appendix A of its manual).
+_SERVER = frozenset((
+    "00", "01", "02", "03", "08", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26", "28", "34",
+    "3B", "3D", "40", "53", "55", "57", "58", "72", "F0", "HV", "XX",
+))  # fmt: skip
 _LOST_RACE = frozenset(("40001", "40P01"))
 
 
@@ -38,7 +45,7 @@ def outage(error: BaseException) -> bool:
         return isinstance(
             error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
         )
-    return error.sqlstate[:2] not in _ROW | _STATEMENT
+    return error.sqlstate[:2] not in _ROW | _STATEMENT and not _own(error)
 
 
 def about_row(error: BaseException) -> bool:
@@ -46,8 +53,14 @@ def about_row(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return True
     if error.sqlstate:
-        return error.sqlstate[:2] in _ROW
+        return error.sqlstate[:2] in _ROW or _own(error)
     return isinstance(error, psycopg.DataError | psycopg.ProgrammingError)
+
+
+def _own(error: psycopg.Error) -> bool:
+    """Whether RAISE gave a code of its own, in an operator's trigger: no class of PostgreSQL's."""
+    known = _ROW | _STATEMENT | _SERVER
+    return (error.sqlstate or "")[:2] not in known and rolled_back(error)
 
 
 def rolled_back(error: BaseException) -> bool:

@@ -259,6 +259,7 @@ class Claims:
         self._version = self._current = found[0][0]
         self._conditions = [Condition(self._name, self._where)] if self._where else []
         rules = [Condition(f"rule {name}", text) for _, name, text, _ in found if name]
+        self._refused = {rule: why for rule, why in self._refused.items() if rule in rules}
         self._conditions += [rule for rule in rules if rule not in self._aside]
         self._compose()
 

@@ -30,6 +30,9 @@ async def test_a_rule_that_is_refused_later_stops_nothing(
         " 'BEGIN RETURN EXISTS (SELECT FROM list AS l WHERE l.domain = $1); END'"
     )
     db.execute("CREATE TABLE list (domain text)")
+    db.execute("CREATE SCHEMA ops")
+    db.execute("CREATE FUNCTION ops.f(text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
+    rule(db, "away", "ops.f(domain)")
     rule(db, "gone", "blocked(domain)")
     rule(db, "list", "listed(domain)")
     rule(db, "other", "domain = 'held.example'")
@@ -40,6 +43,7 @@ async def test_a_rule_that_is_refused_later_stops_nothing(
     )
     db.execute("DROP FUNCTION blocked(text)")
     db.execute("DROP TABLE list")
+    db.execute("DROP SCHEMA ops CASCADE")
     claims = Claims(link, "w@h", 60, "priority <= 9")
     with capture_logs() as logs:
         assert await claim_all(claims) == []
@@ -49,8 +53,9 @@ async def test_a_rule_that_is_refused_later_stops_nothing(
         bad = row(db, 7, metadata={"n": "alpha"})
         assert await claim_all(claims) == free
     told = {log["condition"]: log for log in logs}
-    assert told.keys() == {"rule gone", "rule list", "rule cast"}
-    assert len(logs) == 3, logs
+    assert told.keys() == {"rule away", "rule gone", "rule list", "rule cast"}
+    assert len(logs) == 4, logs
+    assert told["rule away"]["reason"] == 'schema "ops" does not exist'
     assert told["rule gone"]["reason"] == "function blocked(text) does not exist"
     assert told["rule list"]["reason"] == 'relation "list" does not exist'
     for name in ("workers", "explain"):
@@ -72,8 +77,8 @@ async def test_a_rule_that_is_refused_later_stops_nothing(
     # the rule counts again as soon as it can be asked
     db.execute("CREATE TABLE list (domain text)")
     db.execute("INSERT INTO list VALUES ('free.example')")
-    db.execute("DELETE FROM rules WHERE name = 'gone'")
+    db.execute("DELETE FROM rules WHERE name IN ('away', 'gone')")
     claims._aside_until = 0.0  # a minute later
     with capture_logs() as logs:
         assert await claim_all(claims) == []
-    assert [log["conditions"] for log in logs] == [["rule gone", "rule list"]]
+    assert [log["conditions"] for log in logs] == [["rule list"]]

@@ -20,7 +20,7 @@ from queued.store.settle import Settlements
 from queued.worker.alarm import Alarm
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
-from queued.worker.loop import Loop
+from queued.worker.loop import Loop, Outage
 from queued.worker.rota import Rota
 from queued.worker.settler import Settler
 from queued.worker.urgent import UrgentLoop
@@ -69,6 +69,7 @@ class Deliverer:
             lane,
             freed,
         )
+        outage = Outage()
         self.loop = Loop(
             worker,
             config.worker.poll,
@@ -77,6 +78,7 @@ class Deliverer:
             self._leases,
             self._dispatch,
             self.rota,
+            outage,
         )
         self.urgent: UrgentLoop | None = None
         if places := config.urgent.places(worker.concurrency):
@@ -99,6 +101,7 @@ class Deliverer:
                 self._leases,
                 self._dispatch,
                 self.rota,
+                outage,
                 claims,
                 places,
             )

@@ -23,6 +23,29 @@ _BACKOFF = 0.5  # seconds, while PostgreSQL is away
 log = get("worker")
 
 
+class Outage:
+    """Which loops of a worker can't claim; the log tells of the first and of the last."""
+
+    def __init__(self) -> None:
+        self._loops: set[Loop] = set()
+
+    def __contains__(self, loop: Loop) -> bool:
+        return loop in self._loops
+
+    def begin(self, loop: Loop, reason: str) -> None:
+        """The loop can't claim."""
+        if not self._loops:
+            log.warning("can't claim", reason=reason)
+        self._loops.add(loop)
+
+    def end(self, loop: Loop) -> None:
+        """The loop has claimed."""
+        if loop in self._loops:
+            self._loops.remove(loop)
+            if not self._loops:
+                log.info("database is back")
+
+
 class Loop:
     """Claims while there is room; without mail it sleeps until a notification or the poll."""
 
@@ -35,6 +58,7 @@ class Loop:
         leases: Leases,
         dispatch: Dispatch,
         rota: Rota,
+        outage: Outage,
     ) -> None:
         self.config = config
         self.inline = inline
@@ -47,7 +71,7 @@ class Loop:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._stopping = False
-        self._away = False
+        self._outage = outage
 
     def wake(self) -> None:
         """There may be mail."""
@@ -99,7 +123,7 @@ class Loop:
 
     async def _try_claim(self, want: int, busy: list[str]) -> int:
         try:
-            if self._away:
+            if self in self._outage:
                 lost = await self._claims.abandon(self._leases.ids())
                 if lost:
                     log.info("gave back rows of a claim whose answer was lost", rows=lost)
@@ -108,14 +132,10 @@ class Loop:
             await asyncio.sleep(_BACKOFF)
             return want
         except (StoreUnavailable, psycopg.Error) as error:
-            if not self._away:
-                log.warning("can't claim", reason=str(error))
-            self._away = True
+            self._outage.begin(self, str(error))
             await asyncio.sleep(_BACKOFF)
             return want
-        if self._away:
-            log.info("database is back")
-        self._away = False
+        self._outage.end(self)
         return found
 
     async def _claim(self, want: int, busy: list[str]) -> int:

@@ -11,7 +11,7 @@ from queued.service import first
 from queued.store.claim import Claims
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
-from queued.worker.loop import Loop
+from queued.worker.loop import Loop, Outage
 from queued.worker.rota import Rota
 
 _AFTER = 0.05  # seconds in which the ordinary loop may look before this one does
@@ -36,10 +36,11 @@ class UrgentLoop(Loop):
         leases: Leases,
         dispatch: Dispatch,
         rota: Rota,
+        outage: Outage,
         ordinary: Claims,
         places: int,
     ) -> None:
-        super().__init__(config, poll, inline, claims, leases, dispatch, rota)
+        super().__init__(config, poll, inline, claims, leases, dispatch, rota, outage)
         self._ordinary = ordinary
         self._places = places
         self._back = 0  # rows of the last claim that found no room

@@ -61,6 +61,7 @@ def test_a_read_only_database_is_an_outage(
         events = sorted(system.events(person))
         assert events == ["delivered"] or (lease == "3s" and events == ["delivered", "unknown"])
     assert queued.alive
+    assert len(queued.events("can't claim")) == 1  # of all loops of the worker
 
 
 def test_outcomes_that_stay_unknown_are_named(

@@ -260,9 +260,10 @@ class Committer:
         except Exception as error:  # not only psycopg.Error: what can't be encoded, for one
             if len(group) > 1:
                 # one message that PostgreSQL refuses must not refuse the others
-                for waiting in group:
-                    if not waiting.over:
-                        await self._write(store, [waiting])
+                while group:
+                    if not group[0].over:
+                        await self._write(store, group[:1])
+                    del group[0]  # what became of it is known
                 return
             log.error("message refused by the database", id=group[0].message.id, reason=str(error))
             self._refuse(group, error)

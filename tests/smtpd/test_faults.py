@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from queued.store.enqueue import Enqueue
@@ -23,6 +24,7 @@ from smtpd.dialogue import Dialogue
 from smtpd.front import Front
 from smtpd.ingest import Committer
 from smtpd.pieces import Part
+from tests.sql.rows import column
 from tests.smtpd.server import Client, serving
 from tests.support.waiting import PATIENCE, until
 
@@ -153,6 +155,31 @@ async def test_a_message_that_cannot_be_encoded_stops_nobody(database: str) -> N
         assert isinstance(refused, UnicodeEncodeError)
     finally:
         await committer.stop()
+
+
+async def test_only_what_has_no_answer_is_named_at_the_end(
+    database: str, db: psycopg.Connection
+) -> None:
+    """Of a group that is written one by one, as a message of it is refused."""
+    db.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END';"
+        "CREATE TRIGGER wait BEFORE INSERT ON messages FOR EACH ROW WHEN (NEW.id = 3)"
+        " EXECUTE FUNCTION wait(); SELECT pg_advisory_lock(1)"
+    )
+    committer = Committer(database, Ingest(connections=1), lambda: None)
+    committer.start()
+    ends: list[asyncio.Future[Exception | None]] = []
+    for number, sender in enumerate(("a@b", "\udcff@b", "c@b", "d@b"), 1):
+        ends.append(asyncio.get_running_loop().create_future())
+        message = NewMessage(number, sender, [("r@b", "b")], 1, "", b"x")
+        committer.commit(message, ends[-1].set_result)
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*ends[:2])
+    with capture_logs() as logs:
+        await committer.stop()
+    assert [log["id"] for log in logs if "may be in the queue" in log["event"]] == [3, 4]
+    assert column(db, "SELECT id FROM messages ORDER BY id") == [1]
 
 
 async def test_what_a_session_waits_for_may_end_before_it_begins(database: str) -> None:

@@ -130,7 +130,7 @@ class Supervisor:
                 continue
             try:
                 self._start()
-            except (StoreUnavailable, OSError) as error:
+            except Exception as error:  # whatever it is: nobody else would start it
                 if time.monotonic() > self._told + _TELL:
                     self._told = time.monotonic()
                     log.error("embedded PostgreSQL does not start", reason=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import stat
@@ -80,6 +81,15 @@ def open_own(path: Path) -> int:
         os.close(number)
         raise ServerRefused(f"{path} is not a plain file with one name: remove it")
     return number
+
+
+def locked(number: int) -> bool:
+    """Lock an open file for nobody else; False where somebody has it."""
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def make_file(path: Path, uid: int, gid: int) -> None:

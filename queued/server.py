@@ -21,7 +21,7 @@ import psycopg
 from psycopg import sql
 
 from queued.errors import ServerRefused, StoreUnavailable
-from queued.folders import make_file, make_private, open_own, user_name
+from queued.folders import locked, make_file, make_private, open_own, user_name
 from queued.programs import Programs
 
 DATABASE = "postern"
@@ -197,7 +197,7 @@ class Server:
                 return False
             lock = open_own(self.directory / "postgres.lock")
             try:
-                if _locked(lock):
+                if locked(lock):
                     self._launch(lock)
                     return True
                 self._end_orphans(lock)
@@ -294,26 +294,22 @@ class Server:
         names = {user_name(os.geteuid()), self._programs.owner().pw_name}
         lines = {f"postern {name} all" for name in names}
         if missing := sorted(lines - set(path.read_text(errors="replace").splitlines())):
-            self._programs.write(path, "".join(f"{line}\n" for line in missing), append=True)
-            if reload:
-                self._programs.run("pg_ctl", "-D", str(self.data), "-s", "reload")
+            try:
+                self._programs.write(path, "".join(f"{line}\n" for line in missing), append=True)
+                if reload:
+                    self._programs.run("pg_ctl", "-D", str(self.data), "-s", "reload")
+            except subprocess.CalledProcessError as error:
+                reason = (error.stderr or str(error)).strip()
+                raise StoreUnavailable(f"can't add to {path}: {reason}") from None
 
 
 _PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")
 
 
-def _locked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _waits(lock: int, seconds: float) -> bool:
     """Wait until nobody holds the lock; False where that takes longer."""
     end = time.monotonic() + seconds
-    while not _locked(lock):
+    while not locked(lock):
         if time.monotonic() > end:
             return False
         time.sleep(_LOOK)

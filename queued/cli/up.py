@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shlex
 import sys
@@ -22,7 +21,7 @@ from queued.config.queued import QueuedConfig
 from queued.database import DIRECTORY, INHERITED, resolve
 from queued.embedded import DATABASE, OWNER, Server
 from queued.errors import PosternError
-from queued.folders import make_parents, open_own
+from queued.folders import locked, make_parents, open_own
 from queued.service import Signals, first
 from queued.store.migrate import migrate
 
@@ -86,10 +85,10 @@ def _only_one(directory: Path) -> Iterator[int]:
     make_parents(directory)
     own, held = open_own(directory / "up.lock"), open_own(directory / "up.children")
     try:
-        if not _locked(own):
+        if not locked(own):
             raise PosternError(f"another `queuectl up` works on {directory}")
         end, told = time.monotonic() + _GRACE, False
-        while not _locked(held):
+        while not locked(held):
             if time.monotonic() > end:
                 raise PosternError(
                     f"processes of an earlier `queuectl up` on {directory} do not end"
@@ -102,14 +101,6 @@ def _only_one(directory: Path) -> Iterator[int]:
     finally:
         os.close(own)
         os.close(held)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _database(uri: str | None, directory: Path) -> str:

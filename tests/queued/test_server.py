@@ -13,10 +13,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
-from queued.embedded import DATABASE, Server, start
-from queued.errors import ServerRefused
+from queued.embedded import DATABASE, Server, Supervisor, start
+from queued.errors import ServerRefused, StoreUnavailable
 from tests.support.database import data_folder
+from tests.support.waiting import until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who has another user's rights")
 Before = Callable[[Path, Path], None]
@@ -117,6 +119,23 @@ def test_no_link_is_followed(far: Server, tmp_path: Path, name: str) -> None:
         assert look(target) == before
     finally:
         path.unlink()
+
+
+def test_a_file_that_cannot_be_written_ends_no_supervision(far: Server) -> None:
+    """As on a full disk."""
+    path = far.data / "pg_ident.conf"
+    path.write_text("")
+    path.chmod(0o400)
+    with pytest.raises(StoreUnavailable, match=f"can't add to {path}: .*Permission denied"):
+        far.start()
+    with capture_logs() as logs:
+        supervisor = Supervisor(far)
+        until(lambda: logs, describe="a failed start")
+        path.chmod(0o600)
+        until(far.running, describe="the server started")
+        supervisor.stop()
+    assert logs[0]["event"] == "embedded PostgreSQL does not start"
+    far.stop()
 
 
 def test_an_interrupted_first_start_leaves_nothing_that_counts() -> None:

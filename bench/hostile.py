@@ -8,14 +8,12 @@ from typing import Any
 import click
 import yaml
 
-from bench.cli import workplace
 from bench.columns import aligned
 from bench.daemons import merged
-from bench.database import open_server
 from bench.hostile_clients import ATTACKS
 from bench.hostile_hops import HOPS
 from bench.hostile_run import Outcome, Settings, attack
-from bench.options import EXIT, HELP, commands_of, dump, failing, finish, relay_options, where
+from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
 from bench.progress import log
 from bench.report import number
 
@@ -118,13 +116,10 @@ def main(
     )
     outcomes: list[Outcome] = []
     with failing():
-        directory = workplace(False)
-        server = open_server(uri, directory)
-        about = (
-            f"{settings.clients} clients ({settings.source}), windows of {settings.seconds:g} s; "
-            f"{where(server, directory, uri)}"
+        clients = f"{settings.clients} clients ({settings.source})"
+        directory, server, about = opened(
+            uri, what=f"{clients}, windows of {settings.seconds:g} s; "
         )
-        log(about)
         for name in names or EVERY:
             outcomes.append(attack(name, settings, directory, server))
             log(table(outcomes[-1:]))

@@ -1,6 +1,5 @@
 """One attack beside normal mail: windows before, beside and after it, and what they show."""
 
-import contextlib
 import secrets
 import time
 from array import array
@@ -15,9 +14,10 @@ from bench import cpu
 from bench.corpus import Plan
 from bench.daemons import HOST, DaemonError, Product
 from bench.database import Server, check_durability, fresh, insert
-from bench.helper import Helper, HelperError
+from bench.helper import HelperError
 from bench.hostile_hops import DOMAIN, HOPS
 from bench.peak import Peak
+from bench.place import Place
 from bench.progress import log
 from bench.source import percentile
 from bench.windows import Window, compare
@@ -58,28 +58,19 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
 
-class Run:
+class Run(Place):
     """The product with a sink, normal mail and probes, and one attack."""
 
     def __init__(self, attack: str, settings: Settings, directory: Path, server: Server) -> None:
+        plan = Plan(secrets.token_hex(4), settings.messages, settings.size, 1, 1)
+        super().__init__(attack, plan, directory)
         self.settings, self.server = settings, server
         self.outcome = Outcome(attack)
         self.hop = attack in HOPS
-        self.plan = Plan(secrets.token_hex(4), settings.messages, settings.size, 1, 1)
-        self.whole = replace(self.plan, messages=settings.messages + PROBES)
-        self.directory = directory / f"{attack}.{self.plan.run}"
-        self.directory.mkdir()
-        self.stack = contextlib.ExitStack()
-        self.groups: cpu.Groups = {"postgres": [server.postmaster] if server.postmaster else []}
+        self.whole = replace(plan, messages=settings.messages + PROBES)
+        self.groups["postgres"] = [server.postmaster] if server.postmaster else []
         self.mails = 0  # for the hostile hop
         self.usual = 0.0  # arrivals a second before the attack
-
-    def _helper(self, module: str, group: str, plan: Plan, **config: Any) -> Helper:
-        config |= {"plan": plan.as_dict(), "directory": str(self.directory)}
-        helper = Helper(module, config, self.directory / f"{group}.log")
-        self.stack.callback(helper.close)
-        self.groups[group] = [helper.process.pid]
-        return helper
 
     def go(self) -> Outcome:
         """Do all of it on a database of its own; it takes some multiple of the seconds."""
@@ -98,11 +89,11 @@ class Run:
     def _start(self, product: Product) -> None:
         settings = self.settings
         attack: dict[str, Any] = {"attack": self.outcome.attack}
-        self.sink = self._helper("sink", "sink", self.whole, traces=1)
+        self.sink = self.helper("sink", plan=self.whole, traces=1)
         next_hop = int(self.sink.wait("ready")["port"])
         queued: dict[str, Any] = {"worker": {"drain": "3s"}, "retry": {"intervals": ["1s"]}}
         if self.hop:
-            self.attackers = self._helper("hostile_hops", "attackers", self.plan, **attack)
+            self.attackers = self.helper("hostile_hops", group="attackers", **attack)
             port = self.attackers.wait("ready")["port"]
             queued["routes"] = {DOMAIN: f"{HOST}:{port}"}
         self.groups["queued"] = product.start_queued(1, next_hop, queued)
@@ -111,15 +102,16 @@ class Run:
         if not self.hop:
             attack |= {"clients": settings.clients, "port": port}
             attack |= {"source": settings.source, "mbit": settings.mbit}
-            self.attackers = self._helper("hostile_clients", "attackers", self.plan, **attack)
+            self.attackers = self.helper("hostile_clients", group="attackers", **attack)
             self.attackers.wait("ready")
         first = settings.messages
-        self.prober = self._helper("hostile_probe", "prober", self.whole, port=port, first=first)
+        self.prober = self.helper(
+            "hostile_probe", group="prober", plan=self.whole, port=port, first=first
+        )
         self.prober.wait("ready")
-        self.source = self._helper(
-            "source", "source", self.plan, port=port, sessions=settings.sessions, reuse=True,
-            rate=settings.rate,
-        )  # fmt: skip
+        self.source = self.helper(
+            "source", port=port, sessions=settings.sessions, reuse=True, rate=settings.rate
+        )
         self.source.wait("ready")
 
     def _measure(self, product: Product) -> None:
@@ -149,10 +141,10 @@ class Run:
                 for name, value in self.attackers.wait("stopped").items()
                 if name != "is"
             }
-        accepted = array("d", (self.directory / "sent").read_bytes())
+        accepted = self.times("sent")
         good = {number for number, _, _, well in told["probes"] if well}
         self._drain(int(sent["accepted"]) + len(good))
-        arrived = array("d", (self.directory / "arrived").read_bytes())
+        arrived = self.times("arrived")
         self._rates(windows, accepted if not self.hop else arrived[: self.plan.messages])
         self._latencies(windows, told, arrived)
         self._compare(accepted, good, sent)

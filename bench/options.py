@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from bench.cli import FAILURES, filesystem
+from bench.cli import FAILURES, filesystem, workplace
 from bench.cli import main as relay
-from bench.database import Server
+from bench.database import Server, open_server
 from bench.progress import log
 
 WRONG, FAILED, MISSED = 1, 2, 3
@@ -51,10 +51,14 @@ def commands_of(given: Path | None) -> Path:
     return given or Path(sys.executable).parent
 
 
-def where(server: Server, directory: Path, uri: str | None) -> str:
-    """Say what the database is."""
+def opened(uri: str | None, keep: bool = False, what: str = "") -> tuple[Path, Server, str]:
+    """Return a directory, the server, and a line that says `what` is measured and where."""
+    directory = workplace(keep)
+    server = open_server(uri, directory)
     place = "given server" if uri else f"embedded, on {filesystem(directory)}"
-    return f"PostgreSQL {server.version} ({place}), commits durable"
+    about = f"{what}PostgreSQL {server.version} ({place}), commits durable"
+    log(about)
+    return directory, server, about
 
 
 def finish(problems: list[str], misses: list[str]) -> None:

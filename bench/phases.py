@@ -3,7 +3,6 @@
 import contextlib
 import secrets
 import time
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from bench.daemons import DaemonError, Product
 from bench.database import Server, Watch, check_durability, fill, fresh, rest
 from bench.helper import Helper
 from bench.peak import Peak
+from bench.place import Place
 from bench.probe import Probe, Sampler, trend
 from bench.progress import Progress
 
@@ -61,26 +61,14 @@ class Result:
     processes: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Phase:
+class Phase(Place):
     """One transfer from the source, to the sink if there is one."""
 
     def __init__(self, name: str, options: Options, directory: Path) -> None:
+        super().__init__(name, options.plan(), directory)
         self.options = options
-        self.plan = options.plan()
         self.result = Result(name)
-        self.directory = directory / f"{name}.{self.plan.run}"
-        self.directory.mkdir()
-        self.stack = contextlib.ExitStack()
-        self.groups: cpu.Groups = {}
         self.sink: Helper | None = None
-
-    def helper(self, module: str, **config: Any) -> Helper:
-        """Start source or sink."""
-        config |= {"plan": self.plan.as_dict(), "directory": str(self.directory)}
-        helper = Helper(module, config, self.directory / f"{module}.log")
-        self.stack.callback(helper.close)
-        self.groups[module] = [helper.process.pid]
-        return helper
 
     def start_sink(self, traces: int) -> int:
         """Start the sink and return its port."""
@@ -192,10 +180,6 @@ class Phase:
             spent = seconds - before.groups.get(name, 0.0)
             figures[f"CPU ms/message {name}"] = spent * 1000 / messages
         figures["cores busy"] = (used.machine - before.machine) / (used.at - before.at)
-
-    def times(self, name: str) -> array[float]:
-        """Return when each message was "sent" or "arrived", 0 if never; by the monotonic clock."""
-        return array("d", (self.directory / name).read_bytes())
 
     def _compare(self, sent: dict[str, Any], got: dict[str, Any]) -> None:
         problems, notes, plan = self.result.problems, self.result.notes, self.plan

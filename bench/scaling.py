@@ -9,10 +9,8 @@ import click
 
 from bench import cells
 from bench.cells import VARIED, Cell
-from bench.cli import workplace
 from bench.curve import Curve
-from bench.database import open_server
-from bench.options import EXIT, HELP, commands_of, dump, failing, finish, relay_options, where
+from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
 from bench.phases import Options
 from bench.progress import log
 
@@ -60,11 +58,9 @@ def _saved(path: Path) -> tuple[dict[str, Any], list[Cell]]:
 def _measure(
     vary: str, values: list[int], rounds: int, uri: str | None, save: Path | None, base: Options
 ) -> tuple[dict[str, Any], list[Cell]]:
-    directory = workplace(base.keep)
-    server = open_server(uri, directory)
+    directory, server, about = opened(uri, base.keep)
     settings = asdict(base) | {"commands": str(base.commands), "vary": vary, "values": values}
-    settings |= {"rounds": rounds, "about": where(server, directory, uri)}
-    log(settings["about"])
+    settings |= {"rounds": rounds, "about": about}
     done: list[Cell] = []
 
     def keep(cell: Cell) -> None:

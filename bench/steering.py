@@ -9,11 +9,10 @@ from typing import Any
 import click
 import psycopg
 
-from bench.cli import workplace
 from bench.columns import aligned, cell, cells, spread
 from bench.daemons import Product
-from bench.database import Server, Watch, check_durability, fill, fresh, open_server, rest
-from bench.options import EXIT, HELP, commands_of, dump, failing, finish, relay_options, where
+from bench.database import Server, Watch, check_durability, fill, fresh, rest
+from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
 from bench.orders import DOMAIN, ORDERS, Carried, Desk, Operator
 from bench.phases import EMPTY_WITHIN, Options, Phase, Result
 from bench.progress import log
@@ -173,10 +172,7 @@ def main(
     options = Options(commands=commands_of(commands), backlog=0, sample=0.0, **rest)
     turns: list[Turn] = []
     with failing():
-        directory = workplace(options.keep)
-        server = open_server(uri, directory)
-        about = f"{rows} held rows; {where(server, directory, uri)}"
-        log(about)
+        directory, server, about = opened(uri, options.keep, f"{rows} held rows; ")
         for number in range(runs):
             if runs > 1:
                 log(f"run {number + 1} of {runs}")

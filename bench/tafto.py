@@ -11,11 +11,10 @@ import click
 import psycopg
 import uvloop
 
-from bench.cli import workplace
 from bench.columns import aligned, cell, cells, spread
-from bench.database import Server, check_durability, fresh, open_server
+from bench.database import Server, check_durability, fresh
 from bench.nowhere import Nowhere, Sender
-from bench.options import EXIT, HELP, dump, failing, finish, relay_options, where
+from bench.options import EXIT, HELP, dump, failing, finish, opened, relay_options
 from bench.progress import Progress, log
 from queued.config.environment import Environment, Log
 from queued.config.queued import QueuedConfig, Worker
@@ -206,13 +205,8 @@ def main(
     worker = Worker(concurrency=concurrency, batch=batch)
     turns: list[Turn] = []
     with failing():
-        directory = workplace(keep=False)
-        server = open_server(uri, directory)
-        about = (
-            f"{messages} messages, {len(os.sched_getaffinity(0))} cores; "
-            f"{where(server, directory, uri)}"
-        )
-        log(about)
+        cores = len(os.sched_getaffinity(0))
+        _, server, about = opened(uri, what=f"{messages} messages, {cores} cores; ")
         configure(Log(level="warning"), daemon="bench")
         for number in range(runs):
             log(f"run {number + 1} of {runs}")

@@ -24,8 +24,8 @@ from smtpd.dialogue import Dialogue
 from smtpd.front import Front
 from smtpd.ingest import Committer
 from smtpd.pieces import Part
-from tests.sql.rows import column
 from tests.smtpd.server import Client, serving
+from tests.sql.rows import column
 from tests.support.waiting import PATIENCE, until
 
 LARGE = (b"x" * 998 + b"\r\n") * 3000

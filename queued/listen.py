@@ -14,6 +14,7 @@ from queued.errors import StoreUnavailable
 CHANNEL = "postern_queue"
 NOTIFY = f"NOTIFY {CHANNEL}"
 """Tells the workers that there may be mail; functions of the database do the same."""
+_END = 1.0  # seconds that a notification under way may take when we stop
 _RECONNECT = 0.5  # seconds
 _INTERVAL = 0.02  # seconds between two NOTIFYs of one process
 
@@ -80,6 +81,9 @@ class Notifier:
 
     async def close(self) -> None:
         """End the connection."""
-        if self._task:
-            await asyncio.wait([self._task])
+        if task := self._task:
+            _, late = await asyncio.wait([task], timeout=_END)
+            if late:  # PostgreSQL hangs; the workers poll
+                task.cancel()
+                await asyncio.wait([task])
         await self._link.close()

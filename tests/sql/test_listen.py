@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 import psycopg
+import pytest
 
-from queued.listen import CHANNEL, listen
+from queued import connection
+from queued import listen as listening
+from queued.listen import CHANNEL, Notifier, listen
 from tests.support.waiting import PATIENCE
 
 
@@ -48,3 +53,23 @@ async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connect
     await last(db, "UNLISTEN")
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "_END", 0.1)
+    monkeypatch.setattr(connection, "_CANCEL", 0.1)
+    notifier = Notifier(database)
+    notifier.notify()
+    async with asyncio.timeout(PATIENCE):
+        while notifier._task:
+            await asyncio.sleep(0.02)
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'postern notify'"
+        ((backend,),) = db.execute(query + " AND datname = current_database()").fetchall()
+        os.kill(backend, signal.SIGSTOP)
+        try:
+            notifier.notify()
+            await notifier.close()
+        finally:
+            os.kill(backend, signal.SIGCONT)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import psycopg
 
-# Classes of SQLSTATE that blame the values of a statement.
-_ROW = frozenset((
-    "21",  # cardinality violation
-    "22",  # data exception
-    "23",  # constraint violation
-    "27",  # triggered data change violation
-    "38", "39",  # a function that is not in SQL
-    "44",  # check option of a view
-    "54",  # program limit, such as an index entry that is too long
-    "P0",  # PL/pgSQL, such as RAISE in an operator's trigger
+# Classes of SQLSTATE that tell of the server, a connection or a transaction. Of the others some
+# blame the text of a statement, or the schema it was written for. The rest blame its values; so do
+# those that operators' functions make up for RAISE.
+_SERVER = frozenset((
+    "00", "01", "02", "03", "08", "09", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26", "28",
+    "2D", "34", "3B", "3D", "40", "53", "55", "57", "58", "72", "F0", "HV", "XX",
 ))  # fmt: skip
-# Classes that blame the text of a statement, or the schema it was written for.
-_STATEMENT = frozenset(("0A", "20", "2B", "2F", "42"))
+_STATEMENT = frozenset(("0A", "20", "2B", "2F", "3F", "42"))
 _LOST_RACE = frozenset(("40001", "40P01"))
 
 
@@ -29,8 +24,7 @@ def outage(error: BaseException) -> bool:
     """Whether the server can't do it now, whatever it is; later, or on a new connection, it can.
 
     So it is with a lost connection, and with a server that starts, ends, is read-only (25006), full
-    (class 53) or damaged, or that has cancelled the statement. What SQLSTATE does not lay to a
-    statement or its values is an outage.
+    (class 53) or damaged, or that has cancelled the statement.
     """
     if not isinstance(error, psycopg.Error):
         return False
@@ -38,7 +32,7 @@ def outage(error: BaseException) -> bool:
         return isinstance(
             error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
         )
-    return error.sqlstate[:2] not in _ROW | _STATEMENT
+    return error.sqlstate[:2] in _SERVER
 
 
 def about_row(error: BaseException) -> bool:
@@ -46,7 +40,7 @@ def about_row(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return True
     if error.sqlstate:
-        return error.sqlstate[:2] in _ROW
+        return error.sqlstate[:2] not in _SERVER | _STATEMENT
     return isinstance(error, psycopg.DataError | psycopg.ProgrammingError)
 
 

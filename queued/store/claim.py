@@ -148,15 +148,17 @@ class Claims:
 
     async def _recover(self, error: psycopg.Error, again: int) -> None:
         """Find what a claim failed on, so that the next one does not. Raises what stays."""
-        if about_a_row(error):
-            await self._learn_rules()  # the rule may be gone
-            try:
-                await self._guard.find(self._conditions, again)
-                return
-            except psycopg.Error as other:
-                error = other
-        if not refuses(error) or not await self._set_aside():
+        refusal = refuses(error)
+        if refusal and await self._set_aside():
+            return
+        if not (refusal or about_a_row(error)):
             raise error
+        await self._learn_rules()  # the rule may be gone
+        try:
+            await self._guard.find(self._conditions, again)
+        except psycopg.Error as other:
+            if refusal or not refuses(other) or not await self._set_aside():
+                raise other from error
 
     async def _set_aside(self) -> bool:
         """Pass over the rules that are refused, for a while. Says whether there are any."""

@@ -79,7 +79,7 @@ def test_outcomes_that_stay_unknown_are_named(
     assert {row["status"] for row in system.queue()} == {"SENDING"}  # and never anybody's before
 
 
-def refuse(system: System, by: str = "RAISE EXCEPTION 'no entry for %', NEW.recipient") -> None:
+def refuse(system: System, by: str) -> None:
     """An operator's trigger refuses the log entry of one of PEOPLE."""
     with psycopg.connect(system.uri) as db:
         db.execute(
@@ -91,12 +91,22 @@ def refuse(system: System, by: str = "RAISE EXCEPTION 'no entry for %', NEW.reci
         )
 
 
-@pytest.mark.parametrize("answer", ["250 2.0.0 Ok", "450 4.2.0 Later", "550 5.1.1 Nobody"])
-def test_what_is_refused_for_one_row_holds_that_row(system: System, answer: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "using"),
+    [
+        ("250 2.0.0 Ok", ""),
+        ("450 4.2.0 Later", ""),
+        ("550 5.1.1 Nobody", ""),
+        ("250 2.0.0 Ok", " USING ERRCODE = 'MY001'"),  # a code of the operator's own
+    ],
+)
+def test_what_is_refused_for_one_row_holds_that_row(
+    system: System, answer: str, using: str
+) -> None:
     told = "outcome refused by the database: the row is on hold"
     system.expected.add(told)
     with answered_together(system, answer, retry={"intervals": ["1h"]}) as (hop, queued):
-        refuse(system)
+        refuse(system, f"RAISE EXCEPTION 'no entry for %', NEW.recipient{using}")
     entry = queued.wait_log(told)
     system.wait_queue(lambda rows: all(row["lease_token"] is None for row in rows))
     rows = system.rows()

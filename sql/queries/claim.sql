@@ -224,7 +224,7 @@ ORDER BY position
 -- Give back what a claim took whose answer was lost: rows under our name that we do not know of. Their
 -- attempt never began, so it is not counted.
 UPDATE queue
-SET status = 'QUEUED', attempts = attempts - 1,
+SET status = 'QUEUED', attempts = greatest(attempts - 1, 0),
     lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
 WHERE status = 'SENDING' AND lease_owner = %(owner)s AND id <> ALL (%(ids)b::bigint[])
 RETURNING id

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import psycopg
 import pytest
 from structlog.testing import capture_logs
 
 from queued.db import Link
+from queued.model import Outcome, Reply
+from queued.states import Event
 from queued.store.claim import Claims
+from queued.store.settle import Settlements
 from queued.store.sweep import Sweep, Sweeps
-from tests.sql.rows import column, message, row
+from tests.sql.rows import column, fetch, message, row
 from tests.sql.test_faults import claim_all, link, rule
 
 __all__ = ["link"]
@@ -79,3 +84,43 @@ async def test_a_rule_whose_schema_is_dropped_stops_nothing(
     assert [(log["event"], log["reason"]) for log in logs] == [
         ("a standing rule is passed over", 'schema "ops" does not exist')
     ]
+
+
+async def test_a_lost_attempt_that_the_log_refuses_stops_no_claim(
+    db: psycopg.Connection, link: Link
+) -> None:
+    db.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'no entry for %', NEW.recipient; END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON attempts FOR EACH ROW
+        WHEN (NEW.recipient LIKE 'x%') EXECUTE FUNCTION refuse()""")
+    message(db, 1)
+    lost = [
+        row(db, 1, recipient=f"{name}@b.example", status="SENDING", lease=-1, attempts=2)
+        for name in ("x1", "y", "x2")
+    ]
+    free = row(db, 1)
+    with capture_logs() as logs:
+        assert await claim_all(Claims(link, "w@h", 60)) == sorted([lost[1], free])
+    assert [log["row"] for log in logs] == [lost[0], lost[2]]
+    assert column(db, "SELECT id FROM queue WHERE status = 'HOLD' ORDER BY id") == lost[::2]
+    (reason,) = fetch(db, "SELECT hold_reason FROM queue WHERE id = %s", lost[0])
+    assert reason.startswith("lease ran out, but the database refuses to log that: no entry for x1")
+    assert column(db, "SELECT queue_id FROM attempts WHERE event = 'unknown'") == [lost[1]]
+
+
+async def test_attempts_that_an_operator_has_reset_stop_no_hand_back(
+    db: psycopg.Connection, link: Link
+) -> None:
+    message(db, 1)
+    reset = row(db, 1)
+    claims = Claims(link, "w@h", 60)
+    assert await claim_all(claims) == [reset]
+    db.execute("UPDATE queue SET attempts = 0")
+    assert await claims.abandon([]) == 1
+    (item,) = (await claims.claim(1, [])).items
+    db.execute("UPDATE queue SET attempts = 0")
+    now = datetime.now(UTC)
+    outcome = Outcome(item, Event.HAND_BACK, Reply(0, ""), started=now, ended=now)
+    assert await Settlements(link, "w").settle([outcome]) == {reset}
+    assert column(db, "SELECT attempts FROM queue") == [0]

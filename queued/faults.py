@@ -32,7 +32,12 @@ def outage(error: BaseException) -> bool:
         return isinstance(
             error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
         )
-    return error.sqlstate[:2] in _SERVER
+    return error.sqlstate[:2] in _SERVER and not locked(error)
+
+
+def locked(error: BaseException) -> bool:
+    """Whether somebody else's transaction holds a row or a table for too long."""
+    return isinstance(error, psycopg.Error) and error.sqlstate == "55P03"
 
 
 def about_row(error: BaseException) -> bool:

@@ -307,13 +307,17 @@ class Claims:
         params = {"owner": self._fixed["owner"], "ids": known}
         return len(await self._link.run(_SQL["abandon"], params))
 
-    async def renew(self, items: list[Item]) -> set[int]:
-        """Prolong the leases and return the ids of the rows that are still ours."""
+    async def renew(self, items: list[Item]) -> dict[int, bool]:
+        """Prolong the leases and return the ids of the rows that are still ours.
+
+        The value is False where somebody else has locked the row: its lease ends when it did.
+        Raises StoreUnavailable.
+        """
         rows = await self._link.run(
             _SQL["renew"],
             {"ids": [i.id for i in items], "tokens": [i.token for i in items], "lease": self.lease},
         )
-        return {row[0] for row in rows}
+        return {row[0]: row[1] for row in rows}
 
 
 class Contents:

@@ -230,8 +230,20 @@ WHERE status = 'SENDING' AND lease_owner = %(owner)s AND id <> ALL (%(ids)b::big
 RETURNING id
 
 -- name: renew
--- Prolong leases; what is not returned is not ours any more.
-UPDATE queue SET lease_until = now() + make_interval(secs => %(lease)s)
-FROM unnest(%(ids)b::bigint[], %(tokens)b::bigint[]) AS ours (id, token)
-WHERE queue.id = ours.id AND status = 'SENDING' AND lease_token = ours.token
-RETURNING queue.id
+-- Prolong leases, and say of each whether it was: not of a row that somebody else has locked, or the
+-- others would wait for it. What is not returned is not ours any more.
+WITH ours AS MATERIALIZED (
+    SELECT queue.id, lease_token
+    FROM queue, unnest(%(ids)b::bigint[], %(tokens)b::bigint[]) AS ours (id, token)
+    WHERE queue.id = ours.id AND status = 'SENDING' AND lease_token = ours.token
+), free AS MATERIALIZED (
+    SELECT id FROM queue
+    WHERE id = ANY (ARRAY(SELECT id FROM ours)) AND status = 'SENDING'
+        AND lease_token = ANY (ARRAY(SELECT lease_token FROM ours))
+    FOR UPDATE SKIP LOCKED
+), prolonged AS (
+    UPDATE queue SET lease_until = now() + make_interval(secs => %(lease)s)
+    WHERE id = ANY (ARRAY(SELECT id FROM free)) AND status = 'SENDING'
+    RETURNING id
+)
+SELECT id, id = ANY (ARRAY(SELECT id FROM prolonged)) FROM ours

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import psycopg
 
-# Classes of SQLSTATE that blame the values of a statement.
-_ROW = frozenset((
-    "09",  # triggered action exception, such as RAISE in an operator's trigger
-    "20",  # no case of a CASE in PL/pgSQL
-    "21",  # cardinality violation
-    "22",  # data exception
-    "23",  # constraint violation
-    "27",  # triggered data change violation
-    "38", "39",  # a function that is not in SQL
-    "44",  # check option of a view
-    "54",  # program limit, such as an index entry that is too long
-    "P0",  # PL/pgSQL, such as RAISE without a code of its own
-))  # fmt: skip
-# Classes that blame the text of a statement, or the schema it was written for.
-_STATEMENT = frozenset(("0A", "2B", "2D", "2F", "3F", "42"))
-# The other classes of PostgreSQL (Appendix A of its manual).
+# Classes of SQLSTATE that tell of the server, a connection or a transaction. Of the others some
+# blame the text of a statement, or the schema it was written for. The rest blame its values; so do
+# those that operators' functions make up for RAISE.
 _SERVER = frozenset((
-    "00", "01", "02", "03", "08", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26", "28", "34",
-    "3B", "3D", "40", "53", "55", "57", "58", "72", "F0", "HV", "XX",
+    "00", "01", "02", "03", "08", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26", "28",
+    "34", "3B", "3D", "40", "53", "55", "57", "58", "72", "F0", "HV", "XX",
 ))  # fmt: skip
+_STATEMENT = frozenset(("0A", "2B", "2D", "2F", "3F", "42"))
+_FATAL = frozenset(("FATAL", "PANIC"))
 _LOST_RACE = frozenset(("40001", "40P01"))
 
 
@@ -36,8 +25,7 @@ def outage(error: BaseException) -> bool:
     """Whether the server can't do it now, whatever it is; later, or on a new connection, it can.
 
     So it is with a lost connection, and with a server that starts, ends, is read-only (25006), full
-    (class 53) or damaged, or that has cancelled the statement. What SQLSTATE does not lay to a
-    statement or its values is an outage.
+    (class 53) or damaged, or that has cancelled the statement.
     """
     if not isinstance(error, psycopg.Error):
         return False
@@ -45,7 +33,14 @@ def outage(error: BaseException) -> bool:
         return isinstance(
             error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
         )
-    return error.sqlstate[:2] not in _ROW | _STATEMENT and not _own(error)
+    if error.diag.severity_nonlocalized in _FATAL:
+        return True
+    return error.sqlstate[:2] in _SERVER and not locked(error)
+
+
+def locked(error: BaseException) -> bool:
+    """Whether somebody else's transaction holds a row or a table for too long."""
+    return isinstance(error, psycopg.Error) and error.sqlstate == "55P03"
 
 
 def about_row(error: BaseException) -> bool:
@@ -53,14 +48,9 @@ def about_row(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return True
     if error.sqlstate:
-        return error.sqlstate[:2] in _ROW or _own(error)
+        statement = error.sqlstate[:2] in _STATEMENT
+        return not (statement or locked(error) or outage(error))
     return isinstance(error, psycopg.DataError | psycopg.ProgrammingError)
-
-
-def _own(error: psycopg.Error) -> bool:
-    """Whether RAISE gave a code of its own, in an operator's trigger: no class of PostgreSQL's."""
-    known = _ROW | _STATEMENT | _SERVER
-    return (error.sqlstate or "")[:2] not in known and rolled_back(error)
 
 
 def rolled_back(error: BaseException) -> bool:

@@ -13,6 +13,7 @@ from queued.logs import get
 from queued.model import Item, Message
 from queued.store.conditions import reach
 from queued.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
+from queued.store.lost import take_lost
 from queued.store.queries import escaped, queries
 from queued.store.refused import refused, refuses
 from queued.store.schema import Schema
@@ -121,13 +122,14 @@ class Claims:
         Messages of at most `inline` octets come with their content, as long as that makes at most
         `budget` octets together. Only what has been due for `overdue` seconds is looked for. A row
         on which a condition fails is left, and named in the log; a rule that PostgreSQL refuses is
-        passed over. Raises StoreUnavailable, and
-        SchemaMismatch where the schema is of another version: nothing is claimed then.
+        passed over; a row whose lost attempt can't be logged is put on hold.
+        Raises StoreUnavailable, and SchemaMismatch where the schema is of another version: nothing
+        is claimed then.
         """
         self._schema.require()
         size = {"inline": inline, "budget": budget, "overdue": overdue}
         claim = Claim([], {})
-        for again in (RECENT, ALL, ALL, None):
+        for again in (RECENT, ALL, ALL, 0, None):
             try:
                 await self._prepare()
                 await self._search(claim, limit, busy, size)
@@ -137,26 +139,33 @@ class Claims:
                     await self._search(claim, limit, busy, size)
                 break
             except psycopg.Error as error:
-                if again is None:
+                if again:
+                    await self._recover(error, again)
+                elif again is None or not await self._take_lost(error):
                     raise
-                await self._recover(error, again)
         if self._refused and not self._aside:
             log.info("standing rules that were passed over are asked again", worker=self._name,
                      conditions=[rule.owner for rule in self._refused])  # fmt: skip
             self._refused = {}
         return claim
 
+    async def _take_lost(self, error: psycopg.Error) -> bool:
+        """What no condition fails on may be the log of a lost attempt; whether that was mended."""
+        return about_a_row(error) and await take_lost(self._link, str(self._fixed["owner"]))
+
     async def _recover(self, error: psycopg.Error, again: int) -> None:
         """Find what a claim failed on, so that the next one does not. Raises what stays."""
-        if about_a_row(error):
-            await self._learn_rules()  # the rule may be gone
-            try:
-                await self._guard.find(self._conditions, again)
-                return
-            except psycopg.Error as other:
-                error = other
-        if not refuses(error) or not await self._set_aside():
+        refusal = refuses(error)
+        if refusal and await self._set_aside():
+            return
+        if not (refusal or about_a_row(error)):
             raise error
+        await self._learn_rules()  # the rule may be gone
+        try:
+            await self._guard.find(self._conditions, again)
+        except psycopg.Error as other:
+            if refusal or not refuses(other) or not await self._set_aside():
+                raise other from error
 
     async def _set_aside(self) -> bool:
         """Pass over the rules that are refused, for a while. Says whether there are any."""
@@ -299,13 +308,17 @@ class Claims:
         params = {"owner": self._fixed["owner"], "ids": known}
         return len(await self._link.run(_SQL["abandon"], params))
 
-    async def renew(self, items: list[Item]) -> set[int]:
-        """Prolong the leases and return the ids of the rows that are still ours."""
+    async def renew(self, items: list[Item]) -> dict[int, bool]:
+        """Prolong the leases and return the ids of the rows that are still ours.
+
+        The value is False where somebody else has locked the row: its lease ends when it did.
+        Raises StoreUnavailable.
+        """
         rows = await self._link.run(
             _SQL["renew"],
             {"ids": [i.id for i in items], "tokens": [i.token for i in items], "lease": self.lease},
         )
-        return {row[0] for row in rows}
+        return {row[0]: row[1] for row in rows}
 
 
 class Contents:

@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from queued import faults
 from queued.db import Link
 from queued.logs import get
 from queued.store.queries import escaped, queries
@@ -33,7 +34,6 @@ BATCH = 5000
 
 _WHILE = 60.0  # seconds for which marked rows are passed over, before the plain statement is tried
 _NAMED = 20  # rows named in the log a minute, for each guard; the others are counted
-_CLASSES = {"21", "22", "23", "38", "39", "54", "P0"}
 
 _SQL = queries("guard")
 
@@ -41,11 +41,12 @@ log = get("conditions")
 
 
 def about_a_row(error: psycopg.Error) -> bool:
-    """Whether a condition may have failed on the values of one row: SQLSTATE 22 and its like.
+    """Whether a condition may have failed on the values of one row.
 
-    Not so for a statement that is wrong, and for a server that refuses or is away.
+    Not so for a statement that is wrong, and for a server that refuses or is away. An error that
+    `refuses` may be about a row too: casts to jsonpath or regconfig blame the statement.
     """
-    return (error.sqlstate or "")[:2] in _CLASSES
+    return bool(error.sqlstate) and faults.about_row(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def refuses(error: psycopg.Error) -> bool:
 
 
 async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition, str]:
-    """Those that are refused, each with the error. Tries them on the first rows that wait.
+    """Those that are refused, each with the error.
 
     Raises StoreUnavailable, psycopg.Error for what is not about one of them.
     """

@@ -25,6 +25,9 @@ from queued.worker.rota import Rota
 from queued.worker.settler import Settler
 from queued.worker.urgent import UrgentLoop
 
+# An operator's transaction may hold a row for hours: the other outcomes do not wait for it.
+_MORE = {"settle": {"lock_timeout": "1s"}}
+
 log = get("worker")
 
 
@@ -50,7 +53,7 @@ class Deliverer:
         self.rota = Rota()
         self._drain = config.worker.drain
         self._links = {
-            name: Link(uri, f"queued {worker.name} {name}", SESSION)
+            name: Link(uri, f"queued {worker.name} {name}", SESSION | _MORE.get(name, {}))
             for name in ("claim", "urgent", "settle", "renew", "content")
         }
         lease = config.worker.lease

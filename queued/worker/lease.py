@@ -91,7 +91,8 @@ class Leases:
                 if self._items.get(item.id) is not item:
                     continue  # settled meanwhile, or a later claim of ours, whose time nobody asks
                 if item.id in ours and item.id not in self._again:
-                    self._until[item.id] = before + self._claims.lease
+                    if ours[item.id]:
+                        self._until[item.id] = before + self._claims.lease
                 else:
                     self._until[item.id] = 0.0
                     log.warning("lease lost", row=item.id, message=item.message_id)

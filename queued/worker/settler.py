@@ -18,6 +18,7 @@ from queued.store.settle import Settlements
 _GROUP = 500  # outcomes a commit, at most
 _PATIENCE = 0.002  # seconds that a group waits to grow, at most: what dies in them is sent twice
 _RETRY = 0.5  # seconds
+_LOCKED = 5.0  # seconds until a row that somebody else holds is tried again
 _TRIES = 3  # outcomes refused one after the other, after which the others are not tried now
 
 log = get("settle")
@@ -93,7 +94,10 @@ class Settler:
         except Exception as error:
             if not self._named:  # else the log has it
                 log.warning("can't settle a group", outcomes=len(group), reason=_words(error))
-            await self._write_singly(group)
+            if len(group) > 1:
+                await self._write_singly(group)
+            elif not await self._set_aside(group[0], error):
+                self._keep(group[0], error)
         self._writing = []
         if not self._kept:
             self._again = False
@@ -119,7 +123,7 @@ class Settler:
     def _keep(self, outcome: Outcome, error: Exception) -> None:
         """Try it again later, for as long as we live."""
         self._kept.append(outcome)
-        self._kept_until = time.monotonic() + _RETRY
+        self._kept_until = time.monotonic() + (_LOCKED if faults.locked(error) else _RETRY)
         if outcome.item.id not in self._named:
             self._named.add(outcome.item.id)
             log.error("outcome is kept until the database takes it", reason=_words(error),

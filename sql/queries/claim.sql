@@ -224,14 +224,26 @@ ORDER BY position
 -- Give back what a claim took whose answer was lost: rows under our name that we do not know of. Their
 -- attempt never began, so it is not counted.
 UPDATE queue
-SET status = 'QUEUED', attempts = attempts - 1,
+SET status = 'QUEUED', attempts = greatest(attempts - 1, 0),
     lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
 WHERE status = 'SENDING' AND lease_owner = %(owner)s AND id <> ALL (%(ids)b::bigint[])
 RETURNING id
 
 -- name: renew
--- Prolong leases; what is not returned is not ours any more.
-UPDATE queue SET lease_until = now() + make_interval(secs => %(lease)s)
-FROM unnest(%(ids)b::bigint[], %(tokens)b::bigint[]) AS ours (id, token)
-WHERE queue.id = ours.id AND status = 'SENDING' AND lease_token = ours.token
-RETURNING queue.id
+-- Prolong leases, and say of each whether it was: not of a row that somebody else has locked, or the
+-- others would wait for it. What is not returned is not ours any more.
+WITH ours AS MATERIALIZED (
+    SELECT queue.id, lease_token
+    FROM queue, unnest(%(ids)b::bigint[], %(tokens)b::bigint[]) AS ours (id, token)
+    WHERE queue.id = ours.id AND status = 'SENDING' AND lease_token = ours.token
+), free AS MATERIALIZED (
+    SELECT id FROM queue
+    WHERE id = ANY (ARRAY(SELECT id FROM ours)) AND status = 'SENDING'
+        AND lease_token = ANY (ARRAY(SELECT lease_token FROM ours))
+    FOR UPDATE SKIP LOCKED
+), prolonged AS (
+    UPDATE queue SET lease_until = now() + make_interval(secs => %(lease)s)
+    WHERE id = ANY (ARRAY(SELECT id FROM free)) AND status = 'SENDING'
+    RETURNING id
+)
+SELECT id, id = ANY (ARRAY(SELECT id FROM prolonged)) FROM ours

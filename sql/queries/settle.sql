@@ -37,7 +37,7 @@ WITH outcome AS MATERIALIZED (
                 queue.last_reply),
             CASE WHEN queue.status = 'SENDING' AND o.event IN ('deferred', 'unknown')
                 THEN now() + make_interval(secs => o.delay) ELSE queue.next_attempt END,
-            queue.attempts - CASE WHEN o.event = 'handed back' THEN 1 ELSE 0 END,
+            greatest(queue.attempts - CASE WHEN o.event = 'handed back' THEN 1 ELSE 0 END, 0),
             CASE WHEN o.event = 'failed' AND queue.status = 'SENDING'
                 THEN 'undeliverable' ELSE queue.hold_reason END,
             CASE WHEN o.event = 'failed' AND queue.status = 'SENDING'

@@ -200,8 +200,8 @@ async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
     )
     assert logged == ("unknown", row_id, 1, 2, 99, "dead", 0, "r@b.example", False)
     stale = Item(item.id, 1, "", "", "", 2, item.ts, 99)
-    assert await Claims(link, "dead", 60, None).renew([stale]) == set()
-    assert await Claims(link, "heir", 3600, None).renew([item, stale]) == {row_id}
+    assert await Claims(link, "dead", 60, None).renew([stale]) == {}
+    assert await Claims(link, "heir", 3600, None).renew([item, stale]) == {row_id: True}
     (until,) = fetch(db, "SELECT extract(epoch FROM lease_until - now()) FROM queue")
     assert 3500 < until <= 3600
 

@@ -1,0 +1,51 @@
+"""An operator's open transaction holds a row that is in delivery: no other mail is concerned."""
+
+from __future__ import annotations
+
+import psycopg
+
+from tests.scenarios.test_refused_outcomes import PEOPLE, answered_together
+from tests.support.system import System
+from tests.support.waiting import until
+
+
+def test_a_row_that_is_locked_keeps_no_other_outcome(system: System) -> None:
+    kept = "outcome is kept until the database takes it"
+    system.expected.add(kept)
+    with psycopg.connect(system.uri) as operator:
+        with answered_together(system, worker={"lease": "5s", "poll": "100ms"}) as (hop, queued):
+            system.queued(hop, worker={"lease": "5s", "poll": "100ms"})  # would send them again
+            operator.execute(
+                "UPDATE queue SET metadata = '{\"a\": 1}' WHERE recipient = %s", (PEOPLE[3],)
+            )
+        system.wait_queue(lambda rows: [row["recipient"] for row in rows] == [PEOPLE[3]])
+        queued.wait_log(kept)
+        system.enqueue("next@hop.example")
+        until(lambda: system.events("next@hop.example") == ["delivered"])
+        operator.rollback()
+    system.wait_empty()
+    others = {*PEOPLE, "next@hop.example"} - {PEOPLE[3]}
+    deliveries = hop.deliveries()
+    assert {person: deliveries[person] for person in others} == dict.fromkeys(others, 1)
+    assert [system.events(person) for person in others] == [["delivered"]] * len(others)
+
+
+def test_leases_are_prolonged_beside_a_row_that_is_locked(system: System) -> None:
+    worker = {"lease": "3s", "poll": "100ms"}
+    with (
+        psycopg.connect(system.uri) as operator,
+        answered_together(system, worker=worker) as (hop, _),
+    ):
+        system.queued(hop, worker=worker)  # would send them again
+        operator.execute("SELECT FROM queue WHERE recipient = %s FOR UPDATE", (PEOPLE[3],))
+        until(
+            lambda: system.ask(
+                "SELECT min(id) FROM queue WHERE recipient <> %s"
+                " HAVING min(lease_until) > min(lease_since) + interval '8s'",
+                PEOPLE[3],
+            )
+        )
+        operator.rollback()
+    system.wait_empty()
+    others = set(PEOPLE) - {PEOPLE[3]}
+    assert [system.events(person) for person in others] == [["delivered"]] * len(others)

@@ -1,0 +1,126 @@
+"""Conditions that fail on a row with an error that blames the statement, or nothing known."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+from structlog.testing import capture_logs
+
+from queued.db import Link
+from queued.model import Outcome, Reply
+from queued.states import Event
+from queued.store.claim import Claims
+from queued.store.settle import Settlements
+from queued.store.sweep import Sweep, Sweeps
+from tests.sql.rows import column, fetch, message, row
+from tests.sql.test_faults import claim_all, link, rule
+
+__all__ = ["link"]
+
+FUNCTION = """CREATE FUNCTION judge(metadata jsonb) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
+BEGIN
+    IF metadata->>'v' = 'bad' THEN {} END IF;
+    RETURN false;
+END $$"""
+CONDITIONS = {
+    "regconfig": ("", "(metadata->>'v')::regconfig = 'simple'::regconfig", "text search"),
+    "tsquery": ("", "to_tsvector('simple', recipient) @@ ('a & ' || (metadata->>'v'))::tsquery",
+                "syntax error in tsquery"),
+    "branch": ("RETURN EXISTS (SELECT FROM gone);", "judge(metadata)", 'relation "gone"'),
+    "raise": ("RAISE EXCEPTION 'nobody knows' USING ERRCODE = 'MY001';", "judge(metadata)",
+              "nobody knows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+@pytest.mark.parametrize("before", [3, 200])  # rows
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_row_is_blamed_whatever_the_error(
+    db: psycopg.Connection, link: Link, name: str, before: int, own: bool
+) -> None:
+    body, condition, error = CONDITIONS[name]
+    if body:
+        db.execute(FUNCTION.format(body).encode())
+    good = "english" if name == "regconfig" else "b"
+    message(db, 1)
+    rows = [row(db, 1, metadata={"v": good}) for _ in range(before)]
+    bad = row(db, 1, metadata={"v": "a & &" if name == "tsquery" else "bad"})
+    rows += [row(db, 1, metadata={"v": good}) for _ in range(30)]
+    if not own:
+        rule(db, "r", condition)
+    claims = Claims(link, "w@h", 60, f"({condition}) IS NOT NULL" if own else None)
+    with capture_logs() as logs:
+        assert await claim_all(claims) == rows
+    assert [(log["event"], log["row"]) for log in logs] == [("a condition fails", bad)]
+    (mark,) = column(db, "SELECT faults::text FROM queue WHERE faults IS NOT NULL")
+    assert error in mark.replace('\\"', '"')
+
+
+async def test_a_hold_holds_a_row_that_it_cannot_judge(db: psycopg.Connection, link: Link) -> None:
+    message(db, 1)
+    good = row(db, 1, metadata={"v": "english"})
+    bad = row(db, 1, metadata={"v": "bad"})
+    sweep = Sweep("hold", CONDITIONS["regconfig"][1], "rule r", "why", owner="rule r")
+    assert await Sweeps(link).run(sweep) == 1
+    assert column(db, "SELECT id FROM queue WHERE status = 'HOLD'") == [bad]
+    assert column(db, "SELECT id FROM queue WHERE status = 'QUEUED'") == [good]
+
+
+async def test_a_rule_whose_schema_is_dropped_stops_nothing(
+    db: psycopg.Connection, link: Link
+) -> None:
+    db.execute("CREATE SCHEMA ops")
+    db.execute(
+        "CREATE FUNCTION ops.blocked(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT false'"
+    )
+    rule(db, "r", "ops.blocked(domain)")
+    db.execute("DROP SCHEMA ops CASCADE")
+    message(db, 1)
+    free = row(db, 1)
+    with capture_logs() as logs:
+        assert await claim_all(Claims(link, "w@h", 60)) == [free]
+    assert [(log["event"], log["reason"]) for log in logs] == [
+        ("a standing rule is passed over", 'schema "ops" does not exist')
+    ]
+
+
+async def test_a_lost_attempt_that_the_log_refuses_stops_no_claim(
+    db: psycopg.Connection, link: Link
+) -> None:
+    db.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'no entry for %', NEW.recipient; END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON attempts FOR EACH ROW
+        WHEN (NEW.recipient LIKE 'x%') EXECUTE FUNCTION refuse()""")
+    message(db, 1)
+    lost = [
+        row(db, 1, recipient=f"{name}@b.example", status="SENDING", lease=-1, attempts=2)
+        for name in ("x1", "y", "x2")
+    ]
+    free = row(db, 1)
+    with capture_logs() as logs:
+        assert await claim_all(Claims(link, "w@h", 60)) == sorted([lost[1], free])
+    assert [log["row"] for log in logs] == [lost[0], lost[2]]
+    assert column(db, "SELECT id FROM queue WHERE status = 'HOLD' ORDER BY id") == lost[::2]
+    (reason,) = fetch(db, "SELECT hold_reason FROM queue WHERE id = %s", lost[0])
+    assert reason.startswith("lease ran out, but the database refuses to log that: no entry for x1")
+    assert column(db, "SELECT queue_id FROM attempts WHERE event = 'unknown'") == [lost[1]]
+
+
+async def test_attempts_that_an_operator_has_reset_stop_no_hand_back(
+    db: psycopg.Connection, link: Link
+) -> None:
+    message(db, 1)
+    reset = row(db, 1)
+    claims = Claims(link, "w@h", 60)
+    assert await claim_all(claims) == [reset]
+    db.execute("UPDATE queue SET attempts = 0")
+    assert await claims.abandon([]) == 1
+    (item,) = (await claims.claim(1, [])).items
+    db.execute("UPDATE queue SET attempts = 0")
+    now = datetime.now(UTC)
+    outcome = Outcome(item, Event.HAND_BACK, Reply(0, ""), started=now, ended=now)
+    assert await Settlements(link, "w").settle([outcome]) == {reset}
+    assert column(db, "SELECT attempts FROM queue") == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ SESSION = {
 """Run-time parameters for the connections that claim and settle."""
 
 
+_PART = re.compile(r"\{(where|reach|rules)\}")
 _WINDOW = 64  # rows seen beyond those that are wanted
 _BACKLOG = 1.0  # seconds in which a backlog is taken to last, after the window has shown it
 _STEPS = 64  # destinations that one walk visits
@@ -295,9 +297,8 @@ class Claims:
         for name, text in (("front", _SQL["front"]), ("walk", _SQL["urgent" if few else "walk"])):
             text = text.replace("{seen}", _SQL["few"] if few else "seen")
             text = text.replace("{lease}", _SQL["lease"]).replace("{result}", _SQL["result"])
-            for key, value in parts.items():
-                text = text.replace(f"{{{key}}}", value)
-            self._statements[name] = text
+            # at once: a condition may have such a word in braces itself
+            self._statements[name] = _PART.sub(lambda match: parts[match[1]], text)
 
     async def abandon(self, known: list[int]) -> int:
         """Give back rows under our name other than those known; return how many.

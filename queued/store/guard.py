@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 
 from queued import faults
+from queued.arrays import Bigints
 from queued.db import Link
 from queued.logs import get
 from queued.store.queries import escaped, queries
@@ -71,6 +72,9 @@ class Guard:
         self._sql = {name: _SQL[name].replace("{rows}", rows) for name in ("mark", "unmark")}
         self._until = 0.0
         self._tried: dict[str, int] = {}  # by the condition's key: the last row that was tried
+        self._locked: dict[
+            str, list[int]
+        ] = {}  # by the key: rows that fail and can't be marked now
         self._reviewed: dict[str, int] = {}  # by the key: where the next review begins
         self._minute = 0.0
         self._named = 0
@@ -101,14 +105,16 @@ class Guard:
         return time.monotonic() < self._until
 
     @property
-    def params(self) -> dict[str, int]:
+    def params(self) -> dict[str, Any]:
         """Parameters of the statements that contain `passing`."""
-        return {f"tried_{key}": last for key, last in self._tried.items()}
+        tried = {f"tried_{key}": last for key, last in self._tried.items()}
+        return tried | {f"locked_{key}": Bigints(self._locked.get(key, ())) for key in self._tried}
 
     def passing(self, condition: Condition, *, failing: str, untried: str) -> str:
         """The condition for a statement with parameters, with the value of rows not to be asked."""
         return (
-            f"CASE WHEN faults ? '{condition.key}' THEN {failing}"
+            f"CASE WHEN faults ? '{condition.key}'"
+            f" OR id = ANY (%(locked_{condition.key})b::bigint[]) THEN {failing}"
             f" WHEN id > %(tried_{condition.key})s THEN {untried}"
             f" ELSE {escaped(condition.text)} END"
         )
@@ -116,8 +122,10 @@ class Guard:
     async def find(self, conditions: Sequence[Condition], again: int) -> None:
         """Mark where the conditions fail, from so many rows before the last one tried on.
 
-        Marked rows are passed over from now on. Raises StoreUnavailable.
+        Marked rows are passed over from now on, and those that somebody has locked. Raises
+        StoreUnavailable.
         """
+        self._locked.clear()
         for condition in conditions:
             self._tried[condition.key] = max(0, self._tried.get(condition.key, 0) - again)
         await self._advance(conditions)
@@ -131,10 +139,15 @@ class Guard:
             tried = BATCH
             while tried == BATCH:
                 last = self._tried.get(condition.key, 0)
-                ((newest, tried, _), *marked) = await self._link.run(
+                ((newest, tried, _), *found) = await self._link.run(
                     self._sql["mark"], {**self._params(condition), "after": last}
                 )
                 self._tried[condition.key] = newest or last
+                marked = [row for row in found if row[1] is not None]
+                locked = [row for row, message, _ in found if message is None]
+                if locked:
+                    self._until = time.monotonic() + _WHILE
+                    self._locked.setdefault(condition.key, []).extend(locked)
                 if marked:
                     self._until = time.monotonic() + _WHILE
                     self._tell(condition, marked)

@@ -35,8 +35,10 @@ async def answer_requests(sweeps: Sweeps, who: str) -> None:
 async def apply_rules(sweeps: Sweeps, registry: Registry) -> None:
     """Put on hold what matches the standing rules that operators have made.
 
-    A rule that PostgreSQL refuses stops no other; claims tell of it. Raises StoreUnavailable.
+    A rule that fails stops no other. Claims tell of those that PostgreSQL refuses. Raises
+    StoreUnavailable, and psycopg.Error for the first other failure.
     """
+    failure: psycopg.Error | None = None
     for rule in await registry.operator_rules():
         sweep = Sweep(
             "hold", rule.condition, f"rule {rule.name}", rule.reason,
@@ -45,8 +47,9 @@ async def apply_rules(sweeps: Sweeps, registry: Registry) -> None:
         try:
             done = await sweeps.run(sweep)
         except psycopg.Error as error:
-            if not refuses(error):
-                raise
+            failure = failure or (None if refuses(error) else error)
             continue
         if done:
             log.info("standing rule", rule=rule.name, rows=done)
+    if failure:
+        raise failure

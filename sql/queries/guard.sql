@@ -1,24 +1,29 @@
 -- name: mark
 -- Try a condition on the next rows by id, and mark those on which it fails; {rows} says which rows count.
--- The first row has the last id and how many were tried; the others are those marked now.
+-- The first row has the last id and how many were tried; the others are those marked now, and without a
+-- message those that somebody has locked: claims do not wait for them.
 WITH batch AS MATERIALIZED (
     SELECT id FROM queue
     WHERE id > %(after)s AND ({rows}) AND NOT coalesce(faults ? %(key)s::text, false)
     ORDER BY id LIMIT %(batch)s
 ), failing AS MATERIALIZED (
     SELECT id, error FROM queue_test(%(condition)s, ARRAY(SELECT id FROM batch)) WHERE error IS NOT NULL
+), free AS MATERIALIZED (
+    SELECT id FROM queue WHERE id = ANY (ARRAY(SELECT id FROM failing)) FOR UPDATE SKIP LOCKED
 ), marked AS (
     -- the errors as one object: a look through them for each row would be a square of their number
     UPDATE queue
     SET faults = coalesce(faults, '{}') || jsonb_build_object(%(key)s::text,
         %(owner)s::text || ' fails on this row: '
             || ((SELECT jsonb_object_agg(id, error) FROM failing) ->> queue.id::text))
-    WHERE id = ANY (ARRAY(SELECT id FROM failing)) AND ({rows})
+    WHERE id = ANY (ARRAY(SELECT id FROM free)) AND ({rows})
         AND NOT coalesce(faults ? %(key)s::text, false)
     RETURNING id, message_id, faults ->> %(key)s::text AS error
 )
 SELECT max(id), count(*), NULL::text FROM batch
 UNION ALL SELECT id, message_id, error FROM marked
+UNION ALL SELECT id, NULL, error FROM failing
+WHERE id = ANY (ARRAY(SELECT id FROM failing EXCEPT SELECT id FROM free))
 
 -- name: unmark
 -- Take the mark from the next marked rows by id on which the condition does not fail any more. Returns
@@ -28,8 +33,11 @@ WITH marked AS MATERIALIZED (
     ORDER BY id LIMIT %(batch)s
 ), failing AS MATERIALIZED (
     SELECT id FROM queue_test(%(condition)s, ARRAY(SELECT id FROM marked)) WHERE error IS NOT NULL
+), free AS MATERIALIZED (
+    SELECT id FROM queue
+    WHERE id = ANY (ARRAY(SELECT id FROM marked EXCEPT SELECT id FROM failing)) FOR UPDATE SKIP LOCKED
 ), mended AS (
     UPDATE queue SET faults = nullif(faults - %(key)s::text, '{}')
-    WHERE id = ANY (ARRAY(SELECT id FROM marked EXCEPT SELECT id FROM failing)) AND ({rows})
+    WHERE id = ANY (ARRAY(SELECT id FROM free)) AND ({rows})
 )
 SELECT max(id), count(*) FROM marked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 
 import psycopg
@@ -15,7 +16,8 @@ from queued.store.claim import Claims
 from queued.store.settle import Settlements
 from queued.store.sweep import Sweep, Sweeps
 from tests.sql.rows import column, fetch, message, row
-from tests.sql.test_faults import claim_all, link, rule
+from tests.sql.test_faults import CAST, claim_all, link, rule
+from tests.support.waiting import PATIENCE
 
 __all__ = ["link"]
 
@@ -124,3 +126,39 @@ async def test_attempts_that_an_operator_has_reset_stop_no_hand_back(
     outcome = Outcome(item, Event.HAND_BACK, Reply(0, ""), started=now, ended=now)
     assert await Settlements(link, "w").settle([outcome]) == {reset}
     assert column(db, "SELECT attempts FROM queue") == [0]
+
+
+async def test_a_claim_waits_for_no_lock_on_a_row_that_fails(
+    db: psycopg.Connection, database: str, link: Link
+) -> None:
+    message(db, 1)
+    bad = row(db, 1, metadata={"n": "alpha"})
+    rows = [row(db, 1, metadata={"n": "1"}) for _ in range(3)]
+    rule(db, "r", CAST)
+    claims = Claims(link, "w@h", 60)
+    with psycopg.connect(database) as operator:  # is about to mend the row
+        operator.execute("SELECT FROM queue WHERE id = %s FOR UPDATE", (bad,))
+        async with asyncio.timeout(PATIENCE):
+            assert await claim_all(claims) == rows
+            later = row(db, 1, metadata={"n": "2"})
+            assert await claim_all(claims) == [later]
+        assert column(db, "SELECT faults FROM queue") == [None] * 5
+    claims._guard._until = 1.0  # a minute later
+    assert await claim_all(claims) == []
+    (mark,) = column(db, "SELECT faults::text FROM queue WHERE faults IS NOT NULL")
+    with psycopg.connect(database) as operator:
+        operator.execute('UPDATE queue SET metadata = \'{"n": "2"}\' WHERE id = %s', (bad,))
+        claims._guard._until = 1.0
+        async with asyncio.timeout(PATIENCE):
+            assert await claim_all(claims) == []
+    claims._guard._until = 1.0
+    assert await claim_all(claims) == [bad], mark
+
+
+async def test_a_condition_may_have_words_in_braces(db: psycopg.Connection, link: Link) -> None:
+    message(db, 1)
+    good = row(db, 1, metadata={"v": "{rules}"})
+    row(db, 1, metadata={"v": "{reach}"})
+    rule(db, "r", "metadata->>'v' = '{reach}'")
+    where = "metadata->>'v' = ANY ('{\"{rules}\", \"{reach}\"}')"
+    assert await claim_all(Claims(link, "w@h", 60, where)) == [good]

@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from queued.config.environment import Log
-from queued.text import printable, printable_lines
+from queued.text import one_line, printable, printable_lines
 
 
 def configure(log: Log, **bound: Any) -> None:
@@ -53,10 +53,10 @@ def configure(log: Log, **bound: Any) -> None:
 def _printable_values(
     logger: Any, name: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Replace what a terminal may obey; a traceback keeps its lines."""
+    """Replace what a terminal may obey; a traceback keeps its lines, other text comes in one."""
     for key, value in event.items():
         if isinstance(value, str):
-            event[key] = (printable_lines if key == "exception" else printable)(value)
+            event[key] = (printable_lines if key == "exception" else one_line)(value)
         elif not isinstance(value, int | float | None):
             event[key] = printable(repr(value))
     return event

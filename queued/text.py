@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 
 REPLACEMENT = "\ufffd"
+_LINE_END = re.compile(r"[ \t\r]*\n\s*")
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
@@ -28,6 +30,11 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Return the text with every line printable; only LF ends a line."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def one_line(text: str) -> str:
+    """Return the text printable and in one line; a space stands for LF and the blanks around it."""
+    return printable(text if text.isprintable() else _LINE_END.sub(" ", text.strip()))
 
 
 def json_escaped(document: str) -> str:

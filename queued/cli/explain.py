@@ -23,6 +23,7 @@ from queued.command import (
 )
 from queued.config.queued import Action
 from queued.states import Status
+from queued.store.filters import MALFORMED
 from queued.store.listing import Listing
 from queued.store.overview import Overview
 
@@ -46,6 +47,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
             *(rule["condition"] for rule in rules),
         ]
         says = overview.verdict(message_id, conditions)
+        (malformed,) = overview.verdict(message_id, [MALFORMED])
         names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
         refused = overview.refused(dict(zip(names, conditions, strict=True)))
     finally:
@@ -64,6 +66,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
                         zip(rules, verdict[len(workers):], strict=True)
                         if hit is not None]  # fmt: skip
         row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
+        row["malformed"] = row["id"] in malformed
         row["waits_for"] = waits_for(row, now, deliver)
     if as_json:
         faults = [asdict(fault) for fault in refused]
@@ -97,6 +100,8 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
     if status == Status.HOLD:
         until = row["hold_until"]
         ends = f"until {until:%Y-%m-%d %H:%M:%S%z}" if until else "until an operator releases it"
+        if row["malformed"]:
+            ends = "until an operator deletes it, as an address holds control characters"
         return f"on hold by {row['held_by']}, {ends}: {row['hold_reason']}"
     if status == Status.DELETE:
         return "its deletion by queued" + (", after the attempt under way" if leased else "")

@@ -17,13 +17,14 @@ from queued.config.types import hint
 from queued.daemon import Daemon
 from queued.database import resolve, running
 from queued.embedded import QUEUED
-from queued.errors import ConfigError
+from queued.errors import ConfigError, SchemaMismatch
 from queued.faults import outage
 from queued.service import Signals, first
 from queued.store.conditions import case_hint, check_conditions
 
 _DEFAULT = "etc/queued.yaml"
 _RETRY = 0.5  # seconds
+_NO_QUEUE = "the database has no queue yet"
 
 
 @click.group()
@@ -59,7 +60,9 @@ async def _unchecked(path: Path, settings: QueuedConfig, conditions: dict[str, s
     try:
         await _check(path, uri, conditions)
     except psycopg.errors.UndefinedTable:
-        return "the database has no queue yet"
+        return _NO_QUEUE
+    except SchemaMismatch as error:
+        return str(error)
     except psycopg.Error as error:
         return " ".join(str(error).split())
     return None
@@ -112,13 +115,21 @@ async def _run(
     signals = Signals()
     if attached:
         signals.attach()
+    told = ""
     while conditions and not signals.stop.is_set():
         try:
             await _check(path, uri, conditions)
             break
+        except psycopg.errors.UndefinedTable:
+            reason = f"{_NO_QUEUE}: run `queuectl migrate`"
+        except SchemaMismatch as error:
+            reason = str(error)
         except psycopg.Error as error:
             if not outage(error):
                 raise
-            log.warning("waiting for the database", reason=str(error).strip())
-            await first(signals.stop, timeout=_RETRY)
+            reason = str(error).strip()
+        if told != reason:
+            told = reason
+            log.warning("waiting for the database", reason=reason)
+        await first(signals.stop, timeout=_RETRY)
     await Daemon(settings, uri, lambda: load(path, QueuedConfig), signals, names).run()

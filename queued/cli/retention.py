@@ -69,3 +69,7 @@ def main(
         print_line(f"{count} rows of quarantine {quarantine}{end}")
     if stopped:
         sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main(prog_name="quarantine-retention")

@@ -38,7 +38,9 @@ def print_message(
     if message:
         received = _time(message["received_at"])
         print_line(f"message {message_id}, {message['size']} octets, received {received}")
-        print_line(f"sender <{rows[0]['sender']}>" if rows else "no recipient is waiting")
+        senders = [f"<{sender}>" for sender in _senders(rows)]
+        word = "senders" if len(senders) > 1 else "sender"
+        print_line(f"{word} {', '.join(senders)}" if rows else "no recipient is waiting")
         for name, value in headers:
             if name.lower() in _SHOWN:
                 print_line(f"  {name}: {value}")
@@ -55,14 +57,29 @@ def why(row: dict[str, Any]) -> str:
     return reply if reply and reason in ("", UNDELIVERABLE) else reason
 
 
+def _senders(rows: list[dict[str, Any]]) -> list[str]:
+    """The senders of the rows, each once: mail from SQL may have several."""
+    return list(dict.fromkeys(row["sender"] for row in rows))
+
+
 def _print_recipients(rows: list[dict[str, Any]]) -> None:
     held = any(row["hold_reason"] for row in rows)
+    several = len(_senders(rows)) > 1
     print_text("\nrecipients")
     print_table(
-        ["  RECIPIENT", "STATUS", "TRIES", "NEXT ATTEMPT", *["ON HOLD"] * held, "LAST REPLY"],
+        [
+            "  RECIPIENT",
+            *["SENDER"] * several,
+            "STATUS",
+            "TRIES",
+            "NEXT ATTEMPT",
+            *["ON HOLD"] * held,
+            "LAST REPLY",
+        ],
         [
             [
                 f"  {row['recipient']}",
+                *[f"<{row['sender']}>"] * several,
                 row["status"],
                 row["attempts"],
                 _time(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",

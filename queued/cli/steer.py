@@ -26,6 +26,7 @@ from queued.command import (
 from queued.config.types import parse_duration
 from queued.errors import ConfigError
 from queued.store.bulk import BATCH, Bulk, Change
+from queued.store.filters import MALFORMED
 
 EXIT_INTERRUPTED = 130
 
@@ -40,7 +41,6 @@ _COMMON = (
 _REASON = click.option("--reason", required=True, help="Why; stays with the row.")
 _EXPIRE = click.option("--expire", metavar="DURATION", help="Release after this time.")
 _WHY = click.option("--reason", required=True, help="Why; the table audit keeps it.")
-_MALFORMED = "queue_malformed(sender, recipient, domain)"
 _STAY = "more rows stay on hold: an address holds control characters, they can only be deleted"
 
 
@@ -137,7 +137,7 @@ def _run(action: str, eligible: str | None, options: dict[str, Any], **change: A
         for fault in bulk.faults:
             what = "these are held as well" if wanted.failing else "these are left"
             print_line(f"warning: {fault}; {what}", err=True)
-        stay = bulk.count(f"{_MALFORMED} AND {where}") if total and action == "release" else 0
+        stay = bulk.count(f"{MALFORMED} AND {where}") if total and action == "release" else 0
         total -= stay
         done, stopped = 0, False
         if total and not dry_run:

@@ -13,6 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+LONGEST = 36525 * 86400.0
+"""Seconds of the longest duration: a time that much ahead or ago is one that PostgreSQL knows."""
+
 _SIZES = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([A-Za-z]*)")
 
@@ -31,7 +34,7 @@ class Section(BaseModel):
 
 
 def parse_duration(value: Any) -> float:
-    """Seconds in `90`, `90s`, `1m30s`, `4h`, `5d`; raises ValueError otherwise."""
+    """Seconds in `90`, `90s`, `1m30s`, `4h`, `5d`, up to LONGEST; raises ValueError otherwise."""
     if isinstance(value, bool):
         raise ValueError("expected a duration such as 30s, 5m, 4h or 5d")
     if isinstance(value, int | float):
@@ -44,6 +47,8 @@ def parse_duration(value: Any) -> float:
         seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not 0 <= seconds < float("inf"):
         raise ValueError("a duration can't be negative or infinite")
+    if seconds > LONGEST:
+        raise ValueError("a duration is at most 36525d")
     return seconds
 
 

@@ -11,7 +11,8 @@ from psycopg.pq.abc import PGresult
 
 from queued.connection import Connection
 from queued.db import connect
-from queued.errors import ConfigError
+from queued.errors import ConfigError, SchemaMismatch
+from queued.store.schema import migrations, mismatch
 
 _QUOTED = re.compile(
     r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | \$([A-Za-z_]\w*)?\$.*?\$\1\$""", re.VERBOSE | re.DOTALL
@@ -88,7 +89,8 @@ async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
 
     A condition is one boolean expression over the columns of queue: no subselect, no volatile
     function, nothing after it. Raises ConfigError with all problems, psycopg.OperationalError if
-    the server can't be reached, UndefinedTable if it has no queue.
+    the server can't be reached, UndefinedTable if it has no queue, SchemaMismatch where
+    conditions are wrong and the schema is of another version.
     """
     problems = []
     connection = await connect(uri, "check", {"default_transaction_read_only": "off"})
@@ -100,10 +102,23 @@ async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
             reason = await _problem(connection, condition)
             if reason:
                 problems.append(f"{key}: {reason}")
+        if problems:
+            await _require_schema(connection)
     finally:
         await connection.close()
     if problems:
         raise ConfigError(problems)
+
+
+async def _require_schema(connection: Connection) -> None:
+    """Raise SchemaMismatch where a condition may be wrong only because the schema does not fit."""
+    try:
+        cursor = await connection.execute("SELECT name FROM schema_migrations")
+    except psycopg.errors.InsufficientPrivilege:
+        return
+    names = {name for (name,) in await cursor.fetchall()}
+    if reason := mismatch(list(migrations()), names):
+        raise SchemaMismatch(reason)
 
 
 async def _problem(connection: Connection, condition: str) -> str | None:

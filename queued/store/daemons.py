@@ -41,8 +41,10 @@ class Heartbeat:
         """Learn which schema the database has. Raises StoreUnavailable, psycopg.Error."""
         try:
             rows = await self._link.run(_SQL["schema"])
-        except pg_errors.InsufficientPrivilege:
-            rows = []  # our role may read it since the migration that brought the table daemons
+        except (pg_errors.InsufficientPrivilege, pg_errors.UndefinedTable):
+            # our role may read it since the migration that brought the table daemons; a new
+            # database has none
+            rows = []
         self._schema.learn(name for (name,) in rows)
 
     async def beat(self) -> None:

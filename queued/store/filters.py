@@ -16,6 +16,10 @@ _RANGE = re.compile(r"(.*?)\.\.(.*)")
 _COMPARISON = re.compile(r"(<=|>=|<|>|=)?\s*(.+)")
 
 
+MALFORMED = "queue_malformed(sender, recipient, domain)"
+"""Rows with characters in an address that can't be released, only deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Values of one flag are alternatives; different flags must all hold.

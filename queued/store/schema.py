@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -26,6 +26,18 @@ def program_version() -> str:
     return version("postern")
 
 
+def mismatch(known: Sequence[str], there: set[str]) -> str:
+    """Why a program with these migrations does not fit a database with those; empty if it does."""
+    if unknown := sorted(there.difference(known)):
+        return (
+            f"the database has migration {unknown[-1]}, this program ends with {known[-1]}: "
+            "start the version that brought it"
+        )
+    if missing := sorted(set(known) - there):
+        return f"the database lacks migration {missing[0]}: run `queuectl migrate`"
+    return ""
+
+
 class Schema:
     """What one process knows of the schema. A mismatch stops claims, sweeps and intake.
 
@@ -44,17 +56,7 @@ class Schema:
 
     def learn(self, names: Iterable[str]) -> None:
         """Note which migrations the database has; a change is logged."""
-        there = set(names)
-        unknown = sorted(there.difference(self._known))
-        missing = sorted(set(self._known) - there)
-        problem = ""
-        if unknown:
-            problem = (
-                f"the database has migration {unknown[-1]}, this program ends with {self.name}: "
-                "start the version that brought it"
-            )
-        elif missing:
-            problem = f"the database lacks migration {missing[0]}: run `queuectl migrate`"
+        problem = mismatch(self._known, set(names))
         if problem and problem != self.problem:
             log.error("the schema is of another version, no mail is taken", reason=problem)
         elif self.problem and not problem:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from queued.config.types import LONGEST
 from queued.db import Link
 from queued.pace import Pace
 from queued.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
@@ -90,7 +91,8 @@ class Sweeps:
 
     async def _batch(self, sweep: Sweep, condition: Condition, guard: Guard | None) -> int:
         params: dict[str, Any] = {
-            "who": sweep.who, "reason": sweep.reason, "older": sweep.older, "hold": sweep.hold,
+            "who": sweep.who, "reason": sweep.reason, "older": sweep.older,
+            "hold": None if sweep.hold is None else min(sweep.hold, LONGEST),  # rules by SQL
             "quarantine": sweep.quarantine, "batch": sweep.batch, "key": None,
         }  # fmt: skip
         where = escaped(sweep.where)

@@ -28,7 +28,7 @@ UPDATE audit SET finished_at = now() WHERE id = %(audit)s
 UPDATE queue SET status = 'HOLD', held_by = %(who)s,
     hold_reason = concat_ws(': the condition fails on this row: ', %(reason)s::text,
         %(errors)s::jsonb ->> id::text),
-    hold_until = now() + make_interval(secs => least(%(hold)s, 3155760000))
+    hold_until = now() + make_interval(secs => %(hold)s::float8)
 WHERE id = ANY (%(ids)s) AND status <> 'HOLD' AND ({where})
 
 -- name: quarantine
@@ -36,7 +36,7 @@ WHERE id = ANY (%(ids)s) AND status <> 'HOLD' AND ({where})
 UPDATE queue SET status = 'HOLD', held_by = %(who)s,
     hold_reason = concat_ws(': the condition fails on this row: ', %(reason)s::text,
         %(errors)s::jsonb ->> id::text),
-    hold_until = now() + make_interval(secs => least(%(hold)s, 3155760000)),
+    hold_until = now() + make_interval(secs => %(hold)s::float8),
     metadata = jsonb_set(metadata, '{_quarantineid}', to_jsonb(%(quarantine)s::text))
 WHERE id = ANY (%(ids)s) AND ({where})
 

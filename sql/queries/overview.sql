@@ -24,7 +24,7 @@ SELECT id, error FROM queue_test(%(condition)s, ARRAY(SELECT id FROM queue WHERE
 INSERT INTO rules (name, action, condition, reason, quarantine, hold_seconds, origin, created_by,
     expires_at)
 VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(hold)s, 'operator',
-    %(who)s, now() + make_interval(secs => least(%(expire)s, 3155760000)))
+    %(who)s, now() + make_interval(secs => %(expire)s::float8))
 
 -- name: unrule
 -- A standing rule away.

@@ -3,7 +3,7 @@
 -- condition fails on a row, `key` finds the reason.
 UPDATE queue
 SET status = 'HOLD', hold_reason = coalesce(faults ->> %(key)s::text, %(reason)s), held_by = %(who)s,
-    hold_until = now() + make_interval(secs => least(%(hold)s, 3155760000)),
+    hold_until = now() + make_interval(secs => %(hold)s::float8),
     metadata = CASE WHEN %(quarantine)s::text IS NULL THEN metadata
         ELSE jsonb_set(metadata, '{_quarantineid}', to_jsonb(%(quarantine)s::text)) END
 WHERE id = ANY (ARRAY(

@@ -14,16 +14,17 @@ from tests.support.system import System
 @pytest.fixture
 def system(database: str, tmp_path: Path) -> Iterator[System]:
     """An installation on an empty database."""
-    yield from _installation(tmp_path, database)
+    yield from installation(tmp_path, database)
 
 
 @pytest.fixture
 def private_system(private_server: PrivateServer, tmp_path: Path) -> Iterator[System]:
     """An installation on a server that the test may crash."""
-    yield from _installation(tmp_path, private_server.uri)
+    yield from installation(tmp_path, private_server.uri)
 
 
-def _installation(folder: Path, uri: str) -> Iterator[System]:
+def installation(folder: Path, uri: str) -> Iterator[System]:
+    """An installation on that database, ended afterwards."""
     system = System(folder, uri)
     try:
         yield system

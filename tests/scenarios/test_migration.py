@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from queued.errors import MigrationError
 from queued.store import migrate as migrate_module
 from queued.store.schema import migrations
+from tests.scenarios.conftest import installation
+from tests.support.database import fresh_database
 from tests.support.nexthop import as_usual, holding_at
 from tests.support.system import System
 from tests.support.waiting import until
@@ -117,4 +121,45 @@ def test_daemons_that_start_on_another_schema_wait(
         hop.wait_kept(1)
         until(lambda: client.send("a@b.example", ["y@hop.example"], MAIL).code == 250)
     hop.wait_kept(2)
+    system.wait_empty()
+
+
+@pytest.fixture
+def unmade(server: str, tmp_path: Path) -> Iterator[System]:
+    """An installation on a database without any table."""
+    with fresh_database(server) as uri:
+        yield from installation(tmp_path, uri)
+
+
+@pytest.mark.parametrize("where", [None, "sender_domain = 'b.example'"])
+def test_daemons_that_start_on_a_new_database_wait(unmade: System, where: str | None) -> None:
+    hop = unmade.hop()
+    unmade.expected.add(MISMATCH)
+    smtpd = unmade.smtpd()
+    queued = unmade.queued(hop, ready=False, workers=[{"name": "w", "where": where}])
+    assert "run `queuectl migrate`" in queued.wait_log("waiting for the database")["reason"]
+    with smtpd.connect() as client:
+        assert client.send("a@b.example", ["z@hop.example"], MAIL) == REFUSED
+        migrate_module.migrate(unmade.uri)
+        queued.ready()
+        until(lambda: client.send("a@b.example", ["y@hop.example"], MAIL).code == 250)
+    hop.wait_kept(1)
+    unmade.wait_empty()
+    assert len(queued.events("waiting for the database")) == 1
+
+
+def test_a_condition_may_name_what_the_next_migration_brings(system: System) -> None:
+    hop = system.hop()
+    system.enqueue("x@hop.example")
+    last = max(migrations())
+    system.ask("DELETE FROM schema_migrations WHERE name = %s", last)
+    system.ask("ALTER TABLE queue RENAME COLUMN sender_domain TO later")
+    system.expected.add(MISMATCH)
+    worker = {"name": "w", "where": "sender_domain <> 'b.example'"}
+    queued = system.queued(hop, ready=False, workers=[worker])
+    assert last in queued.wait_log("waiting for the database")["reason"]
+    system.ask("ALTER TABLE queue RENAME COLUMN later TO sender_domain")
+    checksum = hashlib.sha256(migrations()[last].encode()).hexdigest()
+    system.ask("INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)", last, checksum)
+    hop.wait_kept(1)
     system.wait_empty()

@@ -1,0 +1,106 @@
+"""What the commands tell an operator about rows, and what stands in the database afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from queued.cli.queuectl import main
+from queued.db import Link
+from queued.store.sweep import Sweep, Sweeps
+from tests.sql.rows import column, fetch, message, row
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def config(database: str, tmp_path: Path) -> Path:
+    """A queued.yaml for the test's database."""
+    path = tmp_path / "queued.yaml"
+    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    return path
+
+
+@pytest.fixture
+def command(config: Path) -> Command:
+    """Run queuectl."""
+
+    def run(*words: str) -> Result:
+        place = 2 if words[0] == "rule" else 1
+        return CliRunner().invoke(main, [*words[:place], "-c", str(config), *words[place:]])
+
+    return run
+
+
+async def _sweep(database: str, sweep: Sweep) -> None:
+    link = Link(database, "test", {})
+    try:
+        await Sweeps(link).run(sweep)
+    finally:
+        await link.close()
+
+
+def test_a_hold_without_an_end_has_none(
+    database: str, db: psycopg.Connection, command: Command
+) -> None:
+    message(db, 1)
+    for number in range(4):
+        row(db, 1, recipient=f"r{number}@b.example")
+    assert command("hold", "--recipient", "r0@*", "--reason", "x", "--yes").exit_code == 0
+    quarantine = ("quarantine", "--quarantine", "q", "--reason", "x", "--yes")
+    assert command(*quarantine, "--recipient", "r1@*").exit_code == 0
+    assert command("rule", "add", "r", "--recipient", "r2@*", "--reason", "x").exit_code == 0
+    assert fetch(db, "SELECT expires_at FROM rules") == (None,)
+    assert "36525d" not in command("rule", "list").stdout
+    asyncio.run(_sweep(database, Sweep("hold", "recipient ~ 'r2'", "w")))
+    asyncio.run(_sweep(database, Sweep("hold", "recipient ~ 'r3'", "w", hold=1e30)))  # rule by SQL
+    assert column(db, "SELECT hold_until FROM queue WHERE recipient !~ 'r3'") == [None] * 3
+    assert fetch(db, "SELECT sum(without_expiry)::int FROM hold_overview") == (3,)
+    assert "until an operator releases it" in command("explain", "1").stdout
+
+
+def test_explain_of_a_row_that_can_only_be_deleted(
+    db: psycopg.Connection, command: Command
+) -> None:
+    message(db, 1)
+    row(db, 1, status="HOLD", recipient="a\r\nDATA@b.example")
+    row(db, 1, status="HOLD", recipient="good@b.example")
+    rows = json.loads(command("explain", "--json", "1").stdout)["recipients"]
+    assert ["until an operator deletes it" in r["waits_for"] for r in rows] == [True, False]
+    assert ["until an operator releases it" in r["waits_for"] for r in rows] == [False, True]
+
+
+def test_show_names_every_sender(db: psycopg.Connection, command: Command) -> None:
+    message(db, 1)
+    row(db, 1)
+    row(db, 1, recipient="second@b.example")
+    one = command("show", "1").stdout
+    assert "\nsender <s@a.example>\n" in one
+    assert "SENDER" not in one
+    row(db, 1, sender="", recipient="third@b.example")
+    several = command("show", "1").stdout
+    assert "\nsenders <s@a.example>, <>\n" in several
+    assert "  third@b.example   <>             QUEUED" in several
+
+
+def test_retention_runs_from_cron(db: psycopg.Connection, config: Path, tmp_path: Path) -> None:
+    message(db, 1)
+    row(db, 1, status="HOLD", ts="2020-01-01", metadata={"_quarantineid": "suspects"})
+    link = tmp_path / "link"
+    link.symlink_to(ROOT / "scripts" / "quarantine-retention")
+    for path in (ROOT / "scripts" / "quarantine-retention", link):
+        done = subprocess.run(
+            [str(path), "suspects", "--older", "30d", "-c", str(config), "--dry-run"],
+            cwd="/", env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "would have deleted 1 rows of quarantine suspects\n"

@@ -7,6 +7,7 @@ the time; the statements of smtpd and queued have a dozen of such parameters eac
 from __future__ import annotations
 
 import struct
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from psycopg import AsyncConnection
@@ -17,6 +18,8 @@ _HEADER = struct.Struct("!iiIii")  # dimensions, whether there are nulls, elemen
 _LENGTH = struct.Struct("!i")
 _SHORT = 256  # octets of an element whose length need not be packed anew
 _LENGTHS = [_LENGTH.pack(length) for length in range(_SHORT)]
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # of a timestamptz in binary form
+_MICROSECOND = timedelta(microseconds=1)
 _EMPTY = struct.Struct("!iiI")
 
 
@@ -34,6 +37,10 @@ class Smallints(list[int]):
 
 class Booleans(list[bool]):
     """A boolean[] without nulls."""
+
+
+class Instants(list[datetime]):
+    """A timestamptz[] without nulls, of times with their zone."""
 
 
 class Texts(list[str]):
@@ -84,6 +91,14 @@ class _BooleansDumper(_FixedDumper):
     element, size, code = 16, 1, "i?"
 
 
+class _InstantsDumper(_FixedDumper):
+    oid = 1185
+    element, size, code = 1184, 8, "iq"
+
+    def dump(self, obj: Any) -> bytes:
+        return super().dump([(when - _EPOCH) // _MICROSECOND for when in obj])
+
+
 class _BytesDumper(_ArrayDumper):
     oid = 1001
     element = 17
@@ -113,6 +128,7 @@ def register(connection: AsyncConnection[Any]) -> None:
         (Integers, _IntegersDumper),
         (Smallints, _SmallintsDumper),
         (Booleans, _BooleansDumper),
+        (Instants, _InstantsDumper),
         (Texts, _TextsDumper),
         (Bytes, _BytesDumper),
     ):

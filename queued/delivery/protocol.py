@@ -178,6 +178,10 @@ class ClientProtocol(asyncio.Protocol):
             self._owed += replies
             self._transport.write(data)
 
+    def _full(self) -> bool:
+        """Whether `_drain` has to be waited for."""
+        return self.closed or not self._can_write.is_set()
+
     async def _drain(self) -> None:
         if not self._can_write.is_set():
             try:
@@ -193,10 +197,14 @@ class ClientProtocol(asyncio.Protocol):
 
         Nothing is owed before the final dot, so that whatever has come ends the connection.
         """
-        if self._descriptor >= 0 and not self.closed and _waiting(self._descriptor, FIONREAD):
+        if not self.closed:
             await asyncio.sleep(0)
         if self.closed:
             raise DeliveryError(self._reason, command="DATA")
+
+    def _unread(self) -> bool:
+        """Whether there may be something to `_listen` to."""
+        return self.closed or (self._descriptor >= 0 and _waiting(self._descriptor, FIONREAD))
 
     def _unsent(self) -> bool:
         """Whether anything written has not been acknowledged by the peer's host."""
@@ -214,6 +222,10 @@ class ClientProtocol(asyncio.Protocol):
         self._premature = False
         await asyncio.sleep(_GRACE)
         return self.closed or self._unsent()
+
+    def _next(self) -> Reply | None:
+        """The next reply, if it is there."""
+        return self._replies.popleft() if self._replies else None
 
     async def _reply(self, command: str, timeout: float) -> Reply:
         if not self._replies and not self.closed:

@@ -119,13 +119,15 @@ class Session(ClientProtocol):
         self._write(group.encode(), len(commands) + 1)
         replies: list[Reply] = []
         for command in commands:
-            reply = await self._reply(command[:4], self._timeouts.command)
+            # mostly they come together
+            reply = self._next() or await self._reply(command[:4], self._timeouts.command)
             if reply.code // 100 == _MORE:
                 self._out_of_step(reply, command[:4])
             replies.append(reply)
             if reply.code == 421:
                 return _hung_up(replies, commands)
-        return replies, self._go_on(await self._reply("DATA", self._timeouts.data))
+        go = self._next() or await self._reply("DATA", self._timeouts.data)
+        return replies, self._go_on(go)
 
     async def _lock_step(self, commands: list[str]) -> tuple[list[Reply], Reply | None]:
         replies: list[Reply] = []
@@ -171,7 +173,8 @@ class Session(ClientProtocol):
             last = [stuffer.feed(envelope.trace), stuffer.feed(envelope.content), stuffer.end()]
         else:
             last = [stuffer.feed(envelope.trace + envelope.content) + stuffer.end()]
-        await self._listen()
+        if self._unread():
+            await self._listen()
         if not envelope.guard(envelope.items):
             self.abort()
             raise DeliveryError("lease lost before the final dot", command="lease")
@@ -180,7 +183,8 @@ class Session(ClientProtocol):
             self._write(part)
         self._write(last[-1], 1)
         try:
-            await self._drain()
+            if self._full():
+                await self._drain()
             reply = await self._reply("end of data", self._timeouts.final)
             if self._premature and await self._too_early():
                 self.violate(f"reply before the end of data: {reply}")

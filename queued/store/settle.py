@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from queued.arrays import Bigints, Texts
+from typing import Any
+
+from queued.arrays import Bigints, Instants, Integers, Smallints, Texts
 from queued.db import Link
 from queued.errors import Backend
 from queued.model import Outcome
@@ -32,30 +34,29 @@ class Settlements:
         # locks in the order in which everybody takes them, or two settlements may wait in a circle
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
         plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
-        rows = await self._link.run(
-            _SQL["delivered" if plain else "settle"],
-            {
-                "ids": Bigints(o.item.id for o in outcomes),
-                "tokens": Bigints(o.item.token for o in outcomes),
-                "events": Texts(o.event.value for o in outcomes),
-                "statuses": [_status_after(o) for o in outcomes],
-                "delays": [o.delay for o in outcomes],
-                "message_ids": Bigints(o.item.message_id for o in outcomes),
-                "senders": Texts(o.item.sender for o in outcomes),
-                "recipients": Texts(o.item.recipient[:_INDEXED] for o in outcomes),
-                "domains": Texts(o.item.domain for o in outcomes),
-                "attempts": [o.item.attempts for o in outcomes],
-                "codes": [o.reply.code for o in outcomes],
-                "enhanced": Texts(o.reply.enhanced for o in outcomes),
-                "replies": Texts(o.reply.text for o in outcomes),
-                "hosts": Texts(o.host for o in outcomes),
-                "commands": Texts(o.command for o in outcomes),
-                "started": [o.started for o in outcomes],
-                "ended": [o.ended for o in outcomes],
-                "worker": self._worker,
-                "again": again,
-            },
-        )
+        values: dict[str, Any] = {
+            "ids": Bigints(o.item.id for o in outcomes),
+            "tokens": Bigints(o.item.token for o in outcomes),
+            "message_ids": Bigints(o.item.message_id for o in outcomes),
+            "senders": Texts(o.item.sender for o in outcomes),
+            "recipients": Texts(o.item.recipient[:_INDEXED] for o in outcomes),
+            "domains": Texts(o.item.domain for o in outcomes),
+            "attempts": Integers(o.item.attempts for o in outcomes),
+            "codes": Smallints(o.reply.code for o in outcomes),
+            "enhanced": Texts(o.reply.enhanced for o in outcomes),
+            "replies": Texts(o.reply.text for o in outcomes),
+            "hosts": Texts(o.host for o in outcomes),
+            "commands": Texts(o.command for o in outcomes),
+            "started": Instants(o.started for o in outcomes),
+            "ended": Instants(o.ended for o in outcomes),
+            "worker": self._worker,
+        }
+        if not plain:
+            values["events"] = Texts(o.event.value for o in outcomes)
+            values["statuses"] = [_status_after(o) for o in outcomes]
+            values["delays"] = [o.delay for o in outcomes]
+            values["again"] = again
+        rows = await self._link.run(_SQL["delivered" if plain else "settle"], values)
         return {row[0] for row in rows}
 
     async def set_aside(self, outcome: Outcome, refusal: str) -> None:

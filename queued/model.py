@@ -93,6 +93,6 @@ class Outcome:
     reply: Reply
     host: str = ""  # the next hop spoken to, host:port, or '' if none was reached
     command: str = ""  # the SMTP command the reply answers
-    started: datetime | None = None
-    ended: datetime | None = None
+    started: datetime = field(kw_only=True)
+    ended: datetime = field(kw_only=True)
     delay: float = 0.0  # seconds until the next attempt, for a deferral

@@ -30,7 +30,9 @@ async def link(database: str) -> AsyncIterator[Link]:
 
 def outcome(item: Item, event: Event, reply: Reply | None = None, delay: float = 0.0) -> Outcome:
     reply = reply or Reply(250, "2.0.0 Ok")
-    return Outcome(item, event, reply, "mx:25", "end of data", STARTED, ENDED, delay)
+    return Outcome(
+        item, event, reply, "mx:25", "end of data", started=STARTED, ended=ENDED, delay=delay
+    )
 
 
 def state(db: psycopg.Connection, row_id: int) -> tuple[Any, ...] | None:

@@ -25,6 +25,8 @@ from queued.worker.rota import Rota
 from queued.worker.settler import Settler
 from queued.worker.urgent import UrgentLoop
 
+_TELL = 2.0  # seconds to wake others for what was handed back
+_ANSWER = 3.0  # seconds for the answer to a claim that is under way when the worker stops
 # An operator's transaction may hold a row for hours: the other outcomes do not wait for it.
 _MORE = {"settle": {"lock_timeout": "1s"}}
 
@@ -145,11 +147,16 @@ class Deliverer:
         `handed_back` is awaited once what had not begun is in the queue again.
         """
         log.info("draining", worker=self.name, rows=len(self._leases))
-        self.loop.stop()
-        if self.urgent:
-            self.urgent.stop()
-            await self.urgent.ended.wait()
-        await asyncio.wait([loop])
+        loops = [self.loop, *([self.urgent] if self.urgent else [])]
+        for each in loops:
+            each.stop()
+        try:
+            async with asyncio.timeout(_ANSWER):
+                await self._ended(loop)
+        except TimeoutError:
+            for each in loops:
+                each.give_up()
+            await self._ended(loop)
         self._dispatch.drain()
         telling = asyncio.create_task(self._tell(handed_back))
         try:
@@ -160,7 +167,6 @@ class Deliverer:
             await self._dispatch.abort()
         try:
             async with asyncio.timeout(max(self._drain, 5.0)):
-                await telling
                 await self._settler.flush()
         except TimeoutError:
             # the leases run out, and the log of attempts will say that the outcomes are unknown
@@ -170,6 +176,15 @@ class Deliverer:
                 log.warning("outcome not written", row=item.id, message=item.message_id,
                             recipient=item.recipient, outcome=outcome.event.value,
                             reply=str(outcome.reply))  # fmt: skip
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TELL):
+                await telling
+
+    async def _ended(self, loop: asyncio.Task[None]) -> None:
+        """Wait until nothing is claimed any more."""
+        if self.urgent:
+            await self.urgent.ended.wait()
+        await asyncio.wait([loop])
 
     async def _tell(self, handed_back: Callable[[], Awaitable[None]]) -> None:
         await self._settler.flush()

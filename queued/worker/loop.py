@@ -71,6 +71,7 @@ class Loop:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._stopping = False
+        self._limit: asyncio.Timeout | None = None  # of the claim under way
         self._outage = outage
 
     def wake(self) -> None:
@@ -90,6 +91,11 @@ class Loop:
         self._stopping = True
         self._wake.set()
         self._room.set()
+
+    def give_up(self) -> None:
+        """End the claim under way; what it takes nevertheless is taken over when the lease ends."""
+        if self._limit:
+            self._limit.reschedule(0.0)
 
     async def run(self) -> None:
         """Work until stopped."""
@@ -127,7 +133,10 @@ class Loop:
                 lost = await self._claims.abandon(self._leases.ids())
                 if lost:
                     log.info("gave back rows of a claim whose answer was lost", rows=lost)
-            found = await self._claim(want, busy)
+            found = await self._limited(want, busy)
+        except TimeoutError:
+            log.warning("a claim under way is given up", worker=self.config.name)
+            return want
         except SchemaMismatch:  # logged by whoever finds it, and looked at again by the heartbeat
             await asyncio.sleep(_BACKOFF)
             return want
@@ -137,6 +146,13 @@ class Loop:
             return want
         self._outage.end(self)
         return found
+
+    async def _limited(self, want: int, busy: list[str]) -> int:
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                return await self._claim(want, busy)
+        finally:
+            self._limit = None
 
     async def _claim(self, want: int, busy: list[str]) -> int:
         claimed = time.monotonic()

@@ -49,3 +49,20 @@ def test_leases_are_prolonged_beside_a_row_that_is_locked(system: System) -> Non
     system.wait_empty()
     others = set(PEOPLE) - {PEOPLE[3]}
     assert [system.events(person) for person in others] == [["delivered"]] * len(others)
+
+
+def test_a_claim_without_an_answer_keeps_no_worker_from_stopping(system: System) -> None:
+    hop = system.hop()
+    worker = {"lease": "3s", "poll": "100ms"}
+    queued = system.queued(hop, worker=worker)
+    with psycopg.connect(system.uri) as operator:
+        operator.execute("LOCK TABLE queue")
+        waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'queue'::regclass"
+        until(lambda: len(operator.execute(waiting).fetchall()) >= 2)  # both kinds of claims
+        queued.stop()
+        assert queued.events("a claim under way is given up")
+        operator.rollback()
+    system.enqueue("next@hop.example")
+    system.queued(hop, worker=worker)
+    hop.wait_kept(1)
+    system.wait_empty()

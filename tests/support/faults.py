@@ -51,23 +51,14 @@ def _pause(pid: int) -> Iterator[str]:
 
 def _kill(rig: Rig, daemon: Daemon) -> Iterator[str]:
     daemon.kill()
-    try:
-        yield daemon.name
-    finally:
-        rig.start(daemon)
+    rig.ended[daemon] = False
+    yield daemon.name
 
 
 def _end(rig: Rig, daemon: Daemon) -> Iterator[str]:
     daemon.signal(signal.SIGTERM)
-    try:
-        yield daemon.name
-    finally:
-        try:
-            daemon.wait()
-        except AssertionError as error:
-            rig.problems.append(str(error).partition("\n")[0])
-            daemon.kill()
-        rig.start(daemon)
+    rig.ended.setdefault(daemon, True)
+    yield daemon.name
 
 
 @fault

@@ -79,6 +79,8 @@ class Rig:
             for _ in range(2)
         ]
         self.problems: list[str] = []
+        self.ended: dict[Daemon, bool] = {}
+        """Daemons to be started after all faults of a round; whether each was told to end."""
         self.largest = 0  # octets of memory that one process has had
 
     @property
@@ -115,6 +117,15 @@ class Rig:
             time.sleep(0.2)
         self.problems.append(f"{daemon.name} does not start")
 
+    def _start_again(self, daemon: Daemon, *, told: bool) -> None:
+        try:
+            if told:
+                daemon.wait()
+        except AssertionError as error:
+            self.problems.append(str(error).partition("\n")[0])
+            daemon.kill()
+        self.start(daemon)
+
     def start_server(self) -> bool:
         """Start PostgreSQL if it does not run; False where it can't be, for a full disk say."""
         try:
@@ -124,8 +135,11 @@ class Rig:
         return True
 
     def supervise(self) -> None:
-        """Start what has ended by itself, and say so."""
+        """Start what faults have ended; and what has ended by itself, and say so."""
         until(self.start_server, BACK)
+        while self.ended:
+            daemon, told = self.ended.popitem()
+            self._start_again(daemon, told=told)
         for daemon in self.daemons:
             if not daemon.alive:
                 self.problems.append(f"{daemon.name} ended with {daemon.process.returncode}")

@@ -20,7 +20,7 @@ from queued.text import json_escaped, printable, printable_lines
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-_WIDEST = 200  # characters of a cell: every row is as wide as the longest
+_WIDEST = 120  # characters of a column
 _TELL = 2.0  # seconds between two lines of progress
 
 
@@ -113,12 +113,14 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: list[str], rows: list[list[Any]]) -> None:
-    """Write aligned columns; numbers to the right. What is over 200 characters is cut."""
-    cells = [
-        ["" if value is None else shorten(printable(str(value)), _WIDEST) for value in row]
-        for row in rows
+    """Write aligned columns; numbers to the right.
+
+    A very long value stands out of its column and widens no other line.
+    """
+    cells = [["" if value is None else printable(str(value)) for value in row] for row in rows]
+    widths = [
+        min(_WIDEST, max(len(row[i]) for row in [header, *cells])) for i in range(len(header))
     ]
-    widths = [max(len(row[i]) for row in [header, *cells]) for i in range(len(header))]
     numeric = [
         bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
         for i in range(len(header))

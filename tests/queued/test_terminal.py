@@ -196,3 +196,12 @@ def test_logs_are_printable(form: str) -> None:
     else:
         first = json.loads(text.splitlines()[0])
         assert first["reply"] == HOSTILE
+
+
+def test_a_long_value_is_whole_and_widens_no_other_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(["A", "B"], [["x" * 5000, "y" * 1000], ["short", "z"]])
+    header, long, short = capsys.readouterr().out.splitlines()
+    assert long == f"{'x' * 5000}  {'y' * 1000}"
+    assert max(len(header), len(short)) < 200

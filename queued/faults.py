@@ -48,9 +48,18 @@ def about_row(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return True
     if error.sqlstate:
-        statement = error.sqlstate[:2] in _STATEMENT
-        return not (statement or locked(error) or outage(error))
+        return not (about_statement(error) or locked(error) or outage(error))
     return isinstance(error, psycopg.DataError | psycopg.ProgrammingError)
+
+
+def about_statement(error: BaseException) -> bool:
+    """Whether the text of a statement is refused, or the schema that it was written for."""
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in _STATEMENT
+
+
+def words(error: BaseException) -> str:
+    """The first line of an error's text, or the name of its class where it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def rolled_back(error: BaseException) -> bool:

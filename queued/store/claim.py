@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from queued import faults
 from queued.db import Link
 from queued.logs import get
 from queued.model import Item, Message
@@ -16,7 +17,7 @@ from queued.store.conditions import reach
 from queued.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
 from queued.store.lost import take_lost
 from queued.store.queries import escaped, queries
-from queued.store.refused import refused, refuses
+from queued.store.refused import refused
 from queued.store.schema import Schema
 from queued.turns import Turns
 
@@ -157,7 +158,7 @@ class Claims:
 
     async def _recover(self, error: psycopg.Error, again: int) -> None:
         """Find what a claim failed on, so that the next one does not. Raises what stays."""
-        refusal = refuses(error)
+        refusal = faults.about_statement(error)
         if refusal and await self._set_aside():
             return
         if not (refusal or about_a_row(error)):
@@ -166,7 +167,7 @@ class Claims:
         try:
             await self._guard.find(self._conditions, again)
         except psycopg.Error as other:
-            if refusal or not refuses(other) or not await self._set_aside():
+            if refusal or not faults.about_statement(other) or not await self._set_aside():
                 raise other from error
 
     async def _set_aside(self) -> bool:

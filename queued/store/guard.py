@@ -45,7 +45,7 @@ def about_a_row(error: psycopg.Error) -> bool:
     """Whether a condition may have failed on the values of one row.
 
     Not so for a statement that is wrong, and for a server that refuses or is away. An error that
-    `refuses` may be about a row too: casts to jsonpath or regconfig blame the statement.
+    is `about_statement` may be about a row too: casts to jsonpath or regconfig blame the statement.
     """
     return bool(error.sqlstate) and faults.about_row(error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
+from queued import faults
 from queued.db import Link
 from queued.logs import get
 from queued.store.guard import about_a_row
@@ -33,7 +34,7 @@ async def take_lost(link: Link, who: str) -> bool:
             except psycopg.Error as error:
                 if not about_a_row(error):
                     raise
-                words = str(error).strip().partition("\n")[0]
+                words = faults.words(error)
                 reason = f"lease ran out, but the database refuses to log that: {words}"[:_REASON]
                 await link.run(_SQL["hold"], {**params, "reason": reason, "who": who})
                 log.error("a lost attempt can't be logged: the row is on hold", row=after,

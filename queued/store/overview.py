@@ -9,13 +9,14 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg_errors
 
+from queued import faults
 from queued.db import connect_operator
 from queued.errors import PosternError
 from queued.store.conditions import takes
 from queued.store.guard import ACTIVE, Condition
 from queued.store.queries import queries
 from queued.store.reading import Fault, failing, fault, kept, reading
-from queued.store.refused import refused_now, refuses
+from queued.store.refused import refused_now
 
 _SQL = queries("overview")
 
@@ -105,7 +106,7 @@ class Overview:
             try:
                 rows = self._db.execute(_SQL["verdict"].encode(), params).fetchall()
             except psycopg.Error as error:
-                if not refuses(error):
+                if not faults.about_statement(error):
                     raise
                 rows = []
             found.append({row["id"]: row["error"] or "" for row in rows})

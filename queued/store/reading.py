@@ -9,9 +9,10 @@ from typing import Any
 
 import psycopg
 
+from queued.faults import about_statement
 from queued.store.guard import BATCH, Condition, about_a_row
 from queued.store.queries import escaped, queries
-from queued.store.refused import refused_now, refuses
+from queued.store.refused import refused_now
 
 _SQL = queries("reading")
 
@@ -86,7 +87,7 @@ def reading[T](
     try:
         return run([escaped(condition.text) for condition in conditions]), []
     except psycopg.Error as error:
-        if not about_a_row(error) and not (standing and refuses(error)):
+        if not about_a_row(error) and not (standing and about_statement(error)):
             raise
     wrong = refused_now(db, conditions) if standing else {}
     faults = [Fault(condition.owner, 0, 0, 0, error) for condition, error in wrong.items()]

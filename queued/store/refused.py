@@ -10,18 +10,13 @@ from typing import Any
 
 import psycopg
 
+from queued import faults
 from queued.db import Link
 from queued.store.guard import Condition
 from queued.store.queries import queries
 
 _SQL = queries("refused")
-_CLASSES = {"0A", "2F", "3F", "42"}
 _CONTROL = Condition("", "true")  # where it is refused, the reason is none of the conditions
-
-
-def refuses(error: psycopg.Error) -> bool:
-    """Whether a statement is wrong or not allowed: SQLSTATE 42 and its like."""
-    return (error.sqlstate or "")[:2] in _CLASSES
 
 
 async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition, str]:
@@ -52,6 +47,6 @@ def refused_now(
 
 
 def _note(found: dict[Condition, str], condition: Condition, error: psycopg.Error) -> None:
-    if condition is _CONTROL or not refuses(error):
+    if condition is _CONTROL or not faults.about_statement(error):
         raise error
-    found[condition] = str(error).splitlines()[0]
+    found[condition] = faults.words(error)

@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 
+from queued import faults
 from queued.config.types import LONGEST
 from queued.db import Link
 from queued.pace import Pace
 from queued.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
 from queued.store.queries import escaped, queries
-from queued.store.refused import refuses
 
 _ROUND = 100_000  # rows that a sweep finds at once, about; it need not count them
 
@@ -82,7 +82,7 @@ class Sweeps:
             try:
                 return await self._batch(sweep, condition, guard)
             except psycopg.Error as error:
-                if again is None or not (about_a_row(error) or refuses(error)):
+                if again is None or not (about_a_row(error) or faults.about_statement(error)):
                     raise
                 guard = guard or Guard(self._link, _ROWS[sweep.action])
                 self._guards[sweep.action, condition] = guard

@@ -7,12 +7,12 @@ from typing import Any
 
 import psycopg
 
+from queued import faults
 from queued.arrays import Bigints
 from queued.db import Link
 from queued.listen import NOTIFY
 from queued.store.conditions import takes
 from queued.store.queries import queries
-from queued.store.refused import refuses
 
 _SQL = queries("workers")
 _OLDEST = 100  # rows of a priority that are looked at
@@ -97,7 +97,7 @@ class Registry:
                     _SQL["tested"], {"condition": test, "ids": Bigints(waiting)}
                 )
             except psycopg.Error as error:
-                if not refuses(error):
+                if not faults.about_statement(error):
                     raise
                 continue
             for row, fails in hits:

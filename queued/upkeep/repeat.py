@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import psycopg
 
+from queued import faults
 from queued.errors import StoreUnavailable
 from queued.logs import get
 
@@ -26,6 +27,6 @@ async def repeat(
             pause, failed = every(), False
         except (StoreUnavailable, psycopg.Error) as error:
             if not failed:
-                log.warning("upkeep failed", duty=duty, reason=str(error).splitlines()[0])
+                log.warning("upkeep failed", duty=duty, reason=faults.words(error))
             pause, failed = min(every(), _AGAIN), True
         await asyncio.sleep(pause)

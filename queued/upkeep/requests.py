@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
+from queued import faults
 from queued.logs import get
-from queued.store.refused import refuses
 from queued.store.sweep import Sweep, Sweeps
 from queued.store.workers import Registry
 
@@ -47,7 +47,7 @@ async def apply_rules(sweeps: Sweeps, registry: Registry) -> None:
         try:
             done = await sweeps.run(sweep)
         except psycopg.Error as error:
-            failure = failure or (None if refuses(error) else error)
+            failure = failure or (None if faults.about_statement(error) else error)
             continue
         if done:
             log.info("standing rule", rule=rule.name, rows=done)

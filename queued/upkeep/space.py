@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import psycopg
 
+from queued import faults
 from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.store.space import NotAllowed, Space
@@ -71,6 +72,6 @@ class Reclaimer:
                 self._told = True
                 await asyncio.sleep(_ASK)
             except (StoreUnavailable, psycopg.Error) as error:
-                log.warning("upkeep failed", duty="space", reason=str(error).splitlines()[0])
+                log.warning("upkeep failed", duty="space", reason=faults.words(error))
             took = time.monotonic() - began
             await asyncio.sleep(took * (_REST if took < _LONG else _LONG_REST))

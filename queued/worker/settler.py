@@ -93,7 +93,7 @@ class Settler:
             await self._settle(group)
         except Exception as error:
             if not self._named:  # else the log has it
-                log.warning("can't settle a group", outcomes=len(group), reason=_words(error))
+                log.warning("can't settle a group", outcomes=len(group), reason=faults.words(error))
             if len(group) > 1:
                 await self._write_singly(group)
             elif not await self._set_aside(group[0], error):
@@ -126,7 +126,7 @@ class Settler:
         self._kept_until = time.monotonic() + (_LOCKED if faults.locked(error) else _RETRY)
         if outcome.item.id not in self._named:
             self._named.add(outcome.item.id)
-            log.error("outcome is kept until the database takes it", reason=_words(error),
+            log.error("outcome is kept until the database takes it", reason=faults.words(error),
                       **_facts(outcome))  # fmt: skip
 
     async def _set_aside(self, outcome: Outcome, error: Exception) -> bool:
@@ -134,11 +134,11 @@ class Settler:
         if not faults.about_row(error):
             return False
         try:
-            await self._settlements.set_aside(outcome, _words(error))
+            await self._settlements.set_aside(outcome, faults.words(error))
         except Exception as problem:
-            log.warning("can't put a row on hold", reason=_words(problem), **_facts(outcome))
+            log.warning("can't put a row on hold", reason=faults.words(problem), **_facts(outcome))
             return False
-        log.error("outcome refused by the database: the row is on hold", reason=_words(error),
+        log.error("outcome refused by the database: the row is on hold", reason=faults.words(error),
                   **_facts(outcome))  # fmt: skip
         self._settled(outcome.item)
         return True
@@ -175,7 +175,3 @@ class Settler:
 def _facts(outcome: Outcome) -> dict[str, object]:
     item = outcome.item
     return {"row": item.id, "message": item.message_id, "outcome": outcome.event.value}
-
-
-def _words(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

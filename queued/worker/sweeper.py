@@ -6,6 +6,7 @@ import asyncio
 
 import psycopg
 
+from queued import faults
 from queued.errors import StoreUnavailable
 from queued.logs import get
 from queued.store.schema import Schema
@@ -50,7 +51,7 @@ class Sweeper:
                 done += rows
                 self.handled += rows
         except (StoreUnavailable, psycopg.Error) as error:
-            reason = str(error).splitlines()[0]
+            reason = faults.words(error)
             if reason != self._told:
                 log.warning("can't sweep", worker=self.name, reason=reason)
             self._told = reason

@@ -14,7 +14,7 @@ run: $(VENV)/.run  ## database, smtpd, queued and a development sink; Ctrl-C sto
 	@exec $(BIN)/queuectl up $(ARGS)
 
 test: $(VENV)/.dev  ## tests on the embedded PostgreSQL, or on URI=postgresql://…
-	@POSTERN_TEST_URI="$(URI)" $(BIN)/python -m pytest $(ARGS)
+	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, generated files
 	@$(BIN)/ruff check .
@@ -25,7 +25,7 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, genera
 	@$(BIN)/python scripts/docs --check
 	@$(BIN)/python scripts/schema --check
 
-bench: $(VENV)/.dev  ## Postern and Postfix in turn, 3 minutes: rates, CPU a message, ratios
+bench: $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU a message, ratios
 	@$(BIN)/python bench/peers $(ARGS)
 
 docs: $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sql from the code

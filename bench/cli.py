@@ -38,7 +38,7 @@ def workplace(keep: bool) -> Path:
     At exit, because the embedded server in it stops at exit too, and first: what is registered
     later runs earlier.
     """
-    directory = Path(tempfile.mkdtemp(prefix="postern-bench-"))
+    directory = Path(tempfile.mkdtemp(prefix="pgmta-bench-"))
     directory.chmod(0o755)  # as root, PostgreSQL runs as another user
     if keep:
         atexit.register(log, f"kept: {directory}")

@@ -64,7 +64,7 @@ class Product:
 
     def _config(self, name: str, settings: Mapping[str, Any]) -> Path:
         environment = {
-            "hostname": "bench.postern.test",
+            "hostname": "bench.pgmta.test",
             "directory": str(self.directory),
             "database": {"uri": self.uri},
         }

@@ -3,12 +3,12 @@
 from collections import Counter
 from typing import ClassVar
 
-from queued.config.queued import Timeouts
+from pgmta.errors import DeliveryError
+from pgmta.model import Reply
+from queued.config import Timeouts
 from queued.delivery.envelope import Envelope
 from queued.delivery.lane import Lane
 from queued.delivery.session import Answer, Session
-from queued.errors import DeliveryError
-from queued.model import Reply
 
 HOST = "nowhere:25"
 TAKEN: Answer = (Reply(250, "2.0.0 Ok"), "end of data")

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 
 from bench.progress import log
-from queued.db import Link
-from queued.store.claim import SESSION, Claims
+from pgmta.postgres.link import Link
+from pgmta.store.claim import SESSION, Claims
 
 LIMIT = 100  # rows, what a worker with default settings asks for
 TIMES = 5

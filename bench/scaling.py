@@ -79,7 +79,7 @@ def _title(settings: dict[str, Any]) -> str:
             parts.append(f"{settings[name]} {unit}")
     if settings["rate"]:
         parts.append(f"{settings['rate']:g} a second")
-    return f"Postern by {settings['vary']}: {', '.join(parts)}"
+    return f"pgmta by {settings['vary']}: {', '.join(parts)}"
 
 
 @relay_options(

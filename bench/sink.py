@@ -15,7 +15,7 @@ from stringzilla import find
 
 from bench.corpus import ID_HEADER, Corpus, Plan, unstuff
 from bench.helper import listen, say
-from queued.service import steady
+from pgmta.service import steady
 
 END = b"\r\n.\r\n"
 RECEIVED = re.compile(rb"Received:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*", re.IGNORECASE)

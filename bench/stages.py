@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.corpus import Corpus, Plan
-from queued.config.queued import QueuedConfig, Timeouts
-from queued.db import Link
+from pgmta.intake.committer import Waiting
+from pgmta.model import Item, NewMessage, Outcome, Reply
+from pgmta.postgres.link import Link
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.enqueue import Enqueue
+from pgmta.store.settle import Settlements
+from queued.config import QueuedConfig, Timeouts
 from queued.delivery.envelope import Envelope
 from queued.delivery.reply import Result
 from queued.delivery.session import Session
-from queued.model import Item, NewMessage, Outcome, Reply
-from queued.store.claim import SESSION, Claims
-from queued.store.enqueue import Enqueue
-from queued.store.settle import Settlements
 from queued.worker.verdict import judge
 from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import Front
-from smtpd.ingest import Waiting
 
 MESSAGES = 2000
 GROUP = 20  # messages a statement

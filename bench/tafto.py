@@ -16,20 +16,20 @@ from bench.database import Server, check_durability, fresh
 from bench.nowhere import Nowhere, Sender
 from bench.options import EXIT, HELP, dump, failing, finish, opened, relay_options
 from bench.progress import Progress, log
-from queued.config.environment import Environment, Log
-from queued.config.queued import QueuedConfig, Worker
-from queued.config.types import HostPort
-from queued.listen import listen
-from queued.logs import configure
-from queued.store.migrate import migrate
-from queued.store.submit import Mail, Submission
+from pgmta.config.environment import Environment, Log
+from pgmta.config.types import HostPort
+from pgmta.logs import configure
+from pgmta.postgres.notify import listen
+from pgmta.store.migrate import migrate
+from pgmta.store.submit import Mail, Submission
+from queued.config import QueuedConfig, Worker
 from queued.worker.deliver import Deliverer
 
 PUBLISHED = {"producer": 6944.0, "consumer": 3462.0}
 """Messages a second that tafto's authors measured, with 20,000 messages."""
 
-HOSTNAME = "bench.postern.test"
-ABOUT = f"""Do the work of tafto's published benchmark with Postern's library.
+HOSTNAME = "bench.pgmta.test"
+ABOUT = f"""Do the work of tafto's published benchmark with pgmta's library.
 
 The producer puts all messages into the queue by one call, which returns when they are durable. The
 consumer is the worker of queued, with its claims, leases, settlements and log of attempts; only its

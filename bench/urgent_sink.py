@@ -11,7 +11,7 @@ import uvloop
 
 from bench import sink
 from bench.helper import listen, say
-from queued.service import steady
+from pgmta.service import steady
 
 
 class Tally:

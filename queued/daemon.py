@@ -10,18 +10,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import psycopg
 
-from queued.config.queued import STANDING, Action, QueuedConfig, Worker
-from queued.db import Link
-from queued.errors import ConfigError, StoreUnavailable
-from queued.listen import listen
-from queued.logs import get
-from queued.service import Signals, first, steady
-from queued.store.conditions import both, reach
-from queued.store.daemons import BEAT, Heartbeat
-from queued.store.schema import Schema
-from queued.store.space import Space
-from queued.store.sweep import Sweep, Sweeps
-from queued.store.workers import Entry, Registry, Rule
+from pgmta.errors import ConfigError, StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres.link import Link
+from pgmta.postgres.notify import listen
+from pgmta.service import Signals, first, steady
+from pgmta.store.conditions import both, reach
+from pgmta.store.daemons import BEAT, Heartbeat
+from pgmta.store.schema import Schema
+from pgmta.store.space import Space
+from pgmta.store.sweep import Sweep, Sweeps
+from pgmta.store.workers import Entry, Registry, Rule
+from queued.config import STANDING, Action, QueuedConfig, Worker
 from queued.upkeep import attempts, orphans, requests, untaken
 from queued.upkeep.repeat import repeat
 from queued.upkeep.space import Reclaimer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from queued import signals
+from pgmta import signals
 
 
 def main() -> None:

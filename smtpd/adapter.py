@@ -23,7 +23,7 @@ class Adapter(SMTP):
         super().__init__(
             _NoHooks,
             hostname=front.config.environment.hostname,
-            ident="ESMTP Postern",
+            ident="ESMTP pgmta",
             data_size_limit=limits.message_size,
             enable_SMTPUTF8=True,
             timeout=limits.timeout,

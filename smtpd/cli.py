@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import uvloop
 
-from queued import logs
-from queued.command import attached_option, config_option, print_line, reporting
-from queued.config.loader import load
-from queued.database import resolve
-from queued.embedded import SMTPD
+from pgmta import logs
+from pgmta.command import attached_option, config_option, print_line, reporting
+from pgmta.config.loader import load
+from pgmta.postgres.embedded import SMTPD
+from pgmta.postgres.locate import resolve
 from smtpd.config import SmtpdConfig
 from smtpd.master import Master
 from smtpd.process import serve as serve_sockets

@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from queued.address import normalise_domain, parse_mailbox
-from queued.config.environment import Environment, Log
-from queued.config.types import Period, Section, Size, Whole, hint
-from queued.errors import AddressError
+from pgmta.address import normalise_domain, parse_mailbox
+from pgmta.config.environment import Environment, Log
+from pgmta.config.ingest import Ingest
+from pgmta.config.types import Period, Section, Size, Whole, hint
+from pgmta.errors import AddressError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -178,18 +179,6 @@ class Content(Section):
         default="guard",
         description="bare CR or LF: guard keeps them but refuses what another server could take "
         "for the end of data; reject refuses them all",
-    )
-
-
-class Ingest(Section):
-    """How accepted messages are gathered into commits."""
-
-    group: Whole = Field(default=100, ge=1, le=10_000, description="messages a commit, at most")
-    octets: Size = Field(default=16 << 20, description="content a commit, at most")
-    connections: Whole = Field(default=1, ge=1, le=16, description="to PostgreSQL, each process")
-    wait: Period = Field(
-        default=30.0,
-        description="for a commit to begin, and for its statement; later the client gets 451",
     )
 
 

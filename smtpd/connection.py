@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Coroutine
 from typing import Any, Self, cast
 
-from queued.logs import get
+from pgmta.logs import get
 from smtpd import replies
 from smtpd.ending import Ending
 from smtpd.front import Front

@@ -6,8 +6,8 @@ import re
 
 from stringzilla import find
 
-from queued.newlines import Mode, NewlineGuard
-from queued.octets import replace
+from pgmta.newlines import Mode, NewlineGuard
+from pgmta.octets import replace
 
 _END = b"\r\n.\r\n"
 _EMPTY_LINE = b"\r\n\r\n"

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from queued.address import parse_mailbox, split_path
-from queued.errors import AddressError
-from queued.model import CHUNK_SIZE
+from pgmta.address import parse_mailbox, split_path
+from pgmta.errors import AddressError
+from pgmta.model import CHUNK_SIZE
 from smtpd import replies
 from smtpd.connection import Connection
 from smtpd.front import Front

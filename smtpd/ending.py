@@ -7,7 +7,7 @@ import math
 from collections.abc import Coroutine
 from typing import Any
 
-from queued.logs import get
+from pgmta.logs import get
 from smtpd import replies
 from smtpd.adapter import Adapter
 from smtpd.front import Front

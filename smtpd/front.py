@@ -6,11 +6,11 @@ import asyncio
 import time
 from typing import Protocol
 
-from queued.listen import Notifier
-from queued.logs import get
+from pgmta.intake.committer import Committer
+from pgmta.logs import get
+from pgmta.postgres.notify import Notifier
 from smtpd import replies
 from smtpd.config import SmtpdConfig
-from smtpd.ingest import Committer
 from smtpd.limits import Places
 from smtpd.memory import Holder, Memory
 from smtpd.metadata import Metadata

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import psycopg
 
-from queued.errors import StoreUnavailable
-from queued.logs import get
-from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
-from queued.store.enqueue import pieces
+from pgmta.errors import StoreUnavailable
+from pgmta.intake.committer import Waiting
+from pgmta.logs import get
+from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from pgmta.store.enqueue import pieces
 from smtpd import replies
 from smtpd.content import Collector, Inspector
 from smtpd.front import Front
-from smtpd.ingest import Waiting
 
 _EXCESS = 2  # times the largest message
 # Seconds that content waits for the store. In the middle of it a client waits three minutes until

@@ -10,9 +10,9 @@ import time
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
-from queued.database import handed_down
-from queued.logs import get
-from queued.service import first
+from pgmta.logs import get
+from pgmta.postgres.locate import handed_down
+from pgmta.service import first
 
 READY = b"ready\n"
 """What a serving process writes to its standard output once it accepts connections."""

@@ -7,10 +7,10 @@ import signal
 import socket
 from pathlib import Path
 
-from queued.config.loader import load
-from queued.errors import ConfigError, PosternError
-from queued.logs import get
-from queued.service import Signals
+from pgmta.config.loader import load
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.logs import get
+from pgmta.service import Signals
 from smtpd.config import Listener, SmtpdConfig
 from smtpd.keeper import Keeper
 
@@ -24,7 +24,7 @@ def bind(listener: Listener, count: int) -> list[socket.socket]:
     """Return one listening socket for each process.
 
     Each has its own accept queue, shared out by the kernel (SO_REUSEPORT); the master keeps them
-    open, so that connections survive the restart of a process. Raises PosternError.
+    open, so that connections survive the restart of a process. Raises PgmtaError.
     """
     family = socket.AF_INET6 if ":" in listener.address else socket.AF_INET
     at = (listener.address, listener.port)
@@ -46,7 +46,7 @@ def bind(listener: Listener, count: int) -> list[socket.socket]:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        raise PosternError(
+        raise PgmtaError(
             f"can't listen on {listener.address} port {listener.port}: {error.strerror}"
         ) from None
     return sockets

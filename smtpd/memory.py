@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from queued.logs import get
+from pgmta.logs import get
 
 _AGAIN = 0.05  # seconds until the next look, as long as too much is held
 _TELL = 60.0  # seconds between two lines in the log

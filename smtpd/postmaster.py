@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queued.address import normalise_domain
-from queued.errors import AddressError
+from pgmta.address import normalise_domain
+from pgmta.errors import AddressError
 from smtpd.config import SmtpdConfig
 from smtpd.policy import Policy
 

@@ -9,8 +9,8 @@ import resource
 import socket
 import sys
 
-from queued.logs import get
-from queued.service import Signals, steady
+from pgmta.logs import get
+from pgmta.service import Signals, steady
 from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import TURNED_AWAY, Front

@@ -33,7 +33,7 @@ def received(
 def _origin(helo: str, client: str, hostname: str, protocol: str) -> str:
     literal = f"[IPv6:{client}]" if ":" in client else f"[{client}]"
     name = _UNSAFE.sub("?", helo)[:255] or "unknown"
-    return f"Received: from {name} ({literal})\r\n\tby {hostname} (Postern) with {protocol} id "
+    return f"Received: from {name} ({literal})\r\n\tby {hostname} (pgmta) with {protocol} id "
 
 
 @lru_cache(maxsize=4)

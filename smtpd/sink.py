@@ -12,9 +12,9 @@ from typing import Any
 
 from aiosmtpd.smtp import SMTP, Session
 
-from queued.address import split_path
-from queued.errors import AddressError, PosternError
-from queued.service import Signals
+from pgmta.address import split_path
+from pgmta.errors import AddressError, PgmtaError
+from pgmta.service import Signals
 from smtpd.content import Collector
 
 _READ = 1 << 30
@@ -65,7 +65,7 @@ class Catcher(SMTP):
 
     def __init__(self, maildir: Maildir, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
-            _Hooks, hostname="sink.localhost", ident="ESMTP Postern development sink",
+            _Hooks, hostname="sink.localhost", ident="ESMTP pgmta development sink",
             data_size_limit=_LIMIT, enable_SMTPUTF8=True, loop=loop,
         )  # fmt: skip
         self._maildir = maildir
@@ -123,7 +123,7 @@ class Catcher(SMTP):
 async def serve(address: str, port: int, folder: Path, *, attached: bool = False) -> None:
     """Catch mail until SIGTERM or SIGINT, or until the parent of an `attached` process ends.
 
-    Raises PosternError where it can't listen.
+    Raises PgmtaError where it can't listen.
     """
     signals = Signals()
     if attached:
@@ -133,6 +133,6 @@ async def serve(address: str, port: int, folder: Path, *, attached: bool = False
     try:
         server = await loop.create_server(lambda: Catcher(maildir, loop), address, port)
     except OSError as error:
-        raise PosternError(f"can't listen on {address} port {port}: {error.strerror}") from None
+        raise PgmtaError(f"can't listen on {address} port {port}: {error.strerror}") from None
     await signals.stop.wait()
     server.close()

@@ -20,8 +20,8 @@ from tests.support.database import (
 )
 
 # how long an example takes is the machine's affair
-settings.register_profile("postern", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("postern")
+settings.register_profile("pgmta", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pgmta")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +42,7 @@ def _folder() -> Path:
 
 @pytest.fixture(scope="session")
 def server() -> str:
-    """URI of the server under test (POSTERN_TEST_URI, or an embedded PostgreSQL 18)."""
+    """URI of the server under test (PGMTA_TEST_URI, or an embedded PostgreSQL 18)."""
     return server_uri(_folder())
 
 

@@ -1,1 +1,1 @@
-"""Postern beside its peers: the same mail through each in turn, and the ratios."""
+"""pgmta beside its peers: the same mail through each in turn, and the ratios."""

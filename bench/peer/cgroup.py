@@ -29,7 +29,7 @@ class Cgroup:
     """One control group."""
 
     def __init__(self, parent: Path, name: str) -> None:
-        self.path = parent / f"postern-bench-{os.getpid()}-{name}"
+        self.path = parent / f"pgmta-bench-{os.getpid()}-{name}"
         self.path.mkdir()
 
     def members(self) -> set[int]:

@@ -21,7 +21,7 @@ from bench.peer.haraka import Haraka
 from bench.peer.opensmtpd import OpenSmtpd
 from bench.peer.package import Unavailable
 from bench.peer.pair import ToolLoad
-from bench.peer.postern import Postern
+from bench.peer.pgmta import Pgmta
 from bench.peer.postfix import Postfix
 from bench.peer.ratios import as_data, table
 from bench.peer.round import Load, Round
@@ -47,7 +47,7 @@ class Settings:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def systems(self, names: list[str]) -> list[System]:
-        """Make Postern and the peers; one that is not to be had here is left out with a line."""
+        """Make pgmta and the peers; one that is not to be had here is left out with a line."""
         makers: dict[str, Callable[[], System]] = {
             "postfix": lambda: Postfix(self.packages, self.changes),
             "opensmtpd": lambda: OpenSmtpd(self.packages),
@@ -55,7 +55,7 @@ class Settings:
             "haraka": lambda: Haraka(self.packages),
         }
         systems: list[System] = [
-            Postern(open_server(None, self.directory), self.commands, self.processes)
+            Pgmta(open_server(None, self.directory), self.commands, self.processes)
         ]
         for name in names:
             try:
@@ -153,7 +153,7 @@ def main(
     commands: Path | None,
     **load: Any,
 ) -> None:
-    """Measure Postern and other mail servers in turn, and print the ratios.
+    """Measure pgmta and other mail servers in turn, and print the ratios.
 
     Each round of a cell runs every system on an empty queue with the same source and sink, which
     compare every message. docs/peers.md says how the peers are set up. Exit code: 0 all well; 1

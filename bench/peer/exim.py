@@ -16,7 +16,7 @@ SPARE = 20
 
 CONFIG = """\
 exim_path = {program}
-primary_hostname = bench.postern.test
+primary_hostname = bench.pgmta.test
 spool_directory = {directory}/spool
 log_file_path = {directory}/log/%slog
 pid_file_path = {directory}/exim.pid

@@ -99,7 +99,7 @@ class Haraka:
         _configure(
             directory,
             {
-                "config/me": "bench.postern.test\n",
+                "config/me": "bench.pgmta.test\n",
                 "config/loglevel": "WARN\n",
                 "config/plugins": "hop\n",
                 "config/smtp.ini": f"listen={HOST}:{port}\nnodes={os.cpu_count()}\n",

@@ -39,7 +39,7 @@ def settings(cell: Cell, next_hop: int | None) -> dict[str, str]:
     """Return what main.cf says beyond the places of files; docs/peers.md has the reasons."""
     chosen = {
         "compatibility_level": "3.6",
-        "myhostname": "bench.postern.test",
+        "myhostname": "bench.pgmta.test",
         "inet_interfaces": HOST,
         "inet_protocols": "ipv4",
         "mynetworks": "127.0.0.0/8",

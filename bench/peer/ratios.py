@@ -1,4 +1,4 @@
-"""Figures of rounds side by side: each system's, and Postern's as a part of each peer's."""
+"""Figures of rounds side by side: each system's, and pgmta's as a part of each peer's."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from bench.phases import Result
 from bench.report import number
 
-SUBJECT = "postern"
+SUBJECT = "pgmta"
 ORDER = (
     "messages/s",
     "recipients/s",
@@ -44,7 +44,7 @@ def of_system(rounds: Rounds, system: str, figure: str) -> list[float]:
 
 
 def ratios(rounds: Rounds, peer: str, figure: str) -> list[float]:
-    """Return Postern's figure over a peer's of the same round, where both are right.
+    """Return pgmta's figure over a peer's of the same round, where both are right.
 
     The same round, because the machine's mood is common to both; a round where one of them lost
     or altered mail says nothing about speed.

@@ -1,4 +1,4 @@
-"""What the bench asks of a mail server, and the process of one that isn't Postern."""
+"""What the bench asks of a mail server, and the process of one that isn't pgmta."""
 
 import contextlib
 import os

@@ -10,9 +10,7 @@ from typing import Any
 
 import click
 
-from queued.cli.show import print_history
-from queued.cli.target import database_of
-from queued.command import (
+from pgmta.command import (
     EXIT_FAILURE,
     age,
     config_option,
@@ -21,11 +19,13 @@ from queued.command import (
     print_line,
     reporting,
 )
-from queued.config.queued import Action
-from queued.states import Status
-from queued.store.filters import MALFORMED
-from queued.store.listing import Listing
-from queued.store.overview import Overview
+from pgmta.states import Status
+from pgmta.store.filters import MALFORMED
+from pgmta.store.listing import Listing
+from pgmta.store.overview import Overview
+from queued.cli.show import print_history
+from queued.cli.target import database_of
+from queued.config import Action
 
 
 @click.command()

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from queued.errors import ConfigError
-from queued.states import Status
-from queued.store.conditions import check_conditions
-from queued.store.filters import Filter
+from pgmta.errors import ConfigError
+from pgmta.states import Status
+from pgmta.store.conditions import check_conditions
+from pgmta.store.filters import Filter
 
 _OPTIONS = (
     click.option("--where", metavar="SQL", help="Condition on columns of queue."),

@@ -13,8 +13,7 @@ from typing import Any
 
 import click
 
-from queued.cli.target import database_of
-from queued.command import (
+from pgmta.command import (
     EXIT_FAILURE,
     config_option,
     json_option,
@@ -23,8 +22,9 @@ from queued.command import (
     print_table,
     reporting,
 )
-from queued.store.partitions import Connection, Values, check, opened, tree
-from queued.store.repartition import Change, Repartition
+from pgmta.store.partitions import Connection, Values, check, opened, tree
+from pgmta.store.repartition import Change, Repartition
+from queued.cli.target import database_of
 
 _DEFAULT = "etc/queued.yaml"
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested

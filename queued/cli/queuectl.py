@@ -11,16 +11,7 @@ from typing import Any
 
 import click
 
-from queued.cli.explain import explain
-from queued.cli.filters import condition, filter_options
-from queued.cli.partition import partition
-from queued.cli.rules import rule
-from queued.cli.show import print_message, why
-from queued.cli.steer import COMMANDS
-from queued.cli.target import database_of
-from queued.cli.up import up
-from queued.cli.workers import workers
-from queued.command import (
+from pgmta.command import (
     EXIT_FAILURE,
     age,
     config_option,
@@ -31,11 +22,20 @@ from queued.command import (
     reporting,
     shorten,
 )
-from queued.config.types import hint
-from queued.errors import ConfigError
-from queued.states import Status
-from queued.store.listing import COLUMNS, Listing
-from queued.store.migrate import migrate as apply_migrations
+from pgmta.config.types import hint
+from pgmta.errors import ConfigError
+from pgmta.states import Status
+from pgmta.store.listing import COLUMNS, Listing
+from pgmta.store.migrate import migrate as apply_migrations
+from queued.cli.explain import explain
+from queued.cli.filters import condition, filter_options
+from queued.cli.partition import partition
+from queued.cli.rules import rule
+from queued.cli.show import print_message, why
+from queued.cli.steer import COMMANDS
+from queued.cli.target import database_of
+from queued.cli.up import up
+from queued.cli.workers import workers
 
 _DEFAULT = "etc/queued.yaml"
 

@@ -9,18 +9,18 @@ import click
 import psycopg
 import uvloop
 
-from queued import logs
-from queued.command import attached_option, config_option, print_line, reporting
-from queued.config.loader import load
-from queued.config.queued import QueuedConfig
-from queued.config.types import hint
+from pgmta import logs
+from pgmta.command import attached_option, config_option, print_line, reporting
+from pgmta.config.loader import load
+from pgmta.config.types import hint
+from pgmta.errors import ConfigError, SchemaMismatch
+from pgmta.postgres.embedded import QUEUED
+from pgmta.postgres.faults import outage
+from pgmta.postgres.locate import resolve, running
+from pgmta.service import Signals, first
+from pgmta.store.conditions import case_hint, check_conditions
+from queued.config import QueuedConfig
 from queued.daemon import Daemon
-from queued.database import resolve, running
-from queued.embedded import QUEUED
-from queued.errors import ConfigError, SchemaMismatch
-from queued.faults import outage
-from queued.service import Signals, first
-from queued.store.conditions import case_hint, check_conditions
 
 _DEFAULT = "etc/queued.yaml"
 _RETRY = 0.5  # seconds

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from pgmta.command import config_option, json_option, print_json, print_line, reporting
+from pgmta.store.bulk import BATCH, Bulk, Change
+from pgmta.store.filters import Filter
 from queued.cli.steer import EXIT_INTERRUPTED, apply_change, seconds, who
 from queued.cli.target import database_of
-from queued.command import config_option, json_option, print_json, print_line, reporting
-from queued.store.bulk import BATCH, Bulk, Change
-from queued.store.filters import Filter
 
 
 @click.command()

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import click
 
-from queued.cli.filters import condition, filter_options
-from queued.cli.steer import seconds, who
-from queued.cli.target import database_of
-from queued.command import (
+from pgmta.command import (
     age,
     config_option,
     json_option,
@@ -21,9 +18,12 @@ from queued.command import (
     reporting,
     shorten,
 )
-from queued.errors import ConfigError, PosternError
-from queued.store.conditions import case_hint, check_conditions
-from queued.store.overview import Overview
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.store.conditions import case_hint, check_conditions
+from pgmta.store.overview import Overview
+from queued.cli.filters import condition, filter_options
+from queued.cli.steer import seconds, who
+from queued.cli.target import database_of
 
 _DEFAULT = "etc/queued.yaml"
 _TRIAL = 5.0  # seconds for which a new rule is tried on the rows that are there
@@ -117,7 +117,7 @@ def _try(overview: Overview, name: str, chosen: str, *, force: bool) -> None:
     if not whole:
         print_line(f"warning: tried on {tried} rows in {_TRIAL:.0f} s, not on all", err=True)
     if fault and not force:
-        raise PosternError(
+        raise PgmtaError(
             f"{fault}; of {tried} rows tried. The rule would hold what it fails on."
             " Make the condition test the value first (CASE WHEN … ~ '^[0-9]{1,9}$' THEN …),"
             " or say --force"
@@ -159,5 +159,5 @@ def remove_rule(config: Path, name: str) -> None:
     known = overview.remove_rule(name, who())
     overview.close()
     if not known:
-        raise PosternError(f"there is no rule {name!r}")
+        raise PgmtaError(f"there is no rule {name!r}")
     print_line(f"rule {name} is removed")

@@ -6,8 +6,8 @@ import email.parser
 import email.policy
 from typing import Any
 
-from queued.command import print_json, print_line, print_table, print_text
-from queued.store.listing import UNDELIVERABLE
+from pgmta.command import print_json, print_line, print_table, print_text
+from pgmta.store.listing import UNDELIVERABLE
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 

@@ -12,9 +12,7 @@ from typing import Any
 
 import click
 
-from queued.cli.filters import condition, filter_options
-from queued.cli.target import database_of
-from queued.command import (
+from pgmta.command import (
     EXIT_USAGE,
     config_option,
     json_option,
@@ -23,10 +21,12 @@ from queued.command import (
     progress,
     reporting,
 )
-from queued.config.types import parse_duration
-from queued.errors import ConfigError
-from queued.store.bulk import BATCH, Bulk, Change
-from queued.store.filters import MALFORMED
+from pgmta.config.types import parse_duration
+from pgmta.errors import ConfigError
+from pgmta.store.bulk import BATCH, Bulk, Change
+from pgmta.store.filters import MALFORMED
+from queued.cli.filters import condition, filter_options
+from queued.cli.target import database_of
 
 EXIT_INTERRUPTED = 130
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from queued.config.loader import load
-from queued.config.queued import QueuedConfig
-from queued.database import resolve
+from pgmta.config.loader import load
+from pgmta.postgres.locate import resolve
+from queued.config import QueuedConfig
 
 
 def database_of(config: Path) -> str:

@@ -15,15 +15,15 @@ from pathlib import Path
 import click
 import uvloop
 
-from queued.command import EXIT_FAILURE, print_line, print_text, reporting
-from queued.config.loader import load
-from queued.config.queued import QueuedConfig
-from queued.database import DIRECTORY, INHERITED, resolve
-from queued.embedded import DATABASE, OWNER, Server
-from queued.errors import PosternError
-from queued.folders import locked, make_parents, open_own
-from queued.service import Signals, first
-from queued.store.migrate import migrate
+from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
+from pgmta.config.loader import load
+from pgmta.errors import PgmtaError
+from pgmta.postgres.embedded import DATABASE, OWNER, Server
+from pgmta.postgres.folders import locked, make_parents, open_own
+from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
+from pgmta.service import Signals, first
+from pgmta.store.migrate import migrate
+from queued.config import QueuedConfig
 
 _GRACE = 45.0  # seconds for the daemons to drain
 _READY = 30.0  # seconds for smtpd to greet
@@ -80,19 +80,17 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
 def _only_one(directory: Path) -> Iterator[int]:
     """Keep other `queuectl up` away from the folder; gives a descriptor for the children to hold.
 
-    Where an earlier one was killed, wait until its children have ended. Raises PosternError.
+    Where an earlier one was killed, wait until its children have ended. Raises PgmtaError.
     """
     make_parents(directory)
     own, held = open_own(directory / "up.lock"), open_own(directory / "up.children")
     try:
         if not locked(own):
-            raise PosternError(f"another `queuectl up` works on {directory}")
+            raise PgmtaError(f"another `queuectl up` works on {directory}")
         end, told = time.monotonic() + _GRACE, False
         while not locked(held):
             if time.monotonic() > end:
-                raise PosternError(
-                    f"processes of an earlier `queuectl up` on {directory} do not end"
-                )
+                raise PgmtaError(f"processes of an earlier `queuectl up` on {directory} do not end")
             if not told:
                 print_line("waiting for the end of what an earlier `queuectl up` has left")
             told = True
@@ -185,7 +183,7 @@ async def _greets(port: int, ended: asyncio.Event, stop: asyncio.Event) -> bool:
                 except OSError:
                     await first(ended, stop, timeout=0.05)
     except TimeoutError:
-        raise PosternError(f"smtpd does not greet on port {port}") from None
+        raise PgmtaError(f"smtpd does not greet on port {port}") from None
     return False
 
 

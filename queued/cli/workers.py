@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from queued.cli.target import database_of
-from queued.command import (
+from pgmta.command import (
     EXIT_FAILURE,
     age,
     config_option,
@@ -22,9 +21,10 @@ from queued.command import (
     reporting,
     shorten,
 )
-from queued.config.queued import Action
-from queued.store.overview import Overview
-from queued.store.reading import Fault
+from pgmta.store.overview import Overview
+from pgmta.store.reading import Fault
+from queued.cli.target import database_of
+from queued.config import Action
 
 
 @click.command()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from queued.config.queued import Delivery
-from queued.config.types import HostPort
+from pgmta.config.types import HostPort
+from pgmta.errors import DeliveryError
+from queued.config import Delivery
 from queued.delivery.mx import Resolver
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
-from queued.errors import DeliveryError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from queued.model import Item
-from queued.octets import replace
+from pgmta.model import Item
+from pgmta.octets import replace
 
 
 @dataclass(slots=True)

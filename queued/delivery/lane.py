@@ -6,13 +6,13 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 
+from pgmta.errors import DeliveryError
+from pgmta.logs import get
 from queued.delivery.connect import Means, connect
 from queued.delivery.envelope import Envelope
 from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
-from queued.errors import DeliveryError
-from queued.logs import get
 
 _PAUSE = 5.0  # seconds without a further connection after a refused one: others end meanwhile
 _LONGEST = 60.0  # seconds of a pause after many: by then a host's limit may have been lifted

@@ -14,10 +14,10 @@ import dns.rdatatype
 import dns.resolver
 from dns.rdtypes.ANY.MX import MX
 
-from queued.config.queued import Dns
-from queued.config.types import HostPort
+from pgmta.config.types import HostPort
+from pgmta.errors import DeliveryError
+from queued.config import Dns
 from queued.delivery.route import Destination
-from queued.errors import DeliveryError
 
 _PORT = 25
 _MAX_HOSTS = 10

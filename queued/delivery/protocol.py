@@ -9,10 +9,10 @@ from fcntl import ioctl
 from termios import FIONREAD, TIOCOUTQ
 from typing import cast
 
-from queued.config.queued import Timeouts
+from pgmta.errors import DeliveryError
+from pgmta.model import Reply
+from queued.config import Timeouts
 from queued.delivery.reply import stored
-from queued.errors import DeliveryError
-from queued.model import Reply
 
 _LINE = 4096  # octets of a reply line, at most (RFC 5321, section 4.5.3.1.5, asks for 512)
 _OCTETS = 32768  # octets of a reply, all its lines together, at most

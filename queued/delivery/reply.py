@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queued.errors import DeliveryError
-from queued.model import Reply
-from queued.states import Event
-from queued.text import printable
+from pgmta.errors import DeliveryError
+from pgmta.model import Reply
+from pgmta.states import Event
+from pgmta.text import printable
 
 _STORED = 1020  # octets of a reply's text that are kept: 1 KB with the code before it
 _SHORT = 512  # characters up to which nothing has to be cut, with any note

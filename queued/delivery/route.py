@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from queued.address import normalise_domain
-from queued.config.types import HostPort
+from pgmta.address import normalise_domain
+from pgmta.config.types import HostPort
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from queued.config.queued import Timeouts
+from pgmta.errors import DeliveryError
+from pgmta.model import Reply
+from queued.config import Timeouts
 from queued.delivery.envelope import DotStuffer, Envelope
 from queued.delivery.protocol import ClientProtocol
-from queued.errors import DeliveryError
-from queued.model import Reply
 
 _COPIED = 16384  # octets up to which one write of a copy is quicker than several writes
 _OK = 2  # first digit of a positive reply

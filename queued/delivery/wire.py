@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-from queued.address import normalise_domain, parse_mailbox
-from queued.errors import AddressError
-from queued.model import Item, Message
-from queued.newlines import Mode, check
-from queued.text import printable
+from pgmta.address import normalise_domain, parse_mailbox
+from pgmta.errors import AddressError
+from pgmta.model import Item, Message
+from pgmta.newlines import Mode, check
+from pgmta.text import printable
 
 # One argument of one command, whatever its syntax is: printable ASCII in which nothing quotes,
 # and not too long for a command line (RFC 5321, section 4.5.3.1.3).

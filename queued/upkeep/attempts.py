@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from queued.db import Link
-from queued.logs import get
-from queued.store.attempts import ensure_partitions
-from queued.store.sweep import Sweeps
+from pgmta.logs import get
+from pgmta.postgres.link import Link
+from pgmta.store.attempts import ensure_partitions
+from pgmta.store.sweep import Sweeps
 
 EVERY = 3600.0  # seconds
 

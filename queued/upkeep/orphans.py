@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queued.logs import get
-from queued.store.sweep import Sweeps
+from pgmta.logs import get
+from pgmta.store.sweep import Sweeps
 
 EVERY = 3600.0  # seconds
 _BATCH = 500

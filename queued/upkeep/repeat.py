@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import psycopg
 
-from queued import faults
-from queued.errors import StoreUnavailable
-from queued.logs import get
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres import faults
 
 log = get("upkeep")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import psycopg
 
-from queued import faults
-from queued.logs import get
-from queued.store.sweep import Sweep, Sweeps
-from queued.store.workers import Registry
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta.store.sweep import Sweep, Sweeps
+from pgmta.store.workers import Registry
 
 EVERY = 1.0  # seconds
 RULES_EVERY = 5.0  # seconds: meanwhile no claim takes what matches them

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import psycopg
 
-from queued import faults
-from queued.errors import StoreUnavailable
-from queued.logs import get
-from queued.store.space import NotAllowed, Space
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta.store.space import NotAllowed, Space
 
 _STEP = 32 << 20  # octets of delivered content that make it worth while
 _SHARE = 16  # or that part of the file, if it is more: the index is read as a whole each time

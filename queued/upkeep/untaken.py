@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queued.logs import get
-from queued.store.workers import Registry
+from pgmta.logs import get
+from pgmta.store.workers import Registry
 
 EVERY = 60.0  # seconds
 FIRST = 5.0  # seconds after the start: workers are often started together

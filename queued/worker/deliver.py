@@ -8,15 +8,15 @@ from contextlib import suppress
 
 import psycopg
 
-from queued.config.queued import QueuedConfig, Worker
-from queued.db import Link
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.model import Item
+from pgmta.postgres.link import Link
+from pgmta.store.claim import SESSION, Claims, Contents
+from pgmta.store.schema import Schema
+from pgmta.store.settle import Settlements
+from queued.config import QueuedConfig, Worker
 from queued.delivery.lane import Lane
-from queued.errors import StoreUnavailable
-from queued.logs import get
-from queued.model import Item
-from queued.store.claim import SESSION, Claims, Contents
-from queued.store.schema import Schema
-from queued.store.settle import Settlements
 from queued.worker.alarm import Alarm
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases

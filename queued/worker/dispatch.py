@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-from queued.config.queued import QueuedConfig
+from pgmta.errors import DeliveryError, StoreUnavailable
+from pgmta.logs import get
+from pgmta.model import CHUNK_SIZE, PART_SIZE, Item, Message, Outcome, Reply
+from pgmta.newlines import NewlineGuard
+from pgmta.states import Event
+from pgmta.store.claim import Contents
+from queued.config import QueuedConfig
 from queued.delivery.connect import Means
 from queued.delivery.envelope import Envelope
 from queued.delivery.lane import Lane
@@ -23,12 +29,6 @@ from queued.delivery.wire import (
     needs_utf8,
     plain,
 )
-from queued.errors import DeliveryError, StoreUnavailable
-from queued.logs import get
-from queued.model import CHUNK_SIZE, PART_SIZE, Item, Message, Outcome, Reply
-from queued.newlines import NewlineGuard
-from queued.states import Event
-from queued.store.claim import Contents
 from queued.worker.verdict import judge
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims

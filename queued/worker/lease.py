@@ -7,10 +7,10 @@ import time
 
 import psycopg
 
-from queued.errors import StoreUnavailable
-from queued.logs import get
-from queued.model import Item
-from queued.store.claim import Claims
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.model import Item
+from pgmta.store.claim import Claims
 
 _MARGIN = 1.0  # seconds before the end at which a lease no longer counts as ours, at most
 _BEATS = 3  # renewals in the time of a lease

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import psycopg
 
-from queued.config.queued import Worker
-from queued.errors import SchemaMismatch, StoreUnavailable
-from queued.logs import get
-from queued.model import Item
-from queued.service import first
-from queued.store.claim import Claims
+from pgmta.errors import SchemaMismatch, StoreUnavailable
+from pgmta.logs import get
+from pgmta.model import Item
+from pgmta.service import first
+from pgmta.store.claim import Claims
+from queued.config import Worker
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 from queued.worker.rota import Rota

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queued.config.queued import Retry
+from queued.config import Retry
 
 
 def delay(retry: Retry, attempts: int, chance: float) -> float:

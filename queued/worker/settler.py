@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from queued import faults
-from queued.errors import AnswerLost, Backend, StoreUnavailable
-from queued.gather import Gather
-from queued.logs import get
-from queued.model import Item, Outcome
-from queued.states import Event
-from queued.store.settle import Settlements
+from pgmta.errors import AnswerLost, Backend, StoreUnavailable
+from pgmta.logs import get
+from pgmta.model import Item, Outcome
+from pgmta.postgres import faults
+from pgmta.states import Event
+from pgmta.store.settle import Settlements
+from queued.worker.gather import Gather
 
 _GROUP = 500  # outcomes a commit, at most
 _PATIENCE = 0.002  # seconds that a group waits to grow, at most: what dies in them is sent twice

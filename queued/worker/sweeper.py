@@ -6,11 +6,11 @@ import asyncio
 
 import psycopg
 
-from queued import faults
-from queued.errors import StoreUnavailable
-from queued.logs import get
-from queued.store.schema import Schema
-from queued.store.sweep import Sweep, Sweeps
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta.store.schema import Schema
+from pgmta.store.sweep import Sweep, Sweeps
 
 log = get("sweep")
 

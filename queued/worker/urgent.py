@@ -6,9 +6,9 @@ import asyncio
 import time
 from contextlib import suppress
 
-from queued.config.queued import Worker
-from queued.service import first
-from queued.store.claim import Claims
+from pgmta.service import first
+from pgmta.store.claim import Claims
+from queued.config import Worker
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 from queued.worker.loop import Loop, Outage

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from queued.config.queued import Retry
+from pgmta.model import Item, Outcome, Reply
+from pgmta.states import Event
+from queued.config import Retry
 from queued.delivery.reply import Result, stored
-from queued.model import Item, Outcome, Reply
-from queued.states import Event
 from queued.worker.retry import delay
 
 

@@ -32,5 +32,5 @@ SELECT process FROM daemons
 -- name: sessions
 -- Sessions of smtpd: before the table daemons it had no heartbeat.
 SELECT pid FROM pg_stat_activity
-WHERE datname = current_database() AND application_name ~ '^postern smtpd'
+WHERE datname = current_database() AND application_name ~ '^(pgmta|postern) smtpd'
 ORDER BY pid

@@ -14,26 +14,26 @@ def result(rate: float, *problems: str) -> Result:
 def test_a_ratio_is_of_one_round() -> None:
     # the machine was three times as slow in the second round: medians alone would give 2.0
     rounds = [
-        {"postern": result(300), "postfix": result(100)},
-        {"postfix": result(50), "postern": result(100)},
-        {"postern": result(200), "postfix": result(100)},
+        {"pgmta": result(300), "postfix": result(100)},
+        {"postfix": result(50), "pgmta": result(100)},
+        {"pgmta": result(200), "postfix": result(100)},
     ]
     assert ratios(rounds, "postfix", RATE) == [3.0, 2.0, 2.0]
     assert spread([3.0, 2.0, 2.0]) == (2.0, 2.0, 3.0)
-    three = as_data(rounds, ["postern", "postfix"])["ratios"]["postfix"][RATE]
+    three = as_data(rounds, ["pgmta", "postfix"])["ratios"]["postfix"][RATE]
     assert three == {"min": 2.0, "median": 2.0, "max": 3.0}
 
 
 def test_a_round_that_lost_mail_says_nothing_about_speed() -> None:
     rounds = [
-        {"postern": result(900, "3 recipients lost"), "postfix": result(100)},
-        {"postern": result(900), "postfix": result(100, "altered content")},
-        {"postern": result(150)},
-        {"postern": result(150), "postfix": result(0)},
+        {"pgmta": result(900, "3 recipients lost"), "postfix": result(100)},
+        {"pgmta": result(900), "postfix": result(100, "altered content")},
+        {"pgmta": result(150)},
+        {"pgmta": result(150), "postfix": result(0)},
     ]
     assert ratios(rounds, "postfix", RATE) == []
     assert spread([]) is None
-    assert as_data(rounds, ["postern", "postfix"])["ratios"]["postfix"] == {}
+    assert as_data(rounds, ["pgmta", "postfix"])["ratios"]["postfix"] == {}
 
 
 def test_cells_of_a_set_have_names_of_their_own() -> None:

@@ -17,10 +17,10 @@ from pydantic import BaseModel
 import queued.cli.queuectl
 import queued.cli.queued
 import smtpd.cli
-from queued.config.loader import load
-from queued.config.queued import QueuedConfig
-from queued.config.types import HostPort, parse_duration, parse_host_port, parse_server, parse_size
-from queued.errors import ConfigError
+from pgmta.config.loader import load
+from pgmta.config.types import HostPort, parse_duration, parse_host_port, parse_server, parse_size
+from pgmta.errors import ConfigError
+from queued.config import QueuedConfig
 from smtpd.config import SmtpdConfig
 
 TESTS = Path(__file__).parents[1]

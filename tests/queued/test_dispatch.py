@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from queued.config.queued import QueuedConfig
+from pgmta.model import Item, Message, Outcome
+from pgmta.states import Event
+from queued.config import QueuedConfig
 from queued.delivery.envelope import Envelope
 from queued.delivery.lane import Lane
-from queued.model import Item, Message, Outcome
-from queued.states import Event
 from queued.worker.dispatch import Dispatch
 
 NOW = datetime.now(UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from queued.gather import Gather
+from queued.worker.gather import Gather
 
 LONG = 60.0
 

@@ -9,8 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from queued.config.queued import Delivery, Dns, Timeouts
-from queued.config.types import HostPort
+from pgmta.config.types import HostPort
+from pgmta.errors import DeliveryError
+from pgmta.model import Item
+from pgmta.states import Event
+from queued.config import Delivery, Dns, Timeouts
 from queued.delivery import lane as lanes
 from queued.delivery.connect import Means
 from queued.delivery.envelope import Envelope
@@ -19,9 +22,6 @@ from queued.delivery.mx import Resolver
 from queued.delivery.reply import Result
 from queued.delivery.route import Destination
 from queued.delivery.session import Answer, Session
-from queued.errors import DeliveryError
-from queued.model import Item
-from queued.states import Event
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 
 NOW = datetime.now(UTC)

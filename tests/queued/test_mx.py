@@ -14,11 +14,11 @@ import dns.rdatatype
 import dns.rrset
 import pytest
 
-from queued.config.queued import Dns
-from queued.config.types import HostPort
+from pgmta.config.types import HostPort
+from pgmta.errors import DeliveryError
+from queued.config import Dns
 from queued.delivery.mx import Resolver
 from queued.delivery.route import Destination
-from queued.errors import DeliveryError
 
 Answer = list[str] | dns.rcode.Rcode | None
 """Records, an error, or None for no answer at all; a name that is not in the zone is NXDOMAIN."""

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queued.config.queued import Retry, Timeouts
+from pgmta.errors import DeliveryError
+from pgmta.model import Item, Outcome
+from pgmta.states import Event
+from queued.config import Retry, Timeouts
 from queued.delivery.envelope import Envelope
 from queued.delivery.reply import Result
 from queued.delivery.session import Session
-from queued.errors import DeliveryError
-from queued.model import Item, Outcome
-from queued.states import Event
 from queued.worker.verdict import judge
 from tests.support.rawhop import DROP, LOCK_STEP, PIPED, USUAL, RawHop, run, serving
 

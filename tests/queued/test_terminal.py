@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import queued
+from pgmta.command import print_json, print_table, reporting
+from pgmta.errors import PgmtaError
+from pgmta.text import json_escaped, printable, printable_lines
 from queued.cli.queuectl import main
-from queued.command import print_json, print_table, reporting
-from queued.errors import PosternError
-from queued.text import json_escaped, printable, printable_lines
 from tests.sql.rows import message, row
 
 UNSAFE = "\x00\x07\x1b\x7f\x85\x9b\xad\u061c\u200b\u200e\u202e\u2028\u2029\u2066\ufeff\U000e0041"
@@ -60,7 +60,9 @@ def test_all_output_goes_through_one_place() -> None:
     root = Path(queued.__file__).parent
     found = [
         path.name
-        for path in itertools.chain(root.rglob("*.py"), (root.parent / "smtpd").rglob("*.py"))
+        for path in itertools.chain(
+            *((root.parent / name).rglob("*.py") for name in ("pgmta", "queued", "smtpd"))
+        )
         if re.search(r"click\.(echo|secho)\(|(?<![\w.])print\(|stdout\.write", path.read_text())
     ]
     assert found == ["command.py"]
@@ -78,7 +80,7 @@ def failing(error: Exception) -> click.Command:
     return click.command()(reporting(command))
 
 
-@pytest.mark.parametrize("kind", [PosternError, OSError, psycopg.DataError, RuntimeError, KeyError])
+@pytest.mark.parametrize("kind", [PgmtaError, OSError, psycopg.DataError, RuntimeError, KeyError])
 def test_errors_are_printable(kind: Callable[[str], Exception]) -> None:
     output = run(failing(kind(HOSTILE)))
     assert "\ufffd" in output or "\\x1b" in output
@@ -165,8 +167,8 @@ def test_every_command_on_rows_of_a_hostile_peer(
 
 LOGGING = """
 import logging, sys
-from queued.config.environment import Log
-from queued.logs import configure, get
+from pgmta.config.environment import Log
+from pgmta.logs import configure, get
 hostile = sys.argv[2].encode().decode("unicode-escape")
 configure(Log(format=sys.argv[1]), daemon="test")
 log = get("part")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queued.config.queued import QueuedConfig, Retry
-from queued.config.types import HostPort
+from pgmta.config.types import HostPort
+from pgmta.errors import DeliveryError
+from pgmta.model import Item, Reply
+from pgmta.states import TRANSITIONS, Event, Status
+from queued.config import QueuedConfig, Retry
 from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Result
 from queued.delivery.route import Destination, Routes
-from queued.errors import DeliveryError
-from queued.model import Item, Reply
-from queued.states import TRANSITIONS, Event, Status
 from queued.worker.retry import delay
 from queued.worker.verdict import judge
 

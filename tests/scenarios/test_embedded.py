@@ -20,7 +20,7 @@ import psycopg
 import pytest
 import yaml
 
-from queued.embedded import DATABASE, QUEUED, SMTPD, Server, tool
+from pgmta.postgres.embedded import DATABASE, QUEUED, SMTPD, Server, tool
 from tests.support.daemons import ROOT, Daemon, Smtpd, lives
 from tests.support.database import data_folder
 from tests.support.nexthop import NextHop
@@ -106,7 +106,7 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
     probe(system, smtpd, hop, "first")
     used = system.ask(
         "SELECT DISTINCT usename FROM pg_stat_activity"
-        " WHERE application_name LIKE 'postern %%' AND pid <> pg_backend_pid()"
+        " WHERE application_name LIKE 'pgmta %%' AND pid <> pg_backend_pid()"
     )
     assert {row["usename"] for row in used} == {SMTPD, QUEUED}
     # the line that README and docs/sql.md tell to operators

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from queued.errors import MigrationError
-from queued.store import migrate as migrate_module
-from queued.store.schema import migrations
+from pgmta.errors import MigrationError
+from pgmta.store import migrate as migrate_module
+from pgmta.store.schema import migrations
 from tests.scenarios.conftest import installation
 from tests.support.database import fresh_database
 from tests.support.nexthop import as_usual, holding_at

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from queued.model import CHUNK_SIZE, PART_SIZE
+from pgmta.model import CHUNK_SIZE, PART_SIZE
 from tests.support.daemons import Smtpd
 from tests.support.nexthop import Transaction
 from tests.support.submit import post, queue_id
@@ -19,7 +19,7 @@ SESSIONS = 6
 CALM = 20  # messages sent one after the other, before all at once
 TRACE = re.compile(
     rb"Received: from client\.example \(\[127\.0\.0\.1\]\)\r\n"
-    rb"\tby relay\.example \(Postern\) with ESMTP id (\d+);\r\n\t[^\r\n]+\r\n"
+    rb"\tby relay\.example \(pgmta\) with ESMTP id (\d+);\r\n\t[^\r\n]+\r\n"
 )
 HEADER = b"From: <a@example.org>\r\nSubject: =?utf-8?q?f=C3=BCr?=\r\n"
 CURIOSITIES = [

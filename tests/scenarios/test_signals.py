@@ -53,7 +53,7 @@ def test_another_worker_takes_what_is_handed_back_at_once(system: System) -> Non
     system.queued(other, worker=patient)
     quiet = (  # no look after the start is still to come
         "SELECT true AS quiet FROM pg_stat_activity WHERE datname = current_database()"
-        " AND application_name LIKE 'postern queued %% claim'"
+        " AND application_name LIKE 'pgmta queued %% claim'"
         " HAVING count(*) = 2 AND max(state_change) < now() - interval '3s'"
     )
     until(lambda: system.ask(quiet))

@@ -49,7 +49,7 @@ def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
     victim.kill()
     # a statement under way still ends: a claim, perhaps
     backends = (
-        "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'postern queued victim%%'"
+        "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgmta queued victim%%'"
     )
     until(lambda: not system.ask(backends))
     sending = {row["recipient"] for row in system.queue() if row["status"] == "SENDING"}

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 import psycopg
 import pytest
 
-import smtpd.ingest
-from queued.store.enqueue import Enqueue
+import pgmta.intake.committer
+from pgmta.store.enqueue import Enqueue
 from tests.smtpd.server import Client, serving
 from tests.support.database import PrivateServer
 from tests.support.waiting import until
@@ -19,7 +19,7 @@ from tests.support.waiting import until
 CLIENTS = 9
 SMALL = b"x\r\n"
 LARGE = (b"x" * 998 + b"\r\n") * 1500  # several parts, written ahead
-WORKS = """SELECT pid FROM pg_stat_activity WHERE application_name = 'postern smtpd 0'
+WORKS = """SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta smtpd 0'
     AND state = 'active' AND wait_event_type = '{}'"""
 WAITS = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
@@ -71,13 +71,13 @@ def test_a_lock_longer_than_the_wait_is_a_refusal(
 def test_what_the_client_could_not_wait_for_stays_with_its_pieces(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smtpd.ingest, "_PATIENCE", 1.0)
+    monkeypatch.setattr(pgmta.intake.committer, "_PATIENCE", 1.0)
     logged: list[tuple[str, int]] = []
 
     def warning(event: str, **facts: object) -> None:
         logged.append((event, int(str(facts["id"]))))
 
-    monkeypatch.setattr(smtpd.ingest.log, "warning", warning)
+    monkeypatch.setattr(pgmta.intake.committer.log, "warning", warning)
     with serving(database, ingest={"wait": "60s"}) as port, clients_of(port, 1) as (client,):
         with psycopg.connect(database) as blocker:
             blocker.execute("LOCK TABLE queue IN EXCLUSIVE MODE")

@@ -12,8 +12,8 @@ import stringzilla
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pgmta.newlines import Mode
 from queued.delivery.envelope import DotStuffer
-from queued.newlines import Mode
 from smtpd.config import Source
 from smtpd.content import Collector, Inspector
 from smtpd.metadata import Metadata, Origin

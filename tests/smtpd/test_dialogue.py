@@ -111,7 +111,7 @@ def port(database: str) -> Iterator[int]:
 def client(port: int, db: psycopg.Connection) -> Iterator[Client]:
     db.execute("DELETE FROM queue")
     with Client(port) as client:
-        assert client.reply() == "220 mx.example ESMTP Postern"
+        assert client.reply() == "220 mx.example ESMTP pgmta"
         yield client
 
 
@@ -148,7 +148,7 @@ def test_what_is_stored(client: Client, db: psycopg.Connection) -> None:
     assert message[:4] == (number, len(raw), True, 0)
     assert re.fullmatch(
         rf"Received: from \[IPv6:::1\] \(\[127\.0\.0\.1\]\)\r\n"
-        rf"\tby mx\.example \(Postern\) with UTF8SMTP id {number};\r\n\t[^\r\n]+ \+0000\r\n",
+        rf"\tby mx\.example \(pgmta\) with UTF8SMTP id {number};\r\n\t[^\r\n]+ \+0000\r\n",
         message[4],
     )
     domains = db.execute("SELECT DISTINCT domain FROM queue ORDER BY 1").fetchall()

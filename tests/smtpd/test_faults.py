@@ -17,13 +17,14 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from queued.model import CHUNK_SIZE, PART_SIZE, NewMessage
-from queued.store.enqueue import Enqueue
-from smtpd.config import Ingest, SmtpdConfig
+from pgmta.config.ingest import Ingest
+from pgmta.intake.committer import Committer
+from pgmta.intake.pieces import Part
+from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from pgmta.store.enqueue import Enqueue
+from smtpd.config import SmtpdConfig
 from smtpd.dialogue import Dialogue
 from smtpd.front import Front
-from smtpd.ingest import Committer
-from smtpd.pieces import Part
 from tests.smtpd.server import Client, serving
 from tests.sql.rows import column
 from tests.support.waiting import PATIENCE, until

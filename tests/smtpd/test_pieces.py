@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import psycopg
 import pytest
 
-from queued.model import PART_SIZE
-from queued.store.enqueue import Enqueue
-from smtpd.pieces import Part, Pieces
+from pgmta.intake.pieces import Part, Pieces
+from pgmta.model import PART_SIZE
+from pgmta.store.enqueue import Enqueue
 
 
 async def test_a_whole_message_first_then_the_oldest(

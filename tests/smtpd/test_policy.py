@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queued.address import normalise_domain
+from pgmta.address import normalise_domain
 from smtpd.config import Relay
 from smtpd.policy import Policy
 from smtpd.received import received
@@ -83,7 +83,7 @@ def test_a_stranger_names_no_second_destination(local: str) -> None:
 
 FIELD = re.compile(
     r"Received: from (\S+) \((\[(?:IPv6:)?[0-9A-Fa-f:.]+\])\)\r\n"
-    r"\tby (\S+) \(Postern\) with (SMTP|ESMTP|UTF8SMTP) id ([0-9]+);\r\n"
+    r"\tby (\S+) \(pgmta\) with (SMTP|ESMTP|UTF8SMTP) id ([0-9]+);\r\n"
     r"\t((?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} \+0000)\r\n"
 )
 

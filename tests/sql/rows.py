@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from queued.model import Item
+from pgmta.model import Item
 
 
 def message(db: psycopg.Connection, message_id: int, chunks: int = 0) -> int:

@@ -9,15 +9,15 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from queued.db import Link
-from queued.store import migrate as migrations_of
-from queued.store.bulk import Bulk, Change
-from queued.store.claim import Claims
-from queued.store.migrate import migrate
-from queued.store.partitions import opened
-from queued.store.repartition import Repartition
-from queued.store.schema import migrations
-from queued.store.sweep import Sweep, Sweeps
+from pgmta.postgres.link import Link
+from pgmta.store import migrate as migrations_of
+from pgmta.store.bulk import Bulk, Change
+from pgmta.store.claim import Claims
+from pgmta.store.migrate import migrate
+from pgmta.store.partitions import opened
+from pgmta.store.repartition import Repartition
+from pgmta.store.schema import migrations
+from pgmta.store.sweep import Sweep, Sweeps
 from queued.upkeep.requests import answer_requests
 from tests.sql.rows import column, fetch, message, row
 from tests.support.database import fresh_database, with_database
@@ -149,7 +149,7 @@ def test_partitions_are_made_and_dropped_as_ever(database: str, db: psycopg.Conn
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
 def test_other_encodings_refuse_what_ends_a_command(server: str, encoding: str) -> None:
-    name = f"postern_{encoding.lower()}"
+    name = f"pgmta_{encoding.lower()}"
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(
             sql.SQL("CREATE DATABASE {} ENCODING {} LOCALE 'C' TEMPLATE template0").format(

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from queued.db import Link
-from queued.model import Outcome, Reply
-from queued.states import Event
-from queued.store.claim import Claims
-from queued.store.settle import Settlements
-from queued.store.sweep import Sweep, Sweeps
+from pgmta.model import Outcome, Reply
+from pgmta.postgres.link import Link
+from pgmta.states import Event
+from pgmta.store.claim import Claims
+from pgmta.store.settle import Settlements
+from pgmta.store.sweep import Sweep, Sweeps
 from tests.sql.rows import column, fetch, message, row
 from tests.sql.test_faults import CAST, claim_all, link, rule
 from tests.support.waiting import PATIENCE

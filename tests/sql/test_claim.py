@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from queued.db import Link
-from queued.model import Item
-from queued.store.claim import SESSION, Claims
-from queued.store.queries import queries
+from pgmta.model import Item
+from pgmta.postgres.link import Link
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.queries import queries
 from tests.sql.rows import column, fetch, message, row
 
 

@@ -14,8 +14,8 @@ import pytest
 import uvloop
 from psycopg.pq import TransactionStatus
 
-from queued.db import Link, connect, connect_operator
-from queued.errors import AnswerLost, StoreUnavailable
+from pgmta.errors import AnswerLost, StoreUnavailable
+from pgmta.postgres.link import Link, connect, connect_operator
 from tests.support.database import PrivateServer
 from tests.support.waiting import PATIENCE, until
 
@@ -29,7 +29,7 @@ def runner(request: pytest.FixtureRequest) -> asyncio.Runner:
 def running(db: psycopg.Connection) -> list[str]:
     """Statements of a Link that the server works on."""
     rows = db.execute(
-        "SELECT query FROM pg_stat_activity WHERE application_name = 'postern test'"
+        "SELECT query FROM pg_stat_activity WHERE application_name = 'pgmta test'"
         " AND state = 'active' AND datname = current_database()"
     )
     return [row[0] for row in rows]
@@ -99,7 +99,7 @@ def test_connections_that_break_together_come_back(
                 if len(running(db)) == len(links):
                     db.execute(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                        " WHERE application_name = 'postern test' AND datname = current_database()"
+                        " WHERE application_name = 'pgmta test' AND datname = current_database()"
                     )
                 await asyncio.sleep(0.02)
 

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from queued.db import Link
-from queued.model import CHUNK_SIZE, NewMessage, Outcome, Reply
-from queued.states import Event
-from queued.store.claim import Claims, Contents
-from queued.store.enqueue import BLOCK, Enqueue
-from queued.store.settle import Settlements
-from queued.store.sweep import Sweeps
+from pgmta.model import CHUNK_SIZE, NewMessage, Outcome, Reply
+from pgmta.postgres.link import Link
+from pgmta.states import Event
+from pgmta.store.claim import Claims, Contents
+from pgmta.store.enqueue import BLOCK, Enqueue
+from pgmta.store.settle import Settlements
+from pgmta.store.sweep import Sweeps
 from tests.sql.rows import column, fetch
 from tests.support.waiting import until
 

@@ -13,15 +13,15 @@ import yaml
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
+from pgmta.postgres.link import Link
+from pgmta.store import guard
+from pgmta.store.bulk import Bulk, Change
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.conditions import case_hint
+from pgmta.store.submit import Mail, Submission
+from pgmta.store.sweep import Sweep, Sweeps
 from queued.cli.queuectl import main as queuectl
 from queued.cli.queued import main as queued
-from queued.db import Link
-from queued.store import guard
-from queued.store.bulk import Bulk, Change
-from queued.store.claim import SESSION, Claims
-from queued.store.conditions import case_hint
-from queued.store.submit import Mail, Submission
-from queued.store.sweep import Sweep, Sweeps
 from tests.sql.rows import column, fetch, message, row
 
 CAST = "(metadata->>'n')::int > 3"

@@ -9,16 +9,16 @@ import signal
 import psycopg
 import pytest
 
-from queued import connection
-from queued import listen as listening
-from queued.listen import CHANNEL, Notifier, listen
+from pgmta.postgres import connection
+from pgmta.postgres import notify as listening
+from pgmta.postgres.notify import CHANNEL, Notifier, listen
 from tests.support.waiting import PATIENCE
 
 
 async def last(db: psycopg.Connection, statement: str) -> None:
     """Wait until that is the listener's last statement."""
     query = (
-        "SELECT query FROM pg_stat_activity WHERE application_name = 'postern listen'"
+        "SELECT query FROM pg_stat_activity WHERE application_name = 'pgmta listen'"
         " AND datname = current_database()"
     )
     async with asyncio.timeout(PATIENCE):
@@ -65,7 +65,7 @@ async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
     async with asyncio.timeout(PATIENCE):
         while notifier._task:
             await asyncio.sleep(0.02)
-        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'postern notify'"
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta notify'"
         ((backend,),) = db.execute(query + " AND datname = current_database()").fetchall()
         os.kill(backend, signal.SIGSTOP)
         try:

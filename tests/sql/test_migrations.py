@@ -8,13 +8,13 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from queued.errors import MigrationError, SchemaMismatch
-from queued.states import Status
-from queued.store import migrate as migrate_module
-from queued.store.claim import SESSION, Claims
-from queued.store.enqueue import Enqueue
-from queued.store.migrate import migrate
-from queued.store.schema import migrations
+from pgmta.errors import MigrationError, SchemaMismatch
+from pgmta.states import Status
+from pgmta.store import migrate as migrate_module
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.enqueue import Enqueue
+from pgmta.store.migrate import migrate
+from pgmta.store.schema import migrations
 from tests.sql.test_surface import linked, message
 from tests.support.database import fresh_database
 
@@ -117,7 +117,7 @@ def test_daemons_without_heartbeat_are_found_by_their_sessions(
         with monkeypatch.context() as patch:
             patch.setattr(migrate_module, "migrations", lambda: old)
             migrate(uri)
-        with psycopg.connect(uri, application_name="postern smtpd 0") as session:
+        with psycopg.connect(uri, application_name="pgmta smtpd 0") as session:
             pid = session.info.backend_pid
             with pytest.raises(MigrationError, match=f"smtpd of an earlier version.* {pid}"):
                 migrate(uri)

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from pgmta.postgres.link import Link
+from pgmta.store.sweep import Sweep, Sweeps
 from queued.cli.queuectl import main
-from queued.db import Link
-from queued.store.sweep import Sweep, Sweeps
 from tests.sql.rows import column, fetch, message, row
 
 ROOT = Path(__file__).resolve().parent.parent.parent

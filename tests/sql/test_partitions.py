@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 from psycopg import sql
 
+from pgmta.errors import PartitionError
+from pgmta.store.partitions import check, opened, tree
+from pgmta.store.repartition import Repartition
 from queued.cli.partition import partition
-from queued.errors import PartitionError
-from queued.store.partitions import check, opened, tree
-from queued.store.repartition import Repartition
 from tests.support.traffic import FILL, STILL, Traffic
 from tests.support.waiting import PATIENCE, until
 
@@ -199,7 +199,7 @@ def test_check_finds_what_is_wrong(database: str, db: Database) -> None:
     assert findings(database) == []
     db.execute(FILL, (1, STILL, 0))
     today = one(db, "SELECT to_char(now() AT TIME ZONE 'UTC', '\"attempts_\"YYYYMMDD')")
-    # the recipe of the manual that Postern's format comes from, its trigger step included
+    # the recipe of the manual that pgmta's format comes from, its trigger step included
     db.execute("CREATE TABLE queue_def_789 PARTITION OF queue_def FOR VALUES IN ('7', '8', '9')")
     db.execute(
         "CREATE TRIGGER messages_refcount AFTER INSERT OR DELETE ON queue_def_789 "

@@ -7,10 +7,10 @@ from typing import Any
 import psycopg
 from structlog.testing import capture_logs
 
-from queued.db import Link
-from queued.store.claim import Claims
-from queued.store.sweep import Sweeps
-from queued.store.workers import Registry
+from pgmta.postgres.link import Link
+from pgmta.store.claim import Claims
+from pgmta.store.sweep import Sweeps
+from pgmta.store.workers import Registry
 from queued.upkeep import requests
 from tests.sql.rows import column, message, row
 from tests.sql.test_faults import CAST, claim_all, command, link, rule

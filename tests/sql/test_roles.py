@@ -12,23 +12,23 @@ from psycopg import errors as pg_errors
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from queued.db import Link
-from queued.embedded import Server
-from queued.states import Event
-from queued.store.attempts import ensure_partitions
-from queued.store.bulk import Bulk, Change
-from queued.store.claim import SESSION, Claims, Contents
-from queued.store.conditions import check_conditions
-from queued.store.daemons import Heartbeat
-from queued.store.enqueue import Enqueue
-from queued.store.listing import Listing
-from queued.store.migrate import migrate
-from queued.store.overview import Overview
-from queued.store.queries import queries
-from queued.store.schema import Schema
-from queued.store.settle import Settlements
-from queued.store.sweep import Sweep, Sweeps
-from queued.store.workers import Entry, Registry, Rule
+from pgmta.postgres.embedded import Server
+from pgmta.postgres.link import Link
+from pgmta.states import Event
+from pgmta.store.attempts import ensure_partitions
+from pgmta.store.bulk import Bulk, Change
+from pgmta.store.claim import SESSION, Claims, Contents
+from pgmta.store.conditions import check_conditions
+from pgmta.store.daemons import Heartbeat
+from pgmta.store.enqueue import Enqueue
+from pgmta.store.listing import Listing
+from pgmta.store.migrate import migrate
+from pgmta.store.overview import Overview
+from pgmta.store.queries import queries
+from pgmta.store.schema import Schema
+from pgmta.store.settle import Settlements
+from pgmta.store.sweep import Sweep, Sweeps
+from pgmta.store.workers import Entry, Registry, Rule
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
 from tests.support.database import data_folder, with_database
 
@@ -252,7 +252,7 @@ async def test_forbidden_statements(database: str, db: psycopg.Connection, role:
 
 @pytest.fixture
 def bare_server() -> Iterator[str]:
-    """URI of a server without Postern's roles; its databases p0 … p3 belong to `plain`."""
+    """URI of a server without pgmta's roles; its databases p0 … p3 belong to `plain`."""
     folder = data_folder()
     server = Server(folder)
     server.start()

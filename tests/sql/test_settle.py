@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from queued.db import Link
-from queued.model import Item, Outcome, Reply
-from queued.states import TRANSITIONS, Event, Status
-from queued.store.claim import SESSION, Claims
-from queued.store.settle import Settlements
+from pgmta.model import Item, Outcome, Reply
+from pgmta.postgres.link import Link
+from pgmta.states import TRANSITIONS, Event, Status
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.settle import Settlements
 from tests.sql.rows import column, fetch, message, row
 
 # a day that has a partition on both sides of midnight

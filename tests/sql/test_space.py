@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from queued.db import Link
-from queued.model import CHUNK_SIZE
-from queued.store.enqueue import Enqueue
-from queued.store.space import KEY, NotAllowed, Space
+from pgmta.model import CHUNK_SIZE
+from pgmta.postgres.link import Link
+from pgmta.store.enqueue import Enqueue
+from pgmta.store.space import KEY, NotAllowed, Space
 from queued.upkeep.space import Reclaimer
 from tests.support.waiting import PATIENCE
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from queued.errors import AddressError
-from queued.model import PART_SIZE
-from queued.store.submit import Mail, Submission
+from pgmta.errors import AddressError
+from pgmta.model import PART_SIZE
+from pgmta.store.submit import Mail, Submission
 from tests.sql.rows import column, fetch
 
 TEXT = b"Subject: x\r\n\r\nx\r\n"
@@ -38,7 +38,7 @@ async def test_every_mail_is_stored_once_and_in_order(
         ]
     assert column(db, "SELECT DISTINCT body FROM messages WHERE utf8 AND chunks = 0") == [TEXT]
     (trace,) = column(db, f"SELECT trace FROM messages WHERE id = {ids[0]}")
-    assert trace.startswith(f"Received: by app.example (Postern) id {ids[0]};\r\n\t")
+    assert trace.startswith(f"Received: by app.example (pgmta) id {ids[0]};\r\n\t")
 
 
 async def test_a_large_content_is_stored_in_pieces(

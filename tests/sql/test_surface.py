@@ -19,14 +19,14 @@ import psycopg
 import pytest
 from psycopg import errors as pg_errors
 
-from queued.db import Link
-from queued.embedded import tool
-from queued.model import Item, NewMessage, Outcome, Reply
-from queued.states import Event
-from queued.store.claim import SESSION, Claims
-from queued.store.enqueue import Enqueue
-from queued.store.settle import Settlements
-from queued.store.sweep import Sweep, Sweeps
+from pgmta.model import Item, NewMessage, Outcome, Reply
+from pgmta.postgres.embedded import tool
+from pgmta.postgres.link import Link
+from pgmta.states import Event
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.enqueue import Enqueue
+from pgmta.store.settle import Settlements
+from pgmta.store.sweep import Sweep, Sweeps
 from tests.support.waiting import PATIENCE
 
 REPLIES = {

@@ -7,11 +7,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from queued.db import Link
-from queued.errors import ConfigError
-from queued.store import queries
-from queued.store.claim import SESSION, Claims
-from queued.store.conditions import check_conditions, reach
+from pgmta.errors import ConfigError
+from pgmta.postgres.link import Link
+from pgmta.store import queries
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.conditions import check_conditions, reach
 from tests.sql.rows import column, message, row
 
 ROOT = Path(__file__).parents[2]
@@ -131,17 +131,26 @@ async def test_a_condition_is_not_checked_against_a_database_that_is_away() -> N
 
 def test_every_file_of_queries_has_its_twin_in_python() -> None:
     files = {path.stem for path in (ROOT / "sql" / "queries").glob("*.sql")}
-    modules = {path.stem for path in (ROOT / "queued" / "store").glob("*.py")}
-    without = {"__init__", "queries", "migrate", "conditions", "filters", "submit", "schema"}
+    modules = {path.stem for path in (ROOT / "pgmta" / "store").glob("*.py")}
+    without = {
+        "__init__",
+        "queries",
+        "migrate",
+        "conditions",
+        "filters",
+        "submit",
+        "schema",
+        "pace",
+    }
     assert modules - without == files
     for name in files:
-        twin = (ROOT / "queued" / "store" / f"{name}.py").read_text(encoding="utf-8")
+        twin = (ROOT / "pgmta" / "store" / f"{name}.py").read_text(encoding="utf-8")
         for statement, text in queries.queries(name).items():
             assert f'"{statement}"' in twin, f"{name}.sql: nobody runs {statement}"
             assert text.startswith("-- "), f"{name}.sql: {statement} does not say what it does"
     outside = [
         path
-        for package in ("queued", "smtpd")
+        for package in ("pgmta", "queued", "smtpd")
         for path in (ROOT / package).rglob("*.py")
         if "_SQL[" in path.read_text(encoding="utf-8") and path.parent.name != "store"
     ]

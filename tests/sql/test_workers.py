@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 
-from queued.db import Link
-from queued.store.workers import Entry, Registry
+from pgmta.postgres.link import Link
+from pgmta.store.workers import Entry, Registry
 
 
 async def test_places_among_those_that_claim_the_same_and_live(

@@ -13,11 +13,11 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from queued.embedded import Server, start
-from queued.store.migrate import migrate
+from pgmta.postgres.embedded import Server, start
+from pgmta.store.migrate import migrate
 from tests.support.waiting import until
 
-SERVER_URI = os.environ.get("POSTERN_TEST_URI", "")
+SERVER_URI = os.environ.get("PGMTA_TEST_URI", "")
 
 
 def server_uri(directory: Path) -> str:
@@ -31,7 +31,7 @@ def data_folder() -> Path:
     Not below pytest's: another run as root takes the search permission away from the whole of
     that, and with it from a server that runs as another user.
     """
-    folder = Path(tempfile.mkdtemp(prefix="postern-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="pgmta-test-"))
     folder.chmod(0o711)
     return folder
 
@@ -44,7 +44,7 @@ def with_database(uri: str, name: str) -> str:
 @contextmanager
 def fresh_database(server: str, template: str | None = None) -> Iterator[str]:
     """A database of its own, dropped afterwards; `template` names one to copy."""
-    name = f"postern_test_{uuid.uuid4().hex[:12]}"
+    name = f"pgmta_test_{uuid.uuid4().hex[:12]}"
     base = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
     with psycopg.connect(server, autocommit=True) as db:
         db.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + base)

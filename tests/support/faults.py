@@ -140,7 +140,7 @@ def sessions_ended(rig: Rig, chance: random.Random) -> Iterator[str]:
             with suppress(psycopg.Error), rig.admin() as db:
                 db.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE application_name LIKE 'postern%%' AND random() < %s",
+                    " WHERE application_name LIKE 'pgmta%%' AND random() < %s",
                     (share,),
                 )
             done.wait(0.2)
@@ -159,7 +159,7 @@ def backend_killed(rig: Rig, chance: random.Random) -> Iterator[str]:
     """The postmaster ends all others and recovers."""
     with suppress(psycopg.Error), rig.admin() as db:
         row = db.execute(
-            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'postern%'"
+            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgmta%'"
             " ORDER BY random() LIMIT 1"
         ).fetchone()
         if row:
@@ -172,7 +172,7 @@ def backend_stopped(rig: Rig, chance: random.Random) -> Iterator[str]:
     pid = 0
     with suppress(psycopg.Error), rig.admin() as db:
         row = db.execute(
-            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'postern%'"
+            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgmta%'"
             " ORDER BY random() LIMIT 1"
         ).fetchone()
         pid = row[0] if row else 0

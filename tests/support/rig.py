@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from queued.errors import StoreUnavailable
+from pgmta.errors import StoreUnavailable
 from tests.support.daemons import Daemon, Queued, Smtpd
 from tests.support.database import PrivateServer
 from tests.support.ledger import Ledger
@@ -41,7 +41,7 @@ _SETTINGS = {
 @contextmanager
 def disk() -> Iterator[tuple[Path, bool]]:
     """A folder for a server, if possible on a small file system of its own (needs root)."""
-    folder = Path(tempfile.mkdtemp(prefix="postern-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="pgmta-test-"))
     folder.chmod(0o711)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=0711", "tmpfs", str(folder)]
     small = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0

@@ -11,11 +11,11 @@ from typing import Any
 
 import psycopg
 
-from queued.db import Link
-from queued.model import Outcome, Reply
-from queued.states import Event
-from queued.store.claim import SESSION, Claims
-from queued.store.settle import Settlements
+from pgmta.model import Outcome, Reply
+from pgmta.postgres.link import Link
+from pgmta.states import Event
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.settle import Settlements
 
 STILL = 600  # rows that no worker touches: they must be there at every moment
 FILL = """

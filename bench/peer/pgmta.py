@@ -1,0 +1,71 @@
+"""pgmta as one of the systems: its daemons and a fresh database, as bench/relay starts them."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from bench.cpu import Groups
+from bench.daemons import Product
+from bench.database import Server, Watch, check_durability, fresh
+from bench.peer.cells import Cell
+
+
+@dataclass
+class Relay:
+    """pgmta running on a database."""
+
+    port: int
+    groups: Groups
+    notes: list[str]
+    product: Product
+    watch: Watch
+
+    def check(self) -> None:
+        """Raise when a daemon has ended."""
+        self.product.check()
+
+    def queued(self) -> int:
+        """Return the rows in messages."""
+        return self.watch.counts()[0]
+
+
+class Pgmta:
+    """pgmta with default settings, one queued, and the embedded PostgreSQL."""
+
+    name = "pgmta"
+
+    def __init__(self, server: Server, commands: Path, processes: int | None) -> None:
+        self.server = server
+        self.commands = commands
+        self.processes = processes
+        self.about = f"this commit, PostgreSQL {server.version}, default settings"
+
+    @contextlib.contextmanager
+    def start(self, cell: Cell, directory: Path, next_hop: int | None) -> Iterator[Relay]:
+        """Run it on an empty database; without a next hop queued does not run."""
+        notes: list[str] = []
+        with fresh(self.server, keep=False) as uri:
+            check_durability(uri)
+            product = Product(self.commands, directory, uri, notes)
+            product.migrate()
+            watch = Watch(uri)
+            groups: Groups = {}
+            if self.server.postmaster:
+                groups["postgres"] = [self.server.postmaster]
+            try:
+                if next_hop is not None:
+                    groups["queued"] = product.start_queued(1, next_hop)
+                pid, port = product.start_smtpd(self.processes)
+                groups["smtpd"] = [pid]
+                yield Relay(port, groups, notes, product, watch)
+            finally:
+                product.stop()
+                watch.close()
+        # what PostgreSQL still has to write must not fall into the cell of a peer
+        with psycopg.connect(self.server.uri, autocommit=True) as connection:
+            connection.execute("CHECKPOINT")
+        os.sync()

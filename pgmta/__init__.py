@@ -1,0 +1,1 @@
+"""What smtpd and queued stand on: addresses, model, configuration, PostgreSQL, store, intake."""

@@ -1,0 +1,148 @@
+"""What every command shares: the config option, exit codes, errors on stderr."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.text import json_escaped, printable, printable_lines
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+_WIDEST = 120  # characters of a column
+_TELL = 2.0  # seconds between two lines of progress
+
+
+def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option -c / --config."""
+    return click.option(
+        "-c",
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        default=default,
+        show_default=True,
+        help="Configuration file.",
+    )
+
+
+attached_option = click.option(
+    "--attached", is_flag=True, hidden=True, help="End when standard input ends."
+)
+"""The option --attached, by which `queuectl up` takes its children with it."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Output for machines.")
+"""The option --json."""
+
+
+def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
+    """Turn our errors into lines on stderr: exit 2 for a wrong configuration, 1 for the rest."""
+
+    @functools.wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except ConfigError as error:
+            for problem in error.problems:
+                print_text(problem, err=True)
+            sys.exit(EXIT_USAGE)
+        except psycopg.errors.UndefinedTable:
+            print_line("error: the database has no queue yet: run `queuectl migrate`", err=True)
+            sys.exit(EXIT_FAILURE)
+        except (PgmtaError, psycopg.Error) as error:
+            print_text(f"error: {error}", err=True)
+            sys.exit(EXIT_FAILURE)
+        except OSError as error:  # stdout, for one
+            print_line(f"error: {error.strerror or error}", err=True)
+            sys.exit(EXIT_FAILURE)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:  # Python would print its message as it stands
+            print_text(traceback.format_exc().rstrip(), err=True)
+            sys.exit(EXIT_FAILURE)
+
+    return wrapper
+
+
+@contextmanager
+def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
+    """Show how far long work has come on stderr: a bar on a terminal, else a line now and then."""
+    if sys.stderr.isatty():
+        with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+            yield bar.update
+        return
+    done = 0
+    told = time.monotonic()
+
+    def advance(steps: int) -> None:
+        nonlocal done, told
+        done += steps
+        if time.monotonic() - told > _TELL:
+            told = time.monotonic()
+            print_line(f"{label}: {done} of {length}", err=True)
+
+    yield advance
+
+
+def print_line(text: str, *, err: bool = False) -> None:
+    """Write one line, to stderr if `err`; what a terminal may obey in it is replaced.
+
+    All output of commands goes through here, `print_text` or `print_json`.
+    """
+    click.echo(printable(text), err=err)
+
+
+def print_text(text: str, *, err: bool = False) -> None:
+    """Write a text of several lines in the same way."""
+    click.echo(printable_lines(text), err=err)
+
+
+def print_json(value: Any) -> None:
+    """Write a value for machines; what a terminal may obey in it is escaped."""
+    click.echo(json_escaped(json.dumps(value, default=str, ensure_ascii=False, indent=2)))
+
+
+def print_table(header: list[str], rows: list[list[Any]]) -> None:
+    """Write aligned columns; numbers to the right.
+
+    A very long value stands out of its column and widens no other line.
+    """
+    cells = [["" if value is None else printable(str(value)) for value in row] for row in rows]
+    widths = [
+        min(_WIDEST, max(len(row[i]) for row in [header, *cells])) for i in range(len(header))
+    ]
+    numeric = [
+        bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
+        for i in range(len(header))
+    ]
+    for line in [header, *cells]:
+        parts = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        print_line("  ".join(parts).rstrip())
+
+
+def age(seconds: float) -> str:
+    """A span for reading: 45s, 12m, 3h, 2d; what has passed is `now`."""
+    if seconds < 1:
+        return "now"
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def shorten(text: str, width: int = 60) -> str:
+    """The text in at most `width` characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"

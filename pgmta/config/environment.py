@@ -1,0 +1,80 @@
+"""What smtpd.yaml and queued.yaml share: the environment and the log."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Literal
+
+import psycopg.conninfo
+from pydantic import Field, field_validator
+
+from pgmta.address import normalise_domain
+from pgmta.config.types import Section
+from pgmta.errors import AddressError
+
+_QUOTED = re.compile(r'".*"', re.DOTALL)
+
+
+def default_hostname() -> str:
+    """This host's name as it goes into 220, EHLO and Received."""
+    return socket.getfqdn()
+
+
+class Database(Section):
+    """Which PostgreSQL holds the queue, and which of its rows are ours."""
+
+    uri: str | None = Field(
+        default=None,
+        description="libpq connection string or URI; absent: an embedded PostgreSQL under "
+        "environment.directory",
+        repr=False,
+    )
+    where: str | None = Field(
+        default=None,
+        description="SQL condition on columns of queue that chooses this worker's rows; "
+        "absent: every row",
+    )
+
+    @field_validator("uri")
+    @classmethod
+    def _readable(cls, uri: str | None) -> str | None:
+        if uri is not None:
+            try:
+                psycopg.conninfo.conninfo_to_dict(uri)
+            except psycopg.Error as error:
+                # libpq's message may repeat parts of the string, and with them a password
+                reason = _QUOTED.sub('"…"', str(error).strip().replace(uri, "…"))
+                raise ValueError(f"is no libpq connection string: {reason}") from None
+        return uri
+
+
+class Environment(Section):
+    """Where the process lives."""
+
+    hostname: str = Field(
+        default_factory=default_hostname,
+        description="name in 220, EHLO and Received; default: this host's full name",
+    )
+    directory: Path = Field(
+        default=Path("var"), description="where the embedded PostgreSQL keeps its data"
+    )
+    database: Database = Field(default=Database())
+
+    @field_validator("hostname")
+    @classmethod
+    def _named(cls, hostname: str) -> str:
+        try:
+            return normalise_domain(hostname)
+        except AddressError as error:
+            raise ValueError(str(error)) from None
+
+
+class Log(Section):
+    """What goes to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error"
+    )
+    format: Literal["text", "json"] = Field(default="text", description="text or json")

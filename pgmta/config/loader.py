@@ -1,0 +1,175 @@
+"""Read a YAML file into its model; every mistake is told with file, line, key and reason."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from pgmta.config.types import hint
+from pgmta.errors import ConfigError
+
+Lines = dict[tuple[str | int, ...], int]
+
+_DEPTH = 16  # what an alias that contains itself never ends without
+_TAG = "tag:yaml.org,2002:"
+_WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+_BOOLEANS = yaml.SafeLoader.bool_values
+
+
+class _Mistakes:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._problems: list[tuple[int, str]] = []
+        self._told: set[str] = set()
+
+    def add(self, line: int | None, key: str, reason: str) -> None:
+        if key and key in self._told:
+            return  # what was wrong first is what there is to mend
+        self._told.add(key)
+        where = f"{self.path}:{line}" if line else f"{self.path}"
+        text = ": ".join(filter(None, (where, key, reason)))
+        self._problems.append((line or 0, " ".join(text.splitlines())))
+
+    def __bool__(self) -> bool:
+        return bool(self._problems)
+
+    def error(self) -> ConfigError:
+        """All of them, in the order of the file."""
+        return ConfigError([text for _, text in sorted(self._problems, key=lambda p: p[0])])
+
+
+def load[M: BaseModel](path: Path, model: type[M]) -> M:
+    """Return the file's content as `model`.
+
+    Raises ConfigError with all mistakes at once: unreadable file, YAML syntax, duplicate or
+    unknown keys (with the nearest valid one), wrong types and values.
+    """
+    mistakes = _Mistakes(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise ConfigError([f"{path}: {reason}"]) from None
+    lines: Lines = {}
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = _plain(node, (), lines, mistakes) if node is not None else None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        mistakes.add(mark.line + 1 if mark else None, "", f"YAML: {reason}")
+        raise mistakes.error() from None
+    except RecursionError:
+        raise ConfigError([f"{path}: YAML: nested too deeply"]) from None
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        mistakes.add(1, "", "expected a mapping of keys at the top")
+        raise mistakes.error()
+    try:
+        result = model.model_validate(data)
+    except ValidationError as error:
+        for detail in error.errors():
+            _explain(detail, model, lines, mistakes)
+        raise mistakes.error() from None
+    if mistakes:
+        raise mistakes.error()
+    return result
+
+
+def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: Lines, bad: _Mistakes) -> Any:
+    """Turn a YAML node into plain values, noting lines and duplicate keys."""
+    line = node.start_mark.line + 1
+    lines.setdefault(path, line)
+    if len(path) > _DEPTH:
+        raise RecursionError
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(child, (*path, i), lines, bad) for i, child in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                bad.add(line, _dotted(path), "a key is a single word")
+                continue
+            key = str(key_node.value)
+            if key in result:
+                first = lines[(*path, key)]
+                bad.add(line, _dotted((*path, key)), f"stands twice, first on line {first}")
+            lines[(*path, key)] = line
+            result[key] = _plain(value_node, (*path, key), lines, bad)
+        return result
+    return _scalar(node, _dotted(path), line, bad)
+
+
+def _scalar(node: yaml.Node, key: str, line: int, bad: _Mistakes) -> Any:
+    """Read a single value: YAML's own readings of 0525, 1:30 or 2025-01-31 surprise everybody."""
+    text = str(node.value)
+    kind = node.tag.removeprefix(_TAG)
+    if kind in ("str", "timestamp", "value"):
+        return text
+    if kind == "null":
+        return None
+    if kind == "bool" and text.lower() in _BOOLEANS:
+        return _BOOLEANS[text.lower()]
+    if kind == "int" and _WHOLE.fullmatch(text):
+        return int(text)
+    if kind == "float":
+        try:
+            return float(text)
+        except ValueError:
+            pass
+    word = {"int": "decimal number", "float": "decimal number", "bool": "boolean"}.get(
+        kind, f"{kind} value"
+    )
+    bad.add(line, key, f"{text[:60]!r} is no plain {word}; a text stands in quotes")
+    return None
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _Mistakes) -> None:
+    path = tuple(part for part in detail["loc"] if part != "[key]")
+    known = path
+    while known and known not in lines:
+        known = known[:-1]
+    reason = detail["msg"].removeprefix("Value error, ")
+    reason = reason.removeprefix("Input ").removeprefix("List ").partition(" after valid")[0]
+    if detail["type"] == "extra_forbidden":
+        names = _fields_at(model, path[:-1])
+        reason = f"unknown key; {hint(str(path[-1]), sorted(names))}"
+    elif detail["type"] == "missing":
+        reason = "is required"
+    elif detail["type"] in ("model_type", "dict_type"):
+        reason = "expected a mapping of keys"
+    elif detail["type"] == "path_type":
+        reason = "expected a path"
+    bad.add(lines.get(known), _dotted(path), reason)
+
+
+def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    """Keys that the section at `path` knows."""
+    current: Any = model
+    inside = False  # of a list of sections, or of sections by any key
+    for part in path:
+        if inside or isinstance(part, int):
+            inside = False
+            continue
+        if not hasattr(current, "model_fields") or part not in current.model_fields:
+            return []
+        current = current.model_fields[part].annotation
+        arguments = [a for a in getattr(current, "__args__", ()) if hasattr(a, "model_fields")]
+        inside = bool(arguments)
+        current = arguments[0] if arguments else current
+    fields = getattr(current, "model_fields", {})
+    return [field.alias or name for name, field in fields.items()]

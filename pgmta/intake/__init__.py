@@ -1,0 +1,1 @@
+"""Group commit: how accepted mail of every way in gets into the queue."""

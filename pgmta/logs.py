@@ -1,0 +1,91 @@
+"""Structured logs on stderr: text for people, JSON for machines."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import suppress
+from typing import Any, TextIO, cast
+
+import structlog
+
+from pgmta.config.environment import Log
+from pgmta.text import one_line, printable, printable_lines
+
+
+def configure(log: Log, **bound: Any) -> None:
+    """Set up structlog for the whole process; `bound` goes with every line.
+
+    Libraries' own warnings come through the same stream; below warning they stay silent,
+    because aiosmtpd tells every command, and with it every AUTH, at info and debug.
+    """
+    level = getattr(logging, log.level.upper())
+    renderers: list[Any] = (
+        [structlog.processors.JSONRenderer()]  # ASCII only, with escapes for the rest
+        if log.format == "json"
+        else [
+            _printable_values,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
+        ]
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            *renderers,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # a line in one write: other processes write to the same stream
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Tolerant(sys.stderr))),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(**bound)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable(logging.BASIC_FORMAT))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for library in ("mail.log", "psycopg"):  # we tell ourselves what their warnings are about
+        logging.getLogger(library).setLevel(logging.ERROR)
+
+
+def _printable_values(
+    logger: Any, name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Replace what a terminal may obey; a traceback keeps its lines, other text comes in one."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = (printable_lines if key == "exception" else one_line)(value)
+        elif not isinstance(value, int | float | None):
+            event[key] = printable(repr(value))
+    return event
+
+
+class _Printable(logging.Formatter):
+    """The same for what libraries log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the lines of a traceback."""
+        return printable_lines(super().format(record))
+
+
+class _Tolerant:
+    """A stream whose reader may go, or whose disk may be full: mail goes on without a log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
+def get(name: str) -> structlog.typing.FilteringBoundLogger:
+    """Return the logger of one part of the program."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(part=name)
+    return logger

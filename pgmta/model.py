@@ -1,0 +1,98 @@
+"""The values that pass between the store, the workers and delivery."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pgmta.states import Event
+
+CHUNK_SIZE = 8096
+"""Octets of a stored piece of content: with its row it fills a page of PostgreSQL.
+
+Content of at most this size stands in its message row.
+"""
+
+PART_SIZE = 64 * CHUNK_SIZE
+"""Octets of content that are written or read at a time, at most: whole pieces, half a MB."""
+
+_ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
+
+
+@dataclass(slots=True)
+class NewMessage:
+    """An accepted message on its way into the store.
+
+    `body` is empty where the content was stored in `chunks` pieces beforehand.
+    """
+
+    id: int
+    sender: str
+    recipients: list[tuple[str, str]]  # address and normalised domain
+    size: int
+    trace: str
+    body: bytes
+    chunks: int = 0
+    utf8: bool = False
+    metadata: list[str] = field(default_factory=list)  # JSON for each recipient; empty: {}
+    holds: list[str | None] | None = None  # for each recipient, why it is on hold; None: none is
+    priority: int = 5
+
+
+@dataclass(slots=True)
+class Message:
+    """A stored message: trace headers and, unless it is large, its octets as received."""
+
+    id: int
+    size: int
+    utf8: bool
+    trace: str
+    chunks: int
+    body: bytes | None
+
+
+@dataclass(slots=True)
+class Item:
+    """One claimed row: a message for one recipient, under a lease."""
+
+    id: int
+    message_id: int
+    sender: str
+    recipient: str
+    domain: str
+    attempts: int  # this one included
+    ts: datetime
+    token: int
+    urgent: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Reply:
+    """An SMTP reply (RFC 5321, section 4.2); code 0 stands for a failure without any reply."""
+
+    code: int
+    text: str
+
+    @property
+    def enhanced(self) -> str:
+        """The enhanced status code at the start of the text (RFC 2034), or ''."""
+        match = _ENHANCED.match(self.text)
+        return match.group() if match else ""
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.text}" if self.code else self.text
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How the attempt for one item ended."""
+
+    item: Item
+    event: Event
+    reply: Reply
+    host: str = ""  # the next hop spoken to, host:port, or '' if none was reached
+    command: str = ""  # the SMTP command the reply answers
+    started: datetime = field(kw_only=True)
+    ended: datetime = field(kw_only=True)
+    delay: float = 0.0  # seconds until the next attempt, for a deferral

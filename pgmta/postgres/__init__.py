@@ -1,0 +1,1 @@
+"""PostgreSQL: connections, binary arrays, notifications, the embedded server."""

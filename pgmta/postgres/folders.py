@@ -1,0 +1,118 @@
+"""Files and folders of the embedded server that other users of the machine may reach first."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from pgmta.errors import ServerRefused
+
+_PRIVATE = 0o700
+_PASSABLE = 0o711
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def user_name(uid: int) -> str:
+    """The name of a user of the system, or its number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def make_parents(path: Path) -> None:
+    """Make a folder and those above it that are missing; root's let other users pass through.
+
+    Folders that are there stay as they are. Raises ServerRefused.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        try:
+            folder.mkdir()
+            if os.geteuid() == 0:
+                folder.chmod(_PASSABLE)
+        except FileExistsError:
+            continue  # another process was faster
+        except OSError as error:
+            raise ServerRefused(f"can't make the folder {folder}: {error.strerror}") from None
+
+
+def make_private(path: Path, uid: int, gid: int) -> None:
+    """Make a folder that only the user `uid` enters, or check the one that is there.
+
+    No symbolic link is followed. Raises ServerRefused where the path is no folder, belongs to
+    another user, or may be written by others.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(path, _PRIVATE)
+    folder = _open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        status = os.fstat(folder)
+        if status.st_uid not in (uid, os.geteuid()):
+            raise ServerRefused(
+                f"{path} belongs to the user {user_name(status.st_uid)}, not to {user_name(uid)}: "
+                "remove it"
+            )
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ServerRefused(
+                f"{path} may be written by other users (mode {stat.S_IMODE(status.st_mode):o}): "
+                "remove it"
+            )
+        os.fchmod(folder, _PRIVATE)
+        if status.st_uid != uid:
+            os.fchown(folder, uid, gid)
+    finally:
+        os.close(folder)
+
+
+def open_own(path: Path) -> int:
+    """Open a file of ours for reading and writing, mode 0600, making it where it is missing.
+
+    No symbolic link is followed. Raises ServerRefused where it is no plain file or not ours.
+    """
+    number = _open(path, os.O_RDWR | os.O_CREAT)
+    status = os.fstat(number)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(number)
+        raise ServerRefused(f"{path} is not a plain file with one name: remove it")
+    return number
+
+
+def locked(number: int) -> bool:
+    """Lock an open file for nobody else; False where somebody has it."""
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def make_file(path: Path, uid: int, gid: int) -> None:
+    """Make an empty file of the user `uid`, mode 0600; one that is there is given to the user.
+
+    Raises ServerRefused as `open_own` does.
+    """
+    number = open_own(path)
+    try:
+        if os.fstat(number).st_uid != uid:
+            os.fchown(number, uid, gid)
+    finally:
+        os.close(number)
+
+
+def closed_to_others(folders: Iterable[Path]) -> list[Path]:
+    """Those of the folders that other users may not pass through."""
+    return [folder for folder in folders if not folder.stat().st_mode & stat.S_IXOTH]
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags | _FLAGS, 0o600)
+    except OSError as error:
+        reason = "is a symbolic link" if path.is_symlink() else error.strerror
+        raise ServerRefused(f"can't use {path}: {reason}") from None

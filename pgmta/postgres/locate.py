@@ -1,0 +1,45 @@
+"""Which database a configuration means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pgmta.config.environment import Environment
+from pgmta.postgres.embedded import DATABASE, Server, directory_of, join, start
+
+INHERITED = "PGMTA_DATABASE_URI"
+"""Environment variable by which a parent tells its children what it has resolved."""
+
+DIRECTORY = "PGMTA_DATABASE_DIRECTORY"
+"""The same for the folder of the embedded PostgreSQL."""
+
+
+def resolve(environment: Environment, role: str | None = None) -> str:
+    """Return the URI of the database, starting the embedded PostgreSQL where none is configured.
+
+    `role` is a daemon's: on the embedded server it logs in by that name, and keeps the server
+    alive. Commands have none; they are the owner there. Raises StoreUnavailable where the embedded
+    server does not start.
+    """
+    if environment.database.uri:
+        return environment.database.uri
+    directory = Path(os.environ.get(DIRECTORY) or environment.directory)
+    if uri := os.environ.get(INHERITED):
+        if DIRECTORY in os.environ:
+            join(directory)
+        return uri
+    return start(directory, role, supervise=True) if role else start(directory)
+
+
+def handed_down(uri: str) -> dict[str, str]:
+    """Environment variables by which `resolve` in a child returns the same URI."""
+    directory = directory_of(uri)
+    return {INHERITED: uri, **({DIRECTORY: str(directory)} if directory else {})}
+
+
+def running(environment: Environment, role: str) -> str | None:
+    """URI of the database that is there already, None where the embedded one would be started."""
+    uri = environment.database.uri or os.environ.get(INHERITED)
+    server = Server(environment.directory.resolve())
+    return uri or (server.uri(DATABASE, role) if server.running() else None)

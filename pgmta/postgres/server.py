@@ -1,0 +1,317 @@
+"""One data directory of the embedded PostgreSQL, and the programs that run it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from pgmta.errors import ServerRefused, StoreUnavailable
+from pgmta.postgres.folders import locked, make_file, make_private, open_own, user_name
+from pgmta.postgres.programs import Programs
+
+DATABASE = "postern"
+OWNER = "postgres"
+"""The role that owns the database; a superuser."""
+
+_START_TIMEOUT = 300  # seconds: crash recovery of a large queue takes its time
+_LOOK = 0.05  # seconds between two looks at a server that starts
+_ORPHANS = 1.0  # seconds for the processes of a dead postmaster to end by themselves
+_KILLED = 5.0  # seconds for them to end by SIGKILL
+_SOCKET_PATH_LIMIT = 100  # sun_path has 108 octets, ".s.PGSQL.5432" takes 14
+_SOCKET = ".s.PGSQL.5432"
+_RUN = Path("/run")
+
+# Chosen for a queue: many small commits, hot rows that die young. Durability stays at its default.
+# With wal_level minimal the server drops written WAL from the page cache, and the next WAL takes
+# that memory; where memory not in use before is dear, as on virtual machines, that saves up to a
+# third of the work (docs/decisions/0013). There is no replica that would read the WAL.
+_SETTINGS = """
+listen_addresses = ''
+max_connections = 200
+shared_buffers = 160MB
+wal_level = minimal
+max_wal_senders = 0
+max_wal_size = 2GB
+min_wal_size = 256MB
+checkpoint_timeout = 15min
+autovacuum_naptime = 1s
+jit = off
+idle_in_transaction_session_timeout = 60s
+log_checkpoints = off
+"""
+
+
+class Server:
+    """A data directory and the server on it.
+
+    The server inherits the lock of `postgres.lock`, so that the lock is held for as long as any of
+    its processes lives, and by nobody else (docs/decisions/0021).
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data = directory / "postgres"
+        self.log = directory / "postgres.log"
+        self._programs = Programs()
+        self.sockets = self.data
+        if len(str(self.data)) > _SOCKET_PATH_LIMIT - len(_SOCKET) - 1:
+            digest = hashlib.sha256(str(self.data).encode()).hexdigest()[:12]
+            root = os.geteuid() == 0 and os.access(_RUN, os.W_OK)  # there, only root makes folders
+            folder = _RUN if root else Path(tempfile.gettempdir())
+            self.sockets = folder / f"pgmta-{digest}"
+
+    def uri(self, database: str, role: str = OWNER) -> str:
+        """Connection URI over the UNIX socket, without a secret: authentication is `peer`.
+
+        The client refuses a server that another user of the system runs.
+        """
+        server = self._programs.user or user_name(os.geteuid())
+        folder = quote(str(self.sockets), safe="")
+        return f"postgresql://{role}@/{database}?host={folder}&requirepeer={quote(server)}"
+
+    def exists(self) -> bool:
+        """Whether there is a data directory."""
+        return (self.data / "PG_VERSION").exists()
+
+    def running(self) -> bool:
+        """Whether a postmaster works on the data directory. Cheap: no process is started."""
+        try:
+            number = abs(int(self._told()[0]))  # negative: postgres --single
+            if not _PROC:
+                os.kill(number, 0)
+                return True
+            # any process may have the number by now; a postmaster stands in its data directory
+            return os.path.samestat(os.stat(f"/proc/{number}/cwd"), self.data.stat())
+        except (OSError, ValueError, IndexError):
+            return False
+
+    def start(self, roles: Sequence[str] = ()) -> bool:
+        """Create the data directory, start the server, create the database, where need be.
+
+        `roles` may log in afterwards. Returns whether the server had to be started. One process
+        at a time does it; the others wait. Raises StoreUnavailable with the end of the server's
+        log, or ServerRefused.
+        """
+        with self._alone():
+            if not self.exists():
+                self._create()
+            self._check_owner()
+            started = self._bring_up()
+            try:
+                self._furnish(roles)
+            except StoreUnavailable:
+                time.sleep(_LOOK)
+                if self.running():
+                    raise
+                started = self._bring_up()  # it was just dying
+                self._furnish(roles)
+        return started
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server: `fast` ends sessions, `immediate` crashes it (tests do)."""
+        with suppress(subprocess.CalledProcessError):
+            self._programs.run("pg_ctl", "-D", str(self.data), "-w", "-s", "-m", mode, "stop")
+
+    def _told(self) -> list[str]:
+        """Lines of postmaster.pid."""
+        return (self.data / "postmaster.pid").read_text(errors="replace").splitlines()
+
+    def _ready(self) -> bool:
+        """Whether the postmaster has said that it takes connections, where pg_ctl looks too."""
+        with suppress(OSError):
+            return self._told()[7:8] == ["ready   "] and self.running()
+        return False
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        starting = open_own(self.directory / "postgres.starting")
+        try:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(starting)
+
+    # -- making the data directory --
+
+    def _create(self) -> None:
+        """Make the data directory elsewhere and rename it: an interrupted one is never used."""
+        if self.data.exists() and any(self.data.iterdir()):
+            raise ServerRefused(f"{self.data} is not empty and holds no PostgreSQL data")
+        owner, new = self._programs.owner(), self.data.with_name("postgres.new")
+        self._programs.check_way(self.directory)
+        try:
+            if new.exists():
+                shutil.rmtree(new)
+            make_private(new, owner.pw_uid, owner.pw_gid)
+            self._programs.run(
+                "initdb", "-D", str(new), "-U", OWNER, "--encoding=UTF8", "--no-locale",
+                "--auth-local=peer", "--auth-host=reject", "--no-instructions",
+            )  # fmt: skip
+            self._programs.write(new / "postgresql.auto.conf", _SETTINGS, append=True)
+            self._programs.write(new / "pg_hba.conf", "local all all peer map=postern\n")
+            new.rename(self.data)
+            folder = os.open(self.directory, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        except OSError as error:
+            raise ServerRefused(f"can't make {self.data}: {error.strerror or error}") from None
+        except subprocess.CalledProcessError as error:
+            raise StoreUnavailable(f"can't make {self.data}: {error.stderr.strip()}") from None
+
+    def _check_owner(self) -> None:
+        owner, found = self._programs.owner(), self.data.stat().st_uid
+        if found != owner.pw_uid:
+            raise ServerRefused(
+                f"{self.data} belongs to the user {user_name(found)}, and the embedded PostgreSQL "
+                f"would run as {owner.pw_name}: use the user that has made it, or another "
+                "environment.directory"
+            )
+
+    # -- starting --
+
+    def _bring_up(self) -> bool:
+        """Return once the server takes connections, and whether it was started here."""
+        end = time.monotonic() + _START_TIMEOUT
+        while not self._ready():
+            if time.monotonic() > end:
+                raise StoreUnavailable(f"the embedded PostgreSQL in {self.data} is not ready yet")
+            if self.running():
+                time.sleep(_LOOK)
+                continue
+            if self._answers():  # its process is not to be seen: it lives in another container
+                return False
+            lock = open_own(self.directory / "postgres.lock")
+            try:
+                if locked(lock):
+                    self._launch(lock)
+                    return True
+                self._end_orphans(lock)
+            finally:
+                os.close(lock)
+        return False
+
+    def _launch(self, lock: int) -> None:
+        owner = self._programs.owner()
+        self._programs.check_way(self.directory)
+        if self.sockets != self.data:
+            make_private(self.sockets, owner.pw_uid, owner.pw_gid)
+        self._remove_leftovers()
+        make_file(self.log, owner.pw_uid, owner.pw_gid)
+        self._map(reload=False)
+        try:
+            self._programs.run(
+                "pg_ctl", "-D", str(self.data), "-w", "-t", str(_START_TIMEOUT), "-s",
+                "-l", str(self.log), "-o", shlex.join(["-k", str(self.sockets)]), "start",
+                keep=[lock],
+            )  # fmt: skip
+        except subprocess.CalledProcessError:
+            tail = self.log.read_text(errors="replace").splitlines()[-8:]
+            raise StoreUnavailable(
+                f"the embedded PostgreSQL in {self.data} did not start:\n" + "\n".join(tail)
+            ) from None
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a killed server left; the lock has told that no process of it lives.
+
+        PostgreSQL itself believes a leftover file where another process has the number by now, and
+        stops at one that a full disk left empty.
+        """
+        for path in (
+            self.data / "postmaster.pid",
+            self.sockets / f"{_SOCKET}.lock",
+            self.sockets / _SOCKET,
+        ):
+            path.unlink(missing_ok=True)
+
+    def _end_orphans(self, lock: int) -> None:
+        """Wait for processes that have outlived their postmaster, and kill what stays."""
+        if _waits(lock, _ORPHANS):
+            return
+        for number in self._orphans():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        if not _waits(lock, _KILLED):
+            raise StoreUnavailable(
+                f"processes of an earlier server still work on {self.data}: "
+                f"`fuser {self.directory / 'postgres.lock'}` names them"
+            )
+
+    def _orphans(self) -> list[int]:
+        data, found = self.data.stat(), []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                here = os.path.samestat((entry / "cwd").stat(), data)
+                if here and (entry / "comm").read_text().strip() == "postgres":
+                    found.append(int(entry.name))
+        return found
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.sockets / _SOCKET)) == 0
+
+    # -- what the database needs to have --
+
+    def _furnish(self, roles: Sequence[str]) -> None:
+        """Create the database; let `roles` log in, which the migrations give their rights."""
+        self._map(reload=True)
+        try:
+            with psycopg.connect(self.uri("postgres"), autocommit=True) as connection:
+                known = connection.execute(
+                    "SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)
+                ).fetchone()
+                if not known:
+                    connection.execute(f"CREATE DATABASE {DATABASE}")
+                there: dict[str, bool] = dict(
+                    connection.execute("SELECT rolname, rolcanlogin FROM pg_roles")
+                )
+                for role in roles:
+                    if not there.get(role):
+                        verb = "ALTER" if role in there else "CREATE"
+                        connection.execute(
+                            sql.SQL("{} ROLE {} LOGIN").format(sql.SQL(verb), sql.Identifier(role))
+                        )
+        except psycopg.Error as error:
+            raise StoreUnavailable(str(error).strip()) from error
+
+    def _map(self, *, reload: bool) -> None:
+        """Let those who can reach the socket log in as any role; `peer` tells who they are."""
+        path = self.data / "pg_ident.conf"
+        names = {user_name(os.geteuid()), self._programs.owner().pw_name}
+        lines = {f"postern {name} all" for name in names}
+        if missing := sorted(lines - set(path.read_text(errors="replace").splitlines())):
+            try:
+                self._programs.write(path, "".join(f"{line}\n" for line in missing), append=True)
+                if reload:
+                    self._programs.run("pg_ctl", "-D", str(self.data), "-s", "reload")
+            except subprocess.CalledProcessError as error:
+                reason = (error.stderr or str(error)).strip()
+                raise StoreUnavailable(f"can't add to {path}: {reason}") from None
+
+
+_PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")
+
+
+def _waits(lock: int, seconds: float) -> bool:
+    """Wait until nobody holds the lock; False where that takes longer."""
+    end = time.monotonic() + seconds
+    while not locked(lock):
+        if time.monotonic() > end:
+            return False
+        time.sleep(_LOOK)
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    return True

@@ -1,0 +1,176 @@
+"""Operators' WHERE conditions: checked by PostgreSQL, never trusted as text."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+from psycopg import errors as pg_errors
+from psycopg import pq
+from psycopg.pq.abc import PGresult
+
+from pgmta.errors import ConfigError, SchemaMismatch
+from pgmta.postgres.connection import Connection
+from pgmta.postgres.link import connect
+from pgmta.store.schema import migrations, mismatch
+
+_QUOTED = re.compile(
+    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | \$([A-Za-z_]\w*)?\$.*?\$\1\$""", re.VERBOSE | re.DOTALL
+)
+_FORBIDDEN = (
+    ("--", "a comment is not allowed in a condition"),
+    ("/*", "a comment is not allowed in a condition"),
+    (";", "a condition is one expression, ';' is not allowed"),
+)
+_FUNCTION = re.compile(r":(?:funcid|opfuncid|hashfuncid|negfuncid) (\d+)")
+_NODES = (
+    (re.compile(r"\{SUBLINK\b"), "a subselect is not allowed in a condition"),
+    (re.compile(r":varattno -\d"), "only the columns of queue may be named, no system columns"),
+    (re.compile(r"\{NEXTVALEXPR\b"), "a sequence is not allowed in a condition"),
+)
+_PARTITION_KEY = re.compile(r"metadata\s*->>\s*'_partid'", re.IGNORECASE)
+_CASE = re.compile(
+    r"(?<![\w.])(?P<column>sender|recipient)\s*(?:NOT\s+)?"
+    r"(?P<operator>LIKE\b|IN\b|SIMILAR\b|=|<>|!=|!?~(?![~*]))(?!\s*'')",
+    re.IGNORECASE,
+)
+_LITERAL = re.compile(r"'(?:[^']|'')*'")
+_LOGIC = re.compile(
+    r"\b(?:and|or|not|in|is|null|true|false|any|array)\b|[(),=\[\]\s]|<>", re.IGNORECASE
+)
+
+
+LAST = 9
+"""The lowest priority."""
+
+
+def both(first: str | None, second: str | None) -> str | None:
+    """The condition that both conditions hold; None stands for every row."""
+    parts = [f"(\n{part}\n)" for part in (first, second) if part]
+    return " AND ".join(parts) or None
+
+
+def takes(condition: str | None, action: str, priority: int) -> str | None:
+    """The condition of a worker with its priority, which counts for deliveries only."""
+    if action != "deliver" or priority >= LAST:
+        return condition
+    limit = f"priority <= {priority}"
+    return both(condition, limit) if condition else limit
+
+
+def reach(condition: str | None) -> str:
+    """The condition, if it is about nothing but `metadata->>'_partid'`, else `true`.
+
+    Such a condition chooses partitions: it may stand where a search by destination walks, without
+    making it longer.
+    """
+    if not condition or not _PARTITION_KEY.search(condition):
+        return "true"
+    rest = _LOGIC.sub("", _LITERAL.sub("", _PARTITION_KEY.sub("", condition)))
+    return condition if not rest else "true"
+
+
+def case_hint(condition: str) -> str | None:
+    """What to say of a condition that compares an address and is case-sensitive, or None."""
+    bare = _LITERAL.sub(lambda literal: literal[0] if literal[0] == "''" else "'x'", condition)
+    match = _CASE.search(bare)
+    if not match:
+        return None
+    column = match["column"].lower()
+    domain = "sender_domain" if column == "sender" else "domain"
+    return (
+        f"{column} {match['operator'].upper()} is case-sensitive; "
+        f"{domain} is in lower case, ILIKE and lower({column}) ignore case"
+    )
+
+
+async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
+    """Let PostgreSQL look at each condition without running any; the keys name them in errors.
+
+    A condition is one boolean expression over the columns of queue: no subselect, no volatile
+    function, nothing after it. Raises ConfigError with all problems, psycopg.OperationalError if
+    the server can't be reached, UndefinedTable if it has no queue, SchemaMismatch where
+    conditions are wrong and the schema is of another version.
+    """
+    problems = []
+    connection = await connect(uri, "check", {"default_transaction_read_only": "off"})
+    try:
+        cursor = await connection.execute("SELECT to_regclass('queue') IS NULL")
+        if await cursor.fetchone() == (True,):
+            raise pg_errors.UndefinedTable("the database has no queue yet")
+        for key, condition in conditions.items():
+            reason = await _problem(connection, condition)
+            if reason:
+                problems.append(f"{key}: {reason}")
+        if problems:
+            await _require_schema(connection)
+    finally:
+        await connection.close()
+    if problems:
+        raise ConfigError(problems)
+
+
+async def _require_schema(connection: Connection) -> None:
+    """Raise SchemaMismatch where a condition may be wrong only because the schema does not fit."""
+    try:
+        cursor = await connection.execute("SELECT name FROM schema_migrations")
+    except psycopg.errors.InsufficientPrivilege:
+        return
+    names = {name for (name,) in await cursor.fetchall()}
+    if reason := mismatch(list(migrations()), names):
+        raise SchemaMismatch(reason)
+
+
+async def _problem(connection: Connection, condition: str) -> str | None:
+    if not condition.strip():
+        return "the condition is empty"
+    if "\0" in condition:
+        return "a condition can't contain NUL"
+    # Twice, in brackets of two kinds: an expression that closes the one leaves the other open.
+    for head, tail in (("SELECT FROM queue WHERE (\n", "\n)"),
+                       ("SELECT FROM queue WHERE (ARRAY[\n", "\n])[1]")):  # fmt: skip
+        result = connection.pgconn.prepare(b"", f"{head}{condition}{tail}".encode())
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            return _words(result, len(head))
+    bare = _QUOTED.sub("''", condition)
+    for token, reason in _FORBIDDEN:
+        if token in bare:
+            return reason
+    try:
+        return await _inspect(connection, condition)
+    except psycopg.errors.InsufficientPrivilege as error:
+        return f"can't be checked: {error.diag.message_primary}"
+    except (pg_errors.DataError, pg_errors.ProgrammingError, pg_errors.NotSupportedError) as error:
+        return str(error.diag.message_primary)
+
+
+def _words(result: PGresult, offset: int) -> str:
+    reason = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"refused").decode()
+    position = result.error_field(pq.DiagnosticField.STATEMENT_POSITION)
+    at = int(position) - offset if position else 0
+    return f"{reason}, at character {at}" if at > 0 else reason
+
+
+async def _inspect(connection: Connection, condition: str) -> str | None:
+    """Look at the analysed expression, as the rule of a view that is rolled back again."""
+    async with connection.transaction(force_rollback=True):
+        rows = f"SELECT id FROM public.queue WHERE (\n{condition}\n)"  # noqa: S608 - analysed only
+        await connection.execute(f"CREATE TEMPORARY VIEW condition AS {rows}".encode())
+        cursor = await connection.execute(
+            "SELECT ev_action::text FROM pg_rewrite WHERE ev_class = 'pg_temp.condition'::regclass"
+        )
+        ((tree,),) = await cursor.fetchall()
+        for pattern, reason in _NODES:
+            if pattern.search(tree):
+                return reason
+        functions = sorted({int(oid) for oid in _FUNCTION.findall(tree)})
+        cursor = await connection.execute(
+            "SELECT proname FROM pg_proc WHERE oid = ANY (%s::oid[]) AND provolatile = 'v'",
+            [functions],
+        )
+        volatile = await cursor.fetchall()
+        if volatile:
+            return f"function {volatile[0][0]} is volatile, which a condition can't be"
+        # planning evaluates constants, such as 1/0
+        await connection.execute(f"EXPLAIN {rows}".encode())
+    return None

@@ -1,0 +1,157 @@
+"""The one door through which mail gets into the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from psycopg import errors as pg_errors
+
+from pgmta.address import domain_of
+from pgmta.errors import AnswerLost, Backend, StoreUnavailable, Undecided
+from pgmta.model import CHUNK_SIZE, NewMessage
+from pgmta.postgres.binary import Bigints, Booleans, Bytes, Integers, Smallints, Texts
+from pgmta.postgres.link import Link
+from pgmta.store.queries import queries
+from pgmta.store.schema import Schema
+
+BLOCK = 100
+"""Ids that one value of the sequence message_ids stands for."""
+
+_PATIENCE = 30.0  # seconds until what became of a commit is left open
+_LOOK = 0.25  # seconds between two looks
+
+_SQL = queries("enqueue")
+_MESSAGES = _SQL["messages"]
+_PIECES = _MESSAGES.replace("{chunks}", _SQL["pieces"])
+_WHOLE = _SQL["enqueue"].replace("{messages}", _MESSAGES.replace("{chunks}", "chunks"))
+_ENQUEUE = _SQL["enqueue"].replace("{messages}", _PIECES)
+_HELD = _SQL["enqueue_held"].replace("{messages}", _PIECES)
+# COPY in binary form: a header, for each row the number of fields and each with its length, an end
+_COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COPY_ROW = struct.Struct("!hiqiii")
+_COPY_END = struct.pack("!h", -1)
+
+
+class Enqueue:
+    """Writes groups of accepted messages, each group in one commit."""
+
+    def __init__(self, link: Link, schema: Schema | None = None) -> None:
+        self._link = link
+        self._schema = schema or Schema()
+
+    async def block(self) -> range:
+        """Reserve the next ids. Raises StoreUnavailable, also where the schema does not fit."""
+        ((first, names),) = await self._link.run(_SQL["block"])
+        self._schema.learn(names)
+        self._schema.require()
+        return range(first, first + BLOCK)
+
+    async def commit(
+        self,
+        group: list[NewMessage],
+        patience: float = _PATIENCE,
+        away: Callable[[StoreUnavailable], None] = lambda error: None,
+    ) -> None:
+        """Store the group; on return it is durable.
+
+        If the connection breaks before the answer, the outcome is looked up on a new one, for up to
+        `patience` seconds: ids are ours from before, so a group that did commit is never written
+        twice. `away` is told of each look that fails. Raises Undecided where none has succeeded.
+        Otherwise nothing of the group is stored: StoreUnavailable where PostgreSQL can't do it now,
+        SchemaMismatch where the schema is another's, psycopg.Error for what it refuses.
+        """
+        self._schema.require()
+        try:
+            await self._insert(group)
+        except AnswerLost as error:
+            await self._find_out(group, [error.backend], time.monotonic() + patience, away)
+
+    async def _find_out(
+        self,
+        group: list[NewMessage],
+        lost: list[Backend],
+        until: float,
+        away: Callable[[StoreUnavailable], None],
+    ) -> None:
+        """Look the group up until it is known what became of it; if it is not there, write it."""
+        while True:
+            try:
+                # first: what still works on it could commit after we have looked
+                await self._link.end(lost)
+                if await self._link.run(_SQL["known"], {"ids": [m.id for m in group]}):
+                    return
+            except StoreUnavailable as error:
+                if time.monotonic() >= until:
+                    raise Undecided(str(error)) from error
+                away(error)
+                await asyncio.sleep(_LOOK)
+                continue
+            try:
+                await self._insert(group)
+                return
+            except AnswerLost as error:
+                lost.append(error.backend)
+            except pg_errors.UniqueViolation as error:
+                if error.diag.table_name != "messages":
+                    raise
+                return
+
+    async def _insert(self, group: list[NewMessage]) -> None:
+        rows = [(m, address, domain) for m in group for address, domain in m.recipients]
+        values: dict[str, object] = {
+            "ids": Bigints(m.id for m in group),
+            "sizes": Bigints(m.size for m in group),
+            "utf8": Booleans(m.utf8 for m in group),
+            "chunks": Integers(m.chunks for m in group),
+            "traces": Texts(m.trace for m in group),
+            "bodies": Bytes(m.body for m in group),
+            "message_ids": Bigints(m.id for m, _, _ in rows),
+            "senders": Texts(m.sender for m, _, _ in rows),
+            "sender_domains": Texts(domain_of(m.sender) for m, _, _ in rows),
+            "recipients": Texts(address for _, address, _ in rows),
+            "domains": Texts(domain for _, _, domain in rows),
+            "priorities": Smallints(m.priority for m, _, _ in rows),
+            "metadata": Texts(
+                text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
+            ),
+        }
+        # most have none, and a look at the pieces costs what several rows do
+        statement = _ENQUEUE if any(m.chunks for m in group) else _WHOLE
+        if any(m.holds for m in group):
+            statement = _HELD
+            values["holds"] = [h for m in group for h in m.holds or [None] * len(m.recipients)]
+        await self._link.run(statement, values)
+
+    async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
+        """Store content in pieces, ahead of its messages, in one commit.
+
+        Each part is the id of a message, the position of the first piece and the content.
+        Raises StoreUnavailable; what has become of the pieces is not known then.
+        """
+        rows = b"".join((_COPY_HEADER, *_rows(parts), _COPY_END))
+        async with (
+            self._link.use() as connection,
+            connection.cursor().copy(_SQL["chunks"].encode()) as copy,
+        ):
+            await copy.write(rows)
+
+    async def drop_chunks(self, ids: list[int]) -> None:
+        """Remove the pieces of messages that were not accepted. Raises StoreUnavailable."""
+        await self._link.run(_SQL["drop_chunks"], {"ids": Bigints(ids)})
+
+
+def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryview]:
+    for message_id, first, content in parts:
+        view = memoryview(content)
+        for position, start in enumerate(range(0, len(content), CHUNK_SIZE), first):
+            piece = view[start : start + CHUNK_SIZE]
+            yield _COPY_ROW.pack(3, 8, message_id, 4, position, len(piece))
+            yield piece
+
+
+def pieces(octets: int) -> int:
+    """Number of the pieces that content of so many octets makes."""
+    return -(-octets // CHUNK_SIZE)

@@ -1,0 +1,131 @@
+"""One filter grammar for all queue commands: short flags become a condition on columns of queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg.sql import Literal
+
+from pgmta.address import normalise_domain
+from pgmta.config.types import parse_duration
+from pgmta.errors import AddressError
+
+_RANGE = re.compile(r"(.*?)\.\.(.*)")
+_COMPARISON = re.compile(r"(<=|>=|<|>|=)?\s*(.+)")
+
+
+MALFORMED = "queue_malformed(sender, recipient, domain)"
+"""Rows with characters in an address that can't be released, only deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Values of one flag are alternatives; different flags must all hold.
+
+    Patterns know `*` for any text. Addresses, domains and patterns ignore case. `age` and
+    `attempts` know `>2h`, `<=3`, `10m..2h` and a bare value: for an age at least that old, for
+    attempts exactly so many.
+    """
+
+    where: str | None = None
+    id: Sequence[int] = ()
+    sender: Sequence[str] = ()
+    recipient: Sequence[str] = ()
+    domain: Sequence[str] = ()
+    status: Sequence[str] = ()
+    age: Sequence[str] = ()
+    attempts: Sequence[str] = ()
+    metadata: Sequence[str] = ()
+    reply: Sequence[str] = ()
+
+    def condition(self) -> str | None:
+        """SQL condition, or None where nothing is filtered. Raises ValueError, naming the flag."""
+        groups = [
+            [f"message_id = {number}" for number in self.id],
+            [_sender(text) for text in self.sender],
+            [_alike("recipient", text) for text in self.recipient],
+            [_pattern("domain", _domain(text)) for text in self.domain],
+            [f"status = {_quote(text.upper())}" for text in self.status],
+            [_age(text) for text in self.age],
+            [_number("attempts", text) for text in self.attempts],
+            [_metadata(text) for text in self.metadata],
+            [_pattern("last_reply", text if "*" in text else f"*{text}*") for text in self.reply],
+        ]
+        parts = [f"({' OR '.join(group)})" for group in groups if group]
+        if self.where:
+            parts.append(f"(\n{self.where}\n)")
+        return " AND ".join(parts) or None
+
+
+def _quote(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a value can't contain NUL")
+    return Literal(text).as_string(None)
+
+
+def _pattern(column: str, text: str) -> str:
+    return _alike(column, text) if "*" in text else f"{column} = {_quote(text)}"
+
+
+def _alike(column: str, text: str) -> str:
+    like = re.sub(r"([\\%_])", r"\\\1", text).replace("*", "%")
+    return f"{column} ILIKE {_quote(like)}"
+
+
+def _sender(text: str) -> str:
+    local, at, domain = text.rpartition("@")
+    if (local, at) == ("*", "@") and domain and "*" not in domain:
+        return f"sender_domain = {_quote(_domain(domain))}"
+    return _alike("sender", text)
+
+
+def _domain(text: str) -> str:
+    try:
+        return normalise_domain(text)
+    except AddressError:  # a pattern, for one
+        return text.lower()
+
+
+def _metadata(text: str) -> str:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise ValueError(f"--metadata {text!r}: expected key=value, or key= for an absent one")
+    column = f"metadata ->> {_quote(key)}"
+    return f"({column}) IS NULL" if not value else _pattern(f"({column})", value)
+
+
+def _age(text: str) -> str:
+    def since(value: str) -> str:
+        try:
+            return f"now() - interval '{parse_duration(value.strip()):f} seconds'"
+        except ValueError as error:
+            raise ValueError(f"--age {text!r}: {error}") from None
+
+    if span := _RANGE.fullmatch(text):
+        return f"ts BETWEEN {since(span[2])} AND {since(span[1])}"
+    sign, value = _split(text, "--age")
+    flipped = {">": "<", ">=": "<=", "<": ">", "<=": ">=", None: "<="}
+    if sign not in flipped:
+        raise ValueError(f"--age {text!r}: an age is compared with > or <")
+    return f"ts {flipped[sign]} {since(value)}"
+
+
+def _number(column: str, text: str) -> str:
+    def whole(value: str) -> int:
+        if not (value.strip().isascii() and value.strip().isdigit()):
+            raise ValueError(f"--{column} {text!r}: {value.strip()!r} is no number")
+        return int(value)
+
+    if span := _RANGE.fullmatch(text):
+        return f"{column} BETWEEN {whole(span[1])} AND {whole(span[2])}"
+    sign, value = _split(text, f"--{column}")
+    return f"{column} {sign or '='} {whole(value)}"
+
+
+def _split(text: str, flag: str) -> tuple[str | None, str]:
+    match = _COMPARISON.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{flag} needs a value")
+    return match[1], match[2]

@@ -1,0 +1,174 @@
+"""Conditions that fail on some rows: these are found, named and marked, and stop nothing.
+
+A statement has its conditions as they are until one of them fails. Then the rows are tried one
+condition after the other, those on which it fails are marked in `queue.faults`, and for a while the
+statement passes over marked rows, and over rows that have not been tried (docs/decisions/0022).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta.postgres.binary import Bigints
+from pgmta.postgres.link import Link
+from pgmta.store.queries import escaped, queries
+
+ACTIVE = "status IN ('QUEUED', 'DEFERRED', 'SENDING')"
+"""Rows that claims look at."""
+
+RECENT = 20_000
+"""Rows before the last one tried that are tried again first: one may have been committed late."""
+
+ALL = 1 << 62
+"""Rows that are tried again when that was not enough."""
+
+BATCH = 5000
+"""Rows that one statement tries."""
+
+_WHILE = 60.0  # seconds for which marked rows are passed over, before the plain statement is tried
+_NAMED = 20  # rows named in the log a minute, for each guard; the others are counted
+
+_SQL = queries("guard")
+
+log = get("conditions")
+
+
+def about_a_row(error: psycopg.Error) -> bool:
+    """Whether a condition may have failed on the values of one row.
+
+    Not so for a statement that is wrong, and for a server that refuses or is away. An error that
+    is `about_statement` may be about a row too: casts to jsonpath or regconfig blame the statement.
+    """
+    return bool(error.sqlstate) and faults.about_row(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition and whose it is, such as `rule spam` or `worker deliver`."""
+
+    owner: str
+    text: str
+
+    @property
+    def key(self) -> str:
+        """What stands for it in `queue.faults`."""
+        words = f"{self.owner}\0{self.text}".encode()
+        return hashlib.sha256(words).hexdigest()[:12]
+
+
+class Guard:
+    """Marks the rows on which conditions fail, among those that `rows` (SQL) names."""
+
+    def __init__(self, link: Link, rows: str) -> None:
+        self._link = link
+        self._sql = {name: _SQL[name].replace("{rows}", rows) for name in ("mark", "unmark")}
+        self._until = 0.0
+        self._tried: dict[str, int] = {}  # by the condition's key: the last row that was tried
+        self._locked: dict[
+            str, list[int]
+        ] = {}  # by the key: rows that fail and can't be marked now
+        self._reviewed: dict[str, int] = {}  # by the key: where the next review begins
+        self._minute = 0.0
+        self._named = 0
+
+    async def prepare(self, conditions: Sequence[Condition]) -> bool:
+        """Whether marked rows are to be passed over now; if so, what has come since is tried.
+
+        When it is over, marks go where the conditions fail no more. Raises StoreUnavailable.
+        """
+        if self.active:
+            await self._advance(conditions)
+        elif self._until:
+            for condition in conditions:
+                await self._review(condition)
+            self._until = 0.0
+        return self.active
+
+    async def _review(self, condition: Condition) -> None:
+        """Try the next marked rows again; with more than one batch, the others have their turn."""
+        after = self._reviewed.get(condition.key, 0)
+        params = {**self._params(condition), "after": after}
+        ((last, marked),) = await self._link.run(self._sql["unmark"], params)
+        self._reviewed[condition.key] = last if marked == BATCH else 0
+
+    @property
+    def active(self) -> bool:
+        """Whether marked rows are to be passed over now."""
+        return time.monotonic() < self._until
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters of the statements that contain `passing`."""
+        tried = {f"tried_{key}": last for key, last in self._tried.items()}
+        return tried | {f"locked_{key}": Bigints(self._locked.get(key, ())) for key in self._tried}
+
+    def passing(self, condition: Condition, *, failing: str, untried: str) -> str:
+        """The condition for a statement with parameters, with the value of rows not to be asked."""
+        return (
+            f"CASE WHEN faults ? '{condition.key}'"
+            f" OR id = ANY (%(locked_{condition.key})b::bigint[]) THEN {failing}"
+            f" WHEN id > %(tried_{condition.key})s THEN {untried}"
+            f" ELSE {escaped(condition.text)} END"
+        )
+
+    async def find(self, conditions: Sequence[Condition], again: int) -> None:
+        """Mark where the conditions fail, from so many rows before the last one tried on.
+
+        Marked rows are passed over from now on, and those that somebody has locked. Raises
+        StoreUnavailable.
+        """
+        self._locked.clear()
+        for condition in conditions:
+            self._tried[condition.key] = max(0, self._tried.get(condition.key, 0) - again)
+        await self._advance(conditions)
+        self._until = time.monotonic() + _WHILE
+
+    async def _advance(self, conditions: Sequence[Condition]) -> None:
+        """Try the conditions on rows that have come since."""
+        known = {condition.key for condition in conditions}
+        self._tried = {key: last for key, last in self._tried.items() if key in known}
+        for condition in conditions:
+            tried = BATCH
+            while tried == BATCH:
+                last = self._tried.get(condition.key, 0)
+                ((newest, tried, _), *found) = await self._link.run(
+                    self._sql["mark"], {**self._params(condition), "after": last}
+                )
+                self._tried[condition.key] = newest or last
+                marked = [row for row in found if row[1] is not None]
+                locked = [row for row, message, _ in found if message is None]
+                if locked:
+                    self._until = time.monotonic() + _WHILE
+                    self._locked.setdefault(condition.key, []).extend(locked)
+                if marked:
+                    self._until = time.monotonic() + _WHILE
+                    self._tell(condition, marked)
+
+    def _params(self, condition: Condition) -> dict[str, Any]:
+        return {
+            "key": condition.key,
+            "owner": condition.owner,
+            "condition": condition.text,
+            "batch": BATCH,
+        }
+
+    def _tell(self, condition: Condition, marked: list[tuple[Any, ...]]) -> None:
+        now = time.monotonic()
+        if now > self._minute + 60:
+            self._minute, self._named = now, 0
+        for row, message, error in marked[: max(0, _NAMED - self._named)]:
+            log.warning("a condition fails", condition=condition.owner, row=row, message=message,
+                        reason=error)  # fmt: skip
+        if self._named < _NAMED < self._named + len(marked):
+            log.warning("a condition fails on further rows", condition=condition.owner,
+                        rows=len(marked) + self._named - _NAMED,
+                        hint="queue.faults is not null")  # fmt: skip
+        self._named += len(marked)

@@ -1,0 +1,84 @@
+"""What operators ask: lists, counts, one message with its history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg.sql import Literal
+
+from pgmta.postgres.link import connect_operator
+from pgmta.store.guard import Condition
+from pgmta.store.queries import queries
+from pgmta.store.reading import Fault, reading
+
+COLUMNS = (
+    "status",
+    "domain",
+    "sender",
+    "recipient",
+    "priority",
+    "attempts",
+    "last_reply",
+    "hold_reason",
+    "held_by",
+    "lease_owner",
+    "message_id",
+)
+"""Columns of queue that rows can be counted by."""
+
+UNDELIVERABLE = "undeliverable"
+"""The hold_reason of `settle` in sql/queries/settle.sql; last_reply says more."""
+
+HEAD = 1 << 16
+"""Octets of a message's start that are searched for its header."""
+
+_SQL = queries("listing")
+
+
+class Listing:
+    """Reads the queue over a connection of its own. Raises StoreUnavailable when it opens.
+
+    Rows on which a condition fails are left out; `faults` tells of them afterwards.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._db = connect_operator(uri)
+        self.faults: list[Fault] = []
+
+    def close(self) -> None:
+        """End the connection."""
+        self._db.close()
+
+    def rows(self, where: str, limit: int) -> list[dict[str, Any]]:
+        """Rows that the condition matches, oldest first."""
+        return self._read(_SQL["list"], where, {"limit": limit})
+
+    def count(self, where: str, by: str) -> list[dict[str, Any]]:
+        """Number of rows and the oldest time by the value of one of COLUMNS, or of metadata.KEY."""
+        if by in COLUMNS:
+            column = by
+        elif by.startswith("metadata."):
+            column = f"metadata ->> {Literal(by.removeprefix('metadata.')).as_string(self._db)}"
+        else:
+            raise ValueError(by)
+        return self._read(_SQL["count"].replace("{column}", column.replace("%", "%%")), where, {})
+
+    def _read(self, query: str, where: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+        rows, self.faults = reading(
+            self._db,
+            [Condition("the condition", where)],
+            "true",
+            lambda texts: self._db.execute(
+                query.replace("{where}", texts[0]).encode(), params
+            ).fetchall(),
+        )
+        return rows
+
+    def message(self, message_id: int) -> dict[str, Any] | None:
+        """The message and the start of its content, None if it is not (any more) stored."""
+        params = {"id": message_id, "head": HEAD}
+        return self._db.execute(_SQL["message"].encode(), params).fetchone()
+
+    def history(self, message_id: int) -> list[dict[str, Any]]:
+        """All attempts for a message, also for one that is gone."""
+        return self._db.execute(_SQL["history"].encode(), {"id": message_id}).fetchall()

@@ -1,0 +1,103 @@
+"""Apply `sql/migrations/*.sql` in order, each once, under an advisory lock."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import psycopg
+
+from pgmta.errors import MigrationError, StoreUnavailable
+from pgmta.postgres.link import writable
+from pgmta.postgres.notify import NOTIFY
+from pgmta.store.daemons import others
+from pgmta.store.schema import migrations
+
+_LOCK = 0x506F737465726E  # "pgmta"
+_TABLE = """
+CREATE TABLE IF NOT EXISTS schema_migrations (
+    name text PRIMARY KEY,
+    checksum text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE schema_migrations IS 'Which of sql/migrations have been applied.';
+COMMENT ON COLUMN schema_migrations.name IS 'File name.';
+COMMENT ON COLUMN schema_migrations.checksum IS 'SHA-256 of the file when it was applied.';
+COMMENT ON COLUMN schema_migrations.applied_at IS 'When it was applied.';
+"""
+_MINIMUM = 150000
+
+
+def migrate(
+    uri: str, warn: Callable[[str], None] = lambda _: None, *, while_daemons_run: bool = False
+) -> list[str]:
+    """Bring the database up to date and return the names of what was applied.
+
+    `warn` is told of what PostgreSQL warns, such as of roles that could not be made. With
+    `while_daemons_run` daemons of another version are no reason to refuse.
+
+    Safe to run from several places at once. Raises StoreUnavailable, or MigrationError where an
+    applied file was changed since, the database is newer, daemons of another version live, or
+    PostgreSQL is older than 15.
+    """
+    try:
+        with psycopg.connect(
+            writable(uri), autocommit=True, application_name="pgmta migrate"
+        ) as db:
+            if db.info.server_version < _MINIMUM:
+                version = db.info.parameter_status("server_version")
+                raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
+            db.execute("SET client_min_messages = warning")
+            db.add_notice_handler(lambda notice: warn(str(notice.message_primary)))
+            db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+            return _apply(db, while_daemons_run)
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(str(error).strip()) from error
+
+
+def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
+    db.execute(_TABLE)
+    known: dict[str, str] = dict(
+        db.execute("SELECT name, checksum FROM schema_migrations").fetchall()
+    )
+    wanted = migrations()
+    if unknown := sorted(set(known) - set(wanted)):
+        raise MigrationError(f"the database is newer than this pgmta: it has {unknown[-1]}")
+    pending = [name for name in wanted if name not in known]
+    if known and pending and not while_daemons_run:
+        _refuse_under_daemons(db, pending)
+    applied = []
+    for name, text in wanted.items():
+        checksum = hashlib.sha256(text.encode()).hexdigest()
+        if name not in known:
+            with db.transaction():
+                db.execute(text.encode())
+                db.execute(
+                    "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",
+                    (name, checksum),
+                )
+                _tell_workers(db)
+            applied.append(name)
+        elif known[name] != checksum:
+            raise MigrationError(f"{name} was changed after it had been applied")
+    return applied
+
+
+def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
+    """Daemons that were written for the schema after `pending` may run; all others may not."""
+    if found := others(db, pending[-1]):
+        lines = "\n".join(f"  {each}" for each in found)
+        raise MigrationError(
+            f"{pending[0]} is not applied, as daemons of another version run on this database:\n"
+            f"{lines}\n"
+            "Stop them first; one that has crashed counts for a minute. With --while-daemons-run "
+            "they go on without taking mail until they are replaced."
+        )
+
+
+def _tell_workers(db: psycopg.Connection) -> None:
+    """No claim that was composed before this migration gets a row after it; idle workers wake."""
+    row = db.execute("SELECT to_regclass('public.rules_version') IS NOT NULL").fetchone()
+    if row and row[0]:
+        db.execute("UPDATE rules_version SET version = version + 1")
+        db.execute(NOTIFY.encode())

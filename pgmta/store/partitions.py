@@ -1,0 +1,176 @@
+"""The partitions of the queue, as they are: the tree, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from pgmta.errors import PartitionError, StoreUnavailable
+from pgmta.postgres import instants
+from pgmta.postgres.link import writable
+from pgmta.store.queries import queries
+
+SETTINGS = {
+    "fillfactor": "50",
+    "autovacuum_vacuum_scale_factor": "0.1",
+    "autovacuum_vacuum_threshold": "2000",
+    "autovacuum_vacuum_insert_threshold": "-1",
+    "autovacuum_vacuum_cost_delay": "0",
+    "autovacuum_analyze_scale_factor": "0.2",
+    "autovacuum_analyze_threshold": "20000",
+}
+"""Storage settings of a leaf below queue_def: half-full pages make claims cheap (decision 0005)."""
+
+Connection = psycopg.Connection[dict[str, Any]]
+Values = list[str | None]
+"""Values of `_partid`; None stands for rows without one."""
+
+_SQL = queries("partitions")
+_BOUND = re.compile(r"'((?:[^']|'')*)'|\bNULL\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of queue. `rows` is an estimate unless asked otherwise, `size` in octets.
+
+    `values` are those its bound names, none for a default partition; `takes` is the same for
+    readers. Tables that are partitioned themselves have neither rows nor size nor oldest.
+    """
+
+    name: str
+    parent: str
+    default: bool
+    values: Values
+    takes: str
+    rows: int | None = None
+    size: int | None = None
+    oldest: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong (`problem`) or to be thought about (`hint`), and what may be done."""
+
+    severity: str
+    object: str
+    finding: str
+    remedy: str
+
+
+@contextmanager
+def opened(uri: str) -> Iterator[Connection]:
+    """A connection for the functions here and in `repartition`.
+
+    Raises StoreUnavailable where there is none or it breaks, PartitionError for what PostgreSQL
+    refuses.
+    """
+    try:
+        # statements of several commands can't be prepared
+        with psycopg.connect(
+            writable(uri), autocommit=True, row_factory=dict_row, prepare_threshold=None,
+            application_name="pgmta queuectl partition",
+        ) as db:  # fmt: skip
+            instants.register(db)
+            db.execute("SET standard_conforming_strings = on")
+            db.execute("SET search_path = public")
+            db.execute("SET statement_timeout = 0")
+            db.execute("SET idle_in_transaction_session_timeout = 0")  # between tries at the lock
+            db.execute("SET default_transaction_isolation = 'read committed'")
+            yield db
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(str(error).strip()) from error
+    except psycopg.DatabaseError as error:
+        raise PartitionError(str(error).strip()) from error
+
+
+def table(name: str) -> sql.Identifier:
+    """The table as it stands in a statement."""
+    return sql.Identifier("public", name)
+
+
+def tree(db: Connection, *, exact: bool = False) -> list[Partition]:
+    """All partitions, parents before children; `exact` counts rows, which reads them all.
+
+    Without it the oldest row is the one with the lowest id.
+    """
+    found: dict[str, list[Partition]] = {}
+    for row in run(db, "tree"):
+        if row["parent"] is None:
+            continue
+        more: dict[str, Any] = {}
+        if row["leaf"]:
+            counted = run(db, "exact" if exact else "oldest", leaf=table(row["name"]))
+            more = {"rows": row["rows"], "size": row["size"], **(counted[0] if counted else {})}
+        values: Values = [
+            None if match[0] == "NULL" else match[1].replace("''", "'")
+            for match in _BOUND.finditer(row["bound"])
+        ]
+        default = row["bound"] == "DEFAULT"
+        takes = _takes(row["bound"], row["key"], values)
+        found.setdefault(row["parent"], []).append(
+            Partition(row["name"], row["parent"], default, values, takes, **more)
+        )
+
+    def below(parent: str) -> Iterator[Partition]:
+        for partition in found.get(parent, []):
+            yield partition
+            yield from below(partition.name)
+
+    return list(below("queue"))
+
+
+def check(db: Connection, least: int | None) -> list[Finding]:
+    """What is wrong, problems first.
+
+    With `least`, values of `_partid` of which a default leaf has so many rows are hints; for them
+    the leaf is read.
+    """
+    rows = run(db, "findings", settings=sql.Literal(json.dumps(SETTINGS)))
+    found = [Finding(**row) for row in rows]
+    for leaf in tree(db) if least else []:
+        if leaf.default and leaf.parent == "queue_def" and leaf.rows is not None:
+            for row in run(db, "deserving", leaf=table(leaf.name), least=sql.Literal(least)):
+                text = f"{row['rows']} rows have _partid {quoted([row['value']])}: worth a leaf"
+                found.append(Finding("hint", leaf.name, text, "queuectl partition add"))
+    if run(db, "log_exists"):
+        (log,) = run(db, "log_default")
+        if log["rows"]:
+            text = f"{log['rows']} rows of days without a partition, the oldest of {log['oldest']}"
+            remedy = "move them away: before, the partitions of their days can't be made"
+            found.append(Finding("problem", "attempts_default", text, remedy))
+    return sorted(found, key=lambda finding: finding.severity, reverse=True)
+
+
+def run(db: Connection, name: str, **parts: sql.Composable) -> list[dict[str, Any]]:
+    """Rows of a named statement."""
+    return db.execute(sql.SQL(_SQL[name]).format(**parts)).fetchall()
+
+
+def quoted(values: Values) -> str:
+    """Values for readers, quoted as in SQL: '1', 'o''clock'."""
+    return ", ".join("'" + value.replace("'", "''") + "'" for value in values if value is not None)
+
+
+def takes(values: Values) -> str:
+    """Which `_partid` a leaf takes, for readers."""
+    some = quoted(values)
+    if not some:
+        return "rows without _partid"
+    return f"_partid IN ({some})" + (" and rows without _partid" if None in values else "")
+
+
+def _takes(bound: str, key: str, values: Values) -> str:
+    if bound == "DEFAULT":
+        return "default"
+    if "'_partid'" in key:
+        return takes(values)
+    return ", ".join(str(value) for value in values) if values else bound

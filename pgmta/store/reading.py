@@ -1,0 +1,119 @@
+"""Statements that read by conditions, of which some may fail or be refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pgmta.postgres.faults import about_statement
+from pgmta.store.guard import BATCH, Condition, about_a_row
+from pgmta.store.queries import escaped, queries
+from pgmta.store.refused import refused_now
+
+_SQL = queries("reading")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A condition fails on so many rows; one of them, its message and PostgreSQL's message.
+
+    Without rows it is refused, and passed over.
+    """
+
+    owner: str
+    rows: int
+    row: int
+    message: int
+    error: str
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return f"{self.owner} is passed over, its condition is refused: {self.error}"
+        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        place = f"row {self.row} of message {self.message}"
+        return f"{self.owner} fails on {rows}, such as {place}: {self.error}"
+
+
+def failing(
+    db: psycopg.Connection[dict[str, Any]],
+    condition: str,
+    rows: str = "true",
+    until: float = float("inf"),
+) -> tuple[dict[int, tuple[int, str]], int, bool]:
+    """Rows on which a condition fails: message and error by id.
+
+    Also how many rows were tried, and whether these are all.
+
+    `rows` (SQL) names those that count. No further batch begins after `until` (monotonic).
+    """
+    query = _SQL["failing"].replace("{rows}", rows).encode()
+    found: dict[int, tuple[int, str]] = {}
+    total = after = 0
+    tried = BATCH
+    while tried == BATCH and time.monotonic() < until:
+        params = {"condition": condition, "after": after, "batch": BATCH}
+        head, *bad = db.execute(query, params).fetchall()
+        tried, after = head["message_id"], head["id"]
+        total += tried
+        found.update((row["id"], (row["message_id"], row["error"])) for row in bad)
+    return found, total, tried < BATCH
+
+
+def fault(owner: str, found: dict[int, tuple[int, str]]) -> Fault:
+    """What `failing` found, in short."""
+    row = min(found)
+    return Fault(owner, len(found), row, *found[row])
+
+
+def reading[T](
+    db: psycopg.Connection[dict[str, Any]],
+    conditions: Sequence[Condition],
+    rows: str,
+    run: Callable[[list[str]], T],
+    matching: Sequence[bool] = (),
+    *,
+    standing: bool = False,
+) -> tuple[T, list[Fault]]:
+    """Run a statement that reads, with the conditions as they stand in it.
+
+    Where one of them fails on a row, the statement is run again without asking it of that row,
+    which counts as matched where `matching` says so, else as not matched. Of
+    `standing` conditions one may be refused by now: it matches nothing. Returns also the faults.
+    """
+    try:
+        return run([escaped(condition.text) for condition in conditions]), []
+    except psycopg.Error as error:
+        if not about_a_row(error) and not (standing and about_statement(error)):
+            raise
+    wrong = refused_now(db, conditions) if standing else {}
+    faults = [Fault(condition.owner, 0, 0, 0, error) for condition, error in wrong.items()]
+    texts = []
+    with db.transaction():  # in one snapshot: nothing that fails comes between
+        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        for number, condition in enumerate(conditions):
+            if condition in wrong:
+                texts.append("false")
+                continue
+            found, _, _ = failing(db, condition.text, rows)
+            if found:
+                faults.append(fault(condition.owner, found))
+            value = bool(matching) and matching[number]
+            # CASE also where there are none: in WHERE the parts of a condition have no order
+            texts.append(
+                f"CASE WHEN id = ANY ('{{{','.join(map(str, found))}}}'::bigint[]) THEN {value}"
+                f" ELSE {escaped(condition.text)} END"
+            )
+        return run(texts), faults
+
+
+def kept(db: psycopg.Connection[dict[str, Any]]) -> list[Fault]:
+    """Faults of which held rows tell."""
+    found = []
+    for row in db.execute(_SQL["kept"].encode()).fetchall():
+        owner, _, error = row["error"].partition(" fails on this row: ")
+        found.append(Fault(owner, row["rows"], row["id"], row["message_id"], error))
+    return found

@@ -1,0 +1,52 @@
+"""Conditions that PostgreSQL refuses whatever the row: a function that they call was dropped, say.
+
+One of them would stop every statement that contains it. It is found, named and passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from pgmta.postgres import faults
+from pgmta.postgres.link import Link
+from pgmta.store.guard import Condition
+from pgmta.store.queries import queries
+
+_SQL = queries("refused")
+_CONTROL = Condition("", "true")  # where it is refused, the reason is none of the conditions
+
+
+async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition, str]:
+    """Those that are refused, each with the error.
+
+    Raises StoreUnavailable, psycopg.Error for what is not about one of them.
+    """
+    found: dict[Condition, str] = {}
+    for condition in (_CONTROL, *conditions):
+        try:
+            await link.run(_SQL["probe"], {"condition": condition.text})
+        except psycopg.Error as error:
+            _note(found, condition, error)
+    return found
+
+
+def refused_now(
+    db: psycopg.Connection[dict[str, Any]], conditions: Sequence[Condition]
+) -> dict[Condition, str]:
+    """The same, over the connection of a command."""
+    found: dict[Condition, str] = {}
+    for condition in (_CONTROL, *conditions):
+        try:
+            db.execute(_SQL["probe"].encode(), {"condition": condition.text})
+        except psycopg.Error as error:
+            _note(found, condition, error)
+    return found
+
+
+def _note(found: dict[Condition, str], condition: Condition, error: psycopg.Error) -> None:
+    if condition is _CONTROL or not faults.about_statement(error):
+        raise error
+    found[condition] = faults.words(error)

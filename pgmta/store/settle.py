@@ -1,0 +1,87 @@
+"""The one door through which every status change of a worker leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pgmta.errors import Backend
+from pgmta.model import Outcome
+from pgmta.postgres.binary import Bigints, Instants, Integers, Smallints, Texts
+from pgmta.postgres.link import Link
+from pgmta.states import TRANSITIONS, Event, Status
+from pgmta.store.queries import queries
+from pgmta.text import printable
+
+_SQL = queries("settle")
+_REASON = 1000  # characters
+_INDEXED = 600  # characters of a recipient in the log: an index entry has 2,704 octets at most
+
+
+class Settlements:
+    """Writes the outcomes of one worker's attempts, many in one commit."""
+
+    def __init__(self, link: Link, worker: str) -> None:
+        self._link = link
+        self._worker = worker
+
+    async def settle(self, outcomes: list[Outcome], again: bool = False) -> set[int]:
+        """Log the attempts and move their rows; return the ids of the rows that changed.
+
+        A row that is missing from the answer had been taken over or moved by an operator.
+        Raises StoreUnavailable; after an AnswerLost, `end` what was lost, and write the same
+        outcomes `again`. Raises psycopg.Error for what PostgreSQL refuses: then none is written.
+        """
+        # locks in the order in which everybody takes them, or two settlements may wait in a circle
+        outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
+        plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
+        values: dict[str, Any] = {
+            "ids": Bigints(o.item.id for o in outcomes),
+            "tokens": Bigints(o.item.token for o in outcomes),
+            "message_ids": Bigints(o.item.message_id for o in outcomes),
+            "senders": Texts(o.item.sender for o in outcomes),
+            "recipients": Texts(o.item.recipient[:_INDEXED] for o in outcomes),
+            "domains": Texts(o.item.domain for o in outcomes),
+            "attempts": Integers(o.item.attempts for o in outcomes),
+            "codes": Smallints(o.reply.code for o in outcomes),
+            "enhanced": Texts(o.reply.enhanced for o in outcomes),
+            "replies": Texts(o.reply.text for o in outcomes),
+            "hosts": Texts(o.host for o in outcomes),
+            "commands": Texts(o.command for o in outcomes),
+            "started": Instants(o.started for o in outcomes),
+            "ended": Instants(o.ended for o in outcomes),
+            "worker": self._worker,
+        }
+        if not plain:
+            values["events"] = Texts(o.event.value for o in outcomes)
+            values["statuses"] = [_status_after(o) for o in outcomes]
+            values["delays"] = [o.delay for o in outcomes]
+            values["again"] = again
+        rows = await self._link.run(_SQL["delivered" if plain else "settle"], values)
+        return {row[0] for row in rows}
+
+    async def set_aside(self, outcome: Outcome, refusal: str) -> None:
+        """Put the row of an outcome that PostgreSQL refuses on hold, and say why.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        reply = f" ({outcome.reply})" if str(outcome.reply) else ""
+        reason = f"{outcome.event.value}{reply}, but the database refuses this outcome: {refusal}"
+        await self._link.run(
+            _SQL["set_aside"],
+            {
+                "id": outcome.item.id,
+                "token": outcome.item.token,
+                "delivered": outcome.event is Event.DELIVERED,
+                "reason": printable(reason.encode(errors="replace").decode())[:_REASON],
+                "worker": self._worker,
+            },
+        )
+
+    async def end(self, backends: list[Backend]) -> None:
+        """As Link.end. Raises StoreUnavailable."""
+        await self._link.end(backends)
+
+
+def _status_after(outcome: Outcome) -> str | None:
+    status = TRANSITIONS[Status.SENDING, outcome.event]
+    return status.value if status else None

@@ -1,0 +1,45 @@
+"""Room that delivered content leaves behind."""
+
+from __future__ import annotations
+
+import psycopg
+
+from pgmta.postgres.link import Link
+from pgmta.store.queries import queries
+
+_SQL = queries("space")
+
+KEY = int.from_bytes(b"postern", "big")  # of the advisory lock
+
+
+class NotAllowed(Exception):
+    """Our role may not vacuum."""
+
+
+class Space:
+    """The pages of message_chunks; `link` is used for nothing else."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def reclaim(self, *, shorten: bool = False) -> int | None:
+        """Have what is deleted written on again, and return the octets that the file has then.
+
+        None where somebody else is at it. `shorten` gives the empty end of the file back to the
+        file system, too. Raises NotAllowed where our role may not vacuum, StoreUnavailable,
+        psycopg.Error.
+        """
+        ((may, ours),) = await self._link.run(_SQL["begin"], {"key": KEY})
+        if not may:
+            raise NotAllowed
+        if not ours:
+            return None
+        try:
+            async with self._link.use() as connection:
+                statement = _SQL["shorten" if shorten else "reclaim"]
+                await connection.execute(statement.encode(), prepare=False)
+        except psycopg.Error:
+            await self._link.close()  # and with it the lock
+            raise
+        ((octets, _),) = await self._link.run(_SQL["finish"], {"key": KEY})
+        return int(octets)

@@ -1,0 +1,139 @@
+"""Mail from a program, without SMTP: many messages in one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
+from pgmta.address import parse_mailbox
+from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from pgmta.newlines import check
+from pgmta.postgres.link import Link
+from pgmta.postgres.notify import NOTIFY
+from pgmta.store.enqueue import Enqueue, pieces
+
+_GROUP = 1000  # messages a commit, at most
+_OCTETS = 16 << 20  # of bodies a commit, about
+_SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A message as a program gives it: envelope, and content with CRLF at the line ends."""
+
+    sender: str
+    recipients: Sequence[str]
+    content: bytes
+
+
+class Submission:
+    """Puts mail into the queue over some connections at once; `hostname` goes into Received."""
+
+    def __init__(self, uri: str, hostname: str, connections: int = 2) -> None:
+        self._hostname = hostname
+        self._links = [Link(uri, f"submit {n}", _SETTINGS) for n in range(connections)]
+        # content is durable with the commit of its message, which comes after it
+        self._aside = Link(uri, "submit pieces", {"synchronous_commit": "off"})
+
+    async def submit(
+        self, mails: Sequence[Mail], stored: Callable[[list[int]], None] = lambda ids: None
+    ) -> list[int]:
+        """Store all mails and return their queue ids in order; all of them are durable then.
+
+        They go in groups, each of which is one commit, whose ids `stored` is told: where this
+        raises, these are in the queue, and no others unless a connection broke in their commit.
+        Raises AddressError or ValueError before anything is stored, StoreUnavailable where
+        PostgreSQL stays away, psycopg.Error for what it refuses.
+        """
+        parsed = [_parse(mail) for mail in mails]
+        stores = [Enqueue(link) for link in self._links]
+        ids: list[int] = []
+        while len(ids) < len(mails):
+            ids += await stores[0].block()
+        now = format_datetime(datetime.now(UTC))
+        messages = [
+            self._message(number, mail, recipients, now)
+            for number, mail, recipients in zip(ids, mails, parsed, strict=False)
+        ]
+        groups = _groups(messages)
+        aside = Enqueue(self._aside)
+
+        async def write(store: Enqueue) -> None:
+            try:
+                for group in groups:  # shared: the next one goes to whoever is free
+                    await _split(aside, group)
+                    await store.commit(group)
+                    stored([message.id for message in group])
+            finally:
+                groups.close()  # after a failure nobody begins another one
+
+        for failure in await asyncio.gather(*map(write, stores), return_exceptions=True):
+            if failure:
+                raise failure
+        await self._links[0].run(NOTIFY)
+        return ids[: len(mails)]
+
+    def _message(
+        self, number: int, mail: Mail, recipients: list[tuple[str, str]], now: str
+    ) -> NewMessage:
+        addresses = (mail.sender, *mail.recipients)
+        return NewMessage(
+            id=number,
+            sender=mail.sender,
+            recipients=recipients,
+            size=len(mail.content),
+            trace=f"Received: by {self._hostname} (pgmta) id {number};\r\n\t{now}\r\n",
+            body=mail.content,
+            utf8=not all(address.isascii() for address in addresses),
+        )
+
+    async def close(self) -> None:
+        """End the connections."""
+        for link in (*self._links, self._aside):
+            await link.close()
+
+
+def _parse(mail: Mail) -> list[tuple[str, str]]:
+    if mail.sender:
+        parse_mailbox(mail.sender, utf8=True)
+    if not mail.recipients:
+        raise ValueError("a message needs a recipient")
+    if problem := check(mail.content, "reject"):
+        raise ValueError(f"lines of the content must end with CRLF: {problem}")
+    return [parse_mailbox(recipient, utf8=True) for recipient in mail.recipients]
+
+
+def _groups(messages: list[NewMessage]) -> Generator[list[NewMessage]]:
+    group: list[NewMessage] = []
+    octets = 0
+    for message in messages:
+        if group and (len(group) == _GROUP or octets + message.size > _OCTETS):
+            yield group
+            group, octets = [], 0
+        group.append(message)
+        octets += message.size
+    if group:
+        yield group
+
+
+async def _split(store: Enqueue, group: list[NewMessage]) -> None:
+    """Store what is too large for a message row in pieces, ahead of the messages."""
+    parts: list[tuple[int, int, bytes]] = []
+    octets = 0
+    for message in group:
+        if message.size <= CHUNK_SIZE:
+            continue
+        for start in range(0, message.size, PART_SIZE):
+            part = message.body[start : start + PART_SIZE]
+            if octets + len(part) > PART_SIZE:
+                await store.chunks(parts)
+                parts, octets = [], 0
+            parts.append((message.id, message.chunks, part))
+            octets += len(part)
+            message.chunks += pieces(len(part))
+        message.body = b""
+    if parts:
+        await store.chunks(parts)

@@ -1,0 +1,122 @@
+"""Which workers run, and the standing rules they bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pgmta.postgres import faults
+from pgmta.postgres.binary import Bigints
+from pgmta.postgres.link import Link
+from pgmta.postgres.notify import NOTIFY
+from pgmta.store.conditions import takes
+from pgmta.store.queries import queries
+
+_SQL = queries("workers")
+_OLDEST = 100  # rows of a priority that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A worker as it stands in the table `workers`."""
+
+    name: str
+    action: str
+    condition: str | None
+    reach: str
+    priority: int = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker stands among those that claim the same rows, and what time it is there."""
+
+    before: int
+    number: int
+    clock: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A standing rule: rows that match are held, and never claimed for delivery."""
+
+    name: str
+    action: str
+    condition: str
+    reason: str
+    quarantine: str | None
+    hold: float | None
+
+
+class Registry:
+    """The entries of one process, `owner`."""
+
+    def __init__(self, link: Link, owner: str) -> None:
+        self._link = link
+        self._owner = owner
+
+    async def register(self, entries: list[Entry], rules: list[Rule]) -> None:
+        """Announce the workers and their rules. Raises StoreUnavailable."""
+        for rule in rules:
+            await self._link.run(_SQL["rule"], {**_fields(rule), "who": self._owner})
+        for entry in entries:
+            await self._link.run(_SQL["register"], {**_fields(entry), "owner": self._owner})
+
+    async def beat(self, handled: dict[str, int]) -> bool:
+        """Say that the process lives; False where somebody has removed its entries."""
+        names = list(handled)
+        rows = await self._link.run(
+            _SQL["beat"],
+            {"owner": self._owner, "names": names, "handled": [handled[n] for n in names]},
+        )
+        return len(rows) == len(names)
+
+    async def places(self) -> dict[str, Place]:
+        """The place of each of ours that delivers, by name."""
+        rows = await self._link.run(_SQL["places"], {"owner": self._owner})
+        return {row[0]: Place(*row[1:]) for row in rows}
+
+    async def untaken(self) -> list[tuple[int, int]]:
+        """Message and priority of rows that no worker takes, of the oldest that are due.
+
+        Nothing where another process is to ask. Raises StoreUnavailable.
+        """
+        found = await self._link.run(_SQL["takers"], {"owner": self._owner})
+        if not found:
+            return []
+        tests = [(action, takes(condition, action, level)) for action, condition, level in found]
+        overdue = await self._link.run(_SQL["overdue"], {"each": _OLDEST})
+        waiting = {row: (message, priority) for row, message, priority in overdue}
+        for action, test in tests:
+            if test is None:
+                return []
+            try:
+                hits = await self._link.run(
+                    _SQL["tested"], {"condition": test, "ids": Bigints(waiting)}
+                )
+            except psycopg.Error as error:
+                if not faults.about_statement(error):
+                    raise
+                continue
+            for row, fails in hits:
+                if action == "rule" or not fails:  # a rule holds what it fails on
+                    waiting.pop(row)
+        return list(waiting.values())
+
+    async def leave(self) -> None:
+        """Take the entries away; rules stay. Raises StoreUnavailable."""
+        await self._link.run(_SQL["leave"], {"owner": self._owner})
+
+    async def wake(self) -> None:
+        """Wake the others. Raises StoreUnavailable."""
+        await self._link.run(NOTIFY)
+
+    async def operator_rules(self) -> list[Rule]:
+        """Standing rules that operators have made."""
+        return [Rule(*row) for row in await self._link.run(_SQL["rules"])]
+
+
+def _fields(entry: Entry | Rule) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in entry.__slots__}

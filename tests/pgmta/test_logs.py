@@ -1,0 +1,47 @@
+"""The log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+LOSING = """
+import os
+from pgmta.config.environment import Log
+from pgmta.logs import configure, get
+
+configure(Log(), daemon="test")
+get("part").warning("heard")
+reader, writer = os.pipe()
+os.dup2(writer, 2)
+os.close(writer)
+os.close(reader)
+for _ in range(3):
+    get("part").warning("lost")
+print("on")
+"""
+
+
+SEVERAL_LINES = """
+from pgmta.config.environment import Log
+from pgmta.logs import configure, get
+
+configure(Log(), daemon="test")
+get("part").warning("away", reason="refused\\n\\tIs it running?\\nHINT:  no\\x1b[2J\\n")
+"""
+
+
+def test_a_reason_of_several_lines_comes_in_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SEVERAL_LINES], capture_output=True, check=True, text=True
+    )
+    assert done.stderr.count("\n") == 1
+    assert "reason='refused Is it running? HINT:  no\ufffd[2J'" in done.stderr
+
+
+def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOSING], capture_output=True, check=True, text=True
+    )
+    assert "heard" in done.stderr
+    assert done.stdout == "on\n"

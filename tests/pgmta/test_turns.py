@@ -1,0 +1,68 @@
+"""Who is next."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmta.turns import Line, Turns
+
+
+@given(st.lists(st.one_of(st.integers(0, 5), st.none()), max_size=60))
+def test_lowest_first_but_nobody_waits_for_ever(steps: list[int | None]) -> None:
+    """Each step a number comes, or somebody is taken; a second passes with each."""
+    now = 0.0
+    line: Line[tuple[int, float]] = Line(patience=4.5, clock=lambda: now)
+    there: list[tuple[int, float]] = []
+    for step in [*steps, *[None] * len(steps)]:
+        now += 1
+        if step is not None:
+            there.append((step, now))
+            line.put(step, (step, now))
+            continue
+        old = [one for one in there if now - one[1] >= 4.5]
+        expected = old[0] if old else min(there, default=None)
+        assert line.take() == expected
+        if expected:
+            there.remove(expected)
+    assert line.take() is None
+
+
+def test_those_who_leave_are_not_taken() -> None:
+    line: Line[int] = Line()
+    for number in (3, 1, 4, 1, 5):
+        line.put(number, number)
+    assert line.leave(lambda number: number == 1) == [1, 1]
+    assert [line.take() for _ in range(4)] == [3, 4, 5, None]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["stay", "go early", "go late"]))))
+def test_lowest_first_whoever_goes(people: list[tuple[int, str]]) -> None:
+    """Those that are cancelled before their turn, or in the moment it comes, keep up nobody."""
+    served: list[int] = []
+
+    async def person(turns: Turns, number: int) -> None:
+        async with turns.of(number):
+            served.append(number)
+            await asyncio.sleep(0)
+
+    async def work() -> None:
+        turns = Turns()
+        async with turns.of(0):
+            tasks = [asyncio.create_task(person(turns, number)) for number, _ in people]
+            await asyncio.sleep(0)
+            assert served == []
+            for task, (_, what) in zip(tasks, people, strict=True):
+                if what == "go early":
+                    task.cancel()
+        for task, (_, what) in zip(tasks, people, strict=True):
+            if what == "go late":  # the first of these may have been told already
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with turns.of(0):  # nobody kept it
+            pass
+
+    asyncio.run(work())
+    assert served == sorted(number for number, what in people if what == "stay")

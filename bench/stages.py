@@ -4,12 +4,13 @@ import asyncio
 import datetime
 import re
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
 from bench.corpus import Corpus, Plan
-from pgmta.intake.committer import Waiting
+from pgmta.intake.content import Content, DoneCallback
 from pgmta.model import Item, NewMessage, Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION, Claims
@@ -20,9 +21,9 @@ from queued.delivery.envelope import Envelope
 from queued.delivery.reply import Result
 from queued.delivery.session import Session
 from queued.worker.verdict import judge
-from smtpd.config import SmtpdConfig
-from smtpd.dialogue import Dialogue
-from smtpd.front import Front
+from smtpd.config import Listener, SmtpdConfig
+from smtpd.connection import Connection
+from smtpd.server import Server
 
 MESSAGES = 2000
 GROUP = 20  # messages a statement
@@ -70,33 +71,30 @@ class _Ids:
     """Message ids without a database."""
 
     def __init__(self) -> None:
-        self._last = 0
-
-    def ready(self) -> int:
-        self._last += 1
-        return self._last
+        self.available = deque(range(1, MESSAGES + 1))
 
 
 class _Committer:
-    """Keeps whom to tell, as the real one does until the commit."""
+    """Keeps the callback of a message, as the real one does until the commit."""
 
     def __init__(self) -> None:
         self.ids = _Ids()
-        self.waiting: list[Callable[[Exception | None], None]] = []
+        self.chunks = None
+        self.waiting: list[DoneCallback] = []
 
-    def commit(self, message: NewMessage, done: Callable[[Exception | None], None]) -> Waiting:
+    def commit(self, content: Content, message: NewMessage, done: DoneCallback) -> None:
+        content.message, content.done, content.collected = message, done, 0
         self.waiting.append(done)
-        return Waiting(message, done)
 
 
 async def dialogue() -> float:
     """Commands and content of smtpd, to the moment when the message waits for its commit."""
     corpus = Corpus(Plan("guard", MESSAGES, SIZE, 1, 1))
     config = SmtpdConfig.model_validate({"relay": {"networks": ["127.0.0.0/8"]}})
-    front = Front(config, "postgresql://nowhere")
+    server = Server(config, "postgresql://nowhere")
     committer = _Committer()
-    front.committer = cast(Any, committer)
-    connection = Dialogue(front, asyncio.get_running_loop(), "guard").fresh()
+    server.committer = cast(Any, committer)
+    connection = Connection(server, Listener())
     connection.connection_made(cast(Any, _Wire()))
     connection.data_received(b"EHLO guard.test\r\n")
     started = time.process_time()

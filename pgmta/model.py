@@ -38,6 +38,7 @@ class NewMessage:
     metadata: list[str] = field(default_factory=list)  # JSON for each recipient; empty: {}
     holds: list[str | None] | None = None  # for each recipient, why it is on hold; None: none is
     priority: int = 5
+    sender_domain: str | None = None  # normalised; None: that of `sender`
 
 
 @dataclass(slots=True)

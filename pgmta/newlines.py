@@ -36,8 +36,8 @@ class NewlineGuard:
     """
 
     def __init__(self, mode: Mode) -> None:
-        self._strict = mode == "reject"
-        self._tail = _CRLF  # what a smuggled end may have begun with, each run of NULs as one
+        self.strict = mode == "reject"
+        self.tail = _CRLF  # what a smuggled end may have begun with, each run of NULs as one
         self._cr = False  # whether the last octet was a CR
         self.problem = ""
 
@@ -45,7 +45,7 @@ class NewlineGuard:
         """Take the next piece; `dotted` says whether a dot follows a CR or LF in it, if known."""
         if self.problem or not piece:
             return
-        if self._strict and self._bare(piece):
+        if self.strict and self._bare(piece):
             self.problem = BARE
             return
         if dotted is None:
@@ -54,16 +54,16 @@ class NewlineGuard:
         if (dotted or nul) and _smuggled(piece, nul):
             self.problem = SMUGGLED
             return
-        window = self._tail + (_head(piece) if nul else piece[:_AFTER])
+        window = self.tail + (_head(piece) if nul else piece[:_AFTER])
         if b"." in window and _smuggled(window, True):
             self.problem = SMUGGLED
             return
         tail = _collapsed_tail(piece) if nul else piece[-_BEFORE:]
-        self._tail = tail if len(tail) == _BEFORE else _collapsed_tail(self._tail + tail)
+        self.tail = tail if len(tail) == _BEFORE else _collapsed_tail(self.tail + tail)
 
     def end(self) -> None:
         """The content is complete; the final CRLF follows that it may lack."""
-        if not self._tail.endswith(_CRLF):
+        if not self.tail.endswith(_CRLF):
             self.see(_CRLF)
 
     def _bare(self, piece: bytes) -> bool:

@@ -39,7 +39,7 @@ def parse(client: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return mapped or address
 
 
-class Places:
+class ConnectionLimits:
     """Counts connections; clients in `exempt` are only counted as a part of all."""
 
     def __init__(self, limits: Limits, exempt: Iterable[Network]) -> None:
@@ -60,7 +60,7 @@ class Places:
             )
         )
 
-    def enter(self, client: str) -> str:
+    def admit(self, client: str) -> str:
         """Count a connection; return the reply of a refusal where there are too many, or ''."""
         units = self._units(client)
         for (unit, limit), reply in zip(units, _REPLIES, strict=False):
@@ -70,7 +70,7 @@ class Places:
             self._counts[unit] += 1
         return ""
 
-    def leave(self, client: str) -> None:
+    def release(self, client: str) -> None:
         """A connection that was counted has ended."""
         for unit, _ in self._units(client):
             self._counts[unit] -= 1

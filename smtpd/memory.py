@@ -10,19 +10,27 @@ from typing import Protocol
 from pgmta.logs import get
 
 _AGAIN = 0.05  # seconds until the next look, as long as too much is held
-_TELL = 60.0  # seconds between two lines in the log
+_LOG_INTERVAL = 60.0  # seconds between two lines in the log
 _ENOUGH = 0.75  # share of the budget down to which the sessions are relieved
 
 log = get("smtpd")
 
 
-class Holder(Protocol):
-    """A session, as far as its memory is concerned."""
+class Share(Protocol):
+    """What one connection holds."""
 
     held: int
 
     def relieve(self) -> bool:
-        """Read no more from the client until what is held has been written ahead, if it can."""
+        """Read no more from the client until its content has been written ahead, if it can be."""
+
+
+class Holder(Protocol):
+    """A connection, as far as its memory is concerned."""
+
+    @property
+    def share(self) -> Share:
+        """What it holds."""
 
 
 class Memory:
@@ -36,7 +44,7 @@ class Memory:
         self._budget = budget
         self._holders = holders
         self._look: asyncio.Handle | None = None
-        self._told = -_TELL
+        self._logged = -_LOG_INTERVAL
         self.used = 0
         self.scarce = False
         """Whether content is to be read in turns only: half of the budget is used."""
@@ -56,14 +64,15 @@ class Memory:
     def _relieve(self) -> None:
         self._look = None
         excess = self.used - _ENOUGH * self._budget
-        for holder in sorted(self._holders, key=lambda holder: holder.held, reverse=True):
+        shares = (holder.share for holder in self._holders)
+        for share in sorted(shares, key=lambda share: share.held, reverse=True):
             if excess <= 0:
                 break
-            if holder.relieve():
-                excess -= holder.held
+            if share.relieve():
+                excess -= share.held
         now = time.monotonic()
-        if now >= self._told + _TELL:
+        if now >= self._logged + _LOG_INTERVAL:
             log.warning("sessions wait for memory", octets=self.used, limit=self._budget)
-            self._told = now
+            self._logged = now
         if self.used > self._budget:
             self._look = asyncio.get_running_loop().call_later(_AGAIN, self._relieve)

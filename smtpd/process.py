@@ -8,13 +8,14 @@ import os
 import resource
 import socket
 import sys
+from functools import partial
 
 from pgmta.logs import get
 from pgmta.service import Signals, steady
 from smtpd.config import SmtpdConfig
-from smtpd.dialogue import Dialogue
-from smtpd.front import TURNED_AWAY, Front
+from smtpd.connection import Connection
 from smtpd.keeper import READY
+from smtpd.server import TURNED_AWAY, Server
 
 _FILES = 100  # open files besides the clients' connections
 _GRACE = 30.0  # seconds for sessions in DATA when the process stops
@@ -27,13 +28,13 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
     signals = Signals()
     _allow_files(config.limits.connections + TURNED_AWAY + _FILES)
     loop = asyncio.get_running_loop()
-    front = Front(config, uri)
-    front.committer.start()
-    heartbeat = front.committer.heartbeat(config.environment.hostname)
+    shared = Server(config, uri)
+    shared.start()
+    heartbeat = shared.committer.heartbeat(config.environment.hostname)
     beating = asyncio.create_task(heartbeat.run())
     servers = [
         await loop.create_server(
-            Dialogue(front, loop, listener.label).fresh,
+            partial(Connection, shared, listener),
             sock=socket.socket(fileno=fd),
             backlog=listener.backlog,
         )
@@ -47,7 +48,7 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
     await signals.stop.wait()
     for server in servers:
         server.close()
-    if not await front.stop(_GRACE):
+    if not await shared.stop(_GRACE):
         log.warning("cut off sessions that did not end", after=_GRACE)
     beating.cancel()
     await asyncio.wait([beating])

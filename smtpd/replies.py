@@ -46,7 +46,13 @@ DATA_TIMEOUT = "421 4.4.2 {} Message takes too long, closing connection"
 NOT_HTTP = "502 5.5.1 This is SMTP, goodbye"
 SHUTTING_DOWN = "421 4.3.2 {} Shutting down"
 
+NO_TLS = "454 4.7.0 TLS not available"
+SYNTAX_STARTTLS = "501 5.5.4 Syntax: STARTTLS"
+NO_AUTH_YET = "503 5.5.1 Send EHLO first"
+NEEDS_TLS = "538 5.7.11 Encryption required for requested authentication mechanism"
+NO_EXPN = "502 5.5.1 EXPN not implemented"
 
-def queued(message_id: int) -> str:
-    """The acknowledgement: from here on the message is ours (RFC 5321, section 6.1)."""
-    return f"250 2.0.0 {message_id} queued"
+GREETING = "220 {} ESMTP pgmta\r\n"
+
+QUEUED = "250 2.0.0 {} queued"
+"""The acknowledgement: from here on the message is ours (RFC 5321, section 6.1)."""

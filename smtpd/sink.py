@@ -15,7 +15,7 @@ from aiosmtpd.smtp import SMTP, Session
 from pgmta.address import split_path
 from pgmta.errors import AddressError, PgmtaError
 from pgmta.service import Signals
-from smtpd.content import Collector
+from smtpd.end_of_data import EndOfData
 
 _READ = 1 << 30
 _LIMIT = 100 << 20
@@ -108,7 +108,7 @@ class Catcher(SMTP):
             await self.push("503 5.5.1 Send MAIL and RCPT first")
             return
         await self.push("354 Go ahead")
-        collector, pieces = Collector(), []
+        collector, pieces = EndOfData("guard"), []
         while not collector.done:
             data: Any = await self._reader.read(_READ)
             if not data:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import psycopg
 
@@ -49,41 +50,39 @@ async def listen(
 
 
 class Notifier:
-    """Tells the workers that mail has come, after its commit and outside of its transaction."""
+    """Wakes the workers after mail was committed, by a statement outside of that transaction."""
 
     def __init__(self, uri: str) -> None:
         self._link = Link(uri, "notify")
         self._task: asyncio.Task[None] | None = None
-        self._again = False
-        self._last = 0.0
+        self._quiet = asyncio.Event()  # nothing is due, and none is being sent
+        self._quiet.set()
+        self.due = asyncio.Event()
+        """Set it to have a NOTIFY sent: at once after a quiet time, else one for many."""
 
-    def notify(self) -> None:
-        """Send a NOTIFY soon: at once after a quiet time, else once for many calls."""
-        if self._task:
-            self._again = True
-        else:
-            self._task = asyncio.create_task(self._run())
+    def start(self) -> None:
+        """Begin to wait for `due`."""
+        self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        try:
-            while True:
-                self._again = False
-                await asyncio.sleep(max(0.0, self._last + _INTERVAL - time.monotonic()))
-                self._last = time.monotonic()
-                try:
-                    await self._link.run(NOTIFY)
-                except (StoreUnavailable, psycopg.Error):
-                    return  # the workers poll
-                if not self._again:
-                    return
-        finally:
-            self._task = None
+        last = -_INTERVAL
+        while True:
+            await self.due.wait()
+            self._quiet.clear()
+            await asyncio.sleep(max(0.0, last + _INTERVAL - time.monotonic()))
+            self.due.clear()
+            last = time.monotonic()
+            with suppress(StoreUnavailable, psycopg.Error):  # the workers poll
+                await self._link.run(NOTIFY)
+            if not self.due.is_set():
+                self._quiet.set()
 
     async def close(self) -> None:
-        """End the connection."""
+        """Send a NOTIFY that is due, if PostgreSQL answers in time; end the connection."""
         if task := self._task:
-            _, late = await asyncio.wait([task], timeout=_END)
-            if late:  # PostgreSQL hangs; the workers poll
-                task.cancel()
-                await asyncio.wait([task])
+            await asyncio.sleep(0)  # the task may have to see that one is due
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), _END)
+            task.cancel()
+            await asyncio.wait([task])
         await self._link.close()

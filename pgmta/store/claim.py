@@ -13,13 +13,13 @@ from pgmta.logs import get
 from pgmta.model import Item, Message
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
+from pgmta.priority import PriorityLock
 from pgmta.store.conditions import reach
 from pgmta.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
 from pgmta.store.lost import take_lost
 from pgmta.store.queries import escaped, queries
 from pgmta.store.refused import refused
 from pgmta.store.schema import Schema
-from pgmta.turns import Turns
 
 _SQL = queries("claim")
 
@@ -332,7 +332,7 @@ class Contents:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._turns = Turns()
+        self._turns = PriorityLock()
 
     async def body(self, message_id: int) -> bytes | None:
         """The whole content, None if the message is gone."""

@@ -25,10 +25,10 @@ _LOOK = 0.25  # seconds between two looks
 
 _SQL = queries("enqueue")
 _MESSAGES = _SQL["messages"]
-_PIECES = _MESSAGES.replace("{chunks}", _SQL["pieces"])
+_CHUNKED = _MESSAGES.replace("{chunks}", _SQL["chunk_count"])
 _WHOLE = _SQL["enqueue"].replace("{messages}", _MESSAGES.replace("{chunks}", "chunks"))
-_ENQUEUE = _SQL["enqueue"].replace("{messages}", _PIECES)
-_HELD = _SQL["enqueue_held"].replace("{messages}", _PIECES)
+_ENQUEUE = _SQL["enqueue"].replace("{messages}", _CHUNKED)
+_HELD = _SQL["enqueue_held"].replace("{messages}", _CHUNKED)
 # COPY in binary form: a header, for each row the number of fields and each with its length, an end
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
@@ -63,7 +63,8 @@ class Enqueue:
         Otherwise nothing of the group is stored: StoreUnavailable where PostgreSQL can't do it now,
         SchemaMismatch where the schema is another's, psycopg.Error for what it refuses.
         """
-        self._schema.require()
+        if self._schema.problem:
+            self._schema.require()
         try:
             await self._insert(group)
         except AnswerLost as error:
@@ -110,7 +111,10 @@ class Enqueue:
             "bodies": Bytes(m.body for m in group),
             "message_ids": Bigints(m.id for m, _, _ in rows),
             "senders": Texts(m.sender for m, _, _ in rows),
-            "sender_domains": Texts(domain_of(m.sender) for m, _, _ in rows),
+            "sender_domains": Texts(
+                domain_of(m.sender) if m.sender_domain is None else m.sender_domain
+                for m, _, _ in rows
+            ),
             "recipients": Texts(address for _, address, _ in rows),
             "domains": Texts(domain for _, _, domain in rows),
             "priorities": Smallints(m.priority for m, _, _ in rows),
@@ -118,7 +122,7 @@ class Enqueue:
                 text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
             ),
         }
-        # most have none, and a look at the pieces costs what several rows do
+        # most have none, and a look at the chunks costs what several rows do
         statement = _ENQUEUE if any(m.chunks for m in group) else _WHOLE
         if any(m.holds for m in group):
             statement = _HELD
@@ -126,10 +130,10 @@ class Enqueue:
         await self._link.run(statement, values)
 
     async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
-        """Store content in pieces, ahead of its messages, in one commit.
+        """Store content in chunks, ahead of its messages, in one commit.
 
-        Each part is the id of a message, the position of the first piece and the content.
-        Raises StoreUnavailable; what has become of the pieces is not known then.
+        Each part is the id of a message, the position of its first chunk and the octets. If this
+        raises StoreUnavailable, it is open which chunks stand in the database.
         """
         rows = b"".join((_COPY_HEADER, *_rows(parts), _COPY_END))
         async with (
@@ -139,7 +143,7 @@ class Enqueue:
             await copy.write(rows)
 
     async def drop_chunks(self, ids: list[int]) -> None:
-        """Remove the pieces of messages that were not accepted. Raises StoreUnavailable."""
+        """Remove the chunks of messages that were not accepted. Raises StoreUnavailable."""
         await self._link.run(_SQL["drop_chunks"], {"ids": Bigints(ids)})
 
 
@@ -147,11 +151,11 @@ def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryvie
     for message_id, first, content in parts:
         view = memoryview(content)
         for position, start in enumerate(range(0, len(content), CHUNK_SIZE), first):
-            piece = view[start : start + CHUNK_SIZE]
-            yield _COPY_ROW.pack(3, 8, message_id, 4, position, len(piece))
-            yield piece
+            chunk = view[start : start + CHUNK_SIZE]
+            yield _COPY_ROW.pack(3, 8, message_id, 4, position, len(chunk))
+            yield chunk
 
 
-def pieces(octets: int) -> int:
-    """Number of the pieces that content of so many octets makes."""
+def chunk_count(octets: int) -> int:
+    """Return the number of chunks that content of this length makes."""
     return -(-octets // CHUNK_SIZE)

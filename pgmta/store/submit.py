@@ -13,7 +13,7 @@ from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.newlines import check
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
-from pgmta.store.enqueue import Enqueue, pieces
+from pgmta.store.enqueue import Enqueue, chunk_count
 
 _GROUP = 1000  # messages a commit, at most
 _OCTETS = 16 << 20  # of bodies a commit, about
@@ -36,7 +36,7 @@ class Submission:
         self._hostname = hostname
         self._links = [Link(uri, f"submit {n}", _SETTINGS) for n in range(connections)]
         # content is durable with the commit of its message, which comes after it
-        self._aside = Link(uri, "submit pieces", {"synchronous_commit": "off"})
+        self._chunk_link = Link(uri, "submit chunks", {"synchronous_commit": "off"})
 
     async def submit(
         self, mails: Sequence[Mail], stored: Callable[[list[int]], None] = lambda ids: None
@@ -59,12 +59,12 @@ class Submission:
             for number, mail, recipients in zip(ids, mails, parsed, strict=False)
         ]
         groups = _groups(messages)
-        aside = Enqueue(self._aside)
+        chunk_store = Enqueue(self._chunk_link)
 
         async def write(store: Enqueue) -> None:
             try:
                 for group in groups:  # shared: the next one goes to whoever is free
-                    await _split(aside, group)
+                    await _split(chunk_store, group)
                     await store.commit(group)
                     stored([message.id for message in group])
             finally:
@@ -92,7 +92,7 @@ class Submission:
 
     async def close(self) -> None:
         """End the connections."""
-        for link in (*self._links, self._aside):
+        for link in (*self._links, self._chunk_link):
             await link.close()
 
 
@@ -120,7 +120,7 @@ def _groups(messages: list[NewMessage]) -> Generator[list[NewMessage]]:
 
 
 async def _split(store: Enqueue, group: list[NewMessage]) -> None:
-    """Store what is too large for a message row in pieces, ahead of the messages."""
+    """Store what is too large for a message row in chunks, ahead of the messages."""
     parts: list[tuple[int, int, bytes]] = []
     octets = 0
     for message in group:
@@ -133,7 +133,7 @@ async def _split(store: Enqueue, group: list[NewMessage]) -> None:
                 parts, octets = [], 0
             parts.append((message.id, message.chunks, part))
             octets += len(part)
-            message.chunks += pieces(len(part))
+            message.chunks += chunk_count(len(part))
         message.body = b""
     if parts:
         await store.chunks(parts)

@@ -3,8 +3,8 @@
 SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
 
 -- name: messages
--- Part of both below: the messages of a group. Refused
--- as a whole if one id is known already: the caller is repeating a group that did commit.
+-- Part of both below: the messages of a group. The whole group fails if one id exists already,
+-- because the caller is repeating a group that did commit then.
 WITH new_messages AS (
     INSERT INTO messages (id, size, utf8, chunks, trace, body)
     SELECT id, size, utf8, {chunks}, trace, body
@@ -13,12 +13,12 @@ WITH new_messages AS (
         %(traces)b::text[], %(bodies)b::bytea[]) AS message (id, size, utf8, chunks, trace, body)
 )
 
--- name: pieces
--- The number of pieces of a message, in a group that has some. Null, which is refused, if some are
--- missing: a crash may have taken them that came after they were written, without a sync, and before
--- this.
+-- name: chunk_count
+-- The number of chunks of a message, in a group that has some. It is null if some are missing, and
+-- the column refuses null. Chunks are written without a sync, so a crash before this statement can
+-- lose them.
 CASE WHEN chunks = 0 OR chunks = (
-    SELECT count(*) FROM message_chunks AS piece WHERE piece.message_id = message.id)
+    SELECT count(*) FROM message_chunks AS chunk WHERE chunk.message_id = message.id)
 THEN chunks END
 
 -- name: enqueue
@@ -50,12 +50,12 @@ SELECT id FROM messages WHERE id = ANY (%(ids)b::bigint[])
 UNION ALL SELECT message_id FROM attempts WHERE message_id = ANY (%(ids)b::bigint[])
 
 -- name: chunks
--- Pieces of content, ahead of the rows of their messages. COPY writes a page a piece, and extends the
--- table by many at once.
+-- Chunks of content, ahead of the rows of their messages. COPY writes a page per chunk, and extends
+-- the table by many pages at once.
 COPY message_chunks (message_id, position, data) FROM STDIN (FORMAT binary)
 
 -- name: drop_chunks
--- Pieces of messages that were not accepted in the end. No join: see claim.sql.
+-- Chunks of messages that were not accepted in the end. No join: see claim.sql.
 DELETE FROM message_chunks WHERE message_id = ANY (ARRAY(
     SELECT one FROM unnest(%(ids)b::bigint[]) AS one
     WHERE (SELECT true FROM messages WHERE id = one) IS NULL))

@@ -8,13 +8,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 import uvloop
 
-from smtpd.config import SmtpdConfig
-from smtpd.dialogue import Dialogue
-from smtpd.front import Front
+from smtpd.config import Listener, SmtpdConfig
+from smtpd.connection import Connection
+from smtpd.server import Server
 from tests.support.waiting import PATIENCE
 
 
@@ -30,14 +31,15 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
     async def serve() -> None:
         nonlocal port
         loop = asyncio.get_running_loop()
-        front = Front(settings, uri)
-        front.committer.start()
-        server = await loop.create_server(Dialogue(front, loop, "here").fresh, "127.0.0.1", 0)
+        shared = Server(settings, uri)
+        shared.start()
+        connection = partial(Connection, shared, Listener(name="here"))
+        server = await loop.create_server(connection, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         started.set()
         await loop.run_in_executor(None, stop.wait)
         server.close()
-        assert await front.stop(PATIENCE)
+        assert await shared.stop(PATIENCE)
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()))
     thread.start()

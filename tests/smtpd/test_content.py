@@ -1,4 +1,4 @@
-"""Content on the wire: out through the DotStuffer, in through Collector and Inspector."""
+"""Content on the wire: out through the DotStuffer, in through EndOfData."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import random
 import re
 from functools import partial
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 import stringzilla
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pgmta.intake.content import Content, State
+from pgmta.model import CHUNK_SIZE
 from pgmta.newlines import Mode
 from queued.delivery.envelope import DotStuffer
-from smtpd.config import Source
-from smtpd.content import Collector, Inspector
+from smtpd.config import SmtpdConfig, Source
+from smtpd.end_of_data import EndOfData
+from smtpd.header import LIMIT, header_block, hops
+from smtpd.incoming import IncomingMessage
 from smtpd.metadata import Metadata, Origin
 
 CRLF = b"\r\n"
@@ -53,20 +58,17 @@ def naive_wire(content: bytes) -> bytes:
     return CRLF.join(b"." + line if line[:1] == b"." else line for line in lines) + b".\r\n"
 
 
-def receive(wire: bytes, at: list[int], mode: Mode) -> tuple[bytes, bytes, Inspector]:
-    """Content and rest as smtpd's read loop takes them; what is read after the end joins rest."""
-    collector, inspector = Collector(), Inspector(mode)
+def receive(wire: bytes, at: list[int], mode: Mode) -> tuple[bytes, bytes, str]:
+    """Content, rest and problem as a session takes them; what is read after the end joins rest."""
+    end = EndOfData(mode)
     content, late = b"", b""
     for piece in split(wire, at):
-        if collector.done:
+        if end.done:
             late += piece
-            continue
-        part = collector.feed(piece)
-        inspector.see(part, collector.dotted)
-        content += part
-    assert collector.done
-    inspector.end()
-    return content, collector.rest + late, inspector
+        else:
+            content += end.feed(piece)
+    assert end.done
+    return content, end.rest + late, end.guard.problem
 
 
 @given(noisy, noisy, cuts, cuts)
@@ -109,10 +111,10 @@ def lenient_end(wire: bytes) -> int:
 def test_guard_flags_exactly_what_ends_early_for_a_lenient_receiver(
     content: bytes, got: list[int]
 ) -> None:
-    received, _, inspector = receive(stuffed(content, []), got, "guard")
+    received, _, problem = receive(stuffed(content, []), got, "guard")
     onward = stuffed(received, [])
     # the last dot counts with its CR: len - 1
-    assert bool(inspector.problem) == (lenient_end(onward) < len(onward) - 1)
+    assert bool(problem) == (lenient_end(onward) < len(onward) - 1)
 
 
 @given(noisy, clean, cuts)
@@ -121,15 +123,15 @@ def test_strict_flags_every_bare_newline_and_neither_mode_any_clean_text(
 ) -> None:
     strict = receive(stuffed(content, []), got, "reject")
     bare = re.search(rb"[\r\n]", strict[0].replace(CRLF, b""))
-    smuggled = receive(stuffed(content, []), got, "guard")[2].problem
-    assert bool(strict[2].problem) == (bool(bare) or bool(smuggled))
+    smuggled = receive(stuffed(content, []), got, "guard")[2]
+    assert bool(strict[2]) == (bool(bare) or bool(smuggled))
     modes: tuple[Mode, Mode] = ("guard", "reject")
     for mode in modes:
-        assert receive(stuffed(text, []), got, mode)[2].problem == ""
+        assert receive(stuffed(text, []), got, mode)[2] == ""
 
 
 @pytest.mark.parametrize(
-    ("content", "hops"),
+    ("content", "number"),
     [
         (b"", 0),
         (b"Subject: x\r\n\r\nReceived: quoted\r\n", 0),
@@ -144,22 +146,39 @@ def test_strict_flags_every_bare_newline_and_neither_mode_any_clean_text(
         (b"Received: a\nReceived: b\n\nReceived: c\n\r\n", 2),
     ],
 )
-def test_hops_are_the_received_fields_of_the_header(content: bytes, hops: int) -> None:
+def test_hops_are_the_received_fields_of_the_header(content: bytes, number: int) -> None:
     for at in ([], [1, 7, 50, 51, 52]):
-        assert receive(stuffed(content, []), at, "guard")[2].hops >= hops
-        assert hops > 1000 or receive(stuffed(content, []), at, "guard")[2].hops == hops
+        found = hops(header_block(receive(stuffed(content, []), at, "guard")[0]))
+        assert found >= number
+        assert number > 1000 or found == number
 
 
 @given(noisy, cuts)
-def test_the_header_does_not_depend_on_the_cuts(content: bytes, got: list[int]) -> None:
+def test_nothing_depends_on_the_cuts(content: bytes, got: list[int]) -> None:
     wire = stuffed(content, [])
-    whole, cut = receive(wire, [], "guard")[2], receive(wire, got, "guard")[2]
-    assert (cut.header, cut.hops, cut.problem) == (whole.header, whole.hops, whole.problem)
-    assert complete(content).startswith(whole.header)
+    assert receive(wire, got, "guard") == receive(wire, [], "guard")
+    assert complete(content).startswith(header_block(complete(content)))
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.sampled_from([0, 4000, 20_000]))
+async def test_the_header_is_that_of_the_whole_message(sizes: list[int], ahead: int) -> None:
+    """Also if the beginning of the message has been written ahead, chunk by chunk."""
+    lines = b"".join(b"A: " + b"x" * size + CRLF for size in sizes)
+    content = lines + CRLF + b"B: no header" + CRLF
+    incoming = IncomingMessage(SmtpdConfig(), cast(Any, Committed()))
+    wire = stuffed(content, [])
+    while wire:
+        incoming.feed(wire[: ahead or len(wire)])
+        wire = wire[ahead or len(wire) :]
+        if ahead and incoming.content.collected >= CHUNK_SIZE:
+            await incoming.store(CHUNK_SIZE)
+    assert incoming.finish() == ""
+    assert incoming.header() == header_block(content)
+    assert len(incoming.header()) == min(len(lines), LIMIT)
 
 
 def test_a_header_in_small_pieces_costs_no_more_than_its_length() -> None:
-    """Octets that are looked at, not time: no piece may be looked at again with the next one."""
+    """Octets that are looked at, not time: no octet may be looked at again with the next ones."""
     seen = 0
 
     class Counted(bytes):
@@ -174,19 +193,36 @@ def test_a_header_in_small_pieces_costs_no_more_than_its_length() -> None:
             seen += len(self) + len(other)
             return Counted(bytes(self) + bytes(other))
 
-    inspector = Inspector("guard")
+    incoming = IncomingMessage(SmtpdConfig(), cast(Any, Committed()))
     for _ in range(3000):
-        inspector.see(Counted(b"A: " + b"x" * 95 + b"\r\n"))
-    inspector.end()
-    assert len(inspector.header) == 1 << 16
+        incoming.feed(Counted(b"A: " + b"x" * 95 + b"\r\n"))
+    incoming.feed(b".\r\n")
+    assert incoming.finish() == ""
+    assert len(incoming.header()) == 1 << 16
     assert seen < 4 * 3000 * 100
+
+
+class Committed:
+    """A committer whose database takes everything."""
+
+    def __init__(self) -> None:
+        self.chunks = self
+        self.ids = self
+        self.available: list[int] = []
+
+    async def take(self) -> int:
+        return 1
+
+    async def write(self, content: Content, octets: bytes) -> None:
+        content.chunks += len(octets) // CHUNK_SIZE
+        content.state = State.WRITTEN
 
 
 def test_a_body_without_header_gives_no_metadata() -> None:
     rules = {"tenant": Source.model_validate({"from": "header:X-Tenant"})}
     for start, rows in ((b"X-Tenant: 7", ['{"tenant": "7"}']), (b"\r\nX-Tenant: 7", ["{}"])):
-        inspector = receive(stuffed(start + CRLF, []), [], "guard")[2]
-        origin = Origin("", "", "", "", partial(bytes, inspector.header))
+        content = receive(stuffed(start + CRLF, []), [], "guard")[0]
+        origin = Origin("", "", "", "", partial(header_block, content))
         assert Metadata(rules).rows(origin, [("a@b.example", "b.example")]) == rows
 
 

@@ -18,18 +18,27 @@ import uvloop
 from structlog.testing import capture_logs
 
 from pgmta.config.ingest import Ingest
+from pgmta.intake.chunk_writer import Part
 from pgmta.intake.committer import Committer
-from pgmta.intake.pieces import Part
+from pgmta.intake.content import Content
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from pgmta.postgres.notify import Notifier
 from pgmta.store.enqueue import Enqueue
-from smtpd.config import SmtpdConfig
-from smtpd.dialogue import Dialogue
-from smtpd.front import Front
+from smtpd.config import Listener, SmtpdConfig
+from smtpd.connection import Connection
+from smtpd.server import Server
 from tests.smtpd.server import Client, serving
 from tests.sql.rows import column
 from tests.support.waiting import PATIENCE, until
 
 LARGE = (b"x" * 998 + b"\r\n") * 3000
+
+
+def content(committer: Committer, number: int) -> Content:
+    """That of a message with this id."""
+    made = Content(committer.chunks)
+    made.id = number
+    return made
 
 
 def begin(client: Client) -> None:
@@ -50,7 +59,7 @@ def test_no_250_for_a_message_that_lost_a_piece(
     async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
         parts = list(parts)
         if any(position >= last for _, position, _ in parts):
-            raise RuntimeError("what nobody thought of")
+            raise RuntimeError("an unexpected error")
         await real(self, parts)
 
     monkeypatch.setattr(Enqueue, "chunks", chunks)
@@ -91,7 +100,7 @@ def test_content_whose_session_has_gone_is_removed(
 def test_content_that_came_too_late_is_neither_kept_nor_written(
     database: str, db: psycopg.Connection
 ) -> None:
-    committer = Committer(database, Ingest(wait=1.0), lambda: None)
+    committer = Committer(database, Ingest(wait=1.0), Notifier(database))
     ends: list[Exception | None] = []
 
     async def work() -> None:
@@ -99,11 +108,11 @@ def test_content_that_came_too_late_is_neither_kept_nor_written(
         for number in range(1, 20):
             body = b"x" * (PART_SIZE - 1)
             message = NewMessage(number, "a@b", [("r@b", "b")], len(body), "", body)
-            committer.commit(message, ends.append)
+            committer.commit(content(committer, number), message, ends.append)
         async with asyncio.timeout(PATIENCE):
             while len(ends) < 19:
                 await asyncio.sleep(0.05)
-        parts = [one for one in gc.get_objects() if isinstance(one, Part) and one.content]
+        parts = [one for one in gc.get_objects() if isinstance(one, Part) and one.octets]
         assert len(parts) <= 4  # what two connections have begun to write
         blocker.rollback()
         async with asyncio.timeout(PATIENCE):
@@ -124,7 +133,7 @@ def test_content_is_freed_without_a_collection(database: str) -> None:
         return sum(isinstance(one, kind) for one in gc.get_objects())
 
     gc.collect()
-    before = alive(Dialogue)
+    before = alive(Connection)
     gc.disable()
     try:
         with serving(database) as port:
@@ -132,23 +141,22 @@ def test_content_is_freed_without_a_collection(database: str) -> None:
                 assert client.reply()[:3] == "220"
                 for command in ("EHLO c", *("MAIL FROM:<a@b>", "RCPT TO:<r@b>", "DATA", ".") * 5):
                     assert client.say(command)[0] in "23"
-            until(lambda: alive(Dialogue) <= before + 1, describe="the session freed")
+            until(lambda: alive(Connection) <= before + 1, describe="the session freed")
             assert alive(NewMessage) == 0
     finally:
         gc.enable()
 
 
 async def test_a_message_that_cannot_be_encoded_stops_nobody(database: str) -> None:
-    committer = Committer(database, Ingest(), lambda: None)
+    committer = Committer(database, Ingest(), Notifier(database))
     committer.start()
     try:
         ends: list[asyncio.Future[Exception | None]] = []
         for number, sender in enumerate(("a@b", "\udcff@b", "c@b"), 1):
             end = asyncio.get_running_loop().create_future()
             ends.append(end)
-            committer.commit(
-                NewMessage(number, sender, [("r@b", "b")], 1, "", b"x"), end.set_result
-            )
+            message = NewMessage(number, sender, [("r@b", "b")], 1, "", b"x")
+            committer.commit(content(committer, number), message, end.set_result)
         async with asyncio.timeout(PATIENCE):
             first, refused, last = await asyncio.gather(*ends)
         assert first is None
@@ -168,13 +176,13 @@ async def test_only_what_has_no_answer_is_named_at_the_end(
         "CREATE TRIGGER wait BEFORE INSERT ON messages FOR EACH ROW WHEN (NEW.id = 3)"
         " EXECUTE FUNCTION wait(); SELECT pg_advisory_lock(1)"
     )
-    committer = Committer(database, Ingest(connections=1), lambda: None)
+    committer = Committer(database, Ingest(connections=1), Notifier(database))
     committer.start()
     ends: list[asyncio.Future[Exception | None]] = []
     for number, sender in enumerate(("a@b", "\udcff@b", "c@b", "d@b"), 1):
         ends.append(asyncio.get_running_loop().create_future())
         message = NewMessage(number, sender, [("r@b", "b")], 1, "", b"x")
-        committer.commit(message, ends[-1].set_result)
+        committer.commit(content(committer, number), message, ends[-1].set_result)
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*ends[:2])
     with capture_logs() as logs:
@@ -186,13 +194,13 @@ async def test_only_what_has_no_answer_is_named_at_the_end(
 async def test_what_a_session_waits_for_may_end_before_it_begins(database: str) -> None:
     settings = SmtpdConfig.model_validate({"environment": {"hostname": "mx.example"}})
     loop = asyncio.get_running_loop()
-    sessions = [Dialogue(Front(settings, database), loop, "here").fresh()]
+    sessions = [Connection(Server(settings, database), Listener())]
     server = await loop.create_server(lambda: sessions[0], "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     assert (await reader.readline())[:3] == b"220"
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        sessions[0].data_received(b"STARTTLS\r\n")
+        sessions[0].data_received(b"x" * (1 << 17))  # it waits a while
         assert sessions[0].transport
         sessions[0].transport.abort()
         sessions[0].connection_lost(None)
@@ -210,18 +218,18 @@ def test_a_client_that_does_not_read_is_dropped(
 ) -> None:
     """Also where what waits for it is too little to stop its session."""
     gone: list[object] = []
-    made, lost = Dialogue.connection_made, Dialogue.connection_lost
+    made, lost = Connection.connection_made, Connection.connection_lost
 
-    def small(self: Dialogue, transport: Any) -> None:
+    def small(self: Connection, transport: Any) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         made(self, transport)
 
-    def note(self: Dialogue, error: Exception | None) -> None:
+    def note(self: Connection, error: Exception | None) -> None:
         gone.append(self)
         lost(self, error)
 
-    monkeypatch.setattr(Dialogue, "connection_made", small)
-    monkeypatch.setattr(Dialogue, "connection_lost", note)
+    monkeypatch.setattr(Connection, "connection_made", small)
+    monkeypatch.setattr(Connection, "connection_lost", note)
     with serving(database, limits={"timeout": "1s"}) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.connect(("127.0.0.1", port))
@@ -236,7 +244,7 @@ class Unread:
         self.peer = peer
         self.written = 0
         self.closed = False
-        self.protocol: Dialogue | None = None
+        self.protocol: Connection | None = None
 
     def get_extra_info(self, name: str) -> tuple[str, int] | None:
         return self.peer
@@ -260,8 +268,7 @@ class Unread:
 
 def session(database: str, transport: Unread, data: bytes) -> None:
     async def run() -> None:
-        front = Front(SmtpdConfig(), database)
-        protocol = Dialogue(front, asyncio.get_running_loop(), "here").fresh()
+        protocol = Connection(Server(SmtpdConfig(), database), Listener())
         transport.protocol = protocol
         protocol.connection_made(transport)  # type: ignore[arg-type]
         protocol.data_received(data)

@@ -61,15 +61,16 @@ async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
     monkeypatch.setattr(listening, "_END", 0.1)
     monkeypatch.setattr(connection, "_CANCEL", 0.1)
     notifier = Notifier(database)
-    notifier.notify()
+    notifier.start()
+    notifier.due.set()
     async with asyncio.timeout(PATIENCE):
-        while notifier._task:
-            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)
+        await notifier._quiet.wait()
         query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta notify'"
         ((backend,),) = db.execute(query + " AND datname = current_database()").fetchall()
         os.kill(backend, signal.SIGSTOP)
         try:
-            notifier.notify()
+            notifier.due.set()
             await notifier.close()
         finally:
             os.kill(backend, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Who is next."""
+"""The order of service."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmta.turns import Line, Turns
+from pgmta.priority import AgingQueue, PriorityLock
 
 
 @given(st.lists(st.one_of(st.integers(0, 5), st.none()), max_size=60))
-def test_lowest_first_but_nobody_waits_for_ever(steps: list[int | None]) -> None:
-    """Each step a number comes, or somebody is taken; a second passes with each."""
+def test_lowest_first_but_no_entry_waits_for_ever(steps: list[int | None]) -> None:
+    """Each step puts a number or takes one; a second passes with each."""
     now = 0.0
-    line: Line[tuple[int, float]] = Line(patience=4.5, clock=lambda: now)
+    line: AgingQueue[tuple[int, float]] = AgingQueue(patience=4.5, clock=lambda: now)
     there: list[tuple[int, float]] = []
     for step in [*steps, *[None] * len(steps)]:
         now += 1
@@ -30,39 +30,39 @@ def test_lowest_first_but_nobody_waits_for_ever(steps: list[int | None]) -> None
     assert line.take() is None
 
 
-def test_those_who_leave_are_not_taken() -> None:
-    line: Line[int] = Line()
+def test_removed_items_are_not_taken() -> None:
+    line: AgingQueue[int] = AgingQueue()
     for number in (3, 1, 4, 1, 5):
         line.put(number, number)
-    assert line.leave(lambda number: number == 1) == [1, 1]
+    assert line.remove(lambda number: number == 1) == [1, 1]
     assert [line.take() for _ in range(4)] == [3, 4, 5, None]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["stay", "go early", "go late"]))))
-def test_lowest_first_whoever_goes(people: list[tuple[int, str]]) -> None:
-    """Those that are cancelled before their turn, or in the moment it comes, keep up nobody."""
+def test_lowest_first_also_after_cancellations(callers: list[tuple[int, str]]) -> None:
+    """Tasks that are cancelled before their turn, or in the moment it comes, stop no other."""
     served: list[int] = []
 
-    async def person(turns: Turns, number: int) -> None:
+    async def caller(turns: PriorityLock, number: int) -> None:
         async with turns.of(number):
             served.append(number)
             await asyncio.sleep(0)
 
     async def work() -> None:
-        turns = Turns()
+        turns = PriorityLock()
         async with turns.of(0):
-            tasks = [asyncio.create_task(person(turns, number)) for number, _ in people]
+            tasks = [asyncio.create_task(caller(turns, number)) for number, _ in callers]
             await asyncio.sleep(0)
             assert served == []
-            for task, (_, what) in zip(tasks, people, strict=True):
+            for task, (_, what) in zip(tasks, callers, strict=True):
                 if what == "go early":
                     task.cancel()
-        for task, (_, what) in zip(tasks, people, strict=True):
-            if what == "go late":  # the first of these may have been told already
+        for task, (_, what) in zip(tasks, callers, strict=True):
+            if what == "go late":  # the first of these may have the lock already
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        async with turns.of(0):  # nobody kept it
+        async with turns.of(0):  # no task kept it
             pass
 
     asyncio.run(work())
-    assert served == sorted(number for number, what in people if what == "stay")
+    assert served == sorted(number for number, what in callers if what == "stay")

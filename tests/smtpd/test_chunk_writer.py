@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import psycopg
 import pytest
 
-from pgmta.intake.pieces import Part, Pieces
+from pgmta.intake.chunk_writer import ChunkWriter, Part
+from pgmta.intake.content import Content, State
 from pgmta.model import PART_SIZE
 from pgmta.store.enqueue import Enqueue
 
@@ -25,15 +26,21 @@ async def test_a_whole_message_first_then_the_oldest(
         await real(self, parts)
 
     monkeypatch.setattr(Enqueue, "chunks", chunks)
-    pieces = Pieces(database)
+    writer = ChunkWriter(database)
+
+    def content(number: int) -> Content:
+        made = Content(writer)
+        made.id, made.state = number, State.WRITING
+        return made
+
     ids = [5, 3, 9, 1, 7]
-    writes = [asyncio.create_task(pieces.write(i, 0, bytes(PART_SIZE))) for i in ids]
+    writes = [asyncio.create_task(writer.write(content(i), bytes(PART_SIZE))) for i in ids]
     await asyncio.sleep(0)
     whole = asyncio.Event()
-    pieces.put(Part(11, 0, b"x" * 9000, lambda _: whole.set(), lambda: False, whole=True))
-    pieces.start()
+    writer.put(Part(content(11), b"x" * 9000, lambda _: whole.set(), whole=True))
+    writer.start()
     await asyncio.gather(*writes, whole.wait())
-    await pieces.stop()
+    await writer.stop()
     assert order == [11, *sorted(ids)]
     found = db.execute("SELECT DISTINCT message_id FROM message_chunks ORDER BY 1").fetchall()
     assert [row[0] for row in found] == [*sorted(ids), 11]

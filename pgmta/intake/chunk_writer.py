@@ -1,0 +1,199 @@
+"""Writes the content of large messages into the database, ahead of the messages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.intake.content import Content, DoneCallback, State
+from pgmta.logs import get
+from pgmta.model import PART_SIZE
+from pgmta.postgres.link import Link
+from pgmta.priority import AgingQueue
+from pgmta.store.enqueue import Enqueue, chunk_count
+
+log = get("chunks")
+
+_LINKS = 2
+_PATIENCE = 5.0  # seconds that a part lets older messages go first, and its client waits
+# The commit of a message comes later in the same WAL than its chunks. Its sync makes both durable,
+# so the commit of the chunks needs none.
+_SETTINGS = {"synchronous_commit": "off"}
+_FIRST = -1  # before the id of any message
+# Pauses in times of a write, while small messages are committed too: after a write with whole
+# messages, and after one ahead of messages that may never come to an end.
+_REST, _REST_AHEAD = 4, 9
+_AT_ONCE = 50  # messages whose chunks are removed by one statement
+_LET_END = 1.0  # seconds that a write whose connection broke has to end in the server
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Up to 64 chunks of one content; `done` is called once with the result.
+
+    `whole` says that it is all of its content. A part is not written if its content has left the
+    state WRITING meanwhile, because nothing waits for it then.
+    """
+
+    content: Content
+    octets: bytes
+    done: DoneCallback
+    whole: bool = False
+
+    @property
+    def dead(self) -> bool:
+        """Whether nothing waits for it any more."""
+        return self.content.state is not State.WRITING
+
+    def end(self, error: Exception | None) -> None:
+        """Report the result; the octets go at once, because part and callback know each other."""
+        self.octets = b""
+        try:
+            self.done(error)
+        except Exception as fault:
+            log.error("a session failed at its answer", id=self.content.id, exc_info=fault)
+
+
+class ChunkWriter:
+    """Writes parts over two connections: each takes what is waiting, about 0.5 MB at a time.
+
+    A whole message goes first, and of the others the oldest. So messages become complete one after
+    the other, and little content without a message stands in the database. The clients of the other
+    messages wait, because smtpd reads no more from them. A part that has waited for 5 s goes before
+    all (pgmta/priority.py).
+
+    If a crash comes between the chunks and their message, the chunks are removed as orphans.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._links = [Link(uri, f"smtpd chunks {n}", _SETTINGS) for n in range(_LINKS)]
+        self._waiting: AgingQueue[Part] = AgingQueue(_PATIENCE)
+        self._writing: set[Content] = set()  # each with one part at most
+        self._work = asyncio.Event()
+        self.small = 0
+        """Messages without chunks that have been committed; they shall not wait for content."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._drops: deque[tuple[float, int]] = deque()  # when, by the loop's clock, and what
+        self._dropping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._tasks = [asyncio.create_task(self._run(Enqueue(link))) for link in self._links]
+
+    async def stop(self) -> None:
+        """Remove the chunks that are to be removed, close the connections."""
+        tasks = list(self._tasks)
+        if dropping := self._dropping:
+            await asyncio.wait([dropping], timeout=5)
+            tasks.append(dropping)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for link in self._links:
+            await link.close()
+
+    def put(self, part: Part) -> None:
+        """Write the part of a content in state WRITING.
+
+        `part.done` gets StoreUnavailable if it is open what stands in the database.
+        """
+        self._waiting.put(_FIRST if part.whole else part.content.id, part)
+        self._work.set()
+
+    async def write(self, content: Content, octets: bytes) -> None:
+        """Write a part of a content that has an id. Raises StoreUnavailable, psycopg.Error.
+
+        The content is WRITTEN then, or else FAILED.
+        """
+        end: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if not end.done():  # else the session has gone
+                end.set_result(error)
+
+        content.state = State.WRITING
+        self.put(Part(content, octets, done))
+        try:
+            if error := await end:
+                raise error
+            content.chunks += chunk_count(len(octets))
+            content.state = State.WRITTEN
+        finally:
+            if content.state is State.WRITING:
+                content.state = State.FAILED
+
+    def drop(self, content: Content) -> None:
+        """Remove the chunks of a discarded content, after a write of it that is under way."""
+        if content in self._writing:
+            return  # `_run` calls this again
+        loop = asyncio.get_running_loop()
+        self._drops.append((loop.time() + _LET_END, content.id))
+        if not self._dropping:
+            self._dropping = loop.create_task(self._drop())
+
+    async def _drop(self) -> None:
+        """Remove what is to be removed, many messages per statement."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._drops:
+                await asyncio.sleep(self._drops[0][0] - loop.time())
+                ids: list[int] = []
+                while self._drops and self._drops[0][0] <= loop.time() and len(ids) < _AT_ONCE:
+                    ids.append(self._drops.popleft()[1])
+                try:
+                    await Enqueue(self._links[0]).drop_chunks(ids)
+                except (StoreUnavailable, psycopg.Error) as error:
+                    log.warning("chunks of messages stay behind", ids=ids, reason=str(error))
+        finally:
+            self._dropping = None
+
+    def purge(self) -> None:
+        """Forget the octets of dead parts."""
+        for part in self._waiting.remove(lambda part: part.dead):
+            part.end(StoreUnavailable("the content was given up"))
+
+    def _take(self) -> list[Part]:
+        self.purge()
+        group: list[Part] = []
+        octets = 0
+        while octets < PART_SIZE and (part := self._waiting.take()):
+            group.append(part)
+            octets += len(part.octets)
+        return group
+
+    async def _run(self, store: Enqueue) -> None:
+        while True:
+            await self._work.wait()
+            group = self._take()
+            if not group:
+                self._work.clear()
+                continue
+            began, small = time.monotonic(), self.small
+            error = await self._write(store, group)
+            rest = _REST if any(part.whole for part in group) else _REST_AHEAD
+            for part in group:
+                part.end(error)
+                if part.content.state is State.DISCARDED:
+                    self.drop(part.content)
+            del group, part  # or the content would stay until the next one
+            if self.small != small:
+                await asyncio.sleep(rest * (time.monotonic() - began))
+
+    async def _write(self, store: Enqueue, group: list[Part]) -> Exception | None:
+        contents = [part.content for part in group]
+        self._writing.update(contents)
+        try:
+            await store.chunks(
+                (c.id, c.chunks, p.octets) for c, p in zip(contents, group, strict=True)
+            )
+        except Exception as error:  # of any kind: no 250 for a content that lacks a chunk
+            log.warning("can't store content", parts=len(group), reason=str(error))
+            return error
+        finally:
+            self._writing.difference_update(contents)
+        return None

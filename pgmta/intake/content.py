@@ -1,0 +1,103 @@
+"""The content of one message, from its first octet until it is committed or discarded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
+
+_LARGE = PART_SIZE // CHUNK_SIZE  # chunks, above which the client would have much to send again
+
+DoneCallback = Callable[[Exception | None], None]
+"""Receives None when something is done, or the error because of which it is not."""
+
+
+class State(StrEnum):
+    """States of a content; docs/states.md has the transitions."""
+
+    MEMORY = "memory"  # all of it is in memory
+    WRITING = "writing"  # a part is on its way into the database, ahead of the message
+    WRITTEN = "written"  # its full parts so far stand in the database, without a message
+    FAILED = "failed"  # a part could not be written; some chunks may stand in the database
+    WAITING = "waiting"  # complete; it waits for its group commit
+    COMMITTING = "committing"  # the statement that stores its message is under way
+    UNDECIDED = "undecided"  # the same, and the client got 451 meanwhile
+    COMMITTED = "committed"  # it belongs to a stored message
+    DISCARDED = "discarded"  # no message; its chunks are removed
+
+
+_BEFORE_COMMIT = frozenset(
+    (State.MEMORY, State.WRITING, State.WRITTEN, State.FAILED, State.WAITING)
+)
+_MAY_BE_STORED = frozenset((State.WRITING, State.WRITTEN, State.FAILED))
+
+
+class Remover(Protocol):
+    """What removes the chunks of a content from the database."""
+
+    def drop(self, content: Content) -> None:
+        """Remove its chunks, after a write of it that is under way."""
+
+
+class Content:
+    """Owns the octets of one message and the chunks of it that stand in the database.
+
+    A session collects them in `buffers`. The ChunkWriter stores parts ahead of the message; the
+    Committer stores the message. `discard` ends it at any moment before that.
+    """
+
+    __slots__ = ("_remover", "buffers", "chunks", "collected", "done", "id", "message", "since",
+                 "state")  # fmt: skip
+
+    def __init__(self, remover: Remover) -> None:
+        self._remover = remover
+        self.id = 0
+        """The message id, 0 as long as there is none."""
+        self.state = State.MEMORY
+        self.buffers: list[bytes | bytearray] = []
+        self.collected = 0
+        """Octets in `buffers`, or of a part that is being written."""
+        self.chunks = 0
+        """Chunks that stand in the database."""
+        self.message: NewMessage | None = None
+        self.done: DoneCallback | None = None
+        """Whom to answer; None if no client waits for the message, or no longer."""
+        self.since = 0.0
+        """When it was handed to the Committer, by the monotonic clock."""
+
+    @property
+    def octets(self) -> int:
+        """Octets in memory."""
+        return self.collected + (len(self.message.body) if self.message else 0)
+
+    @property
+    def large(self) -> bool:
+        """Whether the client would have much to send again."""
+        return self.chunks > _LARGE
+
+    def join(self) -> bytes:
+        """Return the buffers as one, and forget them; `collected` stays."""
+        octets = b"".join(self.buffers)
+        self.buffers.clear()
+        return octets
+
+    def discard(self) -> None:
+        """Give up a content whose client has gone or was refused.
+
+        A message whose commit is under way may be stored nevertheless.
+        """
+        self.done = None
+        if self.state in _BEFORE_COMMIT:
+            self.remove()
+
+    def remove(self) -> None:
+        """End a content of which nothing is stored as a message: its chunks go too."""
+        self.done = None
+        stored = bool(self.chunks) or self.state in _MAY_BE_STORED
+        self.state = State.DISCARDED
+        self.buffers.clear()
+        self.collected = 0
+        if stored:
+            self._remover.drop(self)

@@ -1,0 +1,49 @@
+"""Message ids, reserved from the database's sequence in blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.store.enqueue import BLOCK, Enqueue
+
+LOW = BLOCK // 2
+"""Ids left when the next block is to be fetched."""
+
+
+class Ids:
+    """Message ids that belong to this process alone."""
+
+    def __init__(self, store: Enqueue) -> None:
+        self._store = store
+        self.available: deque[int] = deque()
+        """Ids that may be taken at once."""
+        self._lock = asyncio.Lock()
+        self._ahead: asyncio.Task[None] | None = None
+
+    def refill(self) -> None:
+        """Fetch the next block in the background."""
+        if not self._ahead:
+            self._ahead = asyncio.create_task(self._fill_ahead())
+
+    async def take(self) -> int:
+        """Return an id. Raises StoreUnavailable, psycopg.Error."""
+        while not self.available:
+            await self._fill(1)
+        return self.available.popleft()
+
+    async def _fill(self, least: int) -> None:
+        async with self._lock:
+            if len(self.available) < least:
+                self.available.extend(await self._store.block())
+
+    async def _fill_ahead(self) -> None:
+        try:
+            await self._fill(LOW)
+        except (StoreUnavailable, psycopg.Error):
+            pass  # `take` raises it for the session that needs the next block
+        finally:
+            self._ahead = None

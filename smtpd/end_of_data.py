@@ -1,0 +1,68 @@
+"""The end of data, and what others could take for it (RFC 5321, sections 4.1.1.4, 4.5.2; pure)."""
+
+from __future__ import annotations
+
+from stringzilla import find
+
+from pgmta.newlines import Mode, NewlineGuard
+from pgmta.octets import replace
+
+_END = b"\r\n.\r\n"
+_OVERLAP = 4
+
+
+class EndOfData:
+    """Takes content off the wire up to its end, and removes the transparency dots.
+
+    Only CRLF ends a line and only CRLF.CRLF ends the data. `feed` keeps what it can't decide yet,
+    at most four octets; its caller keeps the content.
+    """
+
+    __slots__ = ("_first", "_held", "done", "guard", "rest")
+
+    def __init__(self, bare_newlines: Mode) -> None:
+        self._held = b"\r\n"  # the line end of the DATA command: ".CRLF" right away is the end
+        self._first = True
+        self.guard = NewlineGuard(bare_newlines)
+        """Its `problem` says what is wrong with the newlines, or is empty."""
+        self.done = False
+        self.rest = b""
+        """The octets after the end of data: pipelined commands."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the next content; `done` says whether it is the last."""
+        if self._held:
+            data = self._held + data
+        end = find(data, _END)
+        if end >= 0 and data[end : end + len(_END)] != _END:  # a wrong one would cut the message
+            end = data.find(_END)
+        if end >= 0:
+            self.done = True
+            self.rest = data[end + len(_END) :]
+            content, self._held = data[: end + 2], b""
+        else:
+            keep = _undecided(data)
+            content, self._held = data[: len(data) - keep], data[len(data) - keep :]
+        dotted = find(content, b"\n.") >= 0 or find(content, b"\r.") >= 0
+        if dotted:
+            content = replace(content, b"\r\n.", b"\r\n")
+        if self._first and content:
+            self._first = False
+            content = content[2:]
+        guard = self.guard
+        # most content has no dot after a newline and no NUL: the guard would find nothing
+        if dotted or guard.strict or find(content, b"\0") >= 0 or b"." in guard.tail + content[:4]:
+            guard.see(content, dotted)
+        else:
+            guard.tail = content[-5:] if len(content) >= 5 else (guard.tail + content)[-5:]
+        if self.done and guard.tail[-2:] != b"\r\n":
+            guard.end()
+        return content
+
+
+def _undecided(data: bytes) -> int:
+    """Length of the longest tail that could still become CRLF-dot-something."""
+    for length in range(min(_OVERLAP, len(data)), 0, -1):
+        if _END.startswith(data[-length:]):
+            return length
+    return 0

@@ -1,0 +1,142 @@
+"""What all sessions of one smtpd process share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+from pgmta.intake.committer import Committer
+from pgmta.logs import get
+from pgmta.postgres.notify import Notifier
+from smtpd import replies
+from smtpd.closing import Closing
+from smtpd.config import SmtpdConfig
+from smtpd.handler import RelayHandler
+from smtpd.limits import ConnectionLimits
+from smtpd.memory import Memory
+from smtpd.metadata import Metadata
+from smtpd.scheduler import Scheduler
+from smtpd.share import Share
+
+TURNED_AWAY = 1000
+"""Connections beside those within the limits that may wait for their refusal."""
+_DELAY = 1.0  # seconds until it
+_LOG_INTERVAL = 60.0  # seconds between two lines about refused connections
+_LATE = 1.0  # seconds for a transaction over a connection that was accepted at the last moment
+
+
+log = get("smtpd")
+
+
+class Member(Protocol):
+    """A connection, as far as the process needs to know it."""
+
+    client: str
+    share: Share
+    closing: Closing
+
+
+class Server:
+    """Configuration, handler, the way into the queue, and the connections of a process."""
+
+    def __init__(
+        self, config: SmtpdConfig, uri: str, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        self.config = config
+        self.hostname = config.environment.hostname
+        self.handler = RelayHandler(config)
+        self.metadata = Metadata(config.metadata)
+        self._notifier = Notifier(uri)
+        self.committer = Committer(uri, config.ingest, self._notifier)
+        self.stopping = False
+        self._refused = 0  # connections since the last line in the log about them
+        self._refused_logged = -_LOG_INTERVAL
+        self._members: set[Member] = set()
+        self._turned_away = 0  # connections that wait for their refusal
+        limits = config.limits
+        exempt = config.relay.networks if limits.exempt is None else limits.exempt
+        self._limits = ConnectionLimits(limits, exempt)
+        self.memory = Memory(limits.memory, self._members)
+        self.loop = loop or asyncio.get_running_loop()
+        self.scheduler = Scheduler(self.loop, self.memory)
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.second = 0
+        """The second since the epoch of the last accepted message, and what it is in its trace."""
+        self.date = ""
+
+    def start(self) -> None:
+        """Begin to take mail to the database."""
+        self._notifier.start()
+        self.committer.start()
+
+    def admit(self, member: Member) -> str:
+        """Count a connection; return the reply of a refusal if there are too many, or ''."""
+        full = len(self._members) >= self.config.limits.connections
+        refusal = replies.TOO_MANY_CONNECTIONS if full else self._limits.admit(member.client)
+        if refusal:
+            self._log_refused(member.client, refusal)
+            return refusal
+        self._members.add(member)
+        self._empty.clear()
+        return ""
+
+    def _log_refused(self, client: str, reply: str) -> None:
+        """Log the first refusal, and once per minute how many there were."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._refused_logged + _LOG_INTERVAL:
+            log.warning("connections refused", count=self._refused, client=client,
+                        reply=reply.format(self.hostname))  # fmt: skip
+            self._refused, self._refused_logged = 0, now
+
+    def turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
+        """Refuse a connection after a pause: a client that comes again at once is slowed down."""
+        if self._turned_away < TURNED_AWAY and not self.stopping:
+            self._turned_away += 1
+            self.loop.call_later(_DELAY, self._turn_away, transport, reply)
+        else:
+            transport.write(reply)
+            transport.close()
+
+    def _turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
+        self._turned_away -= 1
+        if not transport.is_closing():
+            transport.write(reply)
+            transport.close()
+
+    def hold_back(self, cause: Share) -> None:
+        """Read the content of the other connections in turns, because too much comes at once."""
+        for member in self._members:
+            if member.share is not cause:
+                member.share.hold_back()
+
+    def release(self, member: Member) -> None:
+        """Forget a connection that has ended."""
+        if member in self._members:
+            self._members.remove(member)
+            self._limits.release(member.client)
+        if not self._members:
+            self._empty.set()
+
+    async def stop(self, grace: float) -> bool:
+        """End idle sessions, wait for the others; return False if some had to be cut off.
+
+        Connections that the kernel has handed over just before may still do one transaction.
+        """
+        self.stopping = True
+        clean = await self._end(_LATE) or await self._end(grace - _LATE)
+        await self._notifier.close()
+        await self.committer.stop()
+        return clean
+
+    async def _end(self, seconds: float) -> bool:
+        for member in list(self._members):
+            member.closing.stop()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True

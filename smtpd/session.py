@@ -1,0 +1,253 @@
+"""One SMTP session: command lines, content, and the acknowledgement (RFC 5321, section 3)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from pgmta.model import CHUNK_SIZE, NewMessage
+from smtpd import replies
+from smtpd.closing import Closing
+from smtpd.commands import JUNK, Commands
+from smtpd.config import Listener
+from smtpd.incoming import IncomingMessage
+from smtpd.metadata import Origin
+from smtpd.received import DATE
+from smtpd.server import Server
+from smtpd.share import Share
+from smtpd.tally import HTTP, Tally, Verdict
+from smtpd.transaction import Transaction
+
+_COMMAND_SIZE = 2048  # octets of a command (RFC 5321, section 4.5.3.1.4 asks for 512 at least)
+_POSTMASTER = "mail for the postmaster: set `postmaster` in smtpd.yaml"
+
+
+class Wire(Protocol):
+    """The connection, as far as a session needs it."""
+
+    client: str
+    transport: asyncio.Transport | None
+    closing: Closing
+    share: Share
+    busy: bool
+    delayed: bool
+
+    @property
+    def unread(self) -> bool:
+        """Whether there is input that has not been worked through."""
+
+    def reply(self, reply: str) -> None:
+        """Add a reply."""
+
+    def suspend(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for a coroutine; the commands that follow wait for it."""
+
+    def resume(self, reply: str = "") -> None:
+        """Go on with the next command."""
+
+
+class SmtpSession:
+    """Answers the commands that a connection reads."""
+
+    def __init__(self, server: Server, listener: Listener, wire: Wire, peer: Any) -> None:
+        self._server = server
+        self._listener = listener
+        self._wire = wire
+        self._tally = Tally(server.config.limits)
+        self.commands = Commands(server, wire.client, peer)
+        """What the commands have said so far."""
+        self.incoming: IncomingMessage | None = None
+        """The message under way, from DATA to the reply to its end."""
+
+    # -- command lines --
+
+    def line(self, line: bytes) -> None:
+        """Do the command in a line, which has come without its line end."""
+        if len(line) > _COMMAND_SIZE:
+            self.reply(replies.LINE_TOO_LONG)
+            return
+        word, _, rest = line.partition(b" ")
+        word = word.upper()
+        argument = rest.strip().decode("utf-8", "surrogateescape")
+        transaction = self.commands.transaction
+        known = len(transaction.recipients) if transaction else 0
+        reply = self.commands.do(word, argument)
+        if reply:
+            self.reply(reply)
+            if reply is replies.DATA_GO:
+                self.incoming = IncomingMessage(self._server.config, self._server.committer)
+                self._wire.closing.content_begins()
+            elif reply is replies.BYE:
+                self._wire.closing.hang_up(linger=self._wire.unread)
+            elif word in JUNK or (
+                word == b"RCPT"
+                and reply[0] != "5"
+                and transaction
+                and len(transaction.recipients) == known  # one too many, or one twice
+            ):
+                self._follow(self._tally.junk(self._server.loop.time()))
+        elif word in HTTP:
+            self._wire.closing.refuse(replies.NOT_HTTP)
+        elif self._tally.unknown() is Verdict.END:
+            self._wire.closing.refuse(replies.TOO_MANY_UNKNOWN)
+        else:
+            self.reply(replies.UNKNOWN_COMMAND)
+
+    def reply(self, reply: str) -> None:
+        """Send a reply; a 5xx counts as an error of the client."""
+        self._wire.reply(reply)
+        if reply[0] == "5":
+            self._follow(self._tally.error())
+
+    def _follow(self, verdict: Verdict) -> None:
+        """Do what follows from an error."""
+        if verdict is Verdict.END:
+            self._wire.closing.refuse(replies.TOO_MANY_ERRORS)
+        elif verdict is Verdict.DELAY:
+            self._wire.delayed = True
+
+    # -- content (section 4.1.1.4) --
+
+    def grown(self) -> None:
+        """Look after the content: more of it has come, and not yet its end."""
+        incoming = self.incoming
+        if not incoming:
+            return
+        if incoming.large:
+            self._wire.share.large = True
+        if incoming.full:
+            self._wire.suspend(incoming.store())
+        elif incoming.excessive:
+            limit = self._server.config.limits.message_size
+            self._wire.closing.refuse(replies.TOO_LARGE.format(limit))
+
+    def complete(self) -> None:
+        """Judge the complete content, and have the message committed."""
+        incoming = self.incoming
+        if not incoming:
+            return
+        if incoming.large:
+            self._wire.share.large = True
+        refusal = incoming.finish()
+        if refusal:
+            self._refused(refusal)
+        elif incoming.ready:
+            self._wire.busy = True  # until the commit
+            self._commit(incoming)
+        else:
+            self._wire.suspend(self._prepare(incoming))
+
+    async def _prepare(self, incoming: IncomingMessage) -> None:
+        refusal = await incoming.prepare()
+        if refusal:
+            self._refused(refusal)
+        elif self._wire.transport:
+            self._commit(incoming)
+
+    def _commit(self, incoming: IncomingMessage) -> None:
+        """Hand the message to the Committer, which calls `committed` once."""
+        transaction, server, content = self.commands.transaction, self._server, incoming.content
+        assert transaction  # noqa: S101 - DATA has seen one
+        metadata: list[str] = []
+        recipients = [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()]
+        if server.metadata.wanted:
+            metadata = server.metadata.rows(self._origin(transaction, incoming), recipients)
+        second = int(time.time())
+        if second != server.second:
+            server.second, server.date = second, time.strftime(DATE, time.gmtime(second))
+        holds = None
+        if transaction.held:
+            held = transaction.held
+            holds = [_POSTMASTER if key in held else None for key in transaction.recipients]
+        message = NewMessage(
+            id=content.id,
+            sender=transaction.envelope.mail_from or "",
+            sender_domain=transaction.sender_domain,
+            recipients=recipients,
+            size=incoming.size,
+            trace=f"{transaction.trace}{content.id};\r\n\t{server.date}\r\n",
+            body=b"".join(content.buffers),
+            chunks=content.chunks,
+            utf8=transaction.envelope.smtp_utf8,
+            metadata=metadata,
+            holds=holds,
+        )
+        content.buffers.clear()
+        server.committer.commit(content, message, self.committed)
+
+    def committed(self, error: Exception | None) -> None:
+        """Answer the client: 250 if the message is durable, 451 if it is not, or may not be."""
+        incoming = self.incoming
+        if not incoming:
+            return
+        self._over()
+        if error:
+            self._wire.resume(replies.UNAVAILABLE)
+        else:
+            tally = self._tally
+            tally.errors = tally.unknown_commands = 0
+            tally.junk_level = 0.0
+            self._wire.share.spent = 0.0
+            self._wire.resume(replies.QUEUED.format(incoming.content.id))
+        if self._server.stopping:
+            self._wire.closing.stop()
+
+    def _refused(self, reply: str) -> None:
+        """End the transaction: its content is not accepted."""
+        if self.incoming:
+            self.incoming.content.discard()
+        self._over()
+        self.reply(reply)
+        if self._server.stopping:
+            self._wire.closing.stop()
+
+    def _over(self) -> None:
+        """The transaction is over."""
+        self.incoming = self.commands.transaction = None
+        self._wire.closing.data_deadline = math.inf
+        self._wire.share.large = False
+
+    def abandon(self) -> None:
+        """Forget the transaction under way: the connection has ended."""
+        if self.incoming:
+            self.incoming.content.discard()
+            self.incoming = None
+
+    @property
+    def octets(self) -> int:
+        """Content of the transaction under way that is in memory."""
+        return self.incoming.octets if self.incoming else 0
+
+    @property
+    def collecting(self) -> bool:
+        """Whether the client sends content that may still become a message."""
+        return self.incoming is not None and not self.incoming.refused
+
+    @property
+    def committing(self) -> bool:
+        """Whether a message of the session waits for its commit."""
+        return self.incoming is not None and self.incoming.content.done is not None
+
+    @property
+    def in_content(self) -> bool:
+        """Whether a message is under way."""
+        return self.incoming is not None
+
+    def write_ahead(self) -> bool:
+        """Begin to write content in memory into the database; False if there is too little."""
+        if not self.incoming or self.incoming.content.collected < CHUNK_SIZE:
+            return False
+        self._wire.suspend(self.incoming.store(CHUNK_SIZE))
+        return True
+
+    def _origin(self, transaction: Transaction, incoming: IncomingMessage) -> Origin:
+        return Origin(
+            listener=self._listener.label,
+            client=self._wire.client,
+            user="",  # until there is AUTH
+            sender=transaction.envelope.mail_from or "",
+            header=incoming.header,
+        )

@@ -1,0 +1,48 @@
+"""Names the functions of ours that a piece of work calls, in the order of their first call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("pgmta", "queued", "smtpd")
+_TOOL = 4  # of sys.monitoring; debuggers, coverage and profilers have other numbers
+_EVENT = sys.monitoring.events.PY_START
+
+
+@contextmanager
+def traced(packages: tuple[str, ...] = _PACKAGES) -> Iterator[list[str]]:
+    """Yield the list that gets `folder/file.py: Class.function` of each function once.
+
+    It has every function, coroutine, generator and property that begins meanwhile in any thread of
+    this process, nested functions too. Lambdas, comprehensions and generated methods are left out,
+    and coroutines that began before: they are not seen when they go on.
+    """
+    calls: list[str] = []
+    roots = tuple(f"{_ROOT / package}/" for package in packages)
+
+    def started(code: CodeType, _offset: int) -> object:
+        name = code.co_qualname
+        if code.co_filename.startswith(roots) and "<" not in name.replace(".<locals>.", "."):
+            calls.append(f"{code.co_filename[len(str(_ROOT)) + 1 :]}: {shown(name)}")
+        return sys.monitoring.DISABLE  # its first call is enough
+
+    sys.monitoring.use_tool_id(_TOOL, "pgmta tests")
+    try:
+        sys.monitoring.register_callback(_TOOL, _EVENT, started)
+        sys.monitoring.restart_events()
+        sys.monitoring.set_events(_TOOL, _EVENT)
+        yield calls
+    finally:
+        sys.monitoring.set_events(_TOOL, 0)
+        sys.monitoring.register_callback(_TOOL, _EVENT, None)
+        sys.monitoring.free_tool_id(_TOOL)
+
+
+def shown(name: str) -> str:
+    """Return a qualified name as docs/flow.md has it: `Class.method.nested`."""
+    return name.replace(".<locals>", "")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, cast
 
+from pgmta.model import CHUNK_SIZE
 from smtpd import replies
 from smtpd.closing import Closing, Phase, Reading
 from smtpd.config import Listener
@@ -58,8 +59,6 @@ class Connection(asyncio.Protocol):
         self.closing = Closing(self, server.config, server.loop)
         """How it comes to its end."""
 
-    # -- the transport's side --
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet, or turn away what is over the limit."""
         self.transport = cast(asyncio.Transport, transport)
@@ -72,8 +71,7 @@ class Connection(asyncio.Protocol):
         self.client = str(peer[0])
         server = self._server
         self.session = SmtpSession(server, self._listener, self, peer)
-        refusal = server.admit(self)
-        if refusal:
+        if refusal := server.admit(self):
             self.closing.phase = Phase.CLOSING  # what it says meanwhile is thrown away
             server.turn_away(self.transport, f"{refusal.format(server.hostname)}\r\n".encode())
             return
@@ -139,12 +137,9 @@ class Connection(asyncio.Protocol):
 
     def read_on(self) -> None:
         """Read from the client again."""
-        if (
-            self.transport
-            and self.reading is Reading.PAUSED
-            and self.closing.phase is not Phase.REFUSED
-            and not self.transport.is_closing()
-        ):
+        if self.reading is not Reading.PAUSED or self.closing.phase is Phase.REFUSED:
+            return
+        if self.transport and not self.transport.is_closing():
             self.reading = Reading.ON
             self.transport.resume_reading()
 
@@ -153,8 +148,6 @@ class Connection(asyncio.Protocol):
         if self.transport and self.reading is Reading.ON:
             self.reading = Reading.PAUSED
             self.transport.pause_reading()
-
-    # -- commands --
 
     @property
     def waits(self) -> bool:
@@ -173,8 +166,7 @@ class Connection(asyncio.Protocol):
 
     def work(self) -> None:
         """Do what has been read, until something has to be waited for; send the replies."""
-        share = self.share
-        timed = len(self._input) > _SMALL
+        share, timed = self.share, len(self._input) > _SMALL
         began = time.perf_counter() if timed else 0.0
         left = _QUANTUM
         try:
@@ -221,18 +213,18 @@ class Connection(asyncio.Protocol):
 
     def _step(self) -> bool:
         """Do one line or one buffer of content; return False if there is none."""
-        at = self._at
+        at, session = self._at, self.session
         if at >= len(self._input):
             self._input, self._at = b"", 0
             return False
-        session = self.session
         if session.incoming:
             data = self._input[at:] if at else self._input
             rest = session.incoming.feed(data)
             self._at = 0
             if rest is None:
                 self._input = b""
-                session.grown()
+                if session.incoming.size > CHUNK_SIZE:
+                    session.grown()
             else:
                 self._input = rest
                 session.complete()
@@ -245,7 +237,7 @@ class Connection(asyncio.Protocol):
         self._at = end + 1
         if self._skipped:
             self._skipped = 0
-            self.reply(replies.LINE_TOO_LONG)
+            session.reply(replies.LINE_TOO_LONG)
         else:
             session.line(self._input[at:end].rstrip(b"\r"))
         return True
@@ -253,7 +245,7 @@ class Connection(asyncio.Protocol):
     def _skip(self, at: int) -> None:
         """Throw away the beginning of a line that is too long."""
         self._skipped += len(self._input) - at
-        self._input, self._at = b"", 0
+        self.forget()
         if self._skipped > _SKIP:
             self.closing.refuse(replies.LINE_WITHOUT_END)
         else:
@@ -281,8 +273,7 @@ class Connection(asyncio.Protocol):
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return  # with the connection
-        error = task.exception()
-        if isinstance(error, Exception):
+        if isinstance(error := task.exception(), Exception):
             self.closing.fail(error)
         if task is self._task and not self.session.committing:
             self.resume()
@@ -292,8 +283,7 @@ class Connection(asyncio.Protocol):
         if self.closing.phase is not Phase.OPEN:
             return  # only the end is waited for
         self.busy = False
-        if reply:
-            self._replies.append(reply)
+        self._replies += [reply] if reply else []
         self.closing.deadline = self._server.loop.time() + self.closing.timeout
         if self.blocked or self.share.queued or not self.transport:
             return
@@ -304,7 +294,7 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send the replies."""
-        if self.transport and self.closing.phase is not Phase.CLOSING:
+        if self._replies and self.transport and self.closing.phase is not Phase.CLOSING:
             self._replies.append("")
             self.transport.write("\r\n".join(self._replies).encode())
         self._replies.clear()

@@ -85,7 +85,7 @@ class IncomingMessage:
             return replies.UNAVAILABLE
         limit = self._limits.hops
         if len(content.buffers) != 1:
-            content.buffers = [content.join()]
+            content.buffers = [b"".join(content.buffers)]
         if self._head:
             self._head += content.buffers[0][: LIMIT - len(self._head)]
         head = self._head or content.buffers[0][:LIMIT]

@@ -31,13 +31,8 @@ class Metadata:
         self._rules = dict(rules)
         self._once = all(not rule.of_recipient for rule in rules.values())
 
-    @property
-    def wanted(self) -> bool:
-        """Whether there are rules; without any, all rows have the same empty metadata."""
-        return bool(self._rules)
-
     def rows(self, origin: Origin, recipients: list[tuple[str, str]]) -> list[str]:
-        """JSON of the metadata for each recipient (mailbox and domain), in order.
+        """Return the metadata as JSON for each recipient (mailbox and domain), in order.
 
         A key whose source is empty and that has no default is left out.
         """

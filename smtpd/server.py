@@ -46,7 +46,8 @@ class Server:
         self.config = config
         self.hostname = config.environment.hostname
         self.handler = RelayHandler(config)
-        self.metadata = Metadata(config.metadata)
+        self.metadata = Metadata(config.metadata) if config.metadata else None
+        """The rules for metadata; without any, all rows have the same empty metadata."""
         self._notifier = Notifier(uri)
         self.committer = Committer(uri, config.ingest, self._notifier)
         self.stopping = False

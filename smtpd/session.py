@@ -153,7 +153,7 @@ class SmtpSession:
         assert transaction  # noqa: S101 - DATA has seen one
         metadata: list[str] = []
         recipients = [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()]
-        if server.metadata.wanted:
+        if server.metadata:
             metadata = server.metadata.rows(self._origin(transaction, incoming), recipients)
         second = int(time.time())
         if second != server.second:

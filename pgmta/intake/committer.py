@@ -16,7 +16,7 @@ from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.intake.ids import LOW, Ids
 from pgmta.logs import get
-from pgmta.model import CHUNK_SIZE, NewMessage
+from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import Notifier
 from pgmta.store.daemons import Heartbeat
@@ -25,6 +25,7 @@ from pgmta.store.schema import Schema
 
 log = get("ingest")
 
+_LARGE = PART_SIZE // CHUNK_SIZE  # chunks, above which the client has much to send again
 _LONGER = 4  # times as long may a large message take
 _LOOK = 0.25  # seconds between two looks at how long commits take
 _SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
@@ -169,14 +170,16 @@ class Committer:
     def _give_up(self, error: StoreUnavailable, now: float = math.inf) -> None:
         """Refuse messages that have waited too long, without `now` all that wait."""
         wait = self._config.wait
-        late = [c for c in self._pending if now - c.since > wait * (_LONGER if c.large else 1)]
+        late = [
+            c for c in self._pending if now - c.since > wait * (_LONGER if c.chunks > _LARGE else 1)
+        ]
         if late:
             gone = set(late)
             self._pending = deque(c for c in self._pending if c not in gone)
         self._refuse(late, error)
 
     async def _write(self, store: Enqueue, group: list[Content]) -> None:
-        if any(content.large for content in group):
+        if any(content.chunks > _LARGE for content in group):
             store = Enqueue(self._large, self.schema)
         try:
             await store.commit(

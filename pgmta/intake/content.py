@@ -6,9 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
-from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
-
-_LARGE = PART_SIZE // CHUNK_SIZE  # chunks, above which the client would have much to send again
+from pgmta.model import NewMessage
 
 DoneCallback = Callable[[Exception | None], None]
 """Receives None when something is done, or the error because of which it is not."""
@@ -71,11 +69,6 @@ class Content:
     def octets(self) -> int:
         """Octets in memory."""
         return self.collected + (len(self.message.body) if self.message else 0)
-
-    @property
-    def large(self) -> bool:
-        """Whether the client would have much to send again."""
-        return self.chunks > _LARGE
 
     def join(self) -> bytes:
         """Return the buffers as one, and forget them; `collected` stays."""

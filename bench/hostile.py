@@ -8,14 +8,13 @@ from typing import Any
 import click
 import yaml
 
-from bench.columns import aligned
+from bench.columns import aligned, number
 from bench.daemons import merged
 from bench.hostile_clients import ATTACKS
 from bench.hostile_hops import HOPS
 from bench.hostile_run import Outcome, Settings, attack
 from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
 from bench.progress import log
-from bench.report import number
 
 EVERY = {name: each.about for name, each in ATTACKS.items()} | HOPS
 STRANGERS = {"relay": {"networks": ["127.0.0.1/32"], "domains": ["*.bench.test"]}}

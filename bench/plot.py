@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape, quoteattr
 import pygal
 from pygal.style import Style
 
-from bench.report import number
+from bench.columns import number
 
 WIDTH, HEIGHT, HEAD = 720, 260, 36
 LINE = "#2563a8"

@@ -1,4 +1,4 @@
-"""Aligned tables of figures, and the three figures that stand for many."""
+"""Aligned tables of figures, and minimum, median and maximum of many."""
 
 import statistics
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def cells(values: Spread | None) -> list[str]:
-    """Return the three figures as they stand in a table."""
+    """Return the three figures as a table shows them."""
     return [number(value) for value in values] if values else ["-"] * 3
 
 
 def cell(value: float | None) -> str:
-    """Return one figure as it stands in a table."""
+    """Return one figure as a table shows it."""
     return "-" if value is None else number(value)
 
 

@@ -93,7 +93,9 @@ def _show(context: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="YAML to be merged into smtpd's.")  # fmt: skip
 @click.option("--mbit", default=0.0, help="Bandwidth of all clients; 0: as fast as it is taken.")
-@click.option("--messages", default=400_000, type=click.IntRange(1), help="Normal mails, at most.")
+@click.option(
+    "--messages", default=400_000, type=click.IntRange(1), help="At most this many normal mails."
+)
 @click.option("--patience", default=30.0, help="Seconds for others to be served again after it.")
 @click.option("--least", default=0.80, help="The others' rate beside an attack, as a ratio.")
 @click.option("--longest", default=50.0, help="Milliseconds: the p99 of probes beside an attack.")

@@ -26,7 +26,7 @@ from queued.config import QueuedConfig, Worker
 from queued.worker.deliver import Deliverer
 
 PUBLISHED = {"producer": 6944.0, "consumer": 3462.0}
-"""Messages a second that tafto's authors measured, with 20,000 messages."""
+"""Messages per second that tafto's authors measured, with 20,000 messages."""
 
 HOSTNAME = "bench.pgmta.test"
 ABOUT = f"""Do the work of tafto's published benchmark with pgmta's library.

@@ -35,13 +35,13 @@ class Stubborn(Paper):
 
 
 class Source:
-    """Notes what it is told."""
+    """Note the words it is sent."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.words: list[str] = []
 
     def tell(self, word: str) -> None:
-        self.told.append(word)
+        self.words.append(word)
 
 
 def work(queuectl: type[Paper]) -> tuple[Operator, Source]:
@@ -67,14 +67,14 @@ def test_windows_with_and_without_a_command_alternate_without_a_gap() -> None:
     assert release.afterwards >= 0.05, "the tail belongs to the release"
     assert delete.afterwards >= 0.5, "two looks in vain"
     assert Paper.looks == 0
-    assert source.told == ["stop"]
+    assert source.words == ["stop"]
     operator.check()
     assert operator.end()
 
 
-def test_a_command_that_fails_ends_the_run_and_is_told() -> None:
+def test_a_command_that_fails_ends_the_run_and_is_reported() -> None:
     operator, source = work(Stubborn)
-    assert source.told == ["stop"]
+    assert source.words == ["stop"]
     with pytest.raises(DaemonError, match="no hold"):
         operator.check()
     assert not operator.end()

@@ -105,7 +105,7 @@ def test_every_key_stands_in_the_table(name: str) -> None:
 def test_the_defaults_of_the_table_are_the_defaults(name: str, tmp_path: Path) -> None:
     """A file with each default as printed means the same as an empty one."""
     data: dict[str, Any] = {}
-    inside: dict[str, dict[str, Any]] = {}  # a list's first entry: its keys stand in the table
+    inside: dict[str, dict[str, Any]] = {}  # a list's first entry: its keys are in the table
     for key, default in table("config.md", name).items():
         if default in ("computed", "required") or ".KEY." in key:
             continue

@@ -25,7 +25,7 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, genera
 	@$(BIN)/python scripts/docs --check
 	@$(BIN)/python scripts/schema --check
 
-bench: $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU a message, ratios
+bench: $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU per message, ratios
 	@$(BIN)/python bench/peers $(ARGS)
 
 docs: $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sql from the code

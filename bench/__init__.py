@@ -1,1 +1,1 @@
-"""."""
+"""Benchmarks of pgmta: rates, CPU per message, memory, and other mail servers beside it."""

@@ -14,7 +14,10 @@ from bench.progress import log
 VARIED = ("backlog", "workers", "domains", "size", "recipients", "sessions")
 OCTETS = 1_000_000_000  # that one cell sends, about
 DELIVERIES = 50_000  # that one cell makes of messages with several recipients
-LARGE, PATIENCE = 1_000_000, 120.0  # octets of a message for which nothing may move so long
+LARGE, PATIENCE = (
+    1_000_000,
+    120.0,
+)  # octets of a message; seconds without progress that are allowed for it
 WARM = 1000  # messages of the run that counts for nothing
 VALUE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmM]?)[bB]?")
 TIMES = {"": 1, "k": 1000, "m": 1_000_000}

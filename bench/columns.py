@@ -1,11 +1,16 @@
-"""Aligned tables of figures, and the three figures that stand for many."""
+"""Aligned tables of figures, and minimum, median and maximum of many."""
 
 import statistics
 from collections.abc import Sequence
 
-from bench.report import number
-
 Spread = tuple[float, float, float]
+
+
+def number(value: float) -> str:
+    """Return a figure with about four digits."""
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.{2 if abs(value) >= 10 else 3}f}"
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -14,20 +19,23 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def cells(values: Spread | None) -> list[str]:
-    """Return the three figures as they stand in a table."""
+    """Return the three figures as a table shows them."""
     return [number(value) for value in values] if values else ["-"] * 3
 
 
 def cell(value: float | None) -> str:
-    """Return one figure as it stands in a table."""
+    """Return one figure as a table shows it."""
     return "-" if value is None else number(value)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows with aligned columns, the first to the left and the others to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+def aligned(rows: Sequence[Sequence[str]], least: int = 0) -> str:
+    """Return the rows with aligned columns, the first to the left and the others to the right.
+
+    Columns of figures have at least `least` characters.
+    """
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     lines = []
-    for row in rows:
-        first, *others = (text.rjust(width) for text, width in zip(row, widths, strict=True))
-        lines.append("  ".join([row[0].ljust(len(first)), *others]).rstrip())
+    for name, *figures in rows:
+        cells = [text.rjust(max(width, least)) for text, width in zip(figures, widths, strict=True)]
+        lines.append("  ".join([name.ljust(first), *cells]).rstrip())
     return "\n".join(lines)

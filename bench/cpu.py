@@ -1,53 +1,46 @@
-"""CPU time and memory of process groups, and of the whole machine, from /proc."""
+"""CPU time and memory of process groups, and of the whole machine, by psutil."""
 
-import contextlib
-import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-PROC = Path("/proc")
-TICK = os.sysconf("SC_CLK_TCK")
-
-
-def _stats() -> dict[int, tuple[int, float]]:
-    """Return for each process its parent and its CPU seconds with those of reaped children."""
-    found: dict[int, tuple[int, float]] = {}
-    for entry in PROC.iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                ticks = sum(int(value) for value in fields[11:15])
-                found[int(entry.name)] = (int(fields[1]), ticks / TICK)
-    return found
-
-
-def _members(roots: Iterable[int], stats: dict[int, tuple[int, float]]) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in stats.items():
-        children.setdefault(parent, []).append(pid)
-    members: set[int] = set()
-    todo = [pid for pid in roots if pid in stats]
-    while todo:
-        pid = todo.pop()
-        if pid not in members:
-            members.add(pid)
-            todo += children.get(pid, [])
-    return members
-
+import psutil
 
 Groups = dict[str, list[int]]
+"""Root processes by the name of their group, which has all their descendants too."""
+
+
+def _tree() -> dict[int, list[psutil.Process]]:
+    """Return the children of each process, by its id."""
+    children: dict[int, list[psutil.Process]] = {}
+    for process in psutil.process_iter(["ppid"]):
+        children.setdefault(process.info["ppid"], []).append(process)
+    return children
+
+
+def _members(
+    roots: Iterable[int], children: dict[int, list[psutil.Process]]
+) -> dict[int, psutil.Process]:
+    known = {process.pid: process for found in children.values() for process in found}
+    members: dict[int, psutil.Process] = {}
+    todo = [known[pid] for pid in roots if pid in known]
+    while todo:
+        process = todo.pop()
+        if process.pid not in members:
+            members[process.pid] = process
+            todo += children.get(process.pid, [])
+    return members
 
 
 def members(roots: Iterable[int]) -> set[int]:
     """Return the processes and all their descendants."""
-    return _members(roots, _stats())
+    return set(_members(roots, _tree()))
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """CPU seconds used so far: by group, and by all of the machine."""
+    """Hold the CPU seconds used so far: by group, and by all of the machine."""
 
     at: float
     groups: dict[str, float]
@@ -55,35 +48,33 @@ class Snapshot:
 
 
 def snapshot(groups: Groups) -> Snapshot:
-    """Read the CPU time of each group: its root processes and all their descendants."""
-    stats = _stats()
-    with (PROC / "stat").open() as file:
-        fields = [int(value) for value in file.readline().split()[1:9]]
-    busy = sum(fields) - fields[3] - fields[4]
-    return Snapshot(
-        time.monotonic(),
-        {
-            name: sum(stats[pid][1] for pid in _members(roots, stats))
-            for name, roots in groups.items()
-            if roots
-        },
-        busy / TICK,
-    )
+    """Return the CPU time of each group, that of reaped children included."""
+    tree = _tree()
+    machine = psutil.cpu_times()
+    used = {}
+    for name, roots in groups.items():
+        if roots:
+            used[name] = 0.0
+            for process in _members(roots, tree).values():
+                with suppress(psutil.Error):
+                    used[name] += sum(process.cpu_times()[:4])  # own and reaped children's
+    # without the guests' time, which is in the first two fields already
+    busy = sum(machine[:8]) - machine.idle - machine.iowait
+    return Snapshot(time.monotonic(), used, busy)
 
 
 def processes(groups: Groups) -> dict[str, dict[int, float]]:
     """Return the proportional set size in MB of every process, by group, where it can be read."""
-    stats = _stats()
+    tree = _tree()
     found: dict[str, dict[int, float]] = {}
     for name, roots in groups.items():
         sizes: dict[int, float] = {}
         try:
-            for pid in _members(roots, stats):
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
-                        if line.startswith("Pss:"):
-                            sizes[pid] = int(line.split()[1]) / 1024
-        except OSError:
+            for pid, process in _members(roots, tree).items():
+                with suppress(psutil.NoSuchProcess):
+                    if pss := process.memory_full_info().pss:  # 0 of one that has ended
+                        sizes[pid] = pss / (1 << 20)
+        except psutil.AccessDenied:
             continue
         if sizes:
             found[name] = sizes
@@ -96,7 +87,7 @@ def memory(groups: Groups) -> dict[str, float]:
 
 
 def settle(groups: Groups, seconds: float = 10.0) -> None:
-    """Wait until the groups have started up, that is until they use hardly any CPU."""
+    """Wait until the groups have started, that is until they use hardly any CPU."""
     end = time.monotonic() + seconds
     before = sum(snapshot(groups).groups.values())
     while time.monotonic() < end:

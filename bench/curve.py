@@ -127,7 +127,7 @@ class Curve:
         return row
 
     def picture(self, title: str, log: bool) -> str:
-        """Return the chart as SVG: the rate, CPU a message, delivery times, what a claim reads."""
+        """Return the chart as SVG: the rate, CPU per message, delivery times, blocks per claim."""
         panels = [self._panel(name, self.values()) for name in (self.rate, *PLOTTED)]
         if (
             self.vary == "backlog"

@@ -23,7 +23,7 @@ class DaemonError(RuntimeError):
 
 
 def free_port() -> int:
-    """Return a TCP port nobody listens on."""
+    """Return a free TCP port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -127,7 +127,7 @@ class Product:
     def start_queued(
         self, number: int, next_hop: int, more: Mapping[str, Any] = NOTHING
     ) -> list[int]:
-        """Start so many queued, with more settings, that deliver to the port; wait for them."""
+        """Start `number` queued that deliver to the port, with `more` settings; wait for them."""
         routes = {"*": f"{HOST}:{next_hop}", "dead.example": f"{HOST}:{free_port()}"}
         path = self._config("queued", merged({"routes": routes}, more))
         pids = [
@@ -155,7 +155,7 @@ class Product:
                 raise DaemonError(f"{command} ended with {process.returncode}\n{tail}")
 
     def stop(self) -> None:
-        """Stop all with SIGTERM and note whoever does not end cleanly, or has logged something."""
+        """Stop all with SIGTERM; note each that does not end cleanly or has logged something."""
         for _, process, _ in self.running:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)

@@ -119,7 +119,7 @@ def fill(uri: str, rows: int, held: bool = False) -> None:
 def insert(
     connection: psycopg.Connection[Any], first: int, last: int, domain: str, held: bool = False
 ) -> None:
-    """Queue or hold a message for each of these numbers: its id and recipient tell the number."""
+    """Queue or hold a message per number, which its id and its recipient contain."""
     connection.execute(
         """
         WITH numbers AS (

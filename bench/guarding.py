@@ -1,4 +1,4 @@
-"""The command of bench/guard: CPU a message against a stored baseline."""
+"""The command bench/guard: CPU per message against a stored baseline."""
 
 import json
 import statistics
@@ -62,7 +62,7 @@ def main(number: int, limit: float, update: bool, json_: bool) -> None:
     if json_:
         click.echo(json.dumps({"seconds": seconds, "ratios": ratios, "factors": factors}, indent=2))
     else:
-        click.echo(f"{'stage':10} {'µs a message':>12} {'times baseline':>15}")
+        click.echo(f"{'stage':10} {'µs/message':>12} {'times baseline':>15}")
         for name, cost in seconds.items():
             factor = f"{factors[name]:.2f}" if name in factors else "-"
             click.echo(f"{name:10} {cost * 1e6:12.1f} {factor:>15}")

@@ -8,14 +8,13 @@ from typing import Any
 import click
 import yaml
 
-from bench.columns import aligned
+from bench.columns import aligned, number
 from bench.daemons import merged
 from bench.hostile_clients import ATTACKS
 from bench.hostile_hops import HOPS
 from bench.hostile_run import Outcome, Settings, attack
 from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
 from bench.progress import log
-from bench.report import number
 
 EVERY = {name: each.about for name, each in ATTACKS.items()} | HOPS
 STRANGERS = {"relay": {"networks": ["127.0.0.1/32"], "domains": ["*.bench.test"]}}
@@ -94,7 +93,9 @@ def _show(context: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="YAML to be merged into smtpd's.")  # fmt: skip
 @click.option("--mbit", default=0.0, help="Bandwidth of all clients; 0: as fast as it is taken.")
-@click.option("--messages", default=400_000, type=click.IntRange(1), help="Normal mails, at most.")
+@click.option(
+    "--messages", default=400_000, type=click.IntRange(1), help="At most this many normal mails."
+)
 @click.option("--patience", default=30.0, help="Seconds for others to be served again after it.")
 @click.option("--least", default=0.80, help="The others' rate beside an attack, as a ratio.")
 @click.option("--longest", default=50.0, help="Milliseconds: the p99 of probes beside an attack.")

@@ -29,8 +29,8 @@ def _full(text: bytes) -> bytes:
 class Attack:
     """What every client does: `hello`, wait for `until`, `lead` once, then `body` for ever.
 
-    With a `step`, one tick in `pace` seconds sends so many octets of the body, and after `limit`
-    of them a new connection begins. A client that was dropped comes again after `again` seconds.
+    With a `step`, one tick per `pace` seconds sends this many octets of the body, and after `limit`
+    of them a new connection begins. A dropped client connects again after `again` seconds.
     `factor` multiplies the number of clients; `alone` gives all of them the same address.
     """
 
@@ -136,7 +136,7 @@ class Crowd:
     def __init__(self, attack: Attack, clients: int, port: int, source: str, mbit: float) -> None:
         self.attack, self.port = attack, port
         self.source = "one" if attack.alone and source == "strangers" else source
-        self.octets = mbit * 125_000  # a second, of all of them; 0: no limit
+        self.octets = mbit * 125_000  # per second, of all of them; 0: no limit
         self.slice = 1 << 14 if mbit else CHUNK
         self.began = 0.0
         self.clients = [Client(number) for number in range(clients * attack.factor)]

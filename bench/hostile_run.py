@@ -70,7 +70,7 @@ class Run(Place):
         self.whole = replace(plan, messages=settings.messages + PROBES)
         self.groups["postgres"] = [server.postmaster] if server.postmaster else []
         self.mails = 0  # for the hostile hop
-        self.usual = 0.0  # arrivals a second before the attack
+        self.usual = 0.0  # arrivals per second before the attack
 
     def go(self) -> Outcome:
         """Do all of it on a database of its own; it takes some multiple of the seconds."""
@@ -130,7 +130,7 @@ class Run(Place):
         windows.append(self._window(product, "after"))
         self.source.tell("stop")
         self.prober.tell("stop")
-        told = self.prober.wait("report", 30)
+        report = self.prober.wait("report", 30)
         sent = self.source.poll("result", self.settings.patience)
         if sent is None:
             self.source.tell("report")
@@ -142,14 +142,14 @@ class Run(Place):
                 if name != "is"
             }
         accepted = self.times("sent")
-        good = {number for number, _, _, well in told["probes"] if well}
+        good = {number for number, _, _, well in report["probes"] if well}
         self._drain(int(sent["accepted"]) + len(good))
         arrived = self.times("arrived")
         self._rates(windows, accepted if not self.hop else arrived[: self.plan.messages])
-        self._latencies(windows, told, arrived)
+        self._latencies(windows, report, arrived)
         self._compare(accepted, good, sent)
-        if told["reasons"]:
-            self.outcome.notes.append(f"probes failed: {told['reasons'][:3]}")
+        if report["reasons"]:
+            self.outcome.notes.append(f"probes failed: {report['reasons'][:3]}")
         if self.hop:
             self._hop()
 
@@ -189,8 +189,8 @@ class Run(Place):
         wanted = max(1.0, self.usual * LOOK)
         arrived = self._arrived()
         while (now := time.monotonic()) - since < self.settings.patience:
-            told, before, arrived = self.prober.latest, arrived, self._arrived()
-            quick = told.get("slow", 0.0) < QUICK and now - told.get("last", 0.0) < 1
+            report, before, arrived = self.prober.latest, arrived, self._arrived()
+            quick = report.get("slow", 0.0) < QUICK and now - report.get("last", 0.0) < 1
             if quick and arrived - before >= wanted:
                 self.outcome.figures["recovery s"] = now - since
                 break
@@ -219,12 +219,12 @@ class Run(Place):
         self.outcome.figures |= figures | {"ratio": compared.ratio}
 
     def _latencies(
-        self, windows: list[Window], told: dict[str, Any], arrived: array[float]
+        self, windows: list[Window], report: dict[str, Any], arrived: array[float]
     ) -> None:
         figures = self.outcome.figures
         for name, window in zip(("before", "beside"), windows, strict=False):
-            probes = [p for p in told["probes"] if window.start <= p[1] < window.end]
-            visits = [v for v in told["visits"] if window.start <= v[0] < window.end]
+            probes = [p for p in report["probes"] if window.start <= p[1] < window.end]
+            visits = [v for v in report["visits"] if window.start <= v[0] < window.end]
             accept = sorted(seconds for _, _, seconds, _ in probes)
             there = sorted(arrived[n] - due for n, due, _, _ in probes if arrived[n])
             greet = sorted(seconds for _, seconds, _ in visits)
@@ -256,15 +256,15 @@ class Run(Place):
     def _hop(self) -> None:
         """Nothing for the hop may have left the queue that the hop did not get up to the dot."""
         self.attackers.tell("report")
-        told = self.attackers.wait("report")
-        full = Counter(told["full"])
+        report = self.attackers.wait("report")
+        full = Counter(report["full"])
         query = "SELECT split_part(recipient, '@', 1) FROM queue WHERE domain = %s"
         left = {row[0] for row in self.database.execute(query, [DOMAIN])}
         every = {str(10**12 + number) for number in range(1, self.mails + 1)}
         lost = every - left - full.keys()
         figures = {"mails": len(every), "settled": len(every - left), "lost": len(lost)}
         figures |= {"got": len(full), "got twice": sum(n > 1 for n in full.values())}
-        figures["connections"] = told["connections"]
+        figures["connections"] = report["connections"]
         self.outcome.figures |= {f"hop {name}": value for name, value in figures.items()}
         if figures["got twice"]:
             self.outcome.notes.append(f"{figures['got twice']} came to the hop more than once")

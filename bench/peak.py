@@ -1,18 +1,22 @@
-"""The largest memory of every process of the product while it works."""
+"""Peak memory of every process of the product while it works."""
 
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench import cpu
 
 PRODUCT = ("smtpd", "queued", "postgres")
-SHARE = 0.05  # of the time, at most, goes into reading: the kernel walks the page tables for it
+SHARE = (
+    0.05  # at most this share of the time goes into reading, because each read walks page tables
+)
 
 
 class Peak(threading.Thread):
-    """Reads the proportional set size of all processes every so many seconds until it is ended."""
+    """Read the proportional set size of all processes every `every` seconds until `end`."""
 
     def __init__(self, groups: cpu.Groups, every: float) -> None:
         super().__init__(daemon=True)
@@ -23,7 +27,7 @@ class Peak(threading.Thread):
         self._totals: dict[str, float] = {}
 
     def run(self) -> None:
-        """Read at once, and again and again."""
+        """Read at once and then periodically."""
         while True:
             began = time.thread_time()
             self._read()
@@ -61,21 +65,11 @@ class Peak(threading.Thread):
 
 
 def title(pid: int) -> str:
-    """Return what the process calls itself, where it does: PostgreSQL's say what they are."""
+    """Return the name of a process; PostgreSQL's processes write their work into their titles."""
     try:
-        text = (
-            Path(f"/proc/{pid}/cmdline")
-            .read_bytes()
-            .replace(b"\0", b" ")
-            .decode("utf-8", "replace")
-        )
-    except OSError:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
         return ""
-    words = text.split()
-    return (
-        " ".join(words)[:60]
-        if text.startswith("postgres:")
-        else Path(words[0]).name
-        if words
-        else ""
-    )
+    if words and words[0].startswith("postgres:"):
+        return " ".join(" ".join(words).split())[:60]
+    return Path(words[0].split()[0]).name if words and words[0].split() else ""

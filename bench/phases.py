@@ -40,7 +40,7 @@ class Options:
     keep: bool
     commands: Path
     observe: float = 0.0  # seconds between readings of each process's memory; 0: none
-    urgent: float = 0.0  # urgent messages a second beside a backlog of live destinations; 0: none
+    urgent: float = 0.0  # urgent messages per second beside a backlog of live destinations; 0: none
     urgent_seconds: float = 30.0  # of each window
     urgent_domains: int = 5000
 

@@ -1,16 +1,36 @@
 """Line charts as SVG: panels one below the other, each with a line and bars from min to max."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from bench.report import number
+import pygal
+from pygal.style import Style
 
-WIDTH, HEIGHT = 720, 260
-LEFT, RIGHT, TOP, BOTTOM = 76, 24, 40, 48
-INK, FAINT, LINE = "#333333", "#dddddd", "#2563a8"
-TICKS = 5
+from bench.columns import number
+
+WIDTH, HEIGHT, HEAD = 720, 260, 36
+LINE = "#2563a8"
+STYLE = Style(
+    background="white",
+    plot_background="white",
+    font_family="sans-serif",
+    colors=(LINE, LINE),
+    title_font_size=14,
+    label_font_size=12,
+    major_label_font_size=12,
+    guide_stroke_color="#dddddd",
+    major_guide_stroke_color="#dddddd",
+    guide_stroke_dasharray="none",
+    major_guide_stroke_dasharray="none",
+)
+BLANK = "\N{FIGURE SPACE}"
+LEFT_OUT = re.compile(  # a comment has the date, the script serves pygal's own tooltips
+    r"<!--.*?-->|<script.*?</script>", re.DOTALL
+)
+TIP = re.compile(r'<desc class="label">(.*?)</desc>')  # browsers show a <title>
 SUFFIXES = ((1e6, "M"), (1e3, "k"))
 
 
@@ -33,90 +53,68 @@ class Panel:
 
 
 def short(value: float) -> str:
-    """Write a value for an axis: 1M, 100k, 0.25."""
+    """Return a value as an axis shows it: 1M, 100k, 0.25."""
     for size, suffix in SUFFIXES:
         if value >= size:
             return f"{value / size:g}{suffix}"
     return f"{value:g}"
 
 
-def step(span: float) -> float:
-    """Return a distance between ticks, 1, 2 or 5 times a power of ten, for about TICKS of them."""
-    power = 10.0 ** math.floor(math.log10(span / TICKS))
-    return next(power * n for n in (1, 2, 5, 10) if power * n * TICKS >= span)
+def places(values: Sequence[float], log: bool) -> dict[float, float]:
+    """Return where each value stands; on a log axis 0 stands a decade before the first other."""
+    positive = [value for value in values if value > 0]
+    if not log or not positive or min(values) < 0:
+        return {value: value for value in values}
+    zero = math.log10(min(positive)) - 1
+    return {value: math.log10(value) if value else zero for value in values}
 
 
-class Axis:
-    """Places x values from left to right; on a log axis 0 stands apart, before the first."""
-
-    def __init__(self, values: Sequence[float], log: bool) -> None:
-        self.values = sorted(set(values))
-        positive = [value for value in self.values if value > 0]
-        self._log = log and bool(positive) and min(self.values) >= 0
-        self._zero = math.log10(positive[0]) - 1 if positive else 0.0
-        places = [self._place(value) for value in self.values]
-        self._first, self._last = places[0], places[-1]
-
-    def _place(self, value: float) -> float:
-        if not self._log:
-            return value
-        return math.log10(value) if value > 0 else self._zero
-
-    def at(self, value: float) -> float:
-        """Return where the value stands."""
-        span = self._last - self._first
-        part = (self._place(value) - self._first) / span if span else 0.5
-        return LEFT + 24 + part * (WIDTH - LEFT - RIGHT - 48)
-
-
-def _text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+def _panel(panel: Panel, at: dict[float, float], x_title: str) -> str:
+    """Return one chart. All y labels are equally long, so that the x axes of all panels align."""
+    margin = (max(at.values()) - min(at.values())) / 25 or 1.0
+    chart = pygal.XY(
+        style=STYLE,
+        width=WIDTH,
+        height=HEIGHT,
+        explicit_size=True,
+        js=[],  # no script from another host
+        no_prefix=True,
+        disable_xml_declaration=True,
+        show_legend=False,
+        title=panel.title,
+        x_title=x_title,
+        x_labels=[{"value": place, "label": short(value)} for value, place in at.items()],
+        xrange=(min(at.values()) - margin, max(at.values()) + margin),
+        range=(0, max(point.high for point in panel.points) or 1.0),
+        value_formatter=lambda value: short(value).rjust(8, BLANK),
+        allow_interruptions=True,
+        max_scale=6,
+        stroke_style={"width": 2},
+    )
+    ends = [[(at[p.x], p.low), (at[p.x], p.high), (None, None)] for p in panel.points]
+    chart.add("min to max", [end for pair in ends for end in pair], show_dots=False)
+    medians = [{"value": (at[p.x], p.middle), "label": _label(p)} for p in panel.points]
+    chart.add("median", medians, dots_size=4)
+    return TIP.sub(r"<title>\1</title>", LEFT_OUT.sub("", str(chart.render())))
 
 
-def _panel(panel: Panel, axis: Axis, x_title: str, top: float) -> list[str]:
-    floor = top + HEIGHT - BOTTOM
-    most = max((point.high for point in panel.points), default=0.0) or 1.0
-    tick = step(most)
-    scale = (floor - top - TOP) / (math.ceil(most / tick) * tick)
-    parts = [_text(LEFT, top + 24, panel.title, "start", ' font-weight="bold"')]
-    for n in range(math.ceil(most / tick) + 1):
-        y = floor - n * tick * scale
-        parts.append(_line(LEFT, y, WIDTH - RIGHT, y, FAINT))
-        parts.append(_text(LEFT - 8, y + 4, short(n * tick), "end"))
-    for value in axis.values:
-        parts.append(_line(axis.at(value), floor, axis.at(value), floor + 5, INK))
-        parts.append(_text(axis.at(value), floor + 19, short(value)))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, floor + 38, x_title))
-    spots = [(axis.at(p.x), floor - p.middle * scale, p) for p in panel.points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in spots)
-    parts.append(f'<polyline points="{path}" fill="none" stroke="{LINE}" stroke-width="2"/>')
-    for x, y, p in spots:
-        low, high = floor - p.low * scale, floor - p.high * scale
-        parts.append(_line(x, low, x, high, LINE))
-        parts += [_line(x - 5, end, x + 5, end, LINE) for end in (low, high)]
-        tip = f"{short(p.x)}: {number(p.middle)} ({number(p.low)} to {number(p.high)})"
-        parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{LINE}">'
-            f"<title>{escape(tip)}</title></circle>"
-        )
-    return parts
+def _label(point: Point) -> str:
+    spread = f"{number(point.low)} to {number(point.high)}"
+    return f"{short(point.x)}: {number(point.middle)} ({spread})"
 
 
 def svg(title: str, x_title: str, panels: Sequence[Panel], log: bool) -> str:
     """Return the whole picture; `log` spreads the x axis by powers of ten."""
-    axis = Axis([point.x for panel in panels for point in panel.points], log)
-    height = 36 + HEIGHT * len(panels)
+    at = places(sorted({point.x for panel in panels for point in panel.points}), log)
+    height = HEAD + HEIGHT * len(panels)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
-        f' viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" fill="{INK}"'
-        f' role="img" aria-label={quoteattr(title)}>',
+        f' viewBox="0 0 {WIDTH} {height}" role="img" aria-label={quoteattr(title)}>',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        _text(WIDTH / 2, 24, title, more=' font-size="15"'),
+        f'<text x="{WIDTH / 2}" y="24" text-anchor="middle" font-family="sans-serif"'
+        f' font-size="15">{escape(title)}</text>',
     ]
     for place, panel in enumerate(panels):
-        parts += _panel(panel, axis, x_title, 36 + place * HEIGHT)
+        top = HEAD + place * HEIGHT
+        parts.append(f'<g transform="translate(0 {top})">{_panel(panel, at, x_title)}</g>')
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -97,7 +97,7 @@ class Probe:
 
 
 class Sampler(threading.Thread):
-    """Takes a sample every so many seconds until it is ended."""
+    """Take a sample every `every` seconds until `end`."""
 
     def __init__(self, uri: str, every: float) -> None:
         super().__init__(daemon=True)

@@ -1,10 +1,10 @@
-"""The table on standard output, and the same as JSON."""
+"""Table and JSON of a run of bench/relay."""
 
 import json
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from bench.columns import aligned, cells, number, spread
 from bench.phases import Result
 
 ORDER = [
@@ -27,13 +27,7 @@ ORDER = [
     "recipients/transaction",
 ]
 MEASURED = "CPU ms/message postgres"
-
-
-def number(value: float) -> str:
-    """Write a figure with about four digits."""
-    if value == int(value) or abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.{2 if abs(value) >= 10 else 3}f}"
+WIDTH = 8  # of a column of figures, at least
 
 
 def _cells(results: Sequence[Result], name: str) -> list[str]:
@@ -42,9 +36,7 @@ def _cells(results: Sequence[Result], name: str) -> list[str]:
     if not values:
         missing = "n/a" if name == MEASURED and results[0].phase != "selftest" else "-"
         return [missing] * width
-    if width == 1:
-        return [number(values[0])]
-    return [number(pick(values)) for pick in (min, statistics.median, max)]
+    return [number(values[0])] if width == 1 else cells(spread(values))
 
 
 def table(results: Sequence[Result]) -> str:
@@ -66,15 +58,7 @@ def table(results: Sequence[Result]) -> str:
         for name in [*ORDER, *sorted(names - set(ORDER))]
         if name in names
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [
-            cell.rjust(max(width, 8)) for cell, width in zip(row[1:], widths[1:], strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return aligned(rows, WIDTH)
 
 
 def as_json(settings: dict[str, Any], results: Sequence[Result]) -> str:

@@ -78,7 +78,7 @@ def _title(settings: dict[str, Any]) -> str:
         if settings["vary"] != name:
             parts.append(f"{settings[name]} {unit}")
     if settings["rate"]:
-        parts.append(f"{settings['rate']:g} a second")
+        parts.append(f"{settings['rate']:g} per second")
     return f"pgmta by {settings['vary']}: {', '.join(parts)}"
 
 
@@ -94,7 +94,7 @@ def _title(settings: dict[str, Any]) -> str:
               help="For each run, fewer if large  [default: 10000, or 30 s at --rate]")  # fmt: skip
 @click.option("--observe", default=0.5, help="Seconds between (costly) looks at memory; 0: none.")
 @click.option("--urgent", default=10.0,
-              help="Urgent mail a second, beside a backlog of live domains; 0: none.")  # fmt: skip
+              help="Urgent mail per second beside a backlog of live domains; 0: none.")  # fmt: skip
 @click.option("--urgent-seconds", default=30.0, help="Of each window of that cell.")
 @click.option("--urgent-domains", default=5000, type=click.IntRange(1), help="Of its backlog.")
 @click.option("--limit-urgent-ms", default=0.0,

@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -199,6 +200,20 @@ def address_of(line: bytes) -> bytes:
     return line[line.find(b"<") + 1 : line.find(b">")]
 
 
+def serve(
+    loop: asyncio.AbstractEventLoop,
+    session: Callable[[], asyncio.Protocol],
+    command: Callable[[str], None],
+) -> None:
+    """Serve on a free port of 127.0.0.1 until standard input ends; it gives the command words."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    loop.run_until_complete(loop.create_server(session, sock=listener, backlog=1024))
+    listen(loop, command)
+    steady()
+    say(**{"is": "ready"}, port=listener.getsockname()[1])
+    loop.run_forever()
+
+
 def main() -> None:
     """Serve until standard input ends; argument: JSON with plan, directory and traces."""
     config = json.loads(sys.argv[1])
@@ -218,15 +233,8 @@ def main() -> None:
             say(received=ledger.received, distinct=ledger.distinct, last=ledger.last)
         loop.call_later(0.1, status, ledger.received)
 
-    listener = socket.create_server(("127.0.0.1", 0))
-    loop.run_until_complete(
-        loop.create_server(lambda: Session(ledger), sock=listener, backlog=1024)
-    )
-    listen(loop, command)
-    steady()
-    status()
-    say(**{"is": "ready"}, port=listener.getsockname()[1])
-    loop.run_forever()
+    loop.call_soon(status)
+    serve(loop, lambda: Session(ledger), command)
 
 
 if __name__ == "__main__":

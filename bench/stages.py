@@ -1,4 +1,4 @@
-"""CPU that a message costs in each stage, without the network: what the guard compares."""
+"""CPU per message in each stage, without the network; bench/guard compares it."""
 
 import asyncio
 import datetime
@@ -32,11 +32,11 @@ NOW = datetime.datetime.now(datetime.UTC)
 REPLY = Reply(250, "2.0.0 Ok")
 
 Costs = dict[str, float]
-"""CPU seconds a message by stage."""
+"""CPU seconds per message by stage."""
 
 
 def calibrate() -> float:
-    """CPU seconds of a fixed piece of work of the same kind: bytes, regular expressions, dicts."""
+    """Return the CPU seconds of fixed work of the same kind: bytes, regular expressions, dicts."""
     text = b"Received: from a.example\r\n" * 40 + b"\r\n" + b"x" * 3000
     pattern = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
     started = time.process_time()

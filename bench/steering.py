@@ -9,11 +9,11 @@ from typing import Any
 import click
 import psycopg
 
+from bench.bulk_commands import COMMANDS, DOMAIN, Measured, Operator, Queuectl
 from bench.columns import aligned, cell, cells, spread
 from bench.daemons import Product
 from bench.database import Server, Watch, check_durability, fill, fresh, rest
 from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
-from bench.orders import DOMAIN, ORDERS, Carried, Desk, Operator
 from bench.phases import EMPTY_WITHIN, Options, Phase, Result
 from bench.progress import log
 from bench.windows import Compared, Window, compare
@@ -27,11 +27,11 @@ a command in between. {EXIT}a command took too long, or the mail flowed too slow
 
 @dataclass
 class Turn:
-    """One run: each order with what it did, and the rates in and beside its window."""
+    """Hold one run: the figures of each command, and the rates in and beside its window."""
 
     result: Result
     windows: list[Window] = field(default_factory=list)
-    carried: list[Carried] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
 
 
@@ -55,8 +55,8 @@ def steer(
             phase.groups["queued"] = product.start_queued(options.workers, next_hop)
             pid, port = product.start_smtpd(options.processes)
             phase.groups["smtpd"] = [pid]
-            desk = Desk(options.commands / "queuectl", phase.directory / "queued.yaml", uri)
-            operator = Operator(desk, *times)
+            queuectl = Queuectl(options.commands / "queuectl", phase.directory / "queued.yaml", uri)
+            operator = Operator(queuectl, *times)
             phase.stack.callback(operator.end)
 
             def check() -> None:
@@ -72,11 +72,11 @@ def steer(
                 phase.result.problems.append(f"not all commands ran: {reason}")
             product.stop()
         phase.result.problems += left(uri, rows)
-    turn.windows, turn.carried = operator.windows, operator.carried
+    turn.windows, turn.measured = operator.windows, operator.measured
     turn.compared = compare(turn.windows, phase.times("arrived"))
-    for carried in turn.carried:
-        if carried.name in ("release", "delete") and carried.rows != rows:
-            phase.result.problems.append(f"{carried.name} changed {carried.rows} rows of {rows}")
+    for measured in turn.measured:
+        if measured.name in ("release", "delete") and measured.rows != rows:
+            phase.result.problems.append(f"{measured.name} changed {measured.rows} rows of {rows}")
     return turn
 
 
@@ -102,13 +102,13 @@ def table(turns: Sequence[Turn]) -> str:
     second = ["", "", "", "seconds", "before", "during", "after", "ratio"]
     second += ["min", "median", "max"] if several else [""]
     lines = [head, second]
-    for order in ORDERS:
-        carried = [c for turn in turns for c in turn.carried if c.name == order.name]
-        compared = [c for turn in turns for c in turn.compared if c.command == order.name]
+    for command in COMMANDS:
+        measured = [c for turn in turns for c in turn.measured if c.name == command.name]
+        compared = [c for turn in turns for c in turn.compared if c.command == command.name]
         columns = [
-            [float(c.rows) for c in carried],
-            [c.seconds for c in carried],
-            [c.afterwards for c in carried],
+            [float(c.rows) for c in measured],
+            [c.seconds for c in measured],
+            [c.afterwards for c in measured],
             [c.before for c in compared],
             [c.during for c in compared],
             [c.after for c in compared],
@@ -116,7 +116,7 @@ def table(turns: Sequence[Turn]) -> str:
         ]
         spreads = [spread(column) for column in columns]
         ratios = spread([c.ratio for c in compared])
-        line = [order.name, *(cell(values[1] if values else None) for values in spreads)]
+        line = [command.name, *(cell(values[1] if values else None) for values in spreads)]
         lines.append(line + (cells(ratios) if several else [cell(ratios[1] if ratios else None)]))
     return aligned(lines)
 
@@ -124,19 +124,19 @@ def table(turns: Sequence[Turn]) -> str:
 def misses(turns: Sequence[Turn], least: float, longest: float) -> list[str]:
     """Return which limits were not kept: the slowest run counts, and the median ratio."""
     found = []
-    for order in ORDERS:
+    for command in COMMANDS:
         seconds = max(
-            (c.seconds for t in turns for c in t.carried if c.name == order.name), default=0
+            (c.seconds for t in turns for c in t.measured if c.name == command.name), default=0
         )
-        compared = [c for t in turns for c in t.compared if c.command == order.name]
+        compared = [c for t in turns for c in t.compared if c.command == command.name]
         for when, ratios in (
             ("beside", spread([c.ratio for c in compared])),
             ("after", spread([c.aftermath for c in compared])),
         ):
             if ratios and ratios[1] < least:
-                found.append(f"mail {when} {order.name} at {ratios[1]:.2f}, limit {least:g}")
+                found.append(f"mail {when} {command.name} at {ratios[1]:.2f}, limit {least:g}")
         if seconds >= longest:
-            found.append(f"{order.name} took {seconds:.1f} s, limit {longest:g} s")
+            found.append(f"{command.name} took {seconds:.1f} s, limit {longest:g} s")
     return found
 
 

@@ -13,7 +13,7 @@ import uvloop
 
 from bench.columns import aligned, cell, cells, spread
 from bench.database import Server, check_durability, fresh
-from bench.nowhere import Nowhere, Sender
+from bench.null_hop import NullDestination, NullSession
 from bench.options import EXIT, HELP, dump, failing, finish, opened, relay_options
 from bench.progress import Progress, log
 from pgmta.config.environment import Environment, Log
@@ -26,7 +26,7 @@ from queued.config import QueuedConfig, Worker
 from queued.worker.deliver import Deliverer
 
 PUBLISHED = {"producer": 6944.0, "consumer": 3462.0}
-"""Messages a second that tafto's authors measured, with 20,000 messages."""
+"""Messages per second that tafto's authors measured, with 20,000 messages."""
 
 HOSTNAME = "bench.pgmta.test"
 ABOUT = f"""Do the work of tafto's published benchmark with pgmta's library.
@@ -75,7 +75,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
     progress = Progress("consume", number)
     started = time.perf_counter()
-    deliverer = Deliverer(config, worker, uri, f"{worker.name}@bench", None, Nowhere)
+    deliverer = Deliverer(config, worker, uri, f"{worker.name}@bench", None, NullDestination)
     beside = [*deliverer.tasks(), listen(uri, deliverer.loop.wake)]
     background = [asyncio.create_task(work) for work in beside]
     loop = asyncio.create_task(deliverer.loop.run())
@@ -118,7 +118,7 @@ async def _all_handled(
 
 def check(uri: str, number: int) -> list[str]:
     """Return what is not as it must be after the consumer."""
-    once = sum(1 for times in Sender.taken.values() if times == 1)
+    once = sum(1 for times in NullSession.taken.values() if times == 1)
     with psycopg.connect(uri, autocommit=True) as connection:
         found = connection.execute(
             "SELECT (SELECT count(*) FROM queue), (SELECT count(*) FROM messages), count(*),"
@@ -132,15 +132,17 @@ def check(uri: str, number: int) -> list[str]:
             "rows in queue and messages, attempts, of distinct rows, first and delivered: "
             f"{found}, wanted {wanted}"
         )
-    if (once, Sender.taken.total()) != (number, number):
-        problems.append(f"{once} rows sent once, {Sender.taken.total()} in all, wanted {number}")
+    if (once, NullSession.taken.total()) != (number, number):
+        problems.append(
+            f"{once} rows sent once, {NullSession.taken.total()} in all, wanted {number}"
+        )
     return problems
 
 
 def turn(server: Server, number: int, connections: int, worker: Worker, stall: float) -> Turn:
     """Do one run of both halves on a database of its own."""
     done = Turn()
-    Sender.taken.clear()
+    NullSession.taken.clear()
     with fresh(server, keep=False) as uri:
         check_durability(uri)
         migrate(uri)

@@ -17,7 +17,7 @@ from bench.progress import Progress, log
 from bench.source import percentile
 
 GRACE = 30.0  # seconds that urgent mail may come later than its window
-WARM = 2.0  # seconds of bulk mail before its first window, at most
+WARM = 2.0  # at most this many seconds of bulk mail before its first window
 STEP = 100_000  # rows filled by one statement
 
 

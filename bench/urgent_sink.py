@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import sys
 import time
 from typing import cast
@@ -10,8 +9,7 @@ from typing import cast
 import uvloop
 
 from bench import sink
-from bench.helper import listen, say
-from pgmta.service import steady
+from bench.helper import say
 
 
 class Tally:
@@ -81,12 +79,7 @@ def main() -> None:
             say(**{"is": "report"}, at=time.monotonic(), bulk=tally.bulk, twice=tally.twice,
                 held=len(tally.held), urgent=tally.urgent, faults=tally.faults[:5])  # fmt: skip
 
-    listener = socket.create_server(("127.0.0.1", 0))
-    loop.run_until_complete(loop.create_server(lambda: Session(tally), sock=listener, backlog=1024))
-    listen(loop, command)
-    steady()
-    say(**{"is": "ready"}, port=listener.getsockname()[1])
-    loop.run_forever()
+    sink.serve(loop, lambda: Session(tally), command)
 
 
 if __name__ == "__main__":

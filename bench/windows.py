@@ -19,7 +19,7 @@ class Window:
         return bisect_left(arrivals, self.end) - bisect_left(arrivals, self.start)
 
     def rate(self, arrivals: Sequence[float]) -> float:
-        """Return how many a second."""
+        """Return how many per second."""
         return self.count(arrivals) / (self.end - self.start)
 
 
@@ -41,7 +41,7 @@ def compare(windows: Sequence[Window], times: Sequence[float]) -> list[Compared]
     A ratio of 1 means that the command cost nothing. What it does to the mail after its end lowers
     the rate beside it too, so the aftermath compares the window after it with the median of all
     windows without a command. Windows alternate and begin and end without
-    a command; times of 0 stand for what never arrived.
+    a command; a time of 0 means that the message never arrived.
     """
     arrivals = sorted(time for time in times if time)
     quiet = [window.rate(arrivals) for window in windows if window.command is None]

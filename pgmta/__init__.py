@@ -1,1 +1,57 @@
-"""What smtpd and queued stand on: addresses, model, configuration, PostgreSQL, store, intake."""
+"""pgmta: an MTA whose queue is a PostgreSQL table.
+
+The names in `__all__` are public, and docs/python.md shows how programs use them. Each is imported
+at its first use, so `import pgmta` loads nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pgmta.address import parse_mailbox
+    from pgmta.errors import AddressError, PgmtaError, StoreUnavailable, Undecided
+    from pgmta.store.submit import Mail, Submission
+
+    __version__: str
+
+__all__ = [
+    "AddressError",
+    "Mail",
+    "PgmtaError",
+    "StoreUnavailable",
+    "Submission",
+    "Undecided",
+    "__version__",
+    "parse_mailbox",
+]
+
+_MODULES = {
+    "AddressError": "pgmta.errors",
+    "Mail": "pgmta.store.submit",
+    "PgmtaError": "pgmta.errors",
+    "StoreUnavailable": "pgmta.errors",
+    "Submission": "pgmta.store.submit",
+    "Undecided": "pgmta.errors",
+    "parse_mailbox": "pgmta.address",
+}
+
+
+if not TYPE_CHECKING:  # with this function in sight, mypy would accept every name
+
+    def __getattr__(name: str) -> object:
+        """Import a public name at its first use (PEP 562). Raises AttributeError."""
+        if name == "__version__":
+            value = import_module("importlib.metadata").version("pgmta")
+        elif name in _MODULES:
+            value = getattr(import_module(_MODULES[name]), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """Return the names that are there, and the public ones that are not imported yet."""
+    return sorted({*globals(), *__all__})

@@ -20,7 +20,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Return a short name that tells cells apart."""
+        """Return a short name that distinguishes cells."""
         parts = [self.scenario, f"{self.sessions} {'kept' if self.reuse else 'one a mail'}"]
         if self.recipients > 1:
             parts.append(f"{self.recipients} recipients")

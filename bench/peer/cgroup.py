@@ -50,14 +50,15 @@ class Cgroup:
         return 0.0
 
     def release(self) -> None:
-        """Move everybody back to the group of the bench, and remove this one.
+        """Move all processes back to the group of the bench, and remove this group.
 
-        Again until nobody is left: a process forked while its parent is moved stays behind.
+        The move repeats until no process is left, because a process that is forked while its
+        parent moves stays behind.
         """
         self._remove(lambda pid: (self.path.parent / "cgroup.procs").write_text(str(pid)))
 
     def close(self) -> None:
-        """Kill whoever stayed behind, and remove it."""
+        """Kill the processes that stayed behind, and remove the group."""
         self._remove(lambda pid: os.kill(pid, signal.SIGKILL))
 
     def _remove(self, clear: Callable[[int], object]) -> None:

@@ -84,7 +84,7 @@ def _measure(
     for cell in cells:
         rounds: list[dict[str, Result]] = []
         for turn in range(settings.runs):
-            # whoever is first in one round is last in the next
+            # the first system of one round is the last of the next
             order = systems if turn % 2 == 0 else systems[::-1]
             results: dict[str, Result] = {}
             for system in order:
@@ -114,9 +114,9 @@ def _changes(texts: tuple[str, ...]) -> dict[str, str]:
 @click.option("--messages", default=3000, type=click.IntRange(1), help="Of that cell.")
 @click.option("--sessions", default=20, type=click.IntRange(1), help="Of that cell, at once.")
 @click.option("--reuse/--no-reuse", default=True, help="Keep sessions, or one message in each.")
-@click.option("--recipients", default=1, type=click.IntRange(1), help="Of a message.")
+@click.option("--recipients", default=1, type=click.IntRange(1), help="Recipients per message.")
 @click.option("--size", default=4096, type=click.IntRange(16), help="Bytes of body.")
-@click.option("--rate", default=0.0, help="Messages a second, evenly; 0: as fast as it takes them.")
+@click.option("--rate", default=0.0, help="Messages per second, evenly; 0: as fast as possible.")
 @click.option("--processes", type=click.IntRange(1), help="smtpd processes  [default: smtpd's own]")
 @click.option(
     "--postfix", "changes", multiple=True, help="NAME=VALUE for main.cf, over the bench's."
@@ -128,7 +128,7 @@ def _changes(texts: tuple[str, ...]) -> dict[str, str]:
     help="Source and sink: the bench's, which compare all, or smtp-source and smtp-sink.",
 )
 @click.option("--packages", type=click.Path(path_type=Path), help="Keep what is fetched there.")
-@click.option("--stall", default=30.0, help="Give up when nothing moves for so many seconds.")
+@click.option("--stall", default=30.0, help="Give up if nothing moves for this many seconds.")
 @click.option("--keep", is_flag=True, help="Keep the directory of the run.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 @click.option(

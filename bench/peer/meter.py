@@ -15,8 +15,8 @@ SECTOR = 512
 def disk_written(directory: Path) -> int | None:
     """Return the bytes that the disk below the directory has taken in; None if unknown.
 
-    Of the whole disk, for the journal of the file system is most of what a queue of files costs
-    and is nobody's: neither io.stat nor /proc/PID/io has it. The latter also counts a whole large
+    The figure is of the whole disk. The journal of the file system is most of the cost of a queue
+    of files, and neither io.stat nor /proc/PID/io counts it. The latter also counts a whole large
     folio for 8 KB changed in it (Linux 6.18: thirty times PostgreSQL's WAL).
     """
     device = directory.stat().st_dev

@@ -47,7 +47,7 @@ def settings(cell: Cell, next_hop: int | None) -> dict[str, str]:
         "local_recipient_maps": "",
         "alias_maps": "",
         "smtpd_relay_restrictions": "permit_mynetworks, reject",
-        # nobody asks DNS
+        # no query to DNS
         "smtpd_peername_lookup": "no",
         "smtp_dns_support_level": "disabled",
         "smtp_host_lookup": "native",

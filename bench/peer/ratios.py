@@ -1,11 +1,10 @@
 """Figures of rounds side by side: each system's, and pgmta's as a part of each peer's."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.columns import aligned, number, spread
 from bench.phases import Result
-from bench.report import number
 
 SUBJECT = "pgmta"
 ORDER = (
@@ -25,13 +24,6 @@ ORDER = (
 )
 UNRATED = ("CPU ms/message source", "CPU ms/message sink", "cores busy")
 Rounds = Sequence[Mapping[str, Result]]  # for each round the result by system
-
-
-def spread(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return minimum, median and maximum; None of nothing."""
-    if not values:
-        return None
-    return min(values), statistics.median(values), max(values)
 
 
 def of_system(rounds: Rounds, system: str, figure: str) -> list[float]:
@@ -83,17 +75,7 @@ def table(label: str, rounds: Rounds, systems: Sequence[str]) -> str:
                 cells += [_cell(ratios(rounds, peer, name)) for peer in peers]
             rows.append([name, *cells])
     width = max(len(row) for row in rows)
-    rows = [row + [""] * (width - len(row)) for row in rows]
-    widths = [max(len(row[at]) for row in rows) for at in range(width)]
-    return "\n".join(
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        ).rstrip()
-        for row in rows
-    )
+    return aligned([row + [""] * (width - len(row)) for row in rows])
 
 
 def as_data(rounds: Rounds, systems: Sequence[str]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Configuration files: one module a file, checked before anything starts."""
+"""Configuration files: the loader, the value types, and the sections that both daemons have."""

@@ -1,4 +1,4 @@
-"""What smtpd.yaml and queued.yaml share: the environment and the log."""
+"""Sections that smtpd.yaml and queued.yaml share: the environment and the log."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _QUOTED = re.compile(r'".*"', re.DOTALL)
 
 
 def default_hostname() -> str:
-    """This host's name as it goes into 220, EHLO and Received."""
+    """Return this host's full name, for 220, EHLO and Received."""
     return socket.getfqdn()
 
 
 class Database(Section):
-    """Which PostgreSQL holds the queue, and which of its rows are ours."""
+    """Name the PostgreSQL that holds the queue, and choose the rows of this configuration."""
 
     uri: str | None = Field(
         default=None,
@@ -44,14 +44,14 @@ class Database(Section):
             try:
                 psycopg.conninfo.conninfo_to_dict(uri)
             except psycopg.Error as error:
-                # libpq's message may repeat parts of the string, and with them a password
+                # libpq's message may repeat parts of the string, and a password may be one of them
                 reason = _QUOTED.sub('"…"', str(error).strip().replace(uri, "…"))
                 raise ValueError(f"is no libpq connection string: {reason}") from None
         return uri
 
 
 class Environment(Section):
-    """Where the process lives."""
+    """Describe the host and the folder of the process."""
 
     hostname: str = Field(
         default_factory=default_hostname,
@@ -72,7 +72,7 @@ class Environment(Section):
 
 
 class Log(Section):
-    """What goes to stderr."""
+    """Choose what the process logs to stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"

@@ -1,4 +1,4 @@
-"""The section `ingest`: group commit."""
+"""Section `ingest` of smtpd.yaml: the group commit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from pgmta.config.types import Period, Section, Size, Whole
 
 
 class Ingest(Section):
-    """How accepted messages are gathered into commits."""
+    """Bound how many accepted messages one commit takes, and how long a message waits."""
 
-    group: Whole = Field(default=100, ge=1, le=10_000, description="messages a commit, at most")
-    octets: Size = Field(default=16 << 20, description="content a commit, at most")
-    connections: Whole = Field(default=1, ge=1, le=16, description="to PostgreSQL, each process")
+    group: Whole = Field(
+        default=100, ge=1, le=10_000, description="at most this many messages per commit"
+    )
+    octets: Size = Field(default=16 << 20, description="at most this much content per commit")
+    connections: Whole = Field(
+        default=1, ge=1, le=16, description="connections to PostgreSQL per process"
+    )
     wait: Period = Field(
         default=30.0,
-        description="for a commit to begin, and for its statement; later the client gets 451",
+        description="time for a commit to begin, and for its statement; then the client gets 451",
     )

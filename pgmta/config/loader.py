@@ -1,4 +1,4 @@
-"""Read a YAML file into its model; every mistake is told with file, line, key and reason."""
+"""Read a YAML file into its model; each mistake is reported with file, line, key and reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgmta.errors import ConfigError
 
 Lines = dict[tuple[str | int, ...], int]
 
-_DEPTH = 16  # what an alias that contains itself never ends without
+_DEPTH = 16  # levels; without a limit an alias that contains itself would never end
 _TAG = "tag:yaml.org,2002:"
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 _BOOLEANS = yaml.SafeLoader.bool_values
@@ -25,12 +25,12 @@ class _Mistakes:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._problems: list[tuple[int, str]] = []
-        self._told: set[str] = set()
+        self._keys: set[str] = set()  # of the mistakes so far
 
     def add(self, line: int | None, key: str, reason: str) -> None:
-        if key and key in self._told:
-            return  # what was wrong first is what there is to mend
-        self._told.add(key)
+        if key and key in self._keys:
+            return  # the first mistake of a key is the cause of the later ones
+        self._keys.add(key)
         where = f"{self.path}:{line}" if line else f"{self.path}"
         text = ": ".join(filter(None, (where, key, reason)))
         self._problems.append((line or 0, " ".join(text.splitlines())))
@@ -39,15 +39,15 @@ class _Mistakes:
         return bool(self._problems)
 
     def error(self) -> ConfigError:
-        """All of them, in the order of the file."""
+        """Return all mistakes as one error, in the order of the file."""
         return ConfigError([text for _, text in sorted(self._problems, key=lambda p: p[0])])
 
 
 def load[M: BaseModel](path: Path, model: type[M]) -> M:
     """Return the file's content as `model`.
 
-    Raises ConfigError with all mistakes at once: unreadable file, YAML syntax, duplicate or
-    unknown keys (with the nearest valid one), wrong types and values.
+    Raises ConfigError with all mistakes at once: an unreadable file, YAML syntax, duplicate keys,
+    unknown keys (with the nearest valid one), wrong types and wrong values.
     """
     mistakes = _Mistakes(path)
     try:
@@ -83,7 +83,7 @@ def load[M: BaseModel](path: Path, model: type[M]) -> M:
 
 
 def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: Lines, bad: _Mistakes) -> Any:
-    """Turn a YAML node into plain values, noting lines and duplicate keys."""
+    """Return a YAML node as plain values; note the line of each key and report duplicate keys."""
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
     if len(path) > _DEPTH:
@@ -100,7 +100,7 @@ def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: Lines, bad: _Mis
             key = str(key_node.value)
             if key in result:
                 first = lines[(*path, key)]
-                bad.add(line, _dotted((*path, key)), f"stands twice, first on line {first}")
+                bad.add(line, _dotted((*path, key)), f"is written twice, first on line {first}")
             lines[(*path, key)] = line
             result[key] = _plain(value_node, (*path, key), lines, bad)
         return result
@@ -108,7 +108,7 @@ def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: Lines, bad: _Mis
 
 
 def _scalar(node: yaml.Node, key: str, line: int, bad: _Mistakes) -> Any:
-    """Read a single value: YAML's own readings of 0525, 1:30 or 2025-01-31 surprise everybody."""
+    """Return a single value, without YAML's surprising readings of 0525, 1:30 and 2025-01-31."""
     text = str(node.value)
     kind = node.tag.removeprefix(_TAG)
     if kind in ("str", "timestamp", "value"):
@@ -127,7 +127,7 @@ def _scalar(node: yaml.Node, key: str, line: int, bad: _Mistakes) -> Any:
     word = {"int": "decimal number", "float": "decimal number", "bool": "boolean"}.get(
         kind, f"{kind} value"
     )
-    bad.add(line, key, f"{text[:60]!r} is no plain {word}; a text stands in quotes")
+    bad.add(line, key, f"{text[:60]!r} is no plain {word}; write a text in quotes")
     return None
 
 
@@ -158,7 +158,7 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _M
 
 
 def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """Keys that the section at `path` knows."""
+    """Return the keys that the section at `path` knows."""
     current: Any = model
     inside = False  # of a list of sections, or of sections by any key
     for part in path:

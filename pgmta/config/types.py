@@ -9,32 +9,42 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Strict,
+    TypeAdapter,
+)
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 LONGEST = 36525 * 86400.0
-"""Seconds of the longest duration: a time that much ahead or ago is one that PostgreSQL knows."""
+"""Seconds of the longest duration. PostgreSQL can represent a time this far ahead or ago."""
 
-_SIZES = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30}
-_SIZE = re.compile(r"(\d+)\s*([A-Za-z]*)")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+(?=\s*[KMGT]))?)\s*(?:([KMGT])(?:I?B)?|B)?", re.IGNORECASE)
+_BYTES = TypeAdapter(ByteSize)
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """What to say to a word that is none of those known: the nearest one, or all."""
+    """Return advice on an unknown word: the nearest known word, or all of them."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
 
 
 class Section(BaseModel):
-    """A mapping of the file: unknown keys are mistakes, values do not change later."""
+    """Hold a mapping of the file. Unknown keys are mistakes; values do not change later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def parse_duration(value: Any) -> float:
-    """Seconds in `90`, `90s`, `1m30s`, `4h`, `5d`, up to LONGEST; raises ValueError otherwise."""
+    """Return the seconds of `90`, `90s`, `1m30s`, `4h`, `5d`, at most LONGEST.
+
+    Raises ValueError for anything else.
+    """
     if isinstance(value, bool):
         raise ValueError("expected a duration such as 30s, 5m, 4h or 5d")
     if isinstance(value, int | float):
@@ -53,14 +63,19 @@ def parse_duration(value: Any) -> float:
 
 
 def parse_size(value: Any) -> int:
-    """Octets in `1000`, `64KB`, `50MB`; raises ValueError otherwise."""
+    """Return the octets of `1000`, `64KB`, `1.5 MB`, `2GiB`; raises ValueError otherwise.
+
+    The units are powers of 1024, because SMTP's usual limits are: 50MB is 52,428,800 octets.
+    pydantic's ByteSize alone would read KB as 1000, and would ignore words after the unit.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         size = value
     else:
         match = _SIZE.fullmatch(str(value).strip())
-        if not match or match[2].upper() not in _SIZES:
+        if not match:
             raise ValueError(f"{value!r} is no size; write for example 1000, 64KB or 50MB")
-        size = int(match[1]) * _SIZES[match[2].upper()]
+        unit = f"{match[2]}iB" if match[2] else "B"
+        size = _BYTES.validate_python(f"{match[1]}{unit}")
     if size < 1:
         raise ValueError("a size is at least 1")
     return size
@@ -68,7 +83,7 @@ def parse_size(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """Where a next hop listens; an IPv6 address stands in brackets."""
+    """Name where a next hop listens; an IPv6 address is written in brackets."""
 
     host: str
     port: int
@@ -81,12 +96,12 @@ _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::(\d+))?"
 
 
 def parse_host_port(value: Any, default_port: int = 25) -> HostPort:
-    """Read `host`, `host:port` or `[IPv6]:port`; raises ValueError otherwise."""
+    """Return `host`, `host:port` or `[IPv6]:port` as a HostPort; raises ValueError otherwise."""
     if isinstance(value, HostPort):
         return value
     match = _HOST_PORT.fullmatch(value.strip()) if isinstance(value, str) else None
     if not match or (match[1] and not _is_ip(match[1])):
-        raise ValueError(f"{value!r} is no host:port (an IPv6 address stands in brackets)")
+        raise ValueError(f"{value!r} is no host:port (write an IPv6 address in brackets)")
     port = int(match[3]) if match[3] else default_port
     if not 1 <= port <= 65535:
         raise ValueError(f"port {port} is not between 1 and 65535")
@@ -94,7 +109,7 @@ def parse_host_port(value: Any, default_port: int = 25) -> HostPort:
 
 
 def parse_server(value: Any) -> HostPort:
-    """Read the `address` or `address:port` of a name server; raises ValueError otherwise."""
+    """Return the `address` or `address:port` of a name server; raises ValueError otherwise."""
     server = parse_host_port(value, 53)
     if not _is_ip(server.host):
         raise ValueError(f"{server.host!r} is no IP address; names can't be looked up yet")
@@ -119,4 +134,4 @@ Duration = Annotated[float, BeforeValidator(parse_duration)]
 Period = Annotated[float, BeforeValidator(lambda value: _positive(parse_duration(value)))]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Whole = Annotated[int, Strict()]
-"""A number that is written as one: neither "12" nor `on`."""
+"""A whole number that YAML reads as a number: neither "12" nor `on`."""

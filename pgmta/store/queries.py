@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
+
+from pgmta.shipped import shipped
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
@@ -12,7 +13,7 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 @cache
 def queries(name: str) -> dict[str, str]:
     """Return the statements of `sql/queries/NAME.sql` by their names."""
-    text = (files("pgmta") / "sql" / "queries" / f"{name}.sql").read_text(encoding="utf-8")
+    text = (shipped("sql") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
     parts = _NAME.split(text)[1:]
     return {key: body.strip() for key, body in zip(parts[::2], parts[1::2], strict=True)}
 

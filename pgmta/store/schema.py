@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import version
-from importlib.resources import files
 
 from pgmta.errors import SchemaMismatch
 from pgmta.logs import get
+from pgmta.shipped import shipped
 
 log = get("schema")
 
@@ -16,9 +16,8 @@ log = get("schema")
 @cache
 def migrations() -> dict[str, str]:
     """Text of every migration by file name, in the order in which they are applied."""
-    folder = files("pgmta") / "sql" / "migrations"
-    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))
-    return {name: (folder / name).read_text(encoding="utf-8") for name in names}
+    files = sorted((shipped("sql") / "migrations").glob("*.sql"))
+    return {file.name: file.read_text(encoding="utf-8") for file in files}
 
 
 def program_version() -> str:

@@ -33,7 +33,7 @@ from queued.cli.partition import partition
 from queued.cli.rules import rule
 from queued.cli.show import print_message, why
 from queued.cli.steer import COMMANDS
-from queued.cli.target import database_of
+from queued.cli.target import database_of, database_to_migrate
 from queued.cli.up import up
 from queued.cli.workers import workers
 
@@ -80,7 +80,7 @@ def _warn(listing: Listing) -> None:
 def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
     """Bring the database's schema up to date; refused while daemons of another version run."""
     applied = apply_migrations(
-        database_of(config),
+        database_to_migrate(config),
         lambda text: print_line(f"warning: {text}", err=True),
         while_daemons_run=while_daemons_run,
     )

@@ -22,9 +22,12 @@ from pgmta.postgres.embedded import DATABASE, OWNER, Server
 from pgmta.postgres.folders import locked, make_parents, open_own
 from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
 from pgmta.service import Signals, first
+from pgmta.shipped import shipped
 from pgmta.store.migrate import migrate
 from queued.config import QueuedConfig
 
+_SMTPD = Path("etc/dev/smtpd.yaml")
+_QUEUED = Path("etc/dev/queued.yaml")
 _GRACE = 45.0  # seconds for the daemons to drain
 _READY = 30.0  # seconds for smtpd to greet
 
@@ -34,7 +37,7 @@ _READY = 30.0  # seconds for smtpd to greet
     "--smtpd",
     "smtpd_config",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("etc/dev/smtpd.yaml"),
+    default=_SMTPD,
     show_default=True,
     help="Configuration of smtpd.",
 )
@@ -42,7 +45,7 @@ _READY = 30.0  # seconds for smtpd to greet
     "--queued",
     "queued_config",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("etc/dev/queued.yaml"),
+    default=_QUEUED,
     show_default=True,
     help="Configuration of queued.",
 )
@@ -51,6 +54,7 @@ _READY = 30.0  # seconds for smtpd to greet
 @reporting
 def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> None:
     """Run the database, smtpd, one queued and a development sink until Ctrl-C."""
+    smtpd_config, queued_config = _or_shipped(smtpd_config), _or_shipped(queued_config)
     environment = load(queued_config, QueuedConfig).environment
     directory = environment.directory.resolve()
     with _only_one(directory) as held:
@@ -74,6 +78,13 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
         ]
         status = uvloop.run(_run(children, port, lines))
     sys.exit(status)
+
+
+def _or_shipped(config: Path) -> Path:
+    """Return the file; if it is a default and does not exist, the one shipped with pgmta."""
+    if config not in (_SMTPD, _QUEUED) or config.exists():
+        return config
+    return shipped("etc") / "dev" / config.name
 
 
 @contextmanager

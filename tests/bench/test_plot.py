@@ -1,4 +1,4 @@
-"""The SVG writer: well-formed, complete, and to scale."""
+"""Charts: well-formed, complete, to scale, and the same on every day."""
 
 from __future__ import annotations
 
@@ -14,27 +14,40 @@ POINTS = [Point(0, 3900, 4000, 4100), Point(10_000, 3800, 3950, 4200), Point(1_0
 
 @pytest.mark.parametrize("log", [True, False])
 def test_every_point_stands_where_it_belongs(log: bool) -> None:
-    text = svg("A & <B>", "backlog", [Panel("rate > 0", POINTS), Panel("p50", POINTS[1:])], log)
+    panels = [Panel("rate > 0", POINTS), Panel("p50", POINTS[1:])]
+    args = ("A & <B>", "backlog", panels, log)
+    text = svg(*args)
+    assert text == svg(*args), "nothing in it depends on the run"
     root = ElementTree.fromstring(text)
-    circles = [
-        (float(c.attrib["cx"]), float(c.attrib["cy"]), c.findtext(f"{SVG}title"))
-        for c in root.iter(f"{SVG}circle")
-    ]
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", ""), "nothing is fetched"
+    assert "<script" not in text
+    dots = [g for g in root.iter(f"{SVG}g") if g.get("class") == "dots"]
+    tips = [g.findtext(f"{SVG}title") for g in dots]
+    circles = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in root.iter(f"{SVG}circle")]
     first, second = circles[:3], circles[3:]
-    assert [title for _, _, title in circles] == [
+    assert tips == [
         "0: 4000 (3900 to 4100)", "10k: 3950 (3800 to 4200)", "1M: 2 (1 to 8000)",
         "10k: 3950 (3800 to 4200)", "1M: 2 (1 to 8000)",
     ]  # fmt: skip
-    assert [x for x, _, _ in first] == sorted({x for x, _, _ in first})
-    assert [x for x, _, _ in second] == [x for x, _, _ in first[1:]], "one x axis for all panels"
+    assert [x for x, _ in first] == sorted({x for x, _ in first})
+    assert [x for x, _ in second] == [x for x, _ in first[1:]], "one x axis for all panels"
     assert first[0][1] < first[1][1] < first[2][1], "larger is higher"
+    plots = [g.get("transform") for g in root.iter(f"{SVG}g") if g.get("class") == "plot"]
+    assert len(plots) == 2
+    assert len(set(plots)) == 1, "the x axes of all panels align"
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    assert all(0 < x < width and 0 < y < height for x, y, _ in circles)
-    lines = [p.attrib["points"].split() for p in root.iter(f"{SVG}polyline")]
-    assert [len(points) for points in lines] == [3, 2]
+    assert all(0 < x < width and 0 < y < height for x, y in circles)
+    paths = [
+        p.attrib["d"].split()
+        for p in root.iter(f"{SVG}path")
+        if "line reactive" in p.attrib["class"]
+    ]
+    assert [len(path) // 2 for path in paths] == [2, 2, 2, 3, 2, 2, 2], (
+        "bars, then the line, per panel"
+    )
     part = (first[1][0] - first[0][0]) / (first[2][0] - first[0][0])
     assert part == pytest.approx(1 / 3 if log else 0.01, abs=0.01), "0 is a decade before 10k"
-    words = [t.text for t in root.iter(f"{SVG}text")]
+    words = [(t.text or "").strip() for t in root.iter(f"{SVG}text")]
     assert {"A & <B>", "rate > 0", "p50", "backlog", "10k", "1M", "8k"} <= set(words)
 
 

@@ -1,7 +1,8 @@
 """The ratios of bench/peers: only of one round, and only of rounds in which both were right."""
 
+from bench.columns import spread
 from bench.peer.cells import FULL, QUICK
-from bench.peer.ratios import as_data, ratios, spread
+from bench.peer.ratios import as_data, ratios
 from bench.phases import Result
 
 RATE = "messages/s"

@@ -8,7 +8,7 @@ from bench.windows import Window, compare
 
 
 def arrivals(start: float, end: float, rate: int) -> list[float]:
-    """Evenly, `rate` a second, from `start` on."""
+    """Evenly, `rate` per second, from `start` on."""
     return [start + n / rate for n in range(round((end - start) * rate))]
 
 
@@ -32,7 +32,7 @@ def test_a_command_is_compared_with_its_neighbours_by_time() -> None:
     assert release.before == pytest.approx(100)
     assert release.during == pytest.approx(60)
     assert release.after == pytest.approx(160)
-    # 10 s at 100 and 5 s at 160 are 120 a second
+    # 10 s at 100 and 5 s at 160 are 120 per second
     assert release.ratio == pytest.approx(0.5)
     # the median of 100, 160 and 300 is usual
     assert release.aftermath == pytest.approx(1)

@@ -168,6 +168,10 @@ def _fuzz_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
         *((parse_duration, *pair) for pair in [("500ms", 0.5), ("1m30s", 90), ("1h 30m", 5400)]),
         *((parse_duration, *pair) for pair in [("4h", 14400), ("5d", 432000), (1.5, 1.5), (0, 0)]),
         *((parse_size, *pair) for pair in [("1000", 1000), ("64 kb", 65536), ("2G", 1 << 31)]),
+        *(
+            (parse_size, *pair)
+            for pair in [("64KiB", 65536), ("1.5 MB", 3 << 19), ("1TB", 1 << 40)]
+        ),
         (parse_host_port, "mx.example.org", HostPort("mx.example.org", 25)),
         (parse_host_port, "[2001:DB8::1]:2525", HostPort("2001:DB8::1", 2525)),
         (parse_server, "[::1]", HostPort("::1", 53)),
@@ -176,6 +180,14 @@ def _fuzz_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 )
 def test_values(parse: Any, text: Any, value: Any) -> None:
     assert parse(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "MB", "-1", "1.5", "64 K B", "8bit", "50 megabytes", True, 1.5]
+)
+def test_no_sizes(text: Any) -> None:
+    with pytest.raises(ValueError, match="is no size; write for example 1000, 64KB or 50MB"):
+        parse_size(text)
 
 
 def test_every_command_and_option_has_a_help_text() -> None:

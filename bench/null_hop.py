@@ -1,4 +1,4 @@
-"""A next hop that does nothing: every message is taken at once, without a connection."""
+"""Delivery without a network: each message is accepted at once."""
 
 from collections import Counter
 from typing import ClassVar
@@ -14,13 +14,13 @@ HOST = "nowhere:25"
 TAKEN: Answer = (Reply(250, "2.0.0 Ok"), "end of data")
 
 
-class Sender(Session):
-    """Says 250 for every recipient, and counts; the lease is looked at as before a real dot."""
+class NullSession(Session):
+    """Answer 250 for every recipient and count; check the lease as before a real final dot."""
 
     taken: ClassVar[Counter[int]] = Counter()
 
     async def send(self, envelope: Envelope) -> list[Answer]:
-        """Take the message."""
+        """Return 250 for each recipient. Raises DeliveryError if the lease is lost."""
         self.transactions += 1
         if not envelope.guard(envelope.items):
             raise DeliveryError("lease lost before the final dot", command="lease")
@@ -28,9 +28,9 @@ class Sender(Session):
         return [TAKEN] * len(envelope.items)
 
 
-class Nowhere(Lane):
-    """A lane as it is in the product, but for its sessions."""
+class NullDestination(Lane):
+    """Queue rows of a destination as the product does, with sessions that need no network."""
 
     async def open_session(self) -> tuple[Session, str]:
         """Return a session that needs no network."""
-        return Sender(Timeouts()), HOST
+        return NullSession(Timeouts()), HOST

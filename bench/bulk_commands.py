@@ -1,4 +1,4 @@
-"""An operator's bulk commands, given one after another while mail flows."""
+"""An operator's bulk commands, run one after another while mail flows."""
 
 import json
 import subprocess
@@ -17,28 +17,28 @@ from bench.windows import Window
 
 DOMAIN = "dead.example"
 LIMIT = 600.0  # seconds for a command, or for queued to work the rows off
-LOOK = 0.25  # seconds between two looks at the rows
+POLL = 0.25  # seconds
 
 
 @dataclass(frozen=True)
-class Order:
-    """A command of queuectl for all rows of the domain."""
+class BulkCommand:
+    """Name a command of queuectl for all rows of the domain, with its further words."""
 
     name: str
     words: Sequence[str] = ()
 
 
-ORDERS = (
-    Order("release"),
-    Order("retry"),
-    Order("hold", ("--reason", "bench")),
-    Order("delete", ("--reason", "bench")),
+COMMANDS = (
+    BulkCommand("release"),
+    BulkCommand("retry"),
+    BulkCommand("hold", ("--reason", "bench")),
+    BulkCommand("delete", ("--reason", "bench")),
 )
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What became of an order: rows it changed, its seconds, and those that queued needed then."""
+class Measured:
+    """Hold the figures of a command: rows changed, its seconds, those of queued after it."""
 
     name: str
     rows: int
@@ -47,29 +47,29 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Where the orders are given: command, its configuration, the database behind it."""
+class Queuectl:
+    """Name the program, its configuration and its database."""
 
     queuectl: Path
     config: Path
     uri: str
 
-    def give(self, order: Order) -> int:
+    def run(self, command: BulkCommand) -> int:
         """Run the command to its end and return the rows it changed."""
-        words = [order.name, "-c", str(self.config), "--domain", DOMAIN, "--yes", "--json"]
+        words = [command.name, "-c", str(self.config), "--domain", DOMAIN, "--yes", "--json"]
         done = subprocess.run(
-            [self.queuectl, *words, *order.words],
+            [self.queuectl, *words, *command.words],
             capture_output=True,
             text=True,
             timeout=LIMIT,
             check=False,
         )
         if done.returncode:
-            raise DaemonError(f"queuectl {order.name}: {done.stderr[-500:]}")
+            raise DaemonError(f"queuectl {command.name}: {done.stderr[-500:]}")
         return int(json.loads(done.stdout)["changed"])
 
     def deleting(self) -> bool:
-        """Whether rows wait to be deleted."""
+        """Return whether rows wait to be deleted."""
         with psycopg.connect(self.uri, autocommit=True) as connection:
             row = connection.execute(
                 "SELECT EXISTS (SELECT FROM queue WHERE status = 'DELETE')"
@@ -78,18 +78,18 @@ class Desk:
 
 
 class Operator(threading.Thread):
-    """Gives the orders; windows without and with a command alternate, without one first and last.
+    """Run the commands; windows without and with a command alternate, without one first and last.
 
     The window of a deletion lasts until queued has removed the rows, that of a release `tail`
     seconds longer than the command: queued begins to try what is due again.
     """
 
-    def __init__(self, desk: Desk, warm: float, quiet: float, tail: float) -> None:
+    def __init__(self, queuectl: Queuectl, warm: float, quiet: float, tail: float) -> None:
         super().__init__(daemon=True)
         self.windows: list[Window] = []
-        self.carried: list[Carried] = []
+        self.measured: list[Measured] = []
         self.failure: str | None = None
-        self._desk = desk
+        self._queuectl = queuectl
         self._warm, self._quiet, self._tail = warm, quiet, tail
         self._over = threading.Event()
         self._source: Helper | None = None
@@ -100,14 +100,14 @@ class Operator(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Work through the orders."""
+        """Run all commands, with windows between them."""
         try:
             self._wait(self._warm)
             self._pause()
-            for order in ORDERS:
+            for command in COMMANDS:
                 if self._over.is_set():
                     return
-                self._carry_out(order)
+                self._run_command(command)
                 self._pause()
         except (
             DaemonError,
@@ -127,8 +127,8 @@ class Operator(threading.Thread):
             raise DaemonError(self.failure)
 
     def end(self) -> bool:
-        """Give no further order; return whether all had been given."""
-        complete = len(self.windows) == 2 * len(ORDERS) + 1
+        """Start no further command; return whether all have run."""
+        complete = len(self.windows) == 2 * len(COMMANDS) + 1
         self._over.set()
         if self.ident:
             self.join()
@@ -142,23 +142,22 @@ class Operator(threading.Thread):
         self._wait(self._quiet)
         self.windows.append(Window(start, time.monotonic()))
 
-    def _carry_out(self, order: Order) -> None:
+    def _run_command(self, command: BulkCommand) -> None:
         start = time.monotonic()
-        rows = self._desk.give(order)
+        rows = self._queuectl.run(command)
         ready = time.monotonic()
-        if order.name == "release":
+        if command.name == "release":
             self._wait(self._tail)
-        if order.name == "delete":
+        if command.name == "delete":
             self._wait_deleted(ready + LIMIT)
         end = time.monotonic()
-        self.windows.append(Window(start, end, order.name))
-        self.carried.append(Carried(order.name, rows, ready - start, end - ready))
-        log(
-            f"{order.name}: {rows} rows in {ready - start:.1f} s, {end - ready:.1f} s more after it"
-        )
+        self.windows.append(Window(start, end, command.name))
+        self.measured.append(Measured(command.name, rows, ready - start, end - ready))
+        after = end - ready
+        log(f"{command.name}: {rows} rows in {ready - start:.1f} s, {after:.1f} s more after it")
 
     def _wait_deleted(self, deadline: float) -> None:
-        while self._desk.deleting() and not self._over.is_set():
+        while self._queuectl.deleting() and not self._over.is_set():
             if time.monotonic() > deadline:
                 raise DaemonError(f"queued has not deleted all rows within {LIMIT:g} s")
-            self._wait(LOOK)
+            self._wait(POLL)

@@ -1,0 +1,130 @@
+"""docs/reference/: every command and option that click knows, every key that pydantic knows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from pgmta.config.loader import load
+from queued.cli.queuectl import main as queuectl
+from queued.cli.queued import main as queued
+from queued.config import QueuedConfig
+from smtpd.cli import main as smtpd
+from smtpd.config import SmtpdConfig
+from tests.support.daemons import ROOT
+
+FOLDER = ROOT / "docs" / "reference"
+MODELS: dict[str, type[BaseModel]] = {"smtpd.yaml": SmtpdConfig, "queued.yaml": QueuedConfig}
+GROUPS = {"smtpd": smtpd, "queued": queued, "queuectl": queuectl}
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return the text below each heading of a page, by heading."""
+    parts = re.split(r"^#+ (.+)\n", (FOLDER / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def commands(command: click.Command, path: str) -> dict[str, click.Command]:
+    """Return a command and all below it that are not hidden, by their words."""
+    found = {path: command}
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            if not child.hidden:
+                found |= commands(child, f"{path} {name}")
+    return found
+
+
+def test_every_command_has_its_options_on_the_page() -> None:
+    known: dict[str, click.Command] = {}
+    for name, group in GROUPS.items():
+        known |= commands(group, name)
+    texts = sections("cli.md")
+    assert set(texts) == {"Commands", *known}
+    for path, command in known.items():
+        lines = texts[path].splitlines()
+        shown = {word for line in lines if line.startswith("  -") for word in words(line)}
+        options = [p for p in command.params if isinstance(p, click.Option)]
+        expected = {word for p in options if not p.hidden for word in (*p.opts, *p.secondary_opts)}
+        assert shown == {*expected, "--help"}, path
+        [usage] = [line for line in lines if line.startswith(f"Usage: {path} ")]
+        arguments = [p for p in command.params if isinstance(p, click.Argument)]
+        assert all(p.make_metavar(click.Context(command)) in usage for p in arguments), path
+
+
+def words(line: str) -> list[str]:
+    """Return the spellings of an option in its line of a help text."""
+    spellings = re.split(r"  +", line.strip())[0]
+    return re.findall(r"(?<![\w-])--?[a-z][a-z-]*", spellings)
+
+
+def section_of(schema: Any, root: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the schema of a mapping with keys of its own, None for anything else."""
+    for choice in [schema, *schema.get("anyOf", ())] if isinstance(schema, dict) else []:
+        found = root["$defs"][choice["$ref"].removeprefix("#/$defs/")] if "$ref" in choice else {}
+        if "properties" in found and "host" not in found["properties"]:  # host:port is a value
+            return dict(found)
+    return None
+
+
+def keys(schema: dict[str, Any], root: dict[str, Any], prefix: str = "") -> set[str]:
+    """Return the keys of a JSON schema as the page writes them."""
+    found = set()
+    for name, value in schema["properties"].items():
+        key = f"{prefix}{name}"
+        if section := section_of(value, root):
+            found |= keys(section, root, f"{key}.")
+            continue
+        found.add(key)
+        for inner, each in (("[]", "items"), (".KEY", "additionalProperties")):
+            if section := section_of(value.get(each), root):
+                found |= keys(section, root, f"{key}{inner}.")
+    return found
+
+
+def table(page: str, name: str) -> dict[str, str]:
+    """Return key and default of each row of a table."""
+    found = re.findall(r"^\| `(\S+)` \| (.+?) \| .+\|$", sections(page)[name], re.MULTILINE)
+    assert len(dict(found)) == len(found), "no key stands twice"
+    return dict(found)
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.json_schema.PydanticJsonSchemaWarning")
+@pytest.mark.parametrize("name", MODELS)
+def test_every_key_stands_in_the_table(name: str) -> None:
+    schema = MODELS[name].model_json_schema(mode="validation")
+    assert set(table("config.md", name)) == keys(schema, schema)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_defaults_of_the_table_are_the_defaults(name: str, tmp_path: Path) -> None:
+    """A file with each default as printed means the same as an empty one."""
+    data: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}  # a list's first entry: its keys are in the table
+    for key, default in table("config.md", name).items():
+        if default in ("computed", "required") or ".KEY." in key:
+            continue
+        path, _, last = key.rpartition(".")
+        section: dict[str, Any] = data
+        for part in filter(None, path.split(".")):
+            bare = part.removesuffix("[]")
+            section = inside[bare] if bare != part else section.setdefault(part, {})
+        value = yaml.safe_load(default.strip("`"))
+        if value == [{}]:
+            inside[last] = value[0]
+        section[last] = value
+    file = tmp_path / name
+    file.write_text(yaml.safe_dump(data), encoding="utf-8")
+    assert load(file, MODELS[name]) == MODELS[name]()
+
+
+def test_an_alias_is_shown_and_required_is_said() -> None:
+    rows = table("config.md", "smtpd.yaml")
+    assert rows["metadata.KEY.from"] == "required"
+    assert not [key for key in rows if "source" in key]
+    assert "Undefined" not in (FOLDER / "config.md").read_text(encoding="utf-8")

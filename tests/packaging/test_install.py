@@ -1,0 +1,167 @@
+"""Installations: a wheel, an sdist, the editable one and a checkout without symbolic links work."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgmta.postgres.embedded import Server
+from pgmta.store.schema import migrations
+from tests.support.daemons import ROOT
+from tests.support.database import data_folder
+from tests.support.waiting import PATIENCE, free_port
+
+BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, 'build_' + sys.argv[1])('out'))"
+DEFAULTS_HOLD = "etc/queued.yaml does not exist: the defaults hold"
+
+
+@pytest.fixture
+def empty() -> Iterator[Path]:
+    """A folder with nothing in it, where an embedded server may live; it is ended at last."""
+    folder = data_folder()
+    yield folder
+    Server(folder / "var").stop("immediate")
+    shutil.rmtree(folder)
+
+
+def run(command: list[str | Path], folder: Path, *, status: int = 0) -> tuple[str, str]:
+    """Run a command in a folder with nothing of this repository on its path; return its output."""
+    done = subprocess.run(
+        command, cwd=folder, env={"PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    return done.stdout, done.stderr
+
+
+def tree(folder: Path) -> Path:
+    """Copy what belongs to the repository, symbolic links as such."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split("\0")  # fmt: skip
+    for name in filter(None, names):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
+
+
+def build(kind: str, folder: Path) -> Path:
+    """Build a `wheel` or an `sdist` of the source tree in `folder`."""
+    stdout, _ = run([sys.executable, "-c", BUILD, kind], folder)
+    return folder / "out" / stdout.split()[-1]
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """Install a wheel into a virtual environment of its own; return the folder of its commands.
+
+    A .pth file lends it the libraries of this environment, whose pgmta comes after its own.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        python,
+    ]
+    run([*pip, "install", "-q", "--no-deps", "--no-index", wheel], folder)
+    site = Path(
+        run([python, "-c", "import sysconfig as s; print(s.get_path('purelib'))"], folder)[
+            0
+        ].strip()
+    )
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    stdout, _ = run(
+        [python, "-c", "import pgmta; print(pgmta.__file__, pgmta.__version__)"], folder
+    )
+    assert stdout.split() == [str(site / "pgmta" / "__init__.py"), "0.1.0"]
+    return folder / "bin"
+
+
+def works_in(empty: Path, commands: Path) -> None:
+    """Check that the commands do their work in a folder that has nothing of the repository."""
+    stdout, stderr = run([commands / "queuectl", "migrate"], empty)
+    assert stdout.split() == [word for name in migrations() for word in ("applied", name)]
+    assert DEFAULTS_HOLD in stderr
+    for command in ("smtpd", "queued"):
+        _, stderr = run([commands / command, "check"], empty, status=2)
+        assert stderr == f"etc/{command}.yaml: No such file or directory\n"
+        (empty / f"{command}.yaml").write_text("")
+        stdout, _ = run([commands / command, "check", "-c", f"{command}.yaml"], empty)
+        assert stdout == f"{command}.yaml: ok\n"
+    assert run([commands / "queuectl", "list", "-c", "queued.yaml"], empty)[0].startswith("ID")
+
+
+def greets(empty: Path, commands: Path) -> None:
+    """Check that `queuectl up` runs the relay with the queued.yaml that is shipped."""
+    port = free_port()
+    (empty / "listen.yaml").write_text(f"listen: [{{address: 127.0.0.1, port: {port}}}]\n")
+    ports = ["--port", str(port), "--sink-port", str(free_port())]
+    child = subprocess.Popen(
+        [commands / "queuectl", "up", "--smtpd", "listen.yaml", *ports],
+        cwd=empty, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert child.stdout
+        lines = []
+        for line in child.stdout:
+            lines.append(line)
+            if "Ctrl-C" in line:
+                break
+        assert [line.split()[0] for line in lines[:4]] == ["database", "smtpd", "queued", "sink"]
+    finally:
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=PATIENCE)
+    assert child.returncode == 0
+
+
+def test_a_wheel_in_an_empty_folder(tmp_path: Path, empty: Path) -> None:
+    commands = install(build("wheel", tree(tmp_path / "tree")), tmp_path / "venv")
+    works_in(empty, commands)
+    greets(empty, commands)
+
+
+def test_the_editable_installation_in_an_empty_folder(empty: Path) -> None:
+    works_in(empty, Path(sys.executable).parent)
+
+
+def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
+    source = tree(tmp_path / "tree")
+    wheel = build("wheel", source)
+    with tarfile.open(build("sdist", source)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [unpacked] = tmp_path.glob("pgmta-*")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(build("wheel", unpacked)) as other:
+        names = one.namelist()
+        assert sorted(names) == sorted(other.namelist())
+    assert {f"pgmta/sql/migrations/{name}" for name in migrations()} < set(names)
+    assert {"pgmta/py.typed", "pgmta/etc/queued.yaml", "pgmta/etc/dev/smtpd.yaml"} < set(names)
+    assert not [name for name in names if name.startswith(("sql/", "etc/", "tests/", "bench/"))]
+
+
+def test_a_checkout_without_symbolic_links(tmp_path: Path) -> None:
+    source = tree(tmp_path / "tree")
+    for link in (source / "pgmta" / "sql", source / "pgmta" / "etc"):
+        text = str(link.readlink())  # what git writes where core.symlinks is false
+        link.unlink()
+        link.write_text(text)
+    names = "import sys; sys.path.insert(0, '.'); from pgmta.store.schema import migrations"
+    stdout, _ = run([sys.executable, "-P", "-c", f"{names}; print(*migrations())"], source)
+    assert stdout.split() == list(migrations())
+    shutil.rmtree(source / "sql")
+    _, stderr = run([sys.executable, "-P", "-c", f"{names}; migrations()"], source, status=1)
+    assert "has no folder 'sql': it was built from a checkout without symbolic links" in stderr

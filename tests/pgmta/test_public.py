@@ -1,0 +1,45 @@
+"""The public names of package pgmta: complete, lazy, and shown in docs/python.md."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import pgmta
+from pgmta.store import submit
+from tests.support.daemons import ROOT
+
+
+def test_every_public_name_is_there() -> None:
+    for name in pgmta.__all__:
+        assert getattr(pgmta, name) is not None
+        assert name in dir(pgmta)
+    assert pgmta.Submission is submit.Submission
+    assert pgmta.__version__ == version("pgmta")
+    with pytest.raises(AttributeError, match="no attribute 'Submision'"):
+        pgmta.Submision  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """What stands under TYPE_CHECKING, in __all__ and in the table of modules is one list."""
+    tree = ast.parse((ROOT / "pgmta" / "__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
+    assert seen == pgmta._MODULES
+    assert sorted([*seen, "__version__"]) == pgmta.__all__
+    for name, module in seen.items():
+        assert getattr(importlib.import_module(str(module)), name) is getattr(pgmta, name)
+
+
+def test_importing_the_package_loads_nothing_of_it() -> None:
+    code = "import sys, pgmta; print(*(n for n in sys.modules if n.startswith(('pgmta.', 'psyc'))))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == []

@@ -1,4 +1,4 @@
-"""Compare the states of Python, the docs (table and diagram) and SQL (tests/sql/test_migrations.py)."""
+"""Compare the states of Python, SQL (tests/sql/test_migrations.py) and the docs."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ BAD = [
     ("page.md", "The row " + "and the row " * 7 + "is here.\n", '1: "The row and the …"'),
     ("page.md", "The row" + " is here; the row" * 12 + ".\n", '1: "The row is here …"'),
     ("module.py", 'def f():\n    """Return it.\n\n    As told.\n    """\n', '4: "told"'),
+    ("module.py", 'def f():\n    """Whether it is."""\n', '2: "Whether"'),
     ("module.py", "x = 1  # so\n# many\n", '1: "so many"'),
     ("module.py", "raise ValueError(f'{x} has somebody else')\n", '1: "somebody"'),
     ("module.py", "class LumpWriter:\n    pass\n", '1: "LumpWriter"'),

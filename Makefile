@@ -16,12 +16,13 @@ run: $(VENV)/.run  ## database, smtpd, queued and a development sink; Ctrl-C sto
 test: $(VENV)/.dev  ## tests on the embedded PostgreSQL, or on URI=postgresql://…
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest $(ARGS)
 
-lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, generated files
+lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, words, generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@scripts/check-size
+	@$(BIN)/python scripts/check-words
 	@$(BIN)/python scripts/docs --check
 	@$(BIN)/python scripts/schema --check
 

@@ -1,4 +1,4 @@
-"""One table of states in three places: Python, SQL (tests/sql/test_migrations.py), the docs."""
+"""Compare the states of Python, SQL (tests/sql/test_migrations.py) and the docs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from pgmta.states import TRANSITIONS, Event, Status
 
 DOCS = Path(__file__).parents[2] / "docs" / "states.md"
+ARROW = re.compile(r"^    (\S+) --> (\S+): (.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `([A-Z]+)` \| `([^`]+)` \| `([^`]+)` \|", re.MULTILINE)
 
 
@@ -17,6 +18,15 @@ def test_transitions_are_those_of_the_documentation() -> None:
     assert {
         (Status(source), Event(event)): None if target == "(gone)" else Status(target)
         for source, event, target in rows
+    } == TRANSITIONS
+
+
+def test_transitions_are_those_of_the_diagram() -> None:
+    arrows = ARROW.findall(DOCS.read_text(encoding="utf-8"))
+    assert arrows[0] == ("[*]", "QUEUED", "accepted")
+    assert {
+        (Status(source), Event(event)): None if target == "[*]" else Status(target)
+        for source, target, event in arrows[1:]
     } == TRANSITIONS
 
 

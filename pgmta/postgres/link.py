@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg.rows import dict_row
@@ -80,7 +80,9 @@ class Link:
                     await self.close()
                 raise
 
-    async def run(self, query: str, params: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    async def run(
+        self, query: LiteralString | bytes, params: dict[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
         """Run one statement, prepared, and return its rows, read in binary form.
 
         A statement that lost a race (serialization failure, deadlock) is run again, and once one
@@ -91,7 +93,7 @@ class Link:
             try:
                 async with self.use() as connection:
                     cursor = connection.cursor(binary=True)
-                    await cursor.execute(query.encode(), params, prepare=True)
+                    await cursor.execute(query, params, prepare=True)
                     return await cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:
                 if not (faults.lost_race(error) or (faults.stale(error) and not chance)):

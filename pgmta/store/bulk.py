@@ -16,7 +16,7 @@ from pgmta.postgres.link import connect_operator
 from pgmta.postgres.notify import NOTIFY
 from pgmta.store.guard import Condition, about_a_row
 from pgmta.store.pace import Pace
-from pgmta.store.queries import escaped, queries
+from pgmta.store.queries import bracketed, queries
 from pgmta.store.reading import Fault, reading
 
 BATCH = 1000
@@ -82,8 +82,8 @@ class Bulk:
         """
 
         def run(texts: list[str]) -> int:
-            query = _SQL["count"].replace("{where}", texts[0])
-            row = self._db.execute(query.encode(), {}).fetchone()
+            query = _SQL["count"].fill(where=texts[0])
+            row = self._db.execute(query, {}).fetchone()
             return int(row["count"]) if row else 0
 
         condition = Condition("the condition", where)
@@ -102,7 +102,7 @@ class Bulk:
         done in a short time nevertheless, else as long as it works.
         """
         row = self._db.execute(
-            _SQL["begin"].encode(),
+            _SQL["begin"],
             {
                 "who": change.who,
                 "action": change.action,
@@ -132,23 +132,23 @@ class Bulk:
                 return total
             if len(page) == batch:
                 time.sleep(pace.rest(time.monotonic() - began))
-        self._db.execute(_SQL["finish"].encode(), {"audit": audit})
+        self._db.execute(_SQL["finish"], {"audit": audit})
         if change.action in ("release", "retry"):
-            self._db.execute(NOTIFY.encode())
+            self._db.execute(NOTIFY)
         return total
 
     def _find(self, change: Change, after: int, batch: int) -> _Found:
-        query = _SQL["batch"].replace("{where}", escaped(change.where)).encode()
+        query = _SQL["batch"].where(change.where)
         found = self._db.execute(query, {"after": after, "batch": batch}).fetchall()
         ids = [row["id"] for row in found]
         return ids, ids, {}
 
     def _find_guarded(self, change: Change, after: int, batch: int) -> _Found:
-        query = _SQL["batch"].replace("{where}", "true").encode()
+        query = _SQL["batch"].where("true")
         found = self._db.execute(query, {"after": after, "batch": batch}).fetchall()
         page = [row["id"] for row in found]
         params = {"condition": change.where, "ids": page}
-        tried = self._db.execute(_SQL["tried"].encode(), params).fetchall()
+        tried = self._db.execute(_SQL["tried"], params).fetchall()
         errors = {row["id"]: row["error"] for row in tried if row["error"]}
         ids = [row["id"] for row in tried if change.failing or not row["error"]]
         return page, ids, errors
@@ -156,10 +156,10 @@ class Bulk:
     def _batch(
         self, change: Change, ids: list[int], errors: dict[int, str], audit: int | None
     ) -> int:
-        where = escaped(change.where)
+        where = bracketed(change.where)
         if errors:
             where = f"CASE WHEN %(errors)s::jsonb ? id::text THEN {change.failing} ELSE {where} END"
-        query = _CHANGES[change.action].replace("{where}", where).encode()
+        query = _CHANGES[change.action].fill(where=where)
         params = {
             "ids": ids,
             "errors": json.dumps(errors),
@@ -175,7 +175,7 @@ class Bulk:
             try:
                 with self._db.transaction():
                     rows = self._db.execute(query, params).rowcount
-                    self._db.execute(_SQL["progress"].encode(), {"audit": audit, "rows": rows})
+                    self._db.execute(_SQL["progress"], {"audit": audit, "rows": rows})
                 return rows
             except (pg_errors.SerializationFailure, pg_errors.DeadlockDetected):
                 time.sleep(0.01 * chance)  # a row moved to another partition meanwhile

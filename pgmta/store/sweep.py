@@ -15,7 +15,7 @@ from pgmta.postgres import faults
 from pgmta.postgres.link import Link
 from pgmta.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
 from pgmta.store.pace import Pace
-from pgmta.store.queries import escaped, queries
+from pgmta.store.queries import bracketed, queries
 
 _ROUND = 100_000  # rows that a sweep finds at once, about; it need not count them
 
@@ -95,12 +95,12 @@ class Sweeps:
             "hold": None if sweep.hold is None else min(sweep.hold, LONGEST),  # rules by SQL
             "quarantine": sweep.quarantine, "batch": sweep.batch, "key": None,
         }  # fmt: skip
-        where = escaped(sweep.where)
+        where = bracketed(sweep.where)
         if guard and await guard.prepare([condition]):
             failing = "true" if sweep.action == "hold" else "false"
             where = guard.passing(condition, failing=failing, untried="false")
             params |= {**guard.params, "key": condition.key}
-        query = _SWEEPS[sweep.action].replace("{where}", where)
+        query = _SWEEPS[sweep.action].fill(where=where)
         return len(await self._link.run(query, params))
 
     async def batches(self, sweep: Sweep) -> AsyncIterator[int]:

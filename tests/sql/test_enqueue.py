@@ -54,9 +54,9 @@ class Unlucky(Link):
         self.lost = False
 
     async def run(
-        self, query: str, params: dict[str, object] | None = None
+        self, query: str | bytes, params: dict[str, object] | None = None
     ) -> list[tuple[object, ...]]:
-        if not self.lost and "INSERT INTO queue" in query:
+        if not self.lost and isinstance(query, bytes) and b"INSERT INTO queue" in query:
             self.lost = True
             if self.committed:
                 await super().run(query, params)
@@ -111,7 +111,7 @@ async def test_a_group_delivered_before_its_repetition_is_not_stored_again(
 
     class Delivered(Unlucky):
         async def run(
-            self, query: str, params: dict[str, object] | None = None
+            self, query: str | bytes, params: dict[str, object] | None = None
         ) -> list[tuple[object, ...]]:
             if self.lost and not self.db.execute("SELECT FROM attempts").rowcount:
                 worker = Link(database, "worker")

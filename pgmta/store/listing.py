@@ -63,6 +63,20 @@ class Listing:
             raise ValueError(by)
         return self._read(_SQL["count"].fill(column=bracketed(column)), where, {})
 
+    def matching(self, where: str, failing: bool = False) -> int:
+        """Return how many rows the condition matches; with `failing` also those on which it fails.
+
+        `faults` names the latter afterwards.
+        """
+        ((row,), self.faults) = reading(
+            self._db,
+            [Condition("the condition", where)],
+            "true",
+            lambda texts: self._db.execute(_SQL["matching"].fill(where=texts[0]), {}).fetchall(),
+            [failing],
+        )
+        return int(row["count"])
+
     def _read(self, query: Statement, where: str, params: dict[str, Any]) -> list[dict[str, Any]]:
         rows, self.faults = reading(
             self._db,

@@ -1,4 +1,4 @@
-"""Which database a command works on."""
+"""The configuration that a command reads, and the database that it works on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pgmta.config.loader import load
 from pgmta.postgres.locate import resolve
 from queued.config import QueuedConfig
 
+CONFIG = "etc/queued.yaml"
+"""The configuration of a command that is given none."""
+
 
 def database_of(config: Path) -> str:
-    """URI of the database that a queued.yaml means. Raises ConfigError, StoreUnavailable."""
+    """Return the URI of the database of a queued.yaml. Raises ConfigError, StoreUnavailable."""
     return resolve(load(config, QueuedConfig).environment)

@@ -53,11 +53,9 @@ class Trial(Claims):
         await self._learn_rules()
         params = {"limit": LIMIT, "siblings": 100, "busy": [], "version": self._version}
         params |= {"inline": 1 << 17, "budget": 1 << 25, "overdue": 0.0}
-        statement = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + self._statements[name]
+        statement = b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + self._statements[name]
         async with self._link.use() as connection, connection.transaction(force_rollback=True):
-            cursor = await connection.execute(
-                statement.encode(), params | self._fixed | more, prepare=False
-            )
+            cursor = await connection.execute(statement, params | self._fixed | more, prepare=False)
             row = await cursor.fetchone()
         assert row
         plan: dict[str, Any] = row[0][0]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    ModelWrapValidatorHandler,
     Strict,
     field_validator,
     model_validator,
@@ -91,9 +92,22 @@ class Worker(Section):
     quarantine: str | None = Field(
         default=None, description="quarantine: the id that goes to metadata._quarantineid"
     )
-    expire: Period | None = Field(
+    release_after: Period | None = Field(
         default=None, description="hold, quarantine: release after this time; absent: never"
     )
+    _old_keys: tuple[str, ...] = ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _renamed(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """Read `expire`, the name of `release_after` in earlier versions."""
+        if not isinstance(data, dict) or "expire" not in data:
+            return read(data)
+        if "release_after" in data:
+            raise ValueError("expire is the old name of release_after: only one of them may stand")
+        worker = read({"release_after" if k == "expire" else k: data[k] for k in data})
+        worker._old_keys = ("expire",)
+        return worker
 
     @model_validator(mode="after")
     def _consistent(self) -> Worker:
@@ -103,8 +117,8 @@ class Worker(Section):
             raise ValueError("action quarantine needs the key quarantine")
         if self.action is not Action.QUARANTINE and self.quarantine:
             raise ValueError("the key quarantine belongs to the action quarantine")
-        if self.action not in STANDING and (self.reason or self.expire):
-            raise ValueError("reason and expire belong to the actions hold and quarantine")
+        if self.action not in STANDING and (self.reason or self.release_after):
+            raise ValueError("reason and release_after belong to the actions hold and quarantine")
         if self.action is Action.DELIVER and self.older:
             raise ValueError("older does not belong to the action deliver")
         if self.action is not Action.DELIVER and not (self.where or self.older):
@@ -251,3 +265,12 @@ class QueuedConfig(Section):
             if names.count(name) > 1:
                 raise ValueError(f"two workers are called {name!r}")
         return workers
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about keys by an old name; they are still read."""
+        return [
+            f"workers[{number}].expire (worker {worker.name}) has a new name: release_after"
+            for number, worker in enumerate(self.workers)
+            if worker._old_keys
+        ]

@@ -15,18 +15,21 @@ from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import listen
 from pgmta.service import Signals, first, steady
+from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import BEAT, Heartbeat
+from pgmta.store.row_change import Action as RowAction
+from pgmta.store.row_change import RowChange
 from pgmta.store.schema import Schema
 from pgmta.store.space import Space
-from pgmta.store.sweep import Sweep, Sweeps
+from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
 from queued.config import STANDING, Action, QueuedConfig, Worker
 from queued.upkeep import attempts, orphans, requests, untaken
 from queued.upkeep.repeat import repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.deliver import Deliverer
-from queued.worker.sweeper import Sweeper
+from queued.worker.row_worker import RowWorker
 
 _LOOK = 0.5  # seconds between looks at who else claims the same rows
 _LOOKS = 6  # of them, until nothing is new
@@ -54,7 +57,8 @@ class Daemon:
         # unique: containers may share host names, and every one of them begins at the same pid
         self._process = f"{config.environment.hostname}:{os.getpid()}:{secrets.token_hex(3)}"
         self._link = Link(uri, "queued upkeep")
-        self._sweeps = Sweeps(self._link)
+        self._upkeep = Upkeep(self._link)
+        self._changes = WorkerChanges(self._link)
         self._vacuum = Link(uri, "queued vacuum")
         self._reclaimer = Reclaimer(Space(self._vacuum))
         self._registry = Registry(self._link, self._process)
@@ -77,8 +81,15 @@ class Daemon:
             for worker in self._workers
             if worker.action is Action.DELIVER
         ]
-        self._sweepers = [
-            Sweeper(worker.name, self._sweeps, self._sweep(worker), worker.every, self._schema)
+        self._row_workers = [
+            RowWorker(
+                worker.name,
+                self._changes,
+                self._change(worker),
+                worker.every,
+                self._schema,
+                worker.batch,
+            )
             for worker in self._workers
             if worker.action is not Action.DELIVER
         ]
@@ -86,18 +97,16 @@ class Daemon:
     def _where(self, worker: Worker) -> str | None:
         return both(self._config.environment.database.where, worker.where)
 
-    def _sweep(self, worker: Worker) -> Sweep:
-        held = worker.action in STANDING
-        standing = held and not worker.older
-        return Sweep(
-            action="hold" if held else worker.action.value,
+    def _change(self, worker: Worker) -> RowChange:
+        standing = worker.action in STANDING and not worker.older
+        return RowChange(
+            action=RowAction(worker.action.value),
             where=self._where(worker) or "true",
             who=f"{worker.name}@{self._process}",
             reason=worker.reason or f"worker {worker.name}",
             older=worker.older or 0.0,
-            hold=worker.expire,
+            release_after=worker.release_after,
             quarantine=worker.quarantine,
-            batch=worker.batch,
             owner=f"{'rule' if standing else 'worker'} {worker.name}",
             rule=worker.name if standing else None,
         )
@@ -148,31 +157,31 @@ class Daemon:
             listen(self._uri, self._wake, self._pause),
             self._reclaimer.run(),
             *(task for deliverer in self._deliverers for task in deliverer.tasks()),
-            *(sweeper.run() for sweeper in self._sweepers),
+            *(worker.run() for worker in self._row_workers),
             repeat("heartbeat", lambda: BEAT, self._beat),
             self._watch_untaken(),
             repeat("rota", lambda: _LOOK if self._looks else _LOOK_SETTLED, self._look),
             repeat(
                 "requests",
                 lambda: self._rest(requests.EVERY),
-                self._fitting(lambda: requests.answer_requests(self._sweeps, who)),
+                self._fitting(lambda: requests.answer_requests(self._upkeep, self._changes, who)),
             ),
             repeat(
                 "rules",
                 lambda: self._rest(requests.RULES_EVERY),
-                self._fitting(lambda: requests.apply_rules(self._sweeps, self._registry)),
+                self._fitting(lambda: requests.apply_rules(self._changes, self._registry)),
             ),
             repeat(
                 "attempts",
                 lambda: attempts.EVERY,
                 self._fitting(
-                    lambda: attempts.keep_log(self._link, self._sweeps, retention.attempts)
+                    lambda: attempts.keep_log(self._link, self._upkeep, retention.attempts)
                 ),
             ),
             repeat(
                 "orphans",
                 lambda: orphans.EVERY,
-                self._fitting(lambda: orphans.remove_orphans(self._sweeps, retention.orphans)),
+                self._fitting(lambda: orphans.remove_orphans(self._upkeep, retention.orphans)),
             ),
         ]
 
@@ -214,7 +223,7 @@ class Daemon:
                 self._where(w) or "true",
                 w.reason or f"worker {w.name}",
                 w.quarantine,
-                w.expire,
+                w.release_after,
             )
             for w in self._config.workers
             if w.action in STANDING and not w.older
@@ -238,7 +247,7 @@ class Daemon:
         if self._leaving or self._schema.problem:
             return  # our turns go to others
         handled = {deliverer.name: deliverer.handled for deliverer in self._deliverers}
-        handled.update((sweeper.name, sweeper.handled) for sweeper in self._sweepers)
+        handled.update((worker.name, worker.handled) for worker in self._row_workers)
         if not await self._registry.beat(handled) and not self._leaving:
             await self._register()
 

@@ -85,19 +85,15 @@ CREATE FUNCTION public.postern_grants() RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_catalog', 'pg_temp'
     AS $$
-DECLARE
-    role text;
 BEGIN
-    FOREACH role IN ARRAY
-        ARRAY['postern_smtpd', 'postern_queued', 'postern_operator', 'postern_reader']
-    LOOP
-        CONTINUE WHEN to_regrole(role) IS NULL;
-        EXECUTE format('GRANT SELECT ON daemons, schema_migrations TO %I', role);
-        IF role IN ('postern_smtpd', 'postern_queued') THEN
-            EXECUTE format('GRANT INSERT, UPDATE, DELETE ON daemons TO %I', role);
-        END IF;
-    END LOOP;
-    RETURN postern_grants_0007();
+    IF to_regrole('postern_operator') IS NOT NULL THEN
+        EXECUTE 'GRANT EXECUTE ON FUNCTION queue_takes(text) TO postern_operator';
+        EXECUTE 'GRANT EXECUTE ON FUNCTION queue_change_rows(text, bigint[], text, jsonb) TO postern_operator';
+    END IF;
+    IF to_regrole('postern_queued') IS NOT NULL THEN
+        EXECUTE 'GRANT EXECUTE ON FUNCTION queue_change_rows(text, bigint[], text, jsonb) TO postern_queued';
+    END IF;
+    RETURN postern_grants_0008();
 END $$;
 
 COMMENT ON FUNCTION public.postern_grants() IS 'Gives the roles postern_smtpd, postern_queued, postern_operator and postern_reader their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -127,6 +123,27 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION public.postern_grants_0007() IS 'Part of postern_grants().';
+
+CREATE FUNCTION public.postern_grants_0008() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    role text;
+BEGIN
+    FOREACH role IN ARRAY
+        ARRAY['postern_smtpd', 'postern_queued', 'postern_operator', 'postern_reader']
+    LOOP
+        CONTINUE WHEN to_regrole(role) IS NULL;
+        EXECUTE format('GRANT SELECT ON daemons, schema_migrations TO %I', role);
+        IF role IN ('postern_smtpd', 'postern_queued') THEN
+            EXECUTE format('GRANT INSERT, UPDATE, DELETE ON daemons TO %I', role);
+        END IF;
+    END LOOP;
+    RETURN postern_grants_0007();
+END $$;
+
+COMMENT ON FUNCTION public.postern_grants_0008() IS 'Part of postern_grants().';
 
 CREATE FUNCTION public.postern_grants_basic() RETURNS text[]
     LANGUAGE plpgsql
@@ -168,7 +185,7 @@ BEGIN
         ('postern_operator', 'INSERT (who, action, condition, details, rows, finished_at),
             UPDATE (rows, finished_at) ON audit'),
         ('postern_operator', 'EXECUTE ON FUNCTION queue_condition(text), queue_quiet(),
-            queue_change(text, text, text, text, jsonb), queue_hold(text, text, interval),
+            queue_change(text, text, jsonb), queue_hold(text, text, interval),
             queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),
             queue_delete(text, text)'),
 
@@ -190,11 +207,11 @@ END $$;
 
 COMMENT ON FUNCTION public.postern_grants_basic() IS 'Part of postern_grants().';
 
-CREATE FUNCTION public.queue_change(action text, condition text, change text, only_where text, details jsonb) RETURNS bigint
+CREATE FUNCTION public.queue_change(action text, condition text, details jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
     AS $_$
 DECLARE
-    wanted text := format('%s AND %s', only_where, public.queue_condition(condition));
+    wanted text := format('%s AND %s', public.queue_takes(action), public.queue_condition(condition));
     chances integer :=
         CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 10 ELSE 1 END;
     quiet boolean := false;
@@ -202,6 +219,9 @@ DECLARE
     changed bigint;
     total bigint;
 BEGIN
+    IF public.queue_takes(action) IS NULL THEN
+        RAISE EXCEPTION 'there is no action %', action USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     IF EXISTS (SELECT FROM jsonb_each_text(details)
                WHERE key IN ('reason', 'quarantine') AND coalesce(value, '') !~ '\S') THEN
         RAISE EXCEPTION 'a reason is needed, and an id for a quarantine' USING
@@ -209,8 +229,8 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(hashtext('postern change'));
     FOR chance IN 1 .. chances LOOP
-        -- One subtransaction, none within: whoever waits for a row of one that has ended waits for
-        -- the whole transaction, and would not be let go by the end of this one.
+        -- One subtransaction, none within. A session that waits for a row of an ended subtransaction
+        -- waits for the whole transaction, and the end of this block would not let it go.
         BEGIN
             IF quiet THEN PERFORM public.queue_quiet(); END IF;
             total := 0;
@@ -220,15 +240,16 @@ BEGIN
                      FROM public.queue WHERE %s) AS numbered
                  GROUP BY number ORDER BY number', wanted)
             LOOP
-                EXECUTE format('UPDATE public.queue SET %s WHERE id = ANY ($1) AND %s', change, wanted)
-                    USING batch, details;
-                GET DIAGNOSTICS changed = ROW_COUNT;
+                EXECUTE format(
+                    'SELECT public.queue_change_rows($2, ARRAY(
+                         SELECT id FROM public.queue WHERE id = ANY ($1) AND %s FOR UPDATE), $3, $4)', wanted)
+                    INTO changed USING batch, action, session_user::text, details;
                 total := total + changed;
             END LOOP;
             EXIT;
         EXCEPTION WHEN serialization_failure OR deadlock_detected OR lock_not_available THEN
             -- A row has moved meanwhile; or outcomes wait for rows that are changed here, and hold
-            -- others that are not yet. Let them end, and begin again; if need be, undisturbed.
+            -- others that are not changed yet. Let them end, and begin again; if need be, undisturbed.
             IF chance = chances OR (NOT quiet AND SQLSTATE = '55P03') THEN RAISE; END IF;
             quiet := quiet OR chance >= 3 OR SQLSTATE = '40P01';
         END;
@@ -241,7 +262,54 @@ BEGIN
     RETURN total;
 END $_$;
 
-COMMENT ON FUNCTION public.queue_change(action text, condition text, change text, only_where text, details jsonb) IS 'For the functions below: changes rows that only_where and condition match by the SET list change, where $2 is details; tries again what lost a race; writes the audit row; returns the rows.';
+COMMENT ON FUNCTION public.queue_change(action text, condition text, details jsonb) IS 'Does an action to all rows that it takes and that match condition, in batches by queue_change_rows, in the transaction of the caller. Tries again what lost a race, writes the audit row and returns the number of rows.';
+
+CREATE FUNCTION public.queue_change_rows(action text, ids bigint[], who text, details jsonb DEFAULT '{}'::jsonb) RETURNS bigint
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+DECLARE
+    changed bigint;
+BEGIN
+    IF cardinality(ids) = 0 THEN RETURN 0; END IF;
+    CASE action
+    WHEN 'hold', 'quarantine' THEN
+        UPDATE public.queue AS q
+        SET status = 'HOLD', held_by = who,
+            hold_reason = coalesce(details -> 'reasons' ->> q.id::text,
+                q.faults ->> (details ->> 'fault'), details ->> 'reason'),
+            hold_until = now() + (details ->> 'release_after')::interval,
+            metadata = CASE action WHEN 'quarantine'
+                THEN jsonb_set(q.metadata, '{_quarantineid}', details -> 'quarantine')
+                ELSE q.metadata END
+        WHERE q.id = ANY (ids) AND (q.status <> 'HOLD' OR action = 'quarantine');
+    WHEN 'release' THEN
+        -- the trigger queue_hold_stamp keeps rows with a malformed address on hold
+        WITH released AS (
+            UPDATE public.queue AS q SET status = 'QUEUED'
+            WHERE q.id = ANY (ids) AND q.status = 'HOLD' RETURNING q.status
+        )
+        SELECT count(*) INTO changed FROM released WHERE released.status <> 'HOLD';
+        RETURN changed;
+    WHEN 'retry' THEN
+        -- a row that is due already keeps its place
+        UPDATE public.queue AS q SET next_attempt = least(q.next_attempt, now())
+        WHERE q.id = ANY (ids) AND q.status IN ('QUEUED', 'DEFERRED');
+    WHEN 'delete' THEN
+        UPDATE public.queue AS q SET status = 'DELETE'
+        WHERE q.id = ANY (ids) AND q.status <> 'DELETE';
+    WHEN 'set' THEN
+        UPDATE public.queue AS q
+        SET priority = coalesce((details ->> 'priority')::smallint, q.priority),
+            metadata = (q.metadata || coalesce(details -> 'metadata', '{}'))
+                - ARRAY(SELECT jsonb_array_elements_text(coalesce(details -> 'unset', '[]')))
+        WHERE q.id = ANY (ids);
+    END CASE;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    RETURN changed;
+END $$;
+
+COMMENT ON FUNCTION public.queue_change_rows(action text, ids bigint[], who text, details jsonb) IS 'Does an action to one batch of rows, which the caller has chosen and locked, and returns how many it changed. queuectl, the workers of queued and the functions queue_hold … queue_delete all end here. Details: reason, release_after (interval), quarantine, priority, metadata, unset; fault is the key in queue.faults, reasons has the reason by row id, and both come before reason.';
 
 CREATE FUNCTION public.queue_condition(condition text) RETURNS text
     LANGUAGE plpgsql
@@ -273,23 +341,19 @@ COMMENT ON FUNCTION public.queue_condition(condition text) IS 'The condition in 
 CREATE FUNCTION public.queue_delete(condition text, reason text) RETURNS bigint
     LANGUAGE sql
     AS $$
-    SELECT public.queue_change('delete', condition, 'status = ''DELETE''', 'status <> ''DELETE''',
-        jsonb_build_object('reason', reason))
+    SELECT public.queue_change('delete', condition, jsonb_build_object('reason', reason))
 $$;
 
 COMMENT ON FUNCTION public.queue_delete(condition text, reason text) IS 'Asks queued to delete the rows that match condition; those in flight go after their attempt. The reason goes to the audit table. Returns the number of rows.';
 
-CREATE FUNCTION public.queue_hold(condition text, reason text, expires interval DEFAULT NULL::interval) RETURNS bigint
+CREATE FUNCTION public.queue_hold(condition text, reason text, release_after interval DEFAULT NULL::interval) RETURNS bigint
     LANGUAGE sql
-    AS $_$
+    AS $$
     SELECT public.queue_change('hold', condition,
-        'status = ''HOLD'', hold_reason = $2 ->> ''reason'', held_by = session_user,
-         hold_until = now() + ($2 ->> ''expires'')::interval',
-        'status <> ''HOLD''',
-        jsonb_build_object('reason', reason, 'expires', expires))
-$_$;
+        jsonb_build_object('reason', reason, 'release_after', release_after))
+$$;
 
-COMMENT ON FUNCTION public.queue_hold(condition text, reason text, expires interval) IS 'Puts the rows that match condition on hold, for the time expires (null: until released), and says why in hold_reason. An attempt in flight ends and is recorded; if it delivers, the row goes. Returns the number of rows.';
+COMMENT ON FUNCTION public.queue_hold(condition text, reason text, release_after interval) IS 'Puts the rows that match condition on hold until they are released, or for the time release_after, and says why in hold_reason. An attempt in flight ends and is recorded; if it delivers, the row goes. Returns the number of rows.';
 
 CREATE FUNCTION public.queue_hold_stamp() RETURNS trigger
     LANGUAGE plpgsql
@@ -326,19 +390,14 @@ CREATE FUNCTION public.queue_malformed(sender text, recipient text, domain text)
 
 COMMENT ON FUNCTION public.queue_malformed(sender text, recipient text, domain text) IS 'Whether an address holds a control character, bidi mark or line separator. Such a row can be on hold or be deleted, and nothing else.';
 
-CREATE FUNCTION public.queue_quarantine(condition text, id text, reason text, expires interval DEFAULT NULL::interval) RETURNS bigint
+CREATE FUNCTION public.queue_quarantine(condition text, quarantine text, reason text, release_after interval DEFAULT NULL::interval) RETURNS bigint
     LANGUAGE sql
-    AS $_$
+    AS $$
     SELECT public.queue_change('quarantine', condition,
-        'status = ''HOLD'', hold_reason = $2 ->> ''reason'', held_by = session_user,
-         hold_until = now() + ($2 ->> ''expires'')::interval,
-         metadata = jsonb_set(metadata, ''{_quarantineid}'', $2 -> ''quarantine'')',
-        'true',
-        jsonb_build_object('reason', reason, 'expires', expires,
-            'quarantine', id))
-$_$;
+        jsonb_build_object('reason', reason, 'release_after', release_after, 'quarantine', quarantine))
+$$;
 
-COMMENT ON FUNCTION public.queue_quarantine(condition text, id text, reason text, expires interval) IS 'As queue_hold, and sets metadata._quarantineid to id; also for rows that are on hold already.';
+COMMENT ON FUNCTION public.queue_quarantine(condition text, quarantine text, reason text, release_after interval) IS 'As queue_hold, and sets metadata._quarantineid to quarantine; also for rows that are on hold already.';
 
 CREATE FUNCTION public.queue_quiet() RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -354,20 +413,18 @@ COMMENT ON FUNCTION public.queue_quiet() IS 'Lets nobody else change the queue u
 CREATE FUNCTION public.queue_release(condition text) RETURNS bigint
     LANGUAGE sql
     AS $$
-    SELECT public.queue_change('release', condition, 'status = ''QUEUED''',
-        'status = ''HOLD'' AND NOT public.queue_malformed(sender, recipient, domain)', '{}')
+    SELECT public.queue_change('release', condition)
 $$;
 
-COMMENT ON FUNCTION public.queue_release(condition text) IS 'Puts held rows that match condition back, due at once; those with a malformed address stay. Returns the number of rows.';
+COMMENT ON FUNCTION public.queue_release(condition text) IS 'Puts held rows that match condition back, due at once. Rows with a malformed address stay on hold, say so in hold_reason, and are not counted. Returns the number of rows.';
 
 CREATE FUNCTION public.queue_retry(condition text) RETURNS bigint
     LANGUAGE sql
     AS $$
-    SELECT public.queue_change('retry', condition, 'next_attempt = now()',
-        'status IN (''QUEUED'', ''DEFERRED'')', '{}')
+    SELECT public.queue_change('retry', condition)
 $$;
 
-COMMENT ON FUNCTION public.queue_retry(condition text) IS 'Makes waiting rows that match condition due now; held ones stay held. Returns the number of rows.';
+COMMENT ON FUNCTION public.queue_retry(condition text) IS 'Makes waiting rows that match condition due now; held ones stay held, and due ones keep their place. Returns the number of rows.';
 
 CREATE FUNCTION public.queue_sender_domain(sender text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -384,6 +441,21 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION public.queue_sender_domain_func() IS 'Fills queue.sender_domain.';
+
+CREATE FUNCTION public.queue_takes(action text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT CASE action
+        WHEN 'hold' THEN 'status <> ''HOLD'''
+        WHEN 'quarantine' THEN 'true'
+        WHEN 'release' THEN 'status = ''HOLD'''
+        WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'')'
+        WHEN 'delete' THEN 'status <> ''DELETE'''
+        WHEN 'set' THEN 'true'
+    END
+$$;
+
+COMMENT ON FUNCTION public.queue_takes(action text) IS 'Returns the condition for the rows that an action of an operator takes; null if there is no such action. pgmta/store/change.py has the same.';
 
 CREATE FUNCTION public.queue_test(condition text, ids bigint[]) RETURNS TABLE(id bigint, error text)
     LANGUAGE plpgsql STABLE

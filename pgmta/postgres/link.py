@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg.rows import dict_row
@@ -80,24 +80,26 @@ class Link:
                     await self.close()
                 raise
 
-    async def run(self, query: str, params: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    async def run(
+        self, query: LiteralString | bytes, params: dict[str, Any] | None = None, *, tries: int = 10
+    ) -> list[tuple[Any, ...]]:
         """Run one statement, prepared, and return its rows, read in binary form.
 
-        A statement that lost a race (serialization failure, deadlock) is run again, and once one
-        that was prepared for a schema that has changed.
+        A statement that lost a race (serialization failure, deadlock) is run again, up to `tries`
+        times in all, and once one that was prepared for a schema that has changed.
         Raises StoreUnavailable, psycopg.Error for what PostgreSQL refuses.
         """
-        for chance in range(10):
+        for chance in range(tries):
             try:
                 async with self.use() as connection:
                     cursor = connection.cursor(binary=True)
-                    await cursor.execute(query.encode(), params, prepare=True)
+                    await cursor.execute(query, params, prepare=True)
                     return await cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:
                 if not (faults.lost_race(error) or (faults.stale(error) and not chance)):
                     raise
                 await asyncio.sleep(0.005 * chance)
-        raise StoreUnavailable("a statement lost ten races in a row")
+        raise StoreUnavailable(f"a statement lost {tries} races in a row")
 
     async def end(self, backends: list[Backend]) -> None:
         """See to it that statements whose answers were lost are done, or will never be.

@@ -6,14 +6,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres.link import Link, connect
 
-CHANNEL = "postern_queue"
-NOTIFY = f"NOTIFY {CHANNEL}"
+CHANNEL: Final = "postern_queue"
+NOTIFY: Final = f"NOTIFY {CHANNEL}"
 """Tells the workers that there may be mail; functions of the database do the same."""
 _END = 1.0  # seconds that a notification under way may take when we stop
 _RECONNECT = 0.5  # seconds
@@ -34,14 +35,14 @@ async def listen(
             connection = await connect(uri, "listen")
             try:
                 while True:
-                    await connection.execute(f"LISTEN {CHANNEL}".encode())
+                    await connection.execute(f"LISTEN {CHANNEL}")
                     wake()
                     seconds = 0.0
                     while not seconds:
                         async for _ in connection.notifies(stop_after=1):
                             wake()
                         seconds = pause()
-                    await connection.execute(f"UNLISTEN {CHANNEL}".encode())
+                    await connection.execute(f"UNLISTEN {CHANNEL}")
                     await asyncio.sleep(seconds)
             finally:
                 await connection.close()

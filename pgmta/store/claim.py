@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from pgmta.priority import PriorityLock
 from pgmta.store.conditions import reach
 from pgmta.store.guard import ACTIVE, ALL, RECENT, Condition, Guard, about_a_row
 from pgmta.store.lost import take_lost
-from pgmta.store.queries import escaped, queries
+from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.refused import refused
 from pgmta.store.schema import Schema
 
@@ -39,7 +38,6 @@ SESSION = {
 """Run-time parameters for the connections that claim and settle."""
 
 
-_PART = re.compile(r"\{(where|reach|rules)\}")
 _WINDOW = 64  # rows seen beyond those that are wanted
 _BACKLOG = 1.0  # seconds in which a backlog is taken to last, after the window has shown it
 _STEPS = 64  # destinations that one walk visits
@@ -88,7 +86,7 @@ class Claims:
         self._where = where
         self._version = 0  # of the rules in the statements
         self._current = -1  # of the rules that the last claim found
-        self._statements: dict[str, str] = {}
+        self._statements: dict[str, Statement] = {}
         self._siblings = 0 if each else siblings
         self._name = f"worker {owner.partition('@')[0]}"
         self._guard = Guard(link, ACTIVE)
@@ -279,7 +277,7 @@ class Claims:
         self._guarded = self._guard.active
         conditions = self._conditions
         own, rules = (conditions[:1], conditions[1:]) if self._where else ([], conditions)
-        near = escaped(reach(self._where))
+        near = bracketed(reach(self._where))
         if self._guarded:
             # what is not known yet waits for the next claim, which tries it first
             where = "".join(
@@ -291,15 +289,14 @@ class Claims:
                 for c in rules
             )
         else:
-            where = "".join(escaped(c.text) for c in own)
-            excluded = "".join(f" AND {escaped(c.text)} IS NOT TRUE" for c in rules)
+            where = "".join(bracketed(c.text) for c in own)
+            excluded = "".join(f" AND {bracketed(c.text)} IS NOT TRUE" for c in rules)
         parts = {"where": where or "true", "reach": near, "rules": excluded}
         few = self._fixed["each"]
         for name, text in (("front", _SQL["front"]), ("walk", _SQL["urgent" if few else "walk"])):
-            text = text.replace("{seen}", _SQL["few"] if few else "seen")
-            text = text.replace("{lease}", _SQL["lease"]).replace("{result}", _SQL["result"])
-            # at once: a condition may have such a word in braces itself
-            self._statements[name] = _PART.sub(lambda match: parts[match[1]], text)
+            text = text.fill(seen=_SQL["few"] if few else "seen", lease=_SQL["lease"],
+                             result=_SQL["result"])  # fmt: skip
+            self._statements[name] = text.fill(**parts)
 
     async def abandon(self, known: list[int]) -> int:
         """Give back rows under our name other than those known; return how many.

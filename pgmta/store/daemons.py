@@ -80,19 +80,19 @@ def others(db: psycopg.Connection, schema: str) -> list[str]:
     found: list[str] = []
     new = _there(db, "daemons")
     if new:
-        known = [name for (name,) in db.execute(_SQL["known"].encode()).fetchall()]
+        known = [name for (name,) in db.execute(_SQL["known"]).fetchall()]
         found = [
             f"{program} on {host}, pid {pid}, version {version} ({its})"
             for program, host, pid, version, its in db.execute(
-                _SQL["others"].encode(), {"schema": schema}
+                _SQL["others"], {"schema": schema}
             ).fetchall()
         ]
     if _there(db, "workers"):
-        for (owner,) in db.execute(_SQL["silent"].encode(), {"known": known}).fetchall():
+        for (owner,) in db.execute(_SQL["silent"], {"known": known}).fetchall():
             host, _, rest = owner.partition(":")
             pid = rest.partition(":")[0]
             found.append(f"queued on {host}, pid {pid}, of an earlier version")
-    if not new and (sessions := db.execute(_SQL["sessions"].encode()).fetchall()):
+    if not new and (sessions := db.execute(_SQL["sessions"]).fetchall()):
         pids = ", ".join(str(pid) for (pid,) in sessions)
         found.append(f"smtpd of an earlier version, with the PostgreSQL sessions {pids}")
     return found

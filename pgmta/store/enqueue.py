@@ -25,10 +25,10 @@ _LOOK = 0.25  # seconds between two looks
 
 _SQL = queries("enqueue")
 _MESSAGES = _SQL["messages"]
-_CHUNKED = _MESSAGES.replace("{chunks}", _SQL["chunk_count"])
-_WHOLE = _SQL["enqueue"].replace("{messages}", _MESSAGES.replace("{chunks}", "chunks"))
-_ENQUEUE = _SQL["enqueue"].replace("{messages}", _CHUNKED)
-_HELD = _SQL["enqueue_held"].replace("{messages}", _CHUNKED)
+_CHUNKED = _MESSAGES.fill(chunks=_SQL["chunk_count"])
+_WHOLE = _SQL["enqueue"].fill(messages=_MESSAGES.fill(chunks="chunks"))
+_ENQUEUE = _SQL["enqueue"].fill(messages=_CHUNKED)
+_HELD = _SQL["enqueue_held"].fill(messages=_CHUNKED)
 # COPY in binary form: a header, for each row the number of fields and each with its length, an end
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
@@ -138,7 +138,7 @@ class Enqueue:
         rows = b"".join((_COPY_HEADER, *_rows(parts), _COPY_END))
         async with (
             self._link.use() as connection,
-            connection.cursor().copy(_SQL["chunks"].encode()) as copy,
+            connection.cursor().copy(_SQL["chunks"]) as copy,
         ):
             await copy.write(rows)
 

@@ -19,7 +19,7 @@ from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
-from pgmta.store.queries import escaped, queries
+from pgmta.store.queries import bracketed, queries
 
 ACTIVE = "status IN ('QUEUED', 'DEFERRED', 'SENDING')"
 """Rows that claims look at."""
@@ -69,7 +69,7 @@ class Guard:
 
     def __init__(self, link: Link, rows: str) -> None:
         self._link = link
-        self._sql = {name: _SQL[name].replace("{rows}", rows) for name in ("mark", "unmark")}
+        self._sql = {name: _SQL[name].fill(rows=rows) for name in ("mark", "unmark")}
         self._until = 0.0
         self._tried: dict[str, int] = {}  # by the condition's key: the last row that was tried
         self._locked: dict[
@@ -116,7 +116,7 @@ class Guard:
             f"CASE WHEN faults ? '{condition.key}'"
             f" OR id = ANY (%(locked_{condition.key})b::bigint[]) THEN {failing}"
             f" WHEN id > %(tried_{condition.key})s THEN {untried}"
-            f" ELSE {escaped(condition.text)} END"
+            f" ELSE {bracketed(condition.text)} END"
         )
 
     async def find(self, conditions: Sequence[Condition], again: int) -> None:

@@ -8,7 +8,7 @@ from psycopg.sql import Literal
 
 from pgmta.postgres.link import connect_operator
 from pgmta.store.guard import Condition
-from pgmta.store.queries import queries
+from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.reading import Fault, reading
 
 COLUMNS = (
@@ -61,24 +61,36 @@ class Listing:
             column = f"metadata ->> {Literal(by.removeprefix('metadata.')).as_string(self._db)}"
         else:
             raise ValueError(by)
-        return self._read(_SQL["count"].replace("{column}", column.replace("%", "%%")), where, {})
+        return self._read(_SQL["count"].fill(column=bracketed(column)), where, {})
 
-    def _read(self, query: str, where: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+    def matching(self, where: str, failing: bool = False) -> int:
+        """Return how many rows the condition matches; with `failing` also those on which it fails.
+
+        `faults` names the latter afterwards.
+        """
+        ((row,), self.faults) = reading(
+            self._db,
+            [Condition("the condition", where)],
+            "true",
+            lambda texts: self._db.execute(_SQL["matching"].fill(where=texts[0]), {}).fetchall(),
+            [failing],
+        )
+        return int(row["count"])
+
+    def _read(self, query: Statement, where: str, params: dict[str, Any]) -> list[dict[str, Any]]:
         rows, self.faults = reading(
             self._db,
             [Condition("the condition", where)],
             "true",
-            lambda texts: self._db.execute(
-                query.replace("{where}", texts[0]).encode(), params
-            ).fetchall(),
+            lambda texts: self._db.execute(query.fill(where=texts[0]), params).fetchall(),
         )
         return rows
 
     def message(self, message_id: int) -> dict[str, Any] | None:
         """The message and the start of its content, None if it is not (any more) stored."""
         params = {"id": message_id, "head": HEAD}
-        return self._db.execute(_SQL["message"].encode(), params).fetchone()
+        return self._db.execute(_SQL["message"], params).fetchone()
 
     def history(self, message_id: int) -> list[dict[str, Any]]:
         """All attempts for a message, also for one that is gone."""
-        return self._db.execute(_SQL["history"].encode(), {"id": message_id}).fetchall()
+        return self._db.execute(_SQL["history"], {"id": message_id}).fetchall()

@@ -100,4 +100,4 @@ def _tell_workers(db: psycopg.Connection) -> None:
     row = db.execute("SELECT to_regclass('public.rules_version') IS NOT NULL").fetchone()
     if row and row[0]:
         db.execute("UPDATE rules_version SET version = version + 1")
-        db.execute(NOTIFY.encode())
+        db.execute(NOTIFY)

@@ -37,14 +37,14 @@ class Overview:
 
         `takes` is the condition with the priority, None for every row.
         """
-        entries = self._db.execute(_SQL["workers"].encode()).fetchall()
+        entries = self._db.execute(_SQL["workers"]).fetchall()
         for entry in entries:
             entry["takes"] = takes(entry["condition"], entry["action"], entry["priority"])
         return entries
 
     def rules(self) -> list[dict[str, Any]]:
         """Standing rules."""
-        return self._db.execute(_SQL["rules"].encode()).fetchall()
+        return self._db.execute(_SQL["rules"]).fetchall()
 
     def matches(
         self,
@@ -90,8 +90,8 @@ class Overview:
             f"count(*) FILTER (WHERE {' + '.join([*taken, *ruled, '0'])} = 0) AS unmatched"
         )
         columns.append(f"count(*) FILTER (WHERE {' + '.join([*taken, '0'])} > 1) AS overlap")
-        query = _SQL["matches"].replace("{columns}", ",\n    ".join(columns))
-        row = self._db.execute(query.encode(), {}).fetchone()
+        query = _SQL["matches"].fill(columns=",\n    ".join(columns))
+        row = self._db.execute(query, {}).fetchone()
         return row or {}
 
     def verdict(self, message_id: int, conditions: list[str]) -> list[dict[int, str]]:
@@ -104,7 +104,7 @@ class Overview:
         for condition in conditions:
             params = {"id": message_id, "condition": condition}
             try:
-                rows = self._db.execute(_SQL["verdict"].encode(), params).fetchall()
+                rows = self._db.execute(_SQL["verdict"], params).fetchall()
             except psycopg.Error as error:
                 if not faults.about_statement(error):
                     raise
@@ -140,7 +140,7 @@ class Overview:
         """Make a standing rule. Raises PgmtaError where the name is taken."""
         with self._db.transaction():
             try:
-                self._db.execute(_SQL["rule"].encode(), {**rule, "who": who})
+                self._db.execute(_SQL["rule"], {**rule, "who": who})
             except pg_errors.UniqueViolation:
                 raise PgmtaError(f"there is a rule {rule['name']!r} already") from None
             self._audit(who, "rule add", rule["condition"], rule)
@@ -148,7 +148,7 @@ class Overview:
     def remove_rule(self, name: str, who: str) -> bool:
         """Take a standing rule away; False where there is none of that name."""
         with self._db.transaction():
-            row = self._db.execute(_SQL["unrule"].encode(), {"name": name}).fetchone()
+            row = self._db.execute(_SQL["unrule"], {"name": name}).fetchone()
             if row:
                 self._audit(who, "rule remove", row["condition"], {"name": name})
         return bool(row)
@@ -156,6 +156,6 @@ class Overview:
     def _audit(self, who: str, action: str, condition: str, details: dict[str, Any]) -> None:
         kept = {key: value for key, value in details.items() if value is not None}
         self._db.execute(
-            _SQL["audit"].encode(),
+            _SQL["audit"],
             {"who": who, "action": action, "condition": condition, "details": json.dumps(kept)},
         )

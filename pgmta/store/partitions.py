@@ -152,7 +152,7 @@ def check(db: Connection, least: int | None) -> list[Finding]:
 
 def run(db: Connection, name: str, **parts: sql.Composable) -> list[dict[str, Any]]:
     """Rows of a named statement."""
-    return db.execute(sql.SQL(_SQL[name]).format(**parts)).fetchall()
+    return db.execute(_SQL[name].format(**parts)).fetchall()
 
 
 def quoted(values: Values) -> str:

@@ -1,23 +1,71 @@
-"""Load the named statements of `sql/queries/*.sql`."""
+"""The named statements of `sql/queries/*.sql`, and the one way to put text into them."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
+
+from psycopg import sql
 
 from pgmta.shipped import shipped
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_BRACES = re.compile(rb"\{(\w+)\}")
+_KEPT = 256  # filled statements; a process has one per condition and action
+
+
+class Statement(bytes):
+    """One statement, in the form that psycopg takes for SQL that does not stand in the code.
+
+    Words in braces mark the places for a condition or for a part of a statement. A statement with
+    a place is run with parameters, `{}` if it has none, because `%` is doubled in a condition.
+    """
+
+    __slots__ = ()
+
+    def where(self, condition: str) -> Statement:
+        """Return the statement with a condition, as an operator wrote it, in place of `{where}`."""
+        return self.fill(where=bracketed(condition))
+
+    def fill(self, **parts: str | bytes) -> Statement:
+        """Return the statement with SQL in place of some words in braces.
+
+        The parts are SQL of ours, other statements or conditions that `bracketed` returned. Words
+        in braces inside a part are not replaced, nor are those that `parts` does not name.
+        """
+        return _filled(self, tuple(parts.items()))
+
+    def format(self, **parts: sql.Composable) -> sql.Composed:
+        """Return the statement with names and literals in its braces, to be run without parameters.
+
+        Raises KeyError if a word in braces has no part.
+        """
+        return sql.SQL(self.decode()).format(**parts)
+
+
+@lru_cache(maxsize=_KEPT)
+def _filled(statement: bytes, parts: tuple[tuple[str, str | bytes], ...]) -> Statement:
+    texts = {
+        name.encode(): text.encode() if isinstance(text, str) else text for name, text in parts
+    }
+    # in one pass, because a condition may contain such a word in braces itself
+    return Statement(_BRACES.sub(lambda match: texts.get(match[1], match[0]), statement))
 
 
 @cache
-def queries(name: str) -> dict[str, str]:
+def queries(name: str) -> dict[str, Statement]:
     """Return the statements of `sql/queries/NAME.sql` by their names."""
     text = (shipped("sql") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
     parts = _NAME.split(text)[1:]
-    return {key: body.strip() for key, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {
+        key: Statement(body.strip().encode())
+        for key, body in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
-def escaped(condition: str) -> str:
-    """A condition as it stands in a statement that has parameters."""
+def bracketed(condition: str) -> str:
+    """Return an expression in brackets, for a statement that is run with parameters.
+
+    The line ends keep a comment inside. Each `%` is doubled, because psycopg halves them.
+    """
     return "(\n" + condition.replace("%", "%%") + "\n)"

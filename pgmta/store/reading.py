@@ -11,7 +11,7 @@ import psycopg
 
 from pgmta.postgres.faults import about_statement
 from pgmta.store.guard import BATCH, Condition, about_a_row
-from pgmta.store.queries import escaped, queries
+from pgmta.store.queries import bracketed, queries
 from pgmta.store.refused import refused_now
 
 _SQL = queries("reading")
@@ -50,7 +50,7 @@ def failing(
 
     `rows` (SQL) names those that count. No further batch begins after `until` (monotonic).
     """
-    query = _SQL["failing"].replace("{rows}", rows).encode()
+    query = _SQL["failing"].fill(rows=rows)
     found: dict[int, tuple[int, str]] = {}
     total = after = 0
     tried = BATCH
@@ -85,7 +85,7 @@ def reading[T](
     `standing` conditions one may be refused by now: it matches nothing. Returns also the faults.
     """
     try:
-        return run([escaped(condition.text) for condition in conditions]), []
+        return run([bracketed(condition.text) for condition in conditions]), []
     except psycopg.Error as error:
         if not about_a_row(error) and not (standing and about_statement(error)):
             raise
@@ -105,7 +105,7 @@ def reading[T](
             # CASE also where there are none: in WHERE the parts of a condition have no order
             texts.append(
                 f"CASE WHEN id = ANY ('{{{','.join(map(str, found))}}}'::bigint[]) THEN {value}"
-                f" ELSE {escaped(condition.text)} END"
+                f" ELSE {bracketed(condition.text)} END"
             )
         return run(texts), faults
 
@@ -113,7 +113,7 @@ def reading[T](
 def kept(db: psycopg.Connection[dict[str, Any]]) -> list[Fault]:
     """Faults of which held rows tell."""
     found = []
-    for row in db.execute(_SQL["kept"].encode()).fetchall():
+    for row in db.execute(_SQL["kept"]).fetchall():
         owner, _, error = row["error"].partition(" fails on this row: ")
         found.append(Fault(owner, row["rows"], row["id"], row["message_id"], error))
     return found

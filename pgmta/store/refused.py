@@ -40,7 +40,7 @@ def refused_now(
     found: dict[Condition, str] = {}
     for condition in (_CONTROL, *conditions):
         try:
-            db.execute(_SQL["probe"].encode(), {"condition": condition.text})
+            db.execute(_SQL["probe"], {"condition": condition.text})
         except psycopg.Error as error:
             _note(found, condition, error)
     return found

@@ -220,11 +220,11 @@ class Repartition:
 
     def _run(self, query: str, **parts: sql.Composable) -> int:
         """Run a named statement with the parts of this change; return the number of its rows."""
-        cursor = self._db.execute(sql.SQL(_SQL[query]).format(**{**self._parts, **parts}))
+        cursor = self._db.execute(_SQL[query].format(**{**self._parts, **parts}))
         return cursor.rowcount
 
     def _rows(self, query: str, **parts: sql.Composable) -> list[dict[str, Any]]:
-        return self._db.execute(sql.SQL(_SQL[query]).format(**parts)).fetchall()
+        return self._db.execute(_SQL[query].format(**parts)).fetchall()
 
 
 def full_name(name: str) -> str:

@@ -37,7 +37,7 @@ class Space:
         try:
             async with self._link.use() as connection:
                 statement = _SQL["shorten" if shorten else "reclaim"]
-                await connection.execute(statement.encode(), prepare=False)
+                await connection.execute(statement, prepare=False)
         except psycopg.Error:
             await self._link.close()  # and with it the lock
             raise

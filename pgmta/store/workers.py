@@ -47,7 +47,7 @@ class Rule:
     condition: str
     reason: str
     quarantine: str | None
-    hold: float | None
+    release_after: float | None
 
 
 class Registry:

@@ -24,12 +24,12 @@ from pgmta.store.filters import MALFORMED
 from pgmta.store.listing import Listing
 from pgmta.store.overview import Overview
 from queued.cli.show import print_history
-from queued.cli.target import database_of
+from queued.cli.target import CONFIG, database_of
 from queued.config import Action
 
 
 @click.command()
-@config_option("etc/queued.yaml")
+@config_option(CONFIG)
 @click.argument("message_id", metavar="ID", type=int)
 @json_option
 @reporting

@@ -24,9 +24,8 @@ from pgmta.command import (
 )
 from pgmta.store.partitions import Connection, Values, check, opened, tree
 from pgmta.store.repartition import Change, Repartition
-from queued.cli.target import database_of
+from queued.cli.target import CONFIG, database_of
 
-_DEFAULT = "etc/queued.yaml"
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
 
 _wait = click.option(
@@ -76,7 +75,7 @@ def _partid_options[F: Callable[..., Any]](command: F) -> F:
 
 
 @partition.command("list")
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.option("--exact", is_flag=True, help="Count the rows; reads the whole queue.")
 @json_option
 @reporting
@@ -114,7 +113,7 @@ def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
 
 
 @partition.command()
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.argument("name")
 @_partid_options
 @_wait
@@ -131,7 +130,7 @@ def add(config: Path, name: str, values: Values, null: bool, wait: float, as_jso
 
 
 @partition.command()
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.argument("name")
 @_partid_options
 @click.option("--into", required=True, metavar="NEW", help="Name of the new partition.")
@@ -147,7 +146,7 @@ def split(
 
 
 @partition.command()
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.argument("name")
 @_wait
 @json_option
@@ -162,7 +161,7 @@ def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
 
 
 @partition.command("check")
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.option(
     "--worth",
     type=click.IntRange(1),

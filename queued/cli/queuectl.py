@@ -27,17 +27,15 @@ from pgmta.errors import ConfigError
 from pgmta.states import Status
 from pgmta.store.listing import COLUMNS, Listing
 from pgmta.store.migrate import migrate as apply_migrations
+from queued.cli.change import COMMANDS
 from queued.cli.explain import explain
 from queued.cli.filters import condition, filter_options
 from queued.cli.partition import partition
 from queued.cli.rules import rule
 from queued.cli.show import print_message, why
-from queued.cli.steer import COMMANDS
-from queued.cli.target import database_of, database_to_migrate
+from queued.cli.target import CONFIG, database_of, database_to_migrate
 from queued.cli.up import up
 from queued.cli.workers import workers
-
-_DEFAULT = "etc/queued.yaml"
 
 
 @click.group()
@@ -69,7 +67,7 @@ def _warn(listing: Listing) -> None:
 
 
 @main.command()
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.option(
     "--while-daemons-run",
     is_flag=True,
@@ -94,7 +92,7 @@ def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
 
 
 @main.command("list")
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @filter_options
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows.")
 @json_option
@@ -135,7 +133,7 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
 
 
 @main.command()
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.option(
     "--by",
     default="status",
@@ -175,7 +173,7 @@ def count(config: Path, by: str, as_json: bool, **filters: Any) -> None:
 
 
 @main.command()
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.argument("message_id", metavar="ID", type=int)
 @json_option
 @reporting

@@ -19,10 +19,10 @@ from pgmta.postgres.faults import outage
 from pgmta.postgres.locate import resolve, running
 from pgmta.service import Signals, first
 from pgmta.store.conditions import case_hint, check_conditions
+from queued.cli.target import CONFIG
 from queued.config import QueuedConfig
 from queued.daemon import Daemon
 
-_DEFAULT = "etc/queued.yaml"
 _RETRY = 0.5  # seconds
 _NO_QUEUE = "the database has no queue yet"
 
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 @main.command()
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @reporting
 def check(config: Path) -> None:
     """Check a configuration file; exit 2 and say what is wrong, or exit 0.
@@ -47,6 +47,8 @@ def check(config: Path) -> None:
     for key, condition in conditions.items():
         if hint := case_hint(condition):
             print_line(f"warning: {config}: {key}: {hint}", err=True)
+    for note in settings.notes:
+        print_line(f"warning: {config}: {note}", err=True)
     if reason:
         print_line(f"warning: {config}: the conditions were not checked: {reason}", err=True)
     print_line(f"{config}: ok")
@@ -88,7 +90,7 @@ def _conditions(settings: QueuedConfig) -> dict[str, str]:
 
 
 @main.command()
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.option("--worker", "names", multiple=True, help="Run only this worker; may be repeated.")
 @attached_option
 @reporting
@@ -112,6 +114,8 @@ async def _run(
     for key, condition in conditions.items():
         if hint := case_hint(condition):
             log.warning("a condition is case-sensitive", key=key, hint=hint)
+    for note in settings.notes:
+        log.warning("a key has a new name", note=note)
     signals = Signals()
     if attached:
         signals.attach()

@@ -1,4 +1,4 @@
-"""`scripts/quarantine-retention`: end what has been in a quarantine for long enough."""
+"""The command behind `scripts/quarantine-retention`: end old holds of a quarantine."""
 
 from __future__ import annotations
 
@@ -8,25 +8,33 @@ from pathlib import Path
 import click
 
 from pgmta.command import config_option, json_option, print_json, print_line, reporting
-from pgmta.store.bulk import BATCH, Bulk, Change
+from pgmta.store.change import BATCH
 from pgmta.store.filters import Filter
-from queued.cli.steer import EXIT_INTERRUPTED, apply_change, seconds, who
-from queued.cli.target import database_of
+from pgmta.store.listing import Listing
+from pgmta.store.row_change import Action, RowChange
+from queued.cli.change import EXIT_INTERRUPTED, apply_change, seconds, who
+from queued.cli.target import CONFIG, database_of
+
+_DONE = {Action.DELETE: "deleted", Action.RELEASE: "released"}
 
 
 @click.command()
-@config_option("etc/queued.yaml")
+@config_option(CONFIG)
 @click.argument("quarantine")
-@click.option("--older", required=True, metavar="DURATION", help="Accepted longer ago than this.")
+@click.option(
+    "--older", required=True, metavar="DURATION", help="Take rows accepted longer ago than this."
+)
 @click.option(
     "--action",
     type=click.Choice(["delete", "release"]),
     default="delete",
     show_default=True,
-    help="What to do with it.",
+    help="What to do with these rows.",
 )
-@click.option("--batch", type=click.IntRange(1), default=BATCH, show_default=True, help="Rows.")
-@click.option("--dry-run", is_flag=True, help="Only say how many rows it would be.")
+@click.option(
+    "--batch", type=click.IntRange(1), default=BATCH, show_default=True, help="Rows per commit."
+)
+@click.option("--dry-run", is_flag=True, help="Only print how many rows would change.")
 @json_option
 @reporting
 def main(
@@ -38,9 +46,9 @@ def main(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Delete or release what is older than an age in QUARANTINE, in batches.
+    """Delete or release rows of QUARANTINE that are older than an age, in batches.
 
-    Safe to run twice, at the same time too, and from cron. Deletion is done by queued.
+    It may run twice, also at the same time, and from cron. queued does the deletion.
     """
     age = seconds(older, "--older")
     where = Filter(
@@ -48,22 +56,20 @@ def main(
         status=["HOLD"],
         metadata=[f"_quarantineid={quarantine}"],
     ).condition()
-    bulk = Bulk(database_of(config))
-    stopped, done = False, 0
+    reason = f"quarantine {quarantine} ended"
+    change = RowChange(Action(action), where or "false", who(), reason=reason)
+    uri = database_of(config)
+    listing = Listing(uri)
     try:
-        total = bulk.count(where or "false")
-        if total and not dry_run:
-            change = Change(
-                action, where or "false", who(), reason=f"quarantine {quarantine} ended"
-            )
-            done, stopped = apply_change(bulk, change, total, batch)
+        total = listing.matching(change.where)
     finally:
-        bulk.close()
+        listing.close()
+    done, stopped = apply_change(uri, change, total, batch) if total and not dry_run else (0, False)
     if as_json:
         print_json({"quarantine": quarantine, "action": action, "matched": total,
                     "changed": done, "dry_run": dry_run, "stopped": stopped})  # fmt: skip
     else:
-        verb = {"delete": "deleted", "release": "released"}[action]
+        verb = _DONE[change.action]
         count = f"would have {verb} {total}" if dry_run else f"{verb} {done}"
         end = f", stopped before the other {total - done}" if stopped else ""
         print_line(f"{count} rows of quarantine {quarantine}{end}")

@@ -21,11 +21,10 @@ from pgmta.command import (
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.store.conditions import case_hint, check_conditions
 from pgmta.store.overview import Overview
+from queued.cli.change import release_after_option, seconds, who
 from queued.cli.filters import condition, filter_options
-from queued.cli.steer import seconds, who
-from queued.cli.target import database_of
+from queued.cli.target import CONFIG, database_of
 
-_DEFAULT = "etc/queued.yaml"
 _TRIAL = 5.0  # seconds for which a new rule is tried on the rows that are there
 
 
@@ -39,7 +38,7 @@ def rule() -> None:
 
 
 @rule.command("list")
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @json_option
 @reporting
 def list_rules(config: Path, as_json: bool) -> None:
@@ -72,13 +71,13 @@ def list_rules(config: Path, as_json: bool) -> None:
 
 
 @rule.command("add")
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.argument("name")
 @filter_options
 @click.option("--quarantine", help="Put what matches into this quarantine.")
 @click.option("--reason", required=True, help="Why; stays with the held rows.")
 @click.option("--expire", metavar="DURATION", help="The rule ends after this time.")
-@click.option("--release", "hold", metavar="DURATION", help="Each hold releases itself after this.")
+@release_after_option("--release")
 @click.option("--force", is_flag=True, help="Also if the condition fails on rows: it holds them.")
 @reporting
 def add_rule(
@@ -87,7 +86,7 @@ def add_rule(
     quarantine: str | None,
     reason: str,
     expire: str | None,
-    hold: str | None,
+    release_after: str | None,
     force: bool,
     **filters: object,
 ) -> None:
@@ -104,7 +103,7 @@ def add_rule(
     overview = Overview(uri)
     try:
         _try(overview, name, chosen, force=force)
-        _add(overview, name, chosen, quarantine, reason, expire, hold)
+        _add(overview, name, chosen, quarantine, reason, expire, release_after)
     finally:
         overview.close()
     if hint := case_hint(chosen):
@@ -133,7 +132,7 @@ def _add(
     quarantine: str | None,
     reason: str,
     expire: str | None,
-    hold: str | None,
+    release_after: str | None,
 ) -> None:
     overview.add_rule(
         {
@@ -142,7 +141,7 @@ def _add(
             "condition": chosen,
             "reason": reason,
             "quarantine": quarantine,
-            "hold": seconds(hold, "--release"),
+            "release_after": seconds(release_after),
             "expire": seconds(expire, "--expire"),
         },
         who(),
@@ -150,7 +149,7 @@ def _add(
 
 
 @rule.command("remove")
-@config_option(_DEFAULT)
+@config_option(CONFIG)
 @click.argument("name")
 @reporting
 def remove_rule(config: Path, name: str) -> None:

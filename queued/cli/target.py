@@ -1,4 +1,4 @@
-"""Which database a command works on."""
+"""The configuration that a command reads, and the database that it works on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pgmta.command import print_line
 from pgmta.config.loader import load
 from pgmta.postgres.locate import resolve
 from queued.config import QueuedConfig
+
+CONFIG = "etc/queued.yaml"
+"""The configuration of a command that is given none."""
 
 
 def database_of(config: Path) -> str:

@@ -23,12 +23,12 @@ from pgmta.command import (
 )
 from pgmta.store.overview import Overview
 from pgmta.store.reading import Fault
-from queued.cli.target import database_of
+from queued.cli.target import CONFIG, database_of
 from queued.config import Action
 
 
 @click.command()
-@config_option("etc/queued.yaml")
+@config_option(CONFIG)
 @click.option("--check", is_flag=True, help="Exit with 1 if rows wait that no worker takes.")
 @json_option
 @reporting

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta.store.attempts import ensure_partitions
-from pgmta.store.sweep import Sweeps
+from pgmta.store.upkeep import Upkeep
 
 EVERY = 3600.0  # seconds
 
 log = get("upkeep")
 
 
-async def keep_log(link: Link, sweeps: Sweeps, retention: float) -> None:
+async def keep_log(link: Link, upkeep: Upkeep, retention: float) -> None:
     """Make what is missing, drop what is older than `retention` seconds."""
     made = await ensure_partitions(link)
-    dropped = await sweeps.expire_attempts(retention)
+    dropped = await upkeep.expire_attempts(retention)
     if made or dropped:
         log.info("attempts partitions", made=made, dropped=dropped)

@@ -1,4 +1,4 @@
-"""What operators ask for by a status, and what ends by time."""
+"""Requests of operators: deletions, ends of holds and rules, standing rules."""
 
 from __future__ import annotations
 
@@ -6,46 +6,51 @@ import psycopg
 
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.sweep import Sweep, Sweeps
+from pgmta.store.change import WorkerChanges
+from pgmta.store.row_change import Action, RowChange
+from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Registry
 
 EVERY = 1.0  # seconds
-RULES_EVERY = 5.0  # seconds: meanwhile no claim takes what matches them
-_BATCH = 1000
+RULES_EVERY = 5.0  # seconds; no claim takes rows that match a rule meanwhile
 _ON_REQUEST = "deleted on request"
 
 log = get("upkeep")
 
 
-async def answer_requests(sweeps: Sweeps, who: str) -> None:
-    """Delete rows with status DELETE, release holds whose time is over, drop expired rules."""
-    asked = await sweeps.asked()
-    for wanted, sweep in (
-        (asked.delete, Sweep("delete", "status = 'DELETE'", who, _ON_REQUEST, batch=_BATCH)),
-        (asked.release, Sweep("release", "hold_until <= now()", who, batch=_BATCH)),
+async def answer_requests(upkeep: Upkeep, changes: WorkerChanges, who: str) -> None:
+    """Delete rows with status DELETE, release holds whose time is over, remove expired rules.
+
+    Raises StoreUnavailable, psycopg.Error.
+    """
+    asked = await upkeep.asked()
+    for wanted, change in (
+        (asked.delete, RowChange(Action.DELETE, "status = 'DELETE'", who, _ON_REQUEST)),
+        (asked.release, RowChange(Action.RELEASE, "hold_until <= now()", who)),
     ):
-        done = await sweeps.run(sweep) if wanted else 0
+        done = await changes.run(change) if wanted else 0
         if done:
-            log.info(sweep.action, rows=done)
+            log.info(change.action.value, rows=done)
     if asked.expire:
-        for name in await sweeps.expire_rules():
+        for name in await upkeep.expire_rules():
             log.info("standing rule is over", rule=name)
 
 
-async def apply_rules(sweeps: Sweeps, registry: Registry) -> None:
-    """Put on hold what matches the standing rules that operators have made.
+async def apply_rules(changes: WorkerChanges, registry: Registry) -> None:
+    """Put rows on hold that match the standing rules of operators.
 
-    A rule that fails stops no other. Claims tell of those that PostgreSQL refuses. Raises
+    A rule that fails stops no other rule. The claims log rules that PostgreSQL refuses. Raises
     StoreUnavailable, and psycopg.Error for the first other failure.
     """
     failure: psycopg.Error | None = None
     for rule in await registry.operator_rules():
-        sweep = Sweep(
-            "hold", rule.condition, f"rule {rule.name}", rule.reason,
-            hold=rule.hold, quarantine=rule.quarantine, batch=_BATCH, owner=f"rule {rule.name}",
+        name = f"rule {rule.name}"
+        change = RowChange(
+            Action(rule.action), rule.condition, name, rule.reason,
+            release_after=rule.release_after, quarantine=rule.quarantine, owner=name,
         )  # fmt: skip
         try:
-            done = await sweeps.run(sweep)
+            done = await changes.run(change)
         except psycopg.Error as error:
             failure = failure or (None if faults.about_statement(error) else error)
             continue

@@ -26,3 +26,7 @@ FROM attempts WHERE message_id = %(id)s ORDER BY ended_at, queue_id
 -- name: count
 -- Rows by the value of one column.
 SELECT {column} AS value, count(*), min(ts) FROM queue WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1
+
+-- name: matching
+-- How many rows a condition matches.
+SELECT count(*) FROM queue WHERE {where}

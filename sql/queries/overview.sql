@@ -23,7 +23,7 @@ SELECT id, error FROM queue_test(%(condition)s, ARRAY(SELECT id FROM queue WHERE
 -- A standing rule of an operator.
 INSERT INTO rules (name, action, condition, reason, quarantine, hold_seconds, origin, created_by,
     expires_at)
-VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(hold)s, 'operator',
+VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(release_after)s, 'operator',
     %(who)s, now() + make_interval(secs => %(expire)s::float8))
 
 -- name: unrule

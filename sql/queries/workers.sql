@@ -62,7 +62,7 @@ DELETE FROM workers WHERE owner = %(owner)s OR seen_at < now() - interval '1 day
 -- name: rule
 -- A standing rule of a worker. An unchanged one is not written, so that its version stays.
 INSERT INTO rules (name, action, condition, reason, quarantine, hold_seconds, origin, created_by)
-VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(hold)s, 'worker', %(who)s)
+VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(release_after)s, 'worker', %(who)s)
 ON CONFLICT (name) DO UPDATE SET action = excluded.action, condition = excluded.condition,
     reason = excluded.reason, quarantine = excluded.quarantine,
     hold_seconds = excluded.hold_seconds, origin = 'worker', created_by = excluded.created_by,

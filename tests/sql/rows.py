@@ -9,6 +9,8 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from pgmta.model import Item
+from pgmta.store.change import BATCH, OperatorChanges
+from pgmta.store.row_change import RowChange
 
 
 def message(db: psycopg.Connection, message_id: int, chunks: int = 0) -> int:
@@ -73,3 +75,12 @@ def item(db: psycopg.Connection, row_id: int) -> Item:
             row_id,
         )
     )
+
+
+async def operate(uri: str, change: RowChange, size: int = BATCH) -> int:
+    """Run a change as queuectl does; return the number of rows."""
+    changes = OperatorChanges(uri)
+    try:
+        return sum([rows async for rows in changes.batches(change, size)])
+    finally:
+        await changes.close()

@@ -11,15 +11,16 @@ from psycopg import sql
 
 from pgmta.postgres.link import Link
 from pgmta.store import migrate as migrations_of
-from pgmta.store.bulk import Bulk, Change
+from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import Claims
 from pgmta.store.migrate import migrate
 from pgmta.store.partitions import opened
 from pgmta.store.repartition import Repartition
+from pgmta.store.row_change import Action, RowChange
 from pgmta.store.schema import migrations
-from pgmta.store.sweep import Sweep, Sweeps
+from pgmta.store.upkeep import Upkeep
 from queued.upkeep.requests import answer_requests
-from tests.sql.rows import column, fetch, message, row
+from tests.sql.rows import column, fetch, message, operate, row
 from tests.support.database import fresh_database, with_database
 
 BAD = "\x01\t\n\r\x1b\x7f\x80\x85\x9b\x9f\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
@@ -77,8 +78,8 @@ async def test_the_migration_holds_old_rows_and_claims_go_on(before: str) -> Non
         link = Link(before, "test")
         items = (await Claims(link, "w", 60, None).claim(100, [])).items
         assert [item.recipient for item in items] == ["good@b.example"] * 2
-        sweep = Sweep("delete", "status IN ('DELETE', 'HOLD')", "w")
-        assert await Sweeps(link).run(sweep) == 5
+        change = RowChange(Action.DELETE, "status IN ('DELETE', 'HOLD')", "w")
+        assert await WorkerChanges(link).run(change) == 5
         await link.close()
 
 
@@ -96,23 +97,14 @@ def test_a_release_leaves_them_on_hold_and_says_why(db: psycopg.Connection) -> N
     assert column(db, states) == ["DELETE"] * 3
 
 
-def test_every_bulk_release_ends_and_counts_what_is_released(
+async def test_every_bulk_release_ends_and_counts_what_is_released(
     database: str, db: psycopg.Connection
 ) -> None:
     bad(db, 1)
     assert fetch(db, "SELECT queue_release('true')") == (1,)
     bad(db, 2)
-    bulk = Bulk(database)
-    told: list[int] = []
-
-    def tell(rows: int) -> bool:
-        told.append(rows)
-        return True
-
-    change = Change("release", "status = 'HOLD'", "me")
-    assert bulk.apply(change, tell, batch=2) == 1
-    bulk.close()
-    assert sum(told) == 1
+    change = RowChange(Action.RELEASE, "status = 'HOLD'", "me")
+    assert await operate(database, change, 2) == 1
     assert fetch(db, "SELECT count(*) FROM queue_hold") == (4,)
 
 
@@ -122,16 +114,16 @@ async def test_sweeps_that_release_end_and_starve_nobody(
     for number in range(1, 8):
         bad(db, number)
     link = Link(database, "test")
-    sweeps = Sweeps(link)
+    changes, upkeep = WorkerChanges(link), Upkeep(link)
     async with asyncio.timeout(20):
-        assert await sweeps.run(Sweep("release", "true", "w", batch=2)) == 7
-        assert await sweeps.run(Sweep("release", "true", "w", batch=2)) == 0
+        assert await changes.run(RowChange(Action.RELEASE, "true", "w"), 2) == 7
+        assert await changes.run(RowChange(Action.RELEASE, "true", "w"), 2) == 0
         db.execute("UPDATE queue SET hold_until = now() - interval '1 s' WHERE status = 'HOLD'")
         bad(db, 9, hold_until="2020-01-01")
         for _ in range(20):
-            await sweeps.run(Sweep("release", "hold_until <= now()", "w", batch=2))
-        assert not (await sweeps.asked()).release
-        await answer_requests(sweeps, "w")
+            await changes.run(RowChange(Action.RELEASE, "hold_until <= now()", "w"), 2)
+        assert not (await upkeep.asked()).release
+        await answer_requests(upkeep, changes, "w")
     await link.close()
     assert fetch(db, "SELECT count(*), count(hold_until) FROM queue_hold") == (16, 0)
 

@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 from pgmta.model import Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
+from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import Claims
+from pgmta.store.row_change import Action, RowChange
 from pgmta.store.settle import Settlements
-from pgmta.store.sweep import Sweep, Sweeps
 from tests.sql.rows import column, fetch, message, row
 from tests.sql.test_faults import CAST, claim_all, link, rule
 from tests.support.waiting import PATIENCE
@@ -64,8 +65,9 @@ async def test_a_hold_holds_a_row_that_it_cannot_judge(db: psycopg.Connection, l
     message(db, 1)
     good = row(db, 1, metadata={"v": "english"})
     bad = row(db, 1, metadata={"v": "bad"})
-    sweep = Sweep("hold", CONDITIONS["regconfig"][1], "rule r", "why", owner="rule r")
-    assert await Sweeps(link).run(sweep) == 1
+    where = CONDITIONS["regconfig"][1]
+    change = RowChange(Action.HOLD, where, "rule r", "why", owner="rule r")
+    assert await WorkerChanges(link).run(change) == 1
     assert column(db, "SELECT id FROM queue WHERE status = 'HOLD'") == [bad]
     assert column(db, "SELECT id FROM queue WHERE status = 'QUEUED'") == [good]
 

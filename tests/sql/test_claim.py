@@ -225,20 +225,10 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
               "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64}  # fmt: skip
     params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
-    claim = texts[name]
-    parts = {"lease": texts["lease"], "result": texts["result"]}
-    for key, value in {
-        **parts,
-        "where": "true",
-        "reach": "true",
-        "rules": "",
-        "seen": "seen",
-    }.items():
-        claim = claim.replace(f"{{{key}}}", value)
+    claim = texts[name].fill(lease=texts["lease"], result=texts["result"], seen="seen")
+    claim = claim.fill(where="true", reach="true", rules="")
     with db.transaction(force_rollback=True):
-        explained = db.execute(
-            ("EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF) " + claim).encode(), params
-        )
+        explained = db.execute(b"EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF) " + claim, params)
         (plan,) = explained.fetchone() or ("",)
     text = json.dumps(plan)
     assert "queue_hold" not in text

@@ -15,7 +15,7 @@ from pgmta.states import Event
 from pgmta.store.claim import Claims, Contents
 from pgmta.store.enqueue import BLOCK, Enqueue
 from pgmta.store.settle import Settlements
-from pgmta.store.sweep import Sweeps
+from pgmta.store.upkeep import Upkeep
 from tests.sql.rows import column, fetch
 from tests.support.waiting import until
 
@@ -54,9 +54,9 @@ class Unlucky(Link):
         self.lost = False
 
     async def run(
-        self, query: str, params: dict[str, object] | None = None
+        self, query: str | bytes, params: dict[str, object] | None = None, *, tries: int = 10
     ) -> list[tuple[object, ...]]:
-        if not self.lost and "INSERT INTO queue" in query:
+        if not self.lost and isinstance(query, bytes) and b"INSERT INTO queue" in query:
             self.lost = True
             if self.committed:
                 await super().run(query, params)
@@ -111,7 +111,7 @@ async def test_a_group_delivered_before_its_repetition_is_not_stored_again(
 
     class Delivered(Unlucky):
         async def run(
-            self, query: str, params: dict[str, object] | None = None
+            self, query: str | bytes, params: dict[str, object] | None = None, *, tries: int = 10
         ) -> list[tuple[object, ...]]:
             if self.lost and not self.db.execute("SELECT FROM attempts").rowcount:
                 worker = Link(database, "worker")
@@ -221,10 +221,10 @@ async def test_orphaned_pieces_go_with_their_time(db: psycopg.Connection, link: 
     (kept,) = group(3, 1)
     kept.chunks, kept.body = 2, b""
     await store.commit([kept])
-    assert await Sweeps(link).orphans(3600, 10) == 0
+    assert await Upkeep(link).orphans(3600, 10) == 0
     db.execute("UPDATE message_chunks SET stored_at = now() - interval '1 day'")
     await store.chunks([(5, 2, b"x")])  # still coming in
-    assert await Sweeps(link).orphans(3600, 2) == 4
-    assert await Sweeps(link).orphans(3600, 2) == 2
-    assert await Sweeps(link).orphans(3600, 2) == 0
+    assert await Upkeep(link).orphans(3600, 2) == 4
+    assert await Upkeep(link).orphans(3600, 2) == 2
+    assert await Upkeep(link).orphans(3600, 2) == 0
     assert column(db, "SELECT DISTINCT message_id FROM message_chunks ORDER BY 1") == [3, 5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,14 +16,14 @@ from structlog.testing import capture_logs
 
 from pgmta.postgres.link import Link
 from pgmta.store import guard
-from pgmta.store.bulk import Bulk, Change
+from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.conditions import case_hint
+from pgmta.store.row_change import Action, RowChange
 from pgmta.store.submit import Mail, Submission
-from pgmta.store.sweep import Sweep, Sweeps
 from queued.cli.queuectl import main as queuectl
 from queued.cli.queued import main as queued
-from tests.sql.rows import column, fetch, message, row
+from tests.sql.rows import column, fetch, message, operate, row
 
 CAST = "(metadata->>'n')::int > 3"
 ALPHA = 'fails on this row: invalid input syntax for type integer: "alpha"'
@@ -109,29 +110,30 @@ async def test_rows_that_fail_are_held_by_a_hold_and_left_by_the_rest(
     db: psycopg.Connection, link: Link
 ) -> None:
     message(db, 1)
-    sweeps = Sweeps(link)
+    changes = WorkerChanges(link)
 
-    async def sweep(action: str) -> int:
-        return await sweeps.run(Sweep(action, CAST, "me", "why", batch=2, owner=f"rule {action}"))
+    async def repeat(name: str) -> int:
+        change = RowChange(Action(name), CAST, "me", "why", owner=f"rule {name}")
+        return await changes.run(change, 2)
 
     bad = [row(db, 1, metadata={"n": "alpha"}, status="DEFERRED", due=60) for _ in range(3)]
     good = row(db, 1, metadata={"n": "4"}, status="DEFERRED", due=60)
     row(db, 1, metadata={"n": "1"}, status="DEFERRED", due=60)
-    assert await sweep("retry") == 1
+    assert await repeat("retry") == 1
     assert column(db, "SELECT id FROM queue WHERE next_attempt <= now()") == [good]
-    assert await sweep("hold") == 4
+    assert await repeat("hold") == 4
     held = "SELECT id, hold_reason FROM queue WHERE status = 'HOLD' ORDER BY id"
     assert db.execute(held).fetchall() == [
         *((one, f"rule hold {ALPHA}") for one in bad),
         (good, "why"),
     ]
-    assert await sweep("release") == 1
-    assert await sweep("delete") == 1
+    assert await repeat("release") == 1
+    assert await repeat("delete") == 1
     assert column(db, "SELECT id FROM queue WHERE status = 'HOLD'") == bad
     # released by hand they are held again, and named again
     db.execute("UPDATE queue SET status = 'QUEUED' WHERE id = %s", (bad[0],))
     assert column(db, "SELECT faults FROM queue WHERE id = %s", bad[0]) == [None]
-    assert await sweep("hold") == 1
+    assert await repeat("hold") == 1
 
 
 def test_commands_go_on_where_a_condition_fails(
@@ -178,17 +180,14 @@ def test_commands_go_on_where_a_condition_fails(
     )
 
 
-def test_a_change_of_many_rows_meets_rows_that_fail_between_its_batches(
+async def test_a_change_of_many_rows_meets_rows_that_fail_between_its_batches(
     db: psycopg.Connection, database: str
 ) -> None:
     message(db, 1)
     for n in range(40):
         row(db, 1, metadata={"n": "alpha" if n % 7 == 3 else "5"})
-    bulk = Bulk(database)
-    change = Change("set", CAST, "me", priority=1)
-    assert bulk.apply(change, lambda rows: True, batch=6) == 40 - 6
-    assert bulk.apply(Change("hold", CAST, "me", "why"), lambda rows: True, batch=6) == 40
-    bulk.close()
+    assert await operate(database, RowChange(Action.SET, CAST, "me", priority=1), 6) == 40 - 6
+    assert await operate(database, RowChange(Action.HOLD, CAST, "me", "why"), 6) == 40
 
 
 def test_a_rule_is_tried_on_the_rows_that_are_there(db: psycopg.Connection, command: Any) -> None:
@@ -221,9 +220,16 @@ EXTREME = [
 
 
 @pytest.mark.parametrize("values", EXTREME, ids=repr)
-async def test_extreme_values_stop_neither_claims_nor_commands(
-    db: psycopg.Connection, link: Link, command: Any, values: dict[str, Any]
+def test_extreme_values_stop_neither_claims_nor_commands(
+    db: psycopg.Connection, database: str, command: Any, values: dict[str, Any]
 ) -> None:
+    async def claimed() -> list[int]:
+        link = Link(database, "test", SESSION)
+        try:
+            return await claim_all(Claims(link, "w", 60))
+        finally:
+            await link.close()
+
     message(db, 1)
     both = [row(db, 1, **values), row(db, 1)]
     for words in (
@@ -232,7 +238,7 @@ async def test_extreme_values_stop_neither_claims_nor_commands(
     ):  # fmt: skip
         out = command(*words)
         assert out.exit_code == 0, (words, out.output)
-    assert await claim_all(Claims(link, "w", 60)) == both
+    assert asyncio.run(claimed()) == both
     assert fetch(db, "SELECT min(attempts) FROM queue") == (1,)
 
 

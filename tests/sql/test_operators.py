@@ -14,7 +14,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from pgmta.postgres.link import Link
-from pgmta.store.sweep import Sweep, Sweeps
+from pgmta.store.change import WorkerChanges
+from pgmta.store.row_change import Action, RowChange
 from queued.cli.queuectl import main
 from tests.sql.rows import column, fetch, message, row
 
@@ -41,10 +42,10 @@ def command(config: Path) -> Command:
     return run
 
 
-async def _sweep(database: str, sweep: Sweep) -> None:
+async def _repeat(database: str, change: RowChange) -> None:
     link = Link(database, "test", {})
     try:
-        await Sweeps(link).run(sweep)
+        await WorkerChanges(link).run(change)
     finally:
         await link.close()
 
@@ -61,8 +62,9 @@ def test_a_hold_without_an_end_has_none(
     assert command("rule", "add", "r", "--recipient", "r2@*", "--reason", "x").exit_code == 0
     assert fetch(db, "SELECT expires_at FROM rules") == (None,)
     assert "36525d" not in command("rule", "list").stdout
-    asyncio.run(_sweep(database, Sweep("hold", "recipient ~ 'r2'", "w")))
-    asyncio.run(_sweep(database, Sweep("hold", "recipient ~ 'r3'", "w", hold=1e30)))  # rule by SQL
+    asyncio.run(_repeat(database, RowChange(Action.HOLD, "recipient ~ 'r2'", "w")))
+    endless = RowChange(Action.HOLD, "recipient ~ 'r3'", "w", release_after=1e30)  # rule by SQL
+    asyncio.run(_repeat(database, endless))
     assert column(db, "SELECT hold_until FROM queue WHERE recipient !~ 'r3'") == [None] * 3
     assert fetch(db, "SELECT sum(without_expiry)::int FROM hold_overview") == (3,)
     assert "until an operator releases it" in command("explain", "1").stdout

@@ -8,8 +8,8 @@ import psycopg
 from structlog.testing import capture_logs
 
 from pgmta.postgres.link import Link
+from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import Claims
-from pgmta.store.sweep import Sweeps
 from pgmta.store.workers import Registry
 from queued.upkeep import requests
 from tests.sql.rows import column, message, row
@@ -70,7 +70,7 @@ async def test_a_rule_that_is_refused_later_stops_nothing(
     assert "rule gone is passed over" in command("rule", "list").stderr
     # the other rules hold, and the other workers are asked
     registry = Registry(link, "h:1")
-    await requests.apply_rules(Sweeps(link), registry)
+    await requests.apply_rules(WorkerChanges(link), registry)
     assert sorted(column(db, "SELECT id FROM queue WHERE status = 'HOLD'")) == [held, bad]
     row(db, 7, domain="free.example", due=-3600)
     assert await registry.untaken() == [(7, 5)]

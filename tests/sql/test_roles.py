@@ -16,7 +16,7 @@ from pgmta.postgres.embedded import Server
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.attempts import ensure_partitions
-from pgmta.store.bulk import Bulk, Change
+from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims, Contents
 from pgmta.store.conditions import check_conditions
 from pgmta.store.daemons import Heartbeat
@@ -25,10 +25,12 @@ from pgmta.store.listing import Listing
 from pgmta.store.migrate import migrate
 from pgmta.store.overview import Overview
 from pgmta.store.queries import queries
+from pgmta.store.row_change import Action, RowChange
 from pgmta.store.schema import Schema
 from pgmta.store.settle import Settlements
-from pgmta.store.sweep import Sweep, Sweeps
+from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
+from tests.sql.rows import operate
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
 from tests.support.database import data_folder, with_database
 
@@ -84,13 +86,13 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
     await check_conditions(acting(database, "postern_queued"), {"where": "domain = 'x'"})
     async with linked(database, role="postern_queued", **SESSION) as link:
         await alive(link, "queued")
-        registry, sweeps = Registry(link, "h:1"), Sweeps(link)
+        registry, upkeep, changes = Registry(link, "h:1"), Upkeep(link), WorkerChanges(link)
         rule = Rule("r", "hold", "message_id = 8", "wait", None, None)
         await registry.register([Entry("w", "deliver", None, "true")], [rule])
         assert await registry.beat({"w": 1})
         assert await registry.operator_rules() == []
         assert await ensure_partitions(link) == 1
-        assert await sweeps.expire_attempts(86400) == 1
+        assert await upkeep.expire_attempts(86400) == 1
 
         claims = Claims(link, "w", 0.01)
         lost = (await claims.claim(2, [])).items
@@ -108,16 +110,17 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
                 [outcome(item, event)]
             )
         for action, where in (
-            ("hold", "message_id = 8"),
-            ("release", "message_id = 8"),
-            ("retry", "true"),
-            ("delete", "message_id = 8"),
+            (Action.HOLD, "message_id = 8"),
+            (Action.RELEASE, "message_id = 8"),
+            (Action.RETRY, "true"),
+            (Action.QUARANTINE, "message_id = 8"),
+            (Action.DELETE, "message_id = 8"),
         ):
-            sweep = Sweep(action, where, "w", reason="test", quarantine="q")
-            assert action == "retry" or await sweeps.batch(sweep) == 1
-        assert await sweeps.orphans(60, 10) == 2
+            change = RowChange(action, where, "w", reason="test", quarantine="q")
+            assert await changes.batch(change) == 1 or action is Action.RETRY
+        assert await upkeep.orphans(60, 10) == 2
         db.execute("UPDATE rules SET expires_at = now()")
-        assert await sweeps.expire_rules() == ["r"]
+        assert await upkeep.expire_rules() == ["r"]
         await registry.leave()
     assert one(db, "SELECT count(*) FROM queue") == 6
     assert one(db, "SELECT count(*) FROM messages") == 6  # bodies go with their rows
@@ -128,12 +131,14 @@ async def test_operator_has_the_commands_and_the_functions(
 ) -> None:
     await enqueue(database, *(message(n, "b@example.com") for n in range(1, 4)))
     uri = acting(database, "postern_operator")
-    bulk, overview, listing = Bulk(uri), Overview(uri), Listing(uri)
-    for action in ("hold", "quarantine", "release", "retry", "set", "delete", "hold"):
-        change = Change(action, "true", "alice@host", "why", None, "q", 3, {"k": "v"}, ["x"])
-        assert bulk.apply(change, lambda _: True) == 3, action
+    overview, listing = Overview(uri), Listing(uri)
+    for name in ("hold", "quarantine", "release", "retry", "set", "delete", "hold"):
+        change = RowChange(
+            Action(name), "true", "alice@host", "why", None, "q", 3, {"k": "v"}, ["x"]
+        )
+        assert await operate(uri, change) == 3, name
     rule = {"name": "r", "action": "hold", "condition": "true", "reason": "why",
-            "quarantine": None, "hold": None, "expire": 60.0}  # fmt: skip
+            "quarantine": None, "release_after": None, "expire": 60.0}  # fmt: skip
     await check_conditions(uri, {"rule": "true"})
     overview.add_rule(rule, "alice@host")
     assert len(overview.rules()) == 1
@@ -143,7 +148,7 @@ async def test_operator_has_the_commands_and_the_functions(
     assert listing.count("true", "status")[0]["value"] == "HOLD"
     assert len(listing.rows("true", 9)) == 3
     assert (listing.message(1) or {})["head"] == b"hello"
-    for store in (bulk, overview, listing):
+    for store in (overview, listing):
         store.close()
     db.execute("SET ROLE postern_operator")
     for call in ("release('true')", "hold('true', 'a')", "quarantine('true', 'q', 'b')",

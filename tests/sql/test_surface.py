@@ -23,10 +23,11 @@ from pgmta.model import Item, NewMessage, Outcome, Reply
 from pgmta.postgres.embedded import tool
 from pgmta.postgres.link import Link
 from pgmta.states import Event
+from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.enqueue import Enqueue
+from pgmta.store.row_change import Action, RowChange
 from pgmta.store.settle import Settlements
-from pgmta.store.sweep import Sweep, Sweeps
 from tests.support.waiting import PATIENCE
 
 REPLIES = {
@@ -148,8 +149,10 @@ async def test_an_attempt_in_flight_is_recorded_whatever_an_operator_does(
         assert one(db, "SELECT queue_hold('message_id < 3', 'wait')") == 2
         assert one(db, "SELECT queue_delete('message_id > 2', 'gone')") == 2
         assert one(db, "SELECT count(*) FROM queue WHERE lease_token IS NOT NULL") == 4
-        sweeps = Sweeps(link)
-        assert await sweeps.batch(Sweep("delete", "status = 'DELETE'", "w")) == 0  # still leased
+        changes = WorkerChanges(link)
+        assert (
+            await changes.batch(RowChange(Action.DELETE, "status = 'DELETE'", "w")) == 0
+        )  # still leased
         # released again before its outcome is known: nobody else may claim it
         assert one(db, "SELECT queue_release('message_id = 2')") == 1
         assert (await Claims(link, "other", 60).claim(10, [])).items == []
@@ -161,7 +164,7 @@ async def test_an_attempt_in_flight_is_recorded_whatever_an_operator_does(
             (2, "QUEUED", None, "450 4.2.0 later"),
             (3, "DELETE", None, "connection lost after the final dot"),
         ]
-        assert await sweeps.batch(Sweep("delete", "status = 'DELETE'", "w")) == 1
+        assert await changes.batch(RowChange(Action.DELETE, "status = 'DELETE'", "w")) == 1
     assert db.execute("SELECT id FROM messages").fetchall() == [(2,)]
     history = db.execute(
         "SELECT event, code, host FROM attempt_history WHERE message_id = 3 ORDER BY ended_at"
@@ -247,7 +250,7 @@ async def test_operators_workers_and_moving_rows_do_not_disturb_each_other(
         dice = random.Random(name)
         async with linked(database, **SESSION) as link:
             claims, settlements = Claims(link, name, 60), Settlements(link, name)
-            sweeps = Sweeps(link)
+            changes = WorkerChanges(link)
             while not stop.is_set():
                 items = (await claims.claim(40, [])).items
                 dice.shuffle(items)
@@ -257,7 +260,7 @@ async def test_operators_workers_and_moving_rows_do_not_disturb_each_other(
                 pairs = list(zip(items, events, strict=False))
                 await settlements.settle([outcome(i, e) for i, e in pairs])
                 gone += sum(event is Event.DELIVERED for _, event in pairs)
-                deleted = await sweeps.batch(Sweep("delete", "status = 'DELETE'", name))
+                deleted = await changes.batch(RowChange(Action.DELETE, "status = 'DELETE'", name))
                 gone += deleted
                 await asyncio.sleep(0.01)
 

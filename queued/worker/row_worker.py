@@ -1,4 +1,4 @@
-"""Workers that hold, quarantine, release, retry or delete what they match."""
+"""A worker that holds, quarantines, releases, retries or deletes the rows it matches."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
+from pgmta.store.change import BATCH, WorkerChanges
+from pgmta.store.row_change import RowChange
 from pgmta.store.schema import Schema
-from pgmta.store.sweep import Sweep, Sweeps
 
-log = get("sweep")
+log = get("worker")
 
 _BACKOFF = 1.0  # seconds, while PostgreSQL is away or refuses
 
 
-class Sweeper:
-    """Repeats a sweep every `every` seconds, and batch after batch while there is more."""
+class RowWorker:
+    """Repeats a change every `every` seconds, in batches of `size` rows while there are more."""
 
     def __init__(
         self,
         name: str,
-        sweeps: Sweeps,
-        sweep: Sweep,
+        changes: WorkerChanges,
+        change: RowChange,
         every: float,
         schema: Schema | None = None,
+        size: int = BATCH,
     ) -> None:
         self.name = name
-        self.sweep = sweep
         self.handled = 0
-        self._sweeps = sweeps
+        self._changes = changes
+        self._change = change
         self._every = every
         self._schema = schema or Schema()
-        self._told = ""  # of what keeps it from its work
+        self._size = size
+        self._reported = ""  # the last failure in the log
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -43,21 +46,22 @@ class Sweeper:
             await asyncio.sleep(pause)
 
     async def _round(self) -> float:
+        """Change every row that matches now; return the seconds to the next round."""
         if self._schema.problem:
             return _BACKOFF
         done = 0
         try:
-            async for rows in self._sweeps.batches(self.sweep):
+            async for rows in self._changes.batches(self._change, self._size):
                 done += rows
                 self.handled += rows
         except (StoreUnavailable, psycopg.Error) as error:
             reason = faults.words(error)
-            if reason != self._told:
-                log.warning("can't sweep", worker=self.name, reason=reason)
-            self._told = reason
+            if reason != self._reported:
+                log.warning("can't change rows", worker=self.name, reason=reason)
+            self._reported = reason
             return _BACKOFF
         finally:
             if done:
-                log.info(self.sweep.action, worker=self.name, rows=done)
-        self._told = ""
+                log.info(self._change.action.value, worker=self.name, rows=done)
+        self._reported = ""
         return self._every

@@ -1,0 +1,49 @@
+"""Statements of the duties beside delivery: what is asked for, and what nothing refers to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgmta.postgres.link import Link
+from pgmta.store.queries import queries
+
+_SQL = queries("upkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whether there are rows to delete, holds to release, rules to remove."""
+
+    delete: bool
+    release: bool
+    expire: bool
+
+
+class Upkeep:
+    """Runs these statements over the link of the upkeep. Each method raises StoreUnavailable."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def asked(self) -> Asked:
+        """Find out by one cheap statement which requests there are now."""
+        ((delete, release, expire),) = await self._link.run(_SQL["asked"])
+        return Asked(delete, release, expire)
+
+    async def orphans(self, age: float, batch: int) -> int:
+        """Delete one batch of bodies and chunks, `age` seconds old, that nothing refers to.
+
+        Returns the number of deleted rows.
+        """
+        params = {"age": age, "batch": batch}
+        bodies = await self._link.run(_SQL["orphans"], params)
+        return len(bodies) + len(await self._link.run(_SQL["orphan_chunks"], params))
+
+    async def expire_attempts(self, age: float) -> int:
+        """Drop day partitions of attempts older than `age` seconds; return how many."""
+        ((dropped,),) = await self._link.run(_SQL["expire_attempts"], {"age": age})
+        return int(dropped)
+
+    async def expire_rules(self) -> list[str]:
+        """Remove standing rules whose time is over; return their names."""
+        return [name for (name,) in await self._link.run(_SQL["expire_rules"])]

@@ -1,0 +1,74 @@
+-- name: command
+-- One batch of an operator's change: the next rows by id, locked and changed, and counted in the audit
+-- table. Rows in flight are taken too, and a locked row is waited for. `rows` says where the batch begins;
+-- `takes` is the part of the condition that belongs to the action.
+WITH found AS MATERIALIZED (
+    SELECT id FROM queue WHERE {rows} AND {takes} AND ({where}) ORDER BY id LIMIT %(batch)s FOR UPDATE
+), changed AS MATERIALIZED (
+    SELECT queue_change_rows(%(action)s, ARRAY(SELECT id FROM found), %(who)s, %(details)s::jsonb) AS rows
+), noted AS (
+    UPDATE audit SET rows = audit.rows + changed.rows FROM changed WHERE id = %(audit)s
+)
+SELECT max(id), count(*), (SELECT rows FROM changed) FROM found
+
+-- name: next
+-- In place of `rows`: the batch begins after a row.
+id > %(after)s
+
+-- name: listed
+-- In place of `rows`: the batch has these rows.
+id = ANY (%(ids)b::bigint[])
+
+-- name: page
+-- The ids of the next rows that an action takes, whatever the condition says.
+SELECT id FROM queue WHERE id > %(after)s AND {takes} ORDER BY id LIMIT %(batch)s
+
+-- name: tried
+-- Of these rows those that match, and those on which the condition fails, with the error.
+SELECT id, error FROM queue_test(%(condition)s, %(ids)b::bigint[])
+
+-- name: begin
+-- Note in the audit table who begins which change.
+INSERT INTO audit (who, action, condition, details)
+VALUES (%(who)s, %(action)s, %(condition)s, %(details)s::jsonb) RETURNING id
+
+-- name: finish
+-- The command came to its end.
+UPDATE audit SET finished_at = now() WHERE id = %(audit)s
+
+-- name: found
+-- Part of both below: the rows of a worker's batch. A worker repeats its change, so `takes` leaves out
+-- rows that have it already. Rows under a lease are in flight: their outcome decides. A locked row comes
+-- with a later batch.
+WITH found AS MATERIALIZED (
+    SELECT id FROM queue
+    WHERE {takes} AND (lease_until IS NULL OR lease_until < now())
+        AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
+    LIMIT %(batch)s
+    FOR UPDATE SKIP LOCKED
+)
+
+-- name: repeat
+-- One batch of a worker's change: how many rows were found, and how many were changed.
+{found}
+SELECT (SELECT count(*) FROM found),
+    queue_change_rows(%(action)s, ARRAY(SELECT id FROM found), %(who)s, %(details)s::jsonb)
+
+-- name: remove
+-- One batch of a worker's deletion: the rows go at once, each with a last entry in the log.
+{found}, gone AS (
+    DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM found))
+    RETURNING id, message_id, attempts, sender, recipient, domain, lease_token
+), logged AS (
+    INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,
+        sender, recipient, domain, worker, host, command, enhanced, reply)
+    SELECT now(), id, message_id, coalesce(lease_token, 0), attempts, 0, 'deleted',
+        sender, left(recipient, 600), domain, %(who)s, '', '', '', coalesce(%(details)s::jsonb ->> 'reason', '')
+    FROM gone
+    RETURNING queue_id
+)
+SELECT (SELECT count(*) FROM found), count(*) FROM logged
+
+-- name: standing
+-- Whether a standing rule is there.
+SELECT name FROM rules WHERE name = %(rule)s

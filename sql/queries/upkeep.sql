@@ -1,0 +1,44 @@
+-- name: asked
+-- Whether there are rows to delete, holds to release, rules to remove. The least time comes from the
+-- index, whatever the statistics say.
+SELECT EXISTS (SELECT FROM queue WHERE status = 'DELETE'),
+    coalesce((SELECT min(hold_until) FROM queue WHERE status = 'HOLD') <= now(), false),
+    EXISTS (SELECT FROM rules WHERE expires_at <= now())
+
+-- name: orphans
+-- One batch of bodies that no row refers to: left by TRUNCATE, or by DML sent straight to a leaf.
+DELETE FROM messages
+WHERE id = ANY (ARRAY(
+    SELECT id FROM messages AS m
+    WHERE received_at < now() - make_interval(secs => %(age)s)
+        AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = m.id)
+    LIMIT %(batch)s
+    FOR UPDATE SKIP LOCKED))
+RETURNING id
+
+-- name: orphan_chunks
+-- The chunks of one batch of messages that were never acknowledged, or are gone. The walk goes from
+-- message to message by the index: to read the table would be to read all content.
+WITH RECURSIVE walk AS (
+    (SELECT message_id FROM message_chunks ORDER BY message_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT message_id FROM message_chunks AS c WHERE c.message_id > walk.message_id
+            ORDER BY message_id LIMIT 1)
+    FROM walk WHERE walk.message_id IS NOT NULL
+), gone AS (
+    SELECT message_id FROM walk
+    WHERE (SELECT true FROM messages AS m WHERE m.id = walk.message_id) IS NULL
+        AND (SELECT stored_at FROM message_chunks AS c WHERE c.message_id = walk.message_id
+             ORDER BY position DESC LIMIT 1) < now() - make_interval(secs => %(age)s)
+    LIMIT %(batch)s
+)
+DELETE FROM message_chunks WHERE message_id = ANY (ARRAY(SELECT message_id FROM gone))
+RETURNING message_id
+
+-- name: expire_attempts
+-- Drop old day partitions of the attempts log.
+SELECT attempts_expire(make_interval(secs => %(age)s))
+
+-- name: expire_rules
+-- Remove standing rules whose time is over.
+DELETE FROM rules WHERE expires_at <= now() RETURNING name

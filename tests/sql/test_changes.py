@@ -1,0 +1,239 @@
+"""queuectl, workers and SQL functions do the same to the same rows (docs/decisions/0025)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from pgmta.postgres.link import Link
+from pgmta.store.change import WorkerChanges
+from pgmta.store.row_change import TAKES, Action, RowChange
+from queued.cli.queuectl import main
+from tests.sql.rows import column, fetch, message, row
+
+STATUSES = ("QUEUED", "DEFERRED", "SENDING", "HOLD", "DELETE")
+LEASES = (None, 60, -9)  # seconds to its end
+DUE = (-60, 60)  # seconds to the next attempt
+WHERE = "domain = 'b.example' AND hold_reason IS DISTINCT FROM 'never'"
+AUDIT = """SELECT action, btrim(condition, E'(\\n)'), details ->> 'reason', rows,
+    (details ->> 'release_after')::interval, details ->> 'quarantine' FROM audit"""
+HOUR = 3600.0
+HOLDS = (Action.HOLD, Action.QUARANTINE)
+
+
+class Case(NamedTuple):
+    """A row before the change."""
+
+    status: str
+    lease: int | None
+    due: int
+
+    @property
+    def in_flight(self) -> bool:
+        return self.lease is not None and self.lease > 0
+
+
+class State(NamedTuple):
+    """What a change may change of a row; `gone` rows have a last entry in the log."""
+
+    status: str
+    reason: str | None = None
+    until: float | None = None
+    quarantine: str | None = None
+    due: bool = False
+    leased: bool = False
+    priority: int = 5
+    metadata: str | None = None
+
+
+CASES = [
+    case
+    for case in itertools.starmap(Case, itertools.product(STATUSES, LEASES, DUE))
+    if case.status != "SENDING" or case.lease is not None  # refused by a CHECK
+]
+GONE = State("gone")
+
+
+def before(case: Case) -> State:
+    """The row as it is made."""
+    held = {"reason": "first", "until": 60.0, "quarantine": "old"} if case.status == "HOLD" else {}
+    return State(case.status, due=case.due < 0, leased=case.lease is not None, **held)  # type: ignore[arg-type]
+
+
+def after(action: Action, case: Case, *, worker: bool) -> State:
+    """The rules of docs/decisions/0025-changes.md."""
+    was = before(case)
+    active = case.status in ("QUEUED", "DEFERRED", "SENDING")
+    if worker and case.in_flight:
+        return was
+    match action:
+        case Action.HOLD | Action.QUARANTINE:
+            fresh = active if worker else case.status != "HOLD" or action is Action.QUARANTINE
+            quarantine = "new" if action is Action.QUARANTINE else None
+            held = was._replace(status="HOLD", reason="why", until=HOUR, quarantine=quarantine)
+            return held if fresh else was
+        case Action.RELEASE:
+            back = was._replace(status="QUEUED", reason=None, until=None, due=True)
+            return back if case.status == "HOLD" else was
+        case Action.RETRY:
+            return was._replace(due=True) if case.status in ("QUEUED", "DEFERRED") else was
+        case Action.DELETE if worker:
+            return GONE
+        case Action.DELETE:
+            # a row that leaves HOLD is no longer held
+            gone = was._replace(status="DELETE", reason=None, until=None)
+            gone = gone._replace(due=was.due or case.status == "HOLD")
+            return gone if case.status != "DELETE" else was
+        case Action.SET:
+            return was._replace(priority=1, metadata="v")
+
+
+def insert(db: psycopg.Connection) -> dict[int, Case]:
+    """A row for each case, and as many that the condition does not match."""
+    db.execute("TRUNCATE queue, messages, message_chunks, attempts, audit")
+    message(db, 1)
+    rows = {}
+    for case in CASES:
+        values: dict[str, Any] = {"status": case.status, "due": case.due}
+        if case.lease is not None:
+            values |= {"lease": case.lease, "lease_owner": "x", "lease_token": 7}
+            values["lease_since"] = "2020-01-01"
+        if case.status == "HOLD":
+            values |= {"hold_reason": "first", "held_by": "x", "metadata": {"_quarantineid": "old"}}
+        rows[row(db, 1, domain="b.example", **values)] = case
+        row(db, 1, domain="other.example", **values)
+    db.execute("UPDATE queue SET hold_until = now() + interval '1 minute' WHERE status = 'HOLD'")
+    return rows
+
+
+def states(db: psycopg.Connection, domain: str = "b.example") -> dict[int, State]:
+    found = db.execute(
+        "SELECT id, status, hold_reason, round(extract(epoch FROM hold_until - now()) / 10) * 10,"
+        " metadata ->> '_quarantineid', next_attempt <= now(), lease_token IS NOT NULL, priority,"
+        " metadata ->> 'k' FROM queue WHERE domain = %s",
+        (domain,),
+    ).fetchall()
+    return {
+        id: State(status, reason, None if until is None else float(until), *rest)
+        for id, status, reason, until, *rest in found
+    }
+
+
+def by_queuectl(action: Action, config: Path) -> None:
+    words = {
+        Action.HOLD: ["--reason", "why", "--release-after", "1h"],
+        Action.QUARANTINE: ["--reason", "why", "--release-after", "1h", "--quarantine", "new"],
+        Action.DELETE: ["--reason", "why"],
+        Action.SET: ["--priority", "1", "--set", "k=v"],
+    }.get(action, [])
+    done = CliRunner().invoke(
+        main, [action, "-c", str(config), "--where", WHERE, "--yes", *words], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+
+
+def by_sql(action: Action, db: psycopg.Connection) -> None:
+    calls = {
+        Action.HOLD: "queue_hold(%s, 'why', '1 hour')",
+        Action.QUARANTINE: "queue_quarantine(%s, 'new', 'why', '1 hour')",
+        Action.RELEASE: "queue_release(%s)",
+        Action.RETRY: "queue_retry(%s)",
+        Action.DELETE: "queue_delete(%s, 'why')",
+        Action.SET: """queue_change('set', %s, '{"priority": 1, "metadata": {"k": "v"}}')""",
+    }
+    db.execute(f"SELECT {calls[action]}".encode(), (WHERE,))
+
+
+def by_worker(uri: str, change: RowChange) -> int:
+    async def work() -> int:
+        link = Link(uri, "test")
+        try:
+            return await WorkerChanges(link).run(change, 7)
+        finally:
+            await link.close()
+
+    return asyncio.run(work())
+
+
+@pytest.fixture
+def config(database: str, tmp_path: Path) -> Path:
+    path = tmp_path / "queued.yaml"
+    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    return path
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_three_ways_do_the_same_to_the_same_rows(
+    database: str, db: psycopg.Connection, config: Path, action: Action
+) -> None:
+    change = RowChange(action, WHERE, "w", "why", HOUR, "new" if action in HOLDS else None)
+    audited = set()
+    for way in ("queuectl", "sql", "worker"):
+        if way == "worker" and action is Action.SET:
+            continue  # an operator's alone
+        rows = insert(db)
+        others = states(db, "other.example")
+        if way == "queuectl":
+            by_queuectl(action, config)
+        elif way == "sql":
+            by_sql(action, db)
+        changed = by_worker(database, change) if way == "worker" else None
+        wanted = {id: after(action, case, worker=way == "worker") for id, case in rows.items()}
+        found = states(db)
+        assert {id: found.get(id, GONE) for id in rows} == wanted, way
+        assert states(db, "other.example") == others
+        if way == "worker":
+            assert changed == sum(wanted[id] != before(case) for id, case in rows.items())
+            assert by_worker(database, change) == 0  # nothing is done twice
+        else:
+            audited.add(fetch(db, AUDIT))
+        if action is Action.DELETE:
+            # queued removes requests to delete, but not those in flight
+            by_worker(database, RowChange(Action.DELETE, "status = 'DELETE'", "w", "why"))
+            left = [case for id, case in rows.items() if id in states(db)]
+            assert left == [case for case in CASES if case.in_flight]
+            gone = "SELECT count(*) FROM attempts WHERE event = 'deleted' AND reply = 'why'"
+            assert fetch(db, gone)[0] >= len(CASES) - len(left)
+    assert len(audited) == 1, "queuectl and the functions leave the same audit row"
+
+
+def test_the_database_and_the_store_name_the_same_rows(db: psycopg.Connection) -> None:
+    for action in Action:
+        assert column(db, "SELECT queue_takes(%s)", action.value) == [TAKES[action]]
+    for call in ("queue_change('expire', 'true')", "queue_change(NULL, 'true')"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="there is no action"):
+            db.execute(f"SELECT {call}".encode())
+
+
+def test_a_row_that_is_due_keeps_its_place(database: str, db: psycopg.Connection) -> None:
+    """A retry of everything must not put what has waited behind what came later."""
+    message(db, 1)
+    first = row(db, 1, status="DEFERRED", due=-60)
+    later = row(db, 1, status="DEFERRED", due=60)
+    assert fetch(db, "SELECT queue_retry('true')") == (2,)
+    assert column(db, "SELECT id FROM queue ORDER BY next_attempt") == [first, later]
+    assert fetch(db, "SELECT max(next_attempt) - min(next_attempt) > '59 s' FROM queue") == (True,)
+
+
+def test_the_old_names_of_options_are_understood(db: psycopg.Connection, config: Path) -> None:
+    message(db, 1)
+    row(db, 1)
+    words = ["hold", "-c", str(config), "--all", "--yes", "--reason", "why", "--expire", "1h"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "note: --expire has a new name: --release-after\n"
+    assert fetch(db, "SELECT hold_until - now() > '59 min' FROM queue") == (True,)
+    words = ["rule", "add", "-c", str(config), "r", "--domain", "x.example", "--reason", "why"]
+    done = CliRunner().invoke(main, [*words, "--release", "2h", "--expire", "1d"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "note: --release has a new name: --release-after\n"
+    rule = "SELECT hold_seconds, expires_at - now() > '23 h' FROM rules"
+    assert fetch(db, rule) == (7200.0, True)
+    assert "--expire" not in CliRunner().invoke(main, ["hold", "--help"]).output

@@ -217,7 +217,7 @@ class Committer:
             content = group[0]
             if content.done:
                 await self._write(store, [content])
-            elif content.state is State.COMMITTING:
+            else:
                 content.remove()  # its session has gone, and it is not stored
             del group[0]  # its result is known
 

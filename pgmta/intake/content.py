@@ -26,6 +26,19 @@ class State(StrEnum):
     DISCARDED = "discarded"  # no message; its chunks are removed
 
 
+TRANSITIONS = {
+    State.MEMORY: {State.WRITING, State.FAILED, State.WAITING, State.DISCARDED},
+    State.WRITING: {State.WRITTEN, State.FAILED, State.WAITING, State.DISCARDED},
+    State.WRITTEN: {State.WRITING, State.FAILED, State.WAITING, State.DISCARDED},
+    State.FAILED: {State.DISCARDED},
+    State.WAITING: {State.COMMITTING, State.DISCARDED},
+    State.COMMITTING: {State.UNDECIDED, State.COMMITTED, State.DISCARDED},
+    State.UNDECIDED: {State.COMMITTED, State.DISCARDED},
+    State.COMMITTED: set[State](),
+    State.DISCARDED: set[State](),
+}
+"""Which states follow each; the tests of smtpd check every change against it."""
+
 _BEFORE_COMMIT = frozenset(
     (State.MEMORY, State.WRITING, State.WRITTEN, State.FAILED, State.WAITING)
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from pgmta.states import TRANSITIONS, Event, Status
 
 DOCS = Path(__file__).parents[2] / "docs" / "states.md"
-ARROW = re.compile(r"^    (\S+) --> (\S+): (.+)$", re.MULTILINE)
+ARROW = re.compile(r"^    ([A-Z]+|\[\*\]) --> ([A-Z]+|\[\*\]): (.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `([A-Z]+)` \| `([^`]+)` \| `([^`]+)` \|", re.MULTILINE)
 
 

@@ -214,6 +214,7 @@ class Committed:
         return 1
 
     async def write(self, content: Content, octets: bytes) -> None:
+        content.state = State.WRITING
         content.chunks += len(octets) // CHUNK_SIZE
         content.state = State.WRITTEN
 

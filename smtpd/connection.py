@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
                     session.grown()
             else:
                 self._input = rest
-                session.complete()
+                session.acknowledgement.complete()
             return True
         end = self._input.find(b"\n", at)
         if end < 0:

@@ -1,28 +1,23 @@
-"""One SMTP session: command lines, content, and the acknowledgement (RFC 5321, section 3)."""
+"""One SMTP session: command lines, and the content that follows DATA (RFC 5321, section 3)."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from pgmta.model import CHUNK_SIZE, NewMessage
+from pgmta.model import CHUNK_SIZE
 from smtpd import replies
+from smtpd.acknowledgement import Acknowledgement
 from smtpd.closing import Closing
 from smtpd.commands import JUNK, Commands
 from smtpd.config import Listener
 from smtpd.incoming import IncomingMessage
-from smtpd.metadata import Origin
-from smtpd.received import DATE
 from smtpd.server import Server
 from smtpd.share import Share
 from smtpd.tally import HTTP, Tally, Verdict
-from smtpd.transaction import Transaction
 
 _COMMAND_SIZE = 2048  # octets of a command (RFC 5321, section 4.5.3.1.4 asks for 512 at least)
-_POSTMASTER = "mail for the postmaster: set `postmaster` in smtpd.yaml"
 
 
 class Wire(Protocol):
@@ -54,11 +49,13 @@ class SmtpSession:
 
     def __init__(self, server: Server, listener: Listener, wire: Wire, peer: Any) -> None:
         self._server = server
-        self._listener = listener
         self._wire = wire
-        self._tally = Tally(server.config.limits)
+        self.tally = Tally(server.config.limits)
+        """What the client does wrong."""
         self.commands = Commands(server, wire.client, peer)
         """What the commands have said so far."""
+        self.acknowledgement = Acknowledgement(server, listener, wire, self)
+        """How the end of a message is answered."""
         self.incoming: IncomingMessage | None = None
         """The message under way, from DATA to the reply to its end."""
 
@@ -88,10 +85,10 @@ class SmtpSession:
                 and transaction
                 and len(transaction.recipients) == known  # one too many, or one twice
             ):
-                self._follow(self._tally.junk(self._server.loop.time()))
+                self._follow(self.tally.junk(self._server.loop.time()))
         elif word in HTTP:
             self._wire.closing.refuse(replies.NOT_HTTP)
-        elif self._tally.unknown() is Verdict.END:
+        elif self.tally.unknown() is Verdict.END:
             self._wire.closing.refuse(replies.TOO_MANY_UNKNOWN)
         else:
             self.reply(replies.UNKNOWN_COMMAND)
@@ -100,7 +97,7 @@ class SmtpSession:
         """Send a reply; a 5xx counts as an error of the client."""
         self._wire.reply(reply)
         if reply[0] == "5":
-            self._follow(self._tally.error())
+            self._follow(self.tally.error())
 
     def _follow(self, verdict: Verdict) -> None:
         """Do what follows from an error."""
@@ -123,92 +120,6 @@ class SmtpSession:
         elif incoming.excessive:
             limit = self._server.config.limits.message_size
             self._wire.closing.refuse(replies.TOO_LARGE.format(limit))
-
-    def complete(self) -> None:
-        """Judge the complete content, and have the message committed."""
-        incoming = self.incoming
-        if not incoming:
-            return
-        if incoming.large:
-            self._wire.share.large = True
-        refusal = incoming.finish()
-        if refusal:
-            self._refused(refusal)
-        elif incoming.ready:
-            self._wire.busy = True  # until the commit
-            self._commit(incoming)
-        else:
-            self._wire.suspend(self._prepare(incoming))
-
-    async def _prepare(self, incoming: IncomingMessage) -> None:
-        refusal = await incoming.prepare()
-        if refusal:
-            self._refused(refusal)
-        elif self._wire.transport:
-            self._commit(incoming)
-
-    def _commit(self, incoming: IncomingMessage) -> None:
-        """Hand the message to the Committer, which calls `committed` once."""
-        transaction, server, content = self.commands.transaction, self._server, incoming.content
-        assert transaction  # noqa: S101 - DATA has seen one
-        metadata: list[str] = []
-        recipients = [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()]
-        if server.metadata:
-            metadata = server.metadata.rows(self._origin(transaction, incoming), recipients)
-        second = int(time.time())
-        if second != server.second:
-            server.second, server.date = second, time.strftime(DATE, time.gmtime(second))
-        holds = None
-        if transaction.held:
-            held = transaction.held
-            holds = [_POSTMASTER if key in held else None for key in transaction.recipients]
-        message = NewMessage(
-            id=content.id,
-            sender=transaction.envelope.mail_from or "",
-            sender_domain=transaction.sender_domain,
-            recipients=recipients,
-            size=incoming.size,
-            trace=f"{transaction.trace}{content.id};\r\n\t{server.date}\r\n",
-            body=b"".join(content.buffers),
-            chunks=content.chunks,
-            utf8=transaction.envelope.smtp_utf8,
-            metadata=metadata,
-            holds=holds,
-        )
-        content.buffers.clear()
-        server.committer.commit(content, message, self.committed)
-
-    def committed(self, error: Exception | None) -> None:
-        """Answer the client: 250 if the message is durable, 451 if it is not, or may not be."""
-        incoming = self.incoming
-        if not incoming:
-            return
-        self._over()
-        if error:
-            self._wire.resume(replies.UNAVAILABLE)
-        else:
-            tally = self._tally
-            tally.errors = tally.unknown_commands = 0
-            tally.junk_level = 0.0
-            self._wire.share.spent = 0.0
-            self._wire.resume(replies.QUEUED.format(incoming.content.id))
-        if self._server.stopping:
-            self._wire.closing.stop()
-
-    def _refused(self, reply: str) -> None:
-        """End the transaction: its content is not accepted."""
-        if self.incoming:
-            self.incoming.content.discard()
-        self._over()
-        self.reply(reply)
-        if self._server.stopping:
-            self._wire.closing.stop()
-
-    def _over(self) -> None:
-        """The transaction is over."""
-        self.incoming = self.commands.transaction = None
-        self._wire.closing.data_deadline = math.inf
-        self._wire.share.large = False
 
     def abandon(self) -> None:
         """Forget the transaction under way: the connection has ended."""
@@ -242,12 +153,3 @@ class SmtpSession:
             return False
         self._wire.suspend(self.incoming.store(CHUNK_SIZE))
         return True
-
-    def _origin(self, transaction: Transaction, incoming: IncomingMessage) -> Origin:
-        return Origin(
-            listener=self._listener.label,
-            client=self._wire.client,
-            user="",  # until there is AUTH
-            sender=transaction.envelope.mail_from or "",
-            header=incoming.header,
-        )

@@ -1,0 +1,156 @@
+"""The answer to the end of data: 250 after the commit (RFC 5321, sections 4.2.5 and 6.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from pgmta.model import NewMessage
+from smtpd import replies
+from smtpd.closing import Closing
+from smtpd.commands import Commands
+from smtpd.config import Listener
+from smtpd.incoming import IncomingMessage
+from smtpd.metadata import Origin
+from smtpd.received import DATE
+from smtpd.server import Server
+from smtpd.share import Share
+from smtpd.tally import Tally
+from smtpd.transaction import Transaction
+
+_POSTMASTER = "mail for the postmaster: set `postmaster` in smtpd.yaml"
+
+
+class Wire(Protocol):
+    """The connection, as far as an answer needs it."""
+
+    client: str
+    transport: asyncio.Transport | None
+    closing: Closing
+    share: Share
+    busy: bool
+
+    def suspend(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for a coroutine; the commands that follow wait for it."""
+
+    def resume(self, reply: str = "") -> None:
+        """Go on with the next command."""
+
+
+class Owner(Protocol):
+    """The session whose message is answered."""
+
+    commands: Commands
+    incoming: IncomingMessage | None
+    tally: Tally
+
+    def reply(self, reply: str) -> None:
+        """Send a reply."""
+
+
+class Acknowledgement:
+    """Has the complete messages of a session committed, and answers the client."""
+
+    def __init__(self, server: Server, listener: Listener, wire: Wire, session: Owner) -> None:
+        self._server = server
+        self._listener = listener
+        self._wire = wire
+        self._session = session
+
+    def complete(self) -> None:
+        """Judge the complete content, and have the message committed."""
+        incoming = self._session.incoming
+        if not incoming:
+            return
+        if incoming.large:
+            self._wire.share.large = True
+        refusal = incoming.finish()
+        if refusal:
+            self._refused(refusal)
+        elif incoming.ready:
+            self._wire.busy = True  # until the commit
+            self._commit(incoming)
+        else:
+            self._wire.suspend(self._prepare(incoming))
+
+    async def _prepare(self, incoming: IncomingMessage) -> None:
+        refusal = await incoming.prepare()
+        if refusal:
+            self._refused(refusal)
+        elif self._wire.transport:
+            self._commit(incoming)
+
+    def _commit(self, incoming: IncomingMessage) -> None:
+        """Hand the message to the Committer, which calls `committed` once."""
+        server, content = self._server, incoming.content
+        transaction = self._session.commands.transaction or Transaction()
+        metadata: list[str] = []
+        recipients = [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()]
+        if server.metadata:
+            metadata = server.metadata.rows(self._origin(transaction, incoming), recipients)
+        second = int(time.time())
+        if second != server.second:
+            server.second, server.date = second, time.strftime(DATE, time.gmtime(second))
+        holds = None
+        if transaction.held:
+            held = transaction.held
+            holds = [_POSTMASTER if key in held else None for key in transaction.recipients]
+        message = NewMessage(
+            id=content.id,
+            sender=transaction.envelope.mail_from or "",
+            sender_domain=transaction.sender_domain,
+            recipients=recipients,
+            size=incoming.size,
+            trace=f"{transaction.trace}{content.id};\r\n\t{server.date}\r\n",
+            body=b"".join(content.buffers),
+            chunks=content.chunks,
+            utf8=transaction.envelope.smtp_utf8,
+            metadata=metadata,
+            holds=holds,
+        )
+        content.buffers.clear()
+        server.committer.commit(content, message, self.committed)
+
+    def committed(self, error: Exception | None) -> None:
+        """Answer the client: 250 if the message is durable, 451 if it is not, or may not be."""
+        incoming = self._session.incoming
+        if not incoming:
+            return
+        self._over()
+        if error:
+            self._wire.resume(replies.UNAVAILABLE)
+        else:
+            tally = self._session.tally
+            tally.errors = tally.unknown_commands = 0
+            tally.junk_level = 0.0
+            self._wire.share.spent = 0.0
+            self._wire.resume(replies.QUEUED.format(incoming.content.id))
+        if self._server.stopping:
+            self._wire.closing.stop()
+
+    def _refused(self, reply: str) -> None:
+        """End the transaction: its content is not accepted."""
+        if self._session.incoming:
+            self._session.incoming.content.discard()
+        self._over()
+        self._session.reply(reply)
+        if self._server.stopping:
+            self._wire.closing.stop()
+
+    def _over(self) -> None:
+        """The transaction is over."""
+        self._session.incoming = self._session.commands.transaction = None
+        self._wire.closing.data_deadline = math.inf
+        self._wire.share.large = False
+
+    def _origin(self, transaction: Transaction, incoming: IncomingMessage) -> Origin:
+        return Origin(
+            listener=self._listener.label,
+            client=self._wire.client,
+            user="",  # until there is AUTH
+            sender=transaction.envelope.mail_from or "",
+            header=incoming.header,
+        )

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import uvloop
 
-from bench.cli import workplace
 from bench.daemons import Product
 from bench.database import fresh, open_server
+from bench.options import HELP, workplace
 from bench.progress import log
 from bench.stages import Costs, calibrate, measure
 
@@ -41,7 +41,7 @@ def compare(ratios: Costs, baseline: Costs) -> Costs:
     return {name: ratio / baseline[name] for name, ratio in ratios.items() if name in baseline}
 
 
-@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP)
 @click.option("--rounds", "number", default=5, type=click.IntRange(1), help="Rounds; the median.")
 @click.option("--limit", default=1.6, help="Times the baseline that a stage may cost.")
 @click.option("--update", is_flag=True, help="Store what is measured as the baseline.")

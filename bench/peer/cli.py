@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -12,8 +11,8 @@ from typing import Any
 
 import click
 
-from bench.cli import FAILURES, filesystem, terminated, workplace
 from bench.database import open_server
+from bench.options import HELP, commands_of, failing, filesystem, relay_options, workplace
 from bench.peer.cells import FULL, QUICK, Cell, scaled
 from bench.peer.cgroup import place
 from bench.peer.exim import Exim
@@ -104,7 +103,8 @@ def _changes(texts: tuple[str, ...]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@relay_options("reuse", "recipients", "size", "rate", "processes", "commands")
+@click.command(context_settings=HELP)
 @click.option("--set", "set_", default="quick", type=click.Choice(["quick", "full"]))
 @click.option("--only", default="", help="Cells of the set whose name has this in it.")
 @click.option("--scale", default=1.0, help="Times the messages of each cell of the set.")
@@ -113,11 +113,6 @@ def _changes(texts: tuple[str, ...]) -> dict[str, str]:
 @click.option("--scenario", type=click.Choice(["intake", "e2e"]), help="One cell, instead of sets.")
 @click.option("--messages", default=3000, type=click.IntRange(1), help="Of that cell.")
 @click.option("--sessions", default=20, type=click.IntRange(1), help="Of that cell, at once.")
-@click.option("--reuse/--no-reuse", default=True, help="Keep sessions, or one message in each.")
-@click.option("--recipients", default=1, type=click.IntRange(1), help="Recipients per message.")
-@click.option("--size", default=4096, type=click.IntRange(16), help="Bytes of body.")
-@click.option("--rate", default=0.0, help="Messages per second, evenly; 0: as fast as possible.")
-@click.option("--processes", type=click.IntRange(1), help="smtpd processes  [default: smtpd's own]")
 @click.option(
     "--postfix", "changes", multiple=True, help="NAME=VALUE for main.cf, over the bench's."
 )
@@ -131,11 +126,6 @@ def _changes(texts: tuple[str, ...]) -> dict[str, str]:
 @click.option("--stall", default=30.0, help="Give up if nothing moves for this many seconds.")
 @click.option("--keep", is_flag=True, help="Keep the directory of the run.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
-@click.option(
-    "--commands",
-    type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
-    help="Where smtpd, queued and queuectl are  [default: beside this Python]",
-)
 def main(
     set_: str,
     only: str,
@@ -159,7 +149,6 @@ def main(
     compare every message. docs/peers.md says how the peers are set up. Exit code: 0 all well; 1
     something was lost, duplicated or altered; 2 could not start.
     """
-    signal.signal(signal.SIGTERM, terminated)
     if scenario:
         count = load.pop("messages")
         cells = [Cell(scenario, count, **load)]
@@ -177,14 +166,14 @@ def main(
         runs=runs,
         stall=stall,
         processes=processes,
-        commands=commands or Path(sys.executable).parent,
+        commands=commands_of(commands),
         directory=directory,
         packages=(packages or directory / "packages").resolve(),
         changes=_changes(changes),
     )
     settings.packages.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    try:
+    with failing(Unavailable):
         if pair == "postfix":
             settings.tools = Postfix(settings.packages, {})
         systems = settings.systems(names)
@@ -195,12 +184,6 @@ def main(
         for line in about:
             log(line)
         measured = _measure(settings, cells, systems)
-    except (*FAILURES, Unavailable) as error:
-        log(f"bench: {error}")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        log("bench: interrupted")
-        sys.exit(2)
     order = [system.name for system in systems]
     failed = any(result.problems for cell in measured for one in cell for result in one.values())
     if json_:

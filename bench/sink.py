@@ -16,7 +16,7 @@ from stringzilla import find
 
 from bench.corpus import ID_HEADER, Corpus, Plan, unstuff
 from bench.helper import listen, say
-from pgmta.service import steady
+from pgmta.service import tune_memory
 
 END = b"\r\n.\r\n"
 RECEIVED = re.compile(rb"Received:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*", re.IGNORECASE)
@@ -209,7 +209,7 @@ def serve(
     listener = socket.create_server(("127.0.0.1", 0))
     loop.run_until_complete(loop.create_server(session, sock=listener, backlog=1024))
     listen(loop, command)
-    steady()
+    tune_memory()
     say(**{"is": "ready"}, port=listener.getsockname()[1])
     loop.run_forever()
 

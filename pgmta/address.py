@@ -29,8 +29,8 @@ def normalise_domain(domain: str) -> str:
     """Return the domain as routes and queries compare it: lower case, A-labels, no final dot.
 
     Non-ASCII labels are mapped by UTS 46, non-transitional, and follow IDNA 2008 (RFC 5891).
-    ASCII labels stay as they are. Raises AddressError if it is neither a host name nor an address
-    literal.
+    ASCII labels stay unchanged. Raises AddressError if the text is neither a host name nor an
+    address literal.
     """
     if domain.startswith("["):
         return _literal(domain)
@@ -48,11 +48,11 @@ def _a_labels(domain: str) -> str:
             label if label.isascii() else idna.alabel(label).decode("ascii") for label in labels
         )
     except (idna.IDNAError, UnicodeError) as error:
-        raise AddressError(f"domain {domain!r} can't be written in IDNA: {error}") from None
+        raise AddressError(f"domain {domain!r} cannot be written in IDNA: {error}") from None
 
 
 def _check_characters(text: str) -> None:
-    """Raise AddressError where non-ASCII text has what no address needs and a terminal may obey."""
+    """Raise AddressError for a character that no address needs and that a terminal may obey."""
     for char in text:
         if char not in _JOINERS and unsafe(char):
             raise AddressError(f"character U+{ord(char):04X} is not allowed in an address")
@@ -65,7 +65,7 @@ def _literal(domain: str) -> str:
         address = ipaddress.ip_address(text)
     except ValueError:
         raise AddressError(f"malformed address literal {domain!r}") from None
-    # a zone (fe80::1%eth0) is of no use to others, and could hold any character
+    # a zone (fe80::1%eth0) has no meaning on other hosts, and could hold any character
     if (address.version == 6) != (text is not inner) or "%" in text:
         raise AddressError(f"malformed address literal {domain!r}")
     return f"[IPv6:{address}]" if address.version == 6 else f"[{address}]"
@@ -74,7 +74,7 @@ def _literal(domain: str) -> str:
 def parse_mailbox(text: str, *, utf8: bool = False) -> tuple[str, str]:
     """Return `text` (local-part@domain) and its normalised domain.
 
-    `utf8` permits what RFC 6531 adds. Raises AddressError for anything else: control
+    `utf8` permits the characters of RFC 6531. Raises AddressError for any other text: control
     characters, missing parts and overlong mailboxes never get into the queue.
     """
     local, at, domain = text.rpartition("@")
@@ -99,7 +99,7 @@ def parse_mailbox(text: str, *, utf8: bool = False) -> tuple[str, str]:
 def domain_of(address: str) -> str:
     """Return the normalised domain of an address; empty for the null reverse-path.
 
-    What is no domain comes back in lower case.
+    Text that is no domain comes back in lower case.
     """
     domain = address.rpartition("@")[2] if "@" in address else ""
     if domain.isascii():
@@ -111,7 +111,7 @@ def domain_of(address: str) -> str:
 
 
 def split_path(argument: str) -> tuple[str, str]:
-    """Split `<path> params` as it follows MAIL FROM: or RCPT TO: into the bare path and the rest.
+    """Return the bare path and the parameters of `<path> params` after MAIL FROM: or RCPT TO:.
 
     The obsolete source route is cut off (RFC 5321, appendix C). Raises AddressError.
     """
@@ -128,7 +128,7 @@ def split_path(argument: str) -> tuple[str, str]:
 
 
 def _closing(argument: str) -> int:
-    """Index of the `>` that ends the path, minding quoted local parts."""
+    """Return the index of the `>` that ends the path; quoted local parts may have others."""
     end = argument.find(">")
     if '"' not in argument[:end]:
         if end < 0:

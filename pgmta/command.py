@@ -1,4 +1,4 @@
-"""What every command shares: the config option, exit codes, errors on stderr."""
+"""Parts that all commands share: the config option, exit codes, errors on stderr, output."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pgmta.text import json_escaped, printable, printable_lines
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 _WIDEST = 120  # characters of a column
-_TELL = 2.0  # seconds between two lines of progress
+_SHOW = 2.0  # seconds between two lines of progress
 
 
 def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option -c / --config."""
+    """Return the option -c / --config."""
     return click.option(
         "-c",
         "--config",
@@ -39,14 +39,17 @@ def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
 attached_option = click.option(
     "--attached", is_flag=True, hidden=True, help="End when standard input ends."
 )
-"""The option --attached, by which `queuectl up` takes its children with it."""
+"""The option --attached: children of `queuectl up` end together with it."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Output for machines.")
 """The option --json."""
 
 
 def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
-    """Turn our errors into lines on stderr: exit 2 for a wrong configuration, 1 for the rest."""
+    """Return the command with errors as lines on stderr: exit 2 for a wrong configuration, else 1.
+
+    A traceback comes only with an error of the program.
+    """
 
     @functools.wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -67,7 +70,7 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             sys.exit(EXIT_FAILURE)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception:  # Python would print its message as it stands
+        except Exception:  # Python would print its message unescaped
             print_text(traceback.format_exc().rstrip(), err=True)
             sys.exit(EXIT_FAILURE)
 
@@ -76,28 +79,31 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
-    """Show how far long work has come on stderr: a bar on a terminal, else a line now and then."""
+    """Show the progress of long work on stderr: a bar on a terminal, else a line now and then.
+
+    The caller gets a function that takes the number of steps since its last call.
+    """
     if sys.stderr.isatty():
         with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
             yield bar.update
         return
     done = 0
-    told = time.monotonic()
+    shown = time.monotonic()
 
     def advance(steps: int) -> None:
-        nonlocal done, told
+        nonlocal done, shown
         done += steps
-        if time.monotonic() - told > _TELL:
-            told = time.monotonic()
+        if time.monotonic() - shown > _SHOW:
+            shown = time.monotonic()
             print_line(f"{label}: {done} of {length}", err=True)
 
     yield advance
 
 
 def print_line(text: str, *, err: bool = False) -> None:
-    """Write one line, to stderr if `err`; what a terminal may obey in it is replaced.
+    """Write one line, to stderr if `err`; characters that a terminal may obey are replaced.
 
-    All output of commands goes through here, `print_text` or `print_json`.
+    All output of commands goes through this function, `print_text` or `print_json`.
     """
     click.echo(printable(text), err=err)
 
@@ -108,7 +114,7 @@ def print_text(text: str, *, err: bool = False) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Write a value for machines; what a terminal may obey in it is escaped."""
+    """Write a value for machines; characters that a terminal may obey are escaped."""
     click.echo(json_escaped(json.dumps(value, default=str, ensure_ascii=False, indent=2)))
 
 
@@ -134,7 +140,7 @@ def print_table(header: list[str], rows: list[list[Any]]) -> None:
 
 
 def age(seconds: float) -> str:
-    """A span for reading: 45s, 12m, 3h, 2d; what has passed is `now`."""
+    """Return a time span for people: 45s, 12m, 3h, 2d; a span below a second is `now`."""
     if seconds < 1:
         return "now"
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
@@ -144,5 +150,5 @@ def age(seconds: float) -> str:
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """The text in at most `width` characters."""
+    """Return the text in at most `width` characters."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -16,8 +16,8 @@ from pgmta.text import one_line, printable, printable_lines
 def configure(log: Log, **bound: Any) -> None:
     """Set up structlog for the whole process; `bound` goes with every line.
 
-    Libraries' own warnings come through the same stream; below warning they stay silent,
-    because aiosmtpd tells every command, and with it every AUTH, at info and debug.
+    Warnings of libraries come through the same stream. Below warning the libraries stay silent,
+    because aiosmtpd logs every command at info and debug, and with it every AUTH.
     """
     level = getattr(logging, log.level.upper())
     renderers: list[Any] = (
@@ -37,7 +37,7 @@ def configure(log: Log, **bound: Any) -> None:
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # a line in one write: other processes write to the same stream
+        # one write per line, because other processes write to the same stream
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Tolerant(sys.stderr))),
         cache_logger_on_first_use=True,
     )
@@ -46,14 +46,14 @@ def configure(log: Log, **bound: Any) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable(logging.BASIC_FORMAT))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for library in ("mail.log", "psycopg"):  # we tell ourselves what their warnings are about
+    for library in ("mail.log", "psycopg"):  # pgmta logs these causes itself
         logging.getLogger(library).setLevel(logging.ERROR)
 
 
 def _printable_values(
     logger: Any, name: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Replace what a terminal may obey; a traceback keeps its lines, other text comes in one."""
+    """Replace characters that a terminal may obey; only a traceback keeps its lines."""
     for key, value in event.items():
         if isinstance(value, str):
             event[key] = (printable_lines if key == "exception" else one_line)(value)
@@ -63,7 +63,7 @@ def _printable_values(
 
 
 class _Printable(logging.Formatter):
-    """The same for what libraries log."""
+    """The same for log lines of libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the lines of a traceback."""

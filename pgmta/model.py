@@ -9,13 +9,13 @@ from datetime import datetime
 from pgmta.states import Event
 
 CHUNK_SIZE = 8096
-"""Octets of a stored piece of content: with its row it fills a page of PostgreSQL.
+"""Octets of a chunk: with its row it fills a page of PostgreSQL.
 
-Content of at most this size stands in its message row.
+Content of at most this size is in its message row.
 """
 
 PART_SIZE = 64 * CHUNK_SIZE
-"""Octets of content that are written or read at a time, at most: whole pieces, half a MB."""
+"""Octets of a part: at most 64 chunks, half a MB, are written or read at once."""
 
 _ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
 
@@ -24,7 +24,7 @@ _ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
 class NewMessage:
     """An accepted message on its way into the store.
 
-    `body` is empty where the content was stored in `chunks` pieces beforehand.
+    `body` is empty if the content was stored in `chunks` chunks beforehand.
     """
 
     id: int
@@ -70,7 +70,7 @@ class Item:
 
 @dataclass(slots=True, frozen=True)
 class Reply:
-    """An SMTP reply (RFC 5321, section 4.2); code 0 stands for a failure without any reply."""
+    """An SMTP reply (RFC 5321, section 4.2); code 0 means a failure without any reply."""
 
     code: int
     text: str
@@ -92,8 +92,8 @@ class Outcome:
     item: Item
     event: Event
     reply: Reply
-    host: str = ""  # the next hop spoken to, host:port, or '' if none was reached
-    command: str = ""  # the SMTP command the reply answers
+    host: str = ""  # the next hop, host:port, or '' if none was reached
+    command: str = ""  # the SMTP command that the reply answers
     started: datetime = field(kw_only=True)
     ended: datetime = field(kw_only=True)
     delay: float = 0.0  # seconds until the next attempt, for a deferral

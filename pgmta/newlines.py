@@ -1,8 +1,8 @@
-"""Look for newlines in content that servers understand differently (RFC 5321, section 2.3.8; pure).
+"""Find newlines in content that servers understand differently (RFC 5321, section 2.3.8; pure).
 
 Only CRLF ends a line. A lenient server takes a bare CR or LF for a line end as well, and may drop
-NULs. For such a server a dot between them stands alone on its line and ends the data, and what
-follows is commands. The dot does not follow a CRLF, so it gets no transparency dot on its way out.
+NULs. For such a server a dot between them is alone on its line and ends the data. It takes the
+rest for commands. The dot does not follow a CRLF, so it gets no transparency dot on its way out.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ Mode = Literal["guard", "reject"]
 BARE = "Bare CR or LF is not allowed"
 SMUGGLED = "A lone dot after a bare CR or LF, or beside NUL, is not allowed"
 
-# The character before tells a bare LF from the end of a CRLF; windows always begin with one more.
+# The character before distinguishes a bare LF from the end of a CRLF; so windows begin with one
+# more character.
 _BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
-# A dot that gets no transparency dot, alone on its line for who drops NULs. It begins with a set of
-# characters, which is quick to search for.
+# A dot that gets no transparency dot, alone on its line for a server that drops NULs. The pattern
+# begins with a set of characters, because a search for a set is quick.
 _SMUGGLED = re.compile(rb"[\r\n](?:\0+|(?<=\r)|(?<=[^\r]\n))\.\0*[\r\n]")
 _NULS = re.compile(rb"\0+")
 _CRLF = b"\r\n"
-_BEFORE = 5  # octets of a smuggled end before a cut, at most: one, LF, NUL, dot, NUL
-_AFTER = 4  # and after one: NUL, dot, NUL, CR
+_BEFORE = 5  # at most 5 octets of a smuggled end before a cut: any, LF, NUL, dot, NUL
+_AFTER = 4  # and at most 4 after it: NUL, dot, NUL, CR
 
 
 class NewlineGuard:
-    """Looks at content piece by piece; `problem` says what is wrong, or is empty.
+    """Checks content that arrives in buffers or parts; `problem` has the first problem, or is ''.
 
     `guard` refuses a smuggled end of data. `reject` refuses every bare CR and LF as well. The
     content begins after a CRLF: that of the DATA command or of a header field.
@@ -37,43 +38,43 @@ class NewlineGuard:
 
     def __init__(self, mode: Mode) -> None:
         self.strict = mode == "reject"
-        self.tail = _CRLF  # what a smuggled end may have begun with, each run of NULs as one
+        self.tail = _CRLF  # a possible beginning of a smuggled end, each run of NULs as one
         self._cr = False  # whether the last octet was a CR
         self.problem = ""
 
-    def see(self, piece: bytes, dotted: bool | None = None) -> None:
-        """Take the next piece; `dotted` says whether a dot follows a CR or LF in it, if known."""
-        if self.problem or not piece:
+    def see(self, octets: bytes, dotted: bool | None = None) -> None:
+        """Check the next octets; `dotted` says whether a dot follows a CR or LF, if known."""
+        if self.problem or not octets:
             return
-        if self.strict and self._bare(piece):
+        if self.strict and self._bare(octets):
             self.problem = BARE
             return
         if dotted is None:
-            dotted = _dotted(piece)
-        nul = find(piece, b"\0") >= 0
-        if (dotted or nul) and _smuggled(piece, nul):
+            dotted = _dotted(octets)
+        nul = find(octets, b"\0") >= 0
+        if (dotted or nul) and _smuggled(octets, nul):
             self.problem = SMUGGLED
             return
-        window = self.tail + (_head(piece) if nul else piece[:_AFTER])
+        window = self.tail + (_head(octets) if nul else octets[:_AFTER])
         if b"." in window and _smuggled(window, True):
             self.problem = SMUGGLED
             return
-        tail = _collapsed_tail(piece) if nul else piece[-_BEFORE:]
+        tail = _collapsed_tail(octets) if nul else octets[-_BEFORE:]
         self.tail = tail if len(tail) == _BEFORE else _collapsed_tail(self.tail + tail)
 
     def end(self) -> None:
-        """The content is complete; the final CRLF follows that it may lack."""
+        """Check the end of the content, with the final CRLF that it may lack."""
         if not self.tail.endswith(_CRLF):
             self.see(_CRLF)
 
-    def _bare(self, piece: bytes) -> bool:
-        window = (b"\r" if self._cr else b"-") + piece
-        self._cr = piece.endswith(b"\r")  # its LF may come with the next piece
+    def _bare(self, octets: bytes) -> bool:
+        window = (b"\r" if self._cr else b"-") + octets
+        self._cr = octets.endswith(b"\r")  # its LF may come with the next octets
         return _has_bare(window[:-1] if self._cr else window)
 
 
 def check(content: bytes, mode: Mode) -> str:
-    """Say what is wrong with the whole content, or nothing."""
+    """Return the problem of the whole content, or ''."""
     if mode == "guard" and find(content, b"\0.") < 0 and _doubled(content):
         return ""
     guard = NewlineGuard(mode)
@@ -82,17 +83,17 @@ def check(content: bytes, mode: Mode) -> str:
     return guard.problem
 
 
-def _dotted(piece: bytes) -> bool:
-    return bool(find(piece, b"\n.") >= 0 or find(piece, b"\r.") >= 0)
+def _dotted(octets: bytes) -> bool:
+    return bool(find(octets, b"\n.") >= 0 or find(octets, b"\r.") >= 0)
 
 
 def _smuggled(window: bytes, nul: bool) -> bool:
     if nul:
         return bool(_SMUGGLED.search(window))
-    # the pattern is slow where many lines begin with dots
+    # the pattern is slow if many lines begin with dots
     if _doubled(window):
         return False
-    if window.startswith(b"\n"):  # after a CRLF, or seen with what was before
+    if window.startswith(b"\n"):  # after a CRLF, or already checked in the last window
         window = b"\r" + window
     return bool(
         find(window, b"\r.\r") >= 0
@@ -103,7 +104,7 @@ def _smuggled(window: bytes, nul: bool) -> bool:
 
 
 def _doubled(window: bytes) -> bool:
-    """Whether each dot after a CR or LF follows a CRLF, and so gets its transparency dot."""
+    """Return whether each dot after a CR or LF follows a CRLF, and so gets a transparency dot."""
     if find(window, b"\r.") >= 0:
         return False
     dots: int = count(window, b"\n.")
@@ -116,25 +117,25 @@ def _has_bare(window: bytes) -> bool:
     return bool(_BARE.search(window))
 
 
-def _head(piece: bytes) -> bytes:
-    """The first octets of a piece, each run of NULs as one."""
+def _head(octets: bytes) -> bytes:
+    """Return the first octets, each run of NULs as one."""
     size = _AFTER
-    head = piece[:size]
+    head = octets[:size]
     while b"\0" in head:
-        head = _NULS.sub(b"\0", piece[:size])
-        if len(head) >= _AFTER or size >= len(piece):
+        head = _NULS.sub(b"\0", octets[:size])
+        if len(head) >= _AFTER or size >= len(octets):
             return head[:_AFTER]
         size *= 8
     return head
 
 
-def _collapsed_tail(piece: bytes) -> bytes:
-    """The last octets of a piece, each run of NULs as one."""
+def _collapsed_tail(octets: bytes) -> bytes:
+    """Return the last octets, each run of NULs as one."""
     size = _BEFORE
-    tail = piece[-size:]
+    tail = octets[-size:]
     while b"\0" in tail:
-        tail = _NULS.sub(b"\0", piece[-size:])
-        if len(tail) >= _BEFORE or size >= len(piece):
+        tail = _NULS.sub(b"\0", octets[-size:])
+        if len(tail) >= _BEFORE or size >= len(octets):
             return tail[-_BEFORE:]
         size *= 8
     return tail

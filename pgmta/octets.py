@@ -1,10 +1,10 @@
-"""Search and replace in octets, whose cost does not hang on what a peer sends."""
+"""Search and replace in octets, at a cost that no content of a peer can raise."""
 
 from __future__ import annotations
 
 from stringzilla import count, split
 
-_DENSE = 128  # octets from one hit to the next: where it is more, StringZilla is the quicker one
+_DENSE = 128  # octets from one hit to the next: above, StringZilla is quicker than bytes.replace
 
 
 def replace(data: bytes, old: bytes, new: bytes) -> bytes:

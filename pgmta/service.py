@@ -19,7 +19,7 @@ class Signals:
     """`stop` is set by SIGTERM or SIGINT, `reload` by SIGHUP (the daemon clears it).
 
     Signals that came since `signals.catch` count too. The handlers stay for the rest of the
-    process, so that no signal ends a daemon that is just about to return.
+    process. So no signal ends a daemon that is about to return.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Signals:
     def attach(self) -> None:
         """Take the end of standard input for SIGTERM: a pipe that the parent holds open.
 
-        So the process ends with its parent, whatever ends that.
+        So the process ends with its parent, after any end of the parent.
         """
         self._loop.add_reader(_STDIN, self._watch)
 
@@ -50,7 +50,7 @@ class Signals:
 
 
 async def first(*events: asyncio.Event, timeout: float | None = None) -> bool:
-    """Wait until one of the events is set; False where `timeout` seconds passed before."""
+    """Wait until one of the events is set; return False if `timeout` seconds pass before."""
     if any(event.is_set() for event in events):
         return True
     tasks = [asyncio.create_task(event.wait()) for event in events]
@@ -62,12 +62,12 @@ async def first(*events: asyncio.Event, timeout: float | None = None) -> bool:
             task.cancel()
 
 
-def steady() -> None:
-    """Set memory up for a daemon that lasts.
+def tune_memory() -> None:
+    """Set the garbage collector and malloc up for a daemon that runs for long.
 
-    The garbage collector need not look again at what is there now: a daemon makes few cycles, and
-    with the usual thresholds a fiftieth of its time went there. And what content has taken is kept
-    for the next, not given back to the system for each message: to get it anew took a sixth of the
+    The collector skips the objects that exist now, because a daemon makes few cycles: with the
+    usual thresholds collections took a fiftieth of its time. malloc keeps memory of content for
+    the next message and does not give it back to the system. To get it anew took a sixth of the
     time of smtpd with messages of 10 MB.
     """
     gc.collect()

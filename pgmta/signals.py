@@ -1,7 +1,7 @@
 """Signals of a daemon, from its first line on.
 
-It imports next to nothing: a daemon calls `catch` before its slow imports, so that no signal ends
-it half started.
+The module imports almost nothing. A daemon calls `catch` before its slow imports, so that no
+signal ends it half started.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _receivers: list[Callable[[int], None]] = []
 
 
 def catch() -> None:
-    """Keep the signals that come before `receive`, instead of being ended by them."""
+    """Keep the signals that come before `receive`; none of them ends the process."""
     for number in (*STOP, signal.SIGHUP):
         signal.signal(number, _caught)
 
 
 def receive(receiver: Callable[[int], None]) -> set[int]:
-    """Give `receiver` every signal from now on; return those that came before."""
+    """Return the signals that came before; `receiver` gets every later one."""
     catch()
     _receivers[:] = [receiver]
     early = set(_early)

@@ -1,6 +1,6 @@
 """The statuses of a queue row and the one table of transitions between them.
 
-A row that is done is not in the queue any more: it leaves with its last attempt in the log.
+A finished row is not in the queue any more: the log has its last attempt.
 `tests/pgmta/test_states.py` compares this table with the SQL CHECK and with docs/states.md.
 """
 
@@ -20,7 +20,7 @@ class Status(StrEnum):
 
 
 class Event(StrEnum):
-    """What moves a row; `Outcome.event` is one of the events that end an attempt."""
+    """A cause that moves a row; `Outcome.event` is one of the events that end an attempt."""
 
     CLAIM = "claim"  # a worker takes the row under a lease
     TAKEOVER = "takeover"  # the lease ran out: outcome unknown, the next attempt begins

@@ -1,4 +1,4 @@
-"""Text from peers and from the database, made fit for a terminal and for a log (pure)."""
+"""Make text from peers and from the database fit for a terminal and for a log (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def unsafe(char: str) -> bool:
-    """Whether a terminal may obey the character, or show the text in another order because of it.
+    """Return whether a terminal may obey the character, or show text in another order for it.
 
     These are control characters, format characters such as bidi marks, surrogates, and the line
     and paragraph separators (Unicode categories Cc, Cf, Cs, Zl, Zp).
@@ -22,7 +22,7 @@ def unsafe(char: str) -> bool:
 
 def printable(text: str) -> str:
     """Return the text with U+FFFD in place of every unsafe character, line ends included."""
-    if text.isprintable():  # all that is unsafe is unprintable
+    if text.isprintable():  # every unsafe character is unprintable
         return text
     return "".join(REPLACEMENT if unsafe(char) else char for char in text)
 
@@ -33,14 +33,14 @@ def printable_lines(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text printable and in one line; a space stands for LF and the blanks around it."""
+    """Return the text printable and in one line; a space replaces LF and the blanks around it."""
     return printable(text if text.isprintable() else _LINE_END.sub(" ", text.strip()))
 
 
 def json_escaped(document: str) -> str:
     r"""Return a JSON document with \u escapes for unsafe characters; it means the same.
 
-    Such characters stand in strings only, but for the LF between the lines, which stays.
+    Such characters are in strings only. The LF between the lines stays.
     """
     if document.isprintable():
         return document

@@ -14,7 +14,7 @@ from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import listen
-from pgmta.service import Signals, first, steady
+from pgmta.service import Signals, first, tune_memory
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import BEAT, Heartbeat
@@ -120,7 +120,7 @@ class Daemon:
         loops = {d: asyncio.create_task(d.loop.run()) for d in self._deliverers}
         for task in (*background, *loops.values()):
             task.add_done_callback(lambda done: _died(done, signals))
-        steady()
+        tune_memory()
         log.info("ready", workers=[worker.name for worker in self._workers])
         while not signals.stop.is_set():
             await first(signals.stop, signals.reload)

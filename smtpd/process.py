@@ -11,7 +11,7 @@ import sys
 from functools import partial
 
 from pgmta.logs import get
-from pgmta.service import Signals, steady
+from pgmta.service import Signals, tune_memory
 from smtpd.config import SmtpdConfig
 from smtpd.connection import Connection
 from smtpd.keeper import READY
@@ -41,7 +41,7 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
         for fd, listener in zip(descriptors, config.listen, strict=True)
     ]
     signals.attach()
-    steady()
+    tune_memory()
     log.info("serving", pid=os.getpid())
     with contextlib.suppress(BrokenPipeError):  # the master has died, and we end as well
         os.write(sys.stdout.fileno(), READY)

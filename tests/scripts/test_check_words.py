@@ -33,7 +33,8 @@ echo nobody told the lump
 
 At most 5 rows per second. Which message id is it?
 """,
-    "module.py": '"""Return the chunks."""\n\npiecework = PendingCommit = message_id = 1\n',
+    "module.py": '"""Return the chunks:\n\n' + "    one word per line\n" * 20 + '"""\n\n'
+    "piecework = PendingCommit = message_id = 1\n",
     "query.sql": "-- Return the rows.\nSELECT 'nobody', piece FROM told;\n",
     "file.yaml": "# The number of chunks.\npiece: told\n",
 }
@@ -54,6 +55,7 @@ BAD = [
     ("page.md", "The row" + " is here; the row" * 12 + ".\n", '1: "The row is here …"'),
     ("module.py", 'def f():\n    """Return it.\n\n    As told.\n    """\n', '4: "told"'),
     ("module.py", 'def f():\n    """Whether it is."""\n', '2: "Whether"'),
+    ("module.py", '"""A tree:\n\n    Error\n    told by nobody\n"""\n', '4: "nobody"'),
     ("module.py", "x = 1  # so\n# many\n", '1: "so many"'),
     ("module.py", "raise ValueError(f'{x} has somebody else')\n", '1: "somebody"'),
     ("module.py", "class LumpWriter:\n    pass\n", '1: "LumpWriter"'),

@@ -35,8 +35,8 @@ FAILURES = (
 def workplace(keep: bool) -> Path:
     """Make a temporary directory; at exit it is removed unless it is to be kept.
 
-    At exit, because the embedded server in it stops at exit too, and first: what is registered
-    later runs earlier.
+    At exit, because the embedded server in it stops at exit too. The server stops first, because
+    the function that is registered last runs first.
     """
     directory = Path(tempfile.mkdtemp(prefix="pgmta-bench-"))
     directory.chmod(0o755)  # as root, PostgreSQL runs as another user

@@ -1,4 +1,4 @@
-"""What the commands that build on the relay benchmark share: its options, and exit codes."""
+"""Options and exit codes of the commands that build on the relay benchmark."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""What the cells of a scale run show together: by value, and against the first value."""
+"""Summarise the cells of a scale run: by value, and against the first value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -27,9 +27,9 @@ def _full(text: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Attack:
-    """What every client does: `hello`, wait for `until`, `lead` once, then `body` for ever.
+    """The script of every client: `hello`, wait for `until`, `lead` once, then `body` for ever.
 
-    With a `step`, one tick per `pace` seconds sends this many octets of the body, and after `limit`
+    With a `step`, one tick per `pace` seconds sends this many octets of the body. After `limit`
     of them a new connection begins. A dropped client connects again after `again` seconds.
     `factor` multiplies the number of clients; `alone` gives all of them the same address.
     """

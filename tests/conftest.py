@@ -28,7 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of tests/scenarios/test_random_faults.py."""
     group = parser.getgroup("faults", "random faults")
     group.addoption("--faults-seconds", type=float, default=25.0, help="seconds with faults")
-    group.addoption("--faults-rounds", type=int, default=0, help="so many faults, however long")
+    group.addoption(
+        "--faults-rounds", type=int, default=0, help="number of faults, without a limit of time"
+    )
     group.addoption("--faults-only", default="", help="names of faults, with commas between")
     group.addoption("--faults-seed", type=int, default=None, help="the same faults again")
 

@@ -1,7 +1,7 @@
 """A private view of the machine for a peer: its users exist, and folders lie elsewhere.
 
-A mount namespace: /etc/passwd and the like are covered by files of the bench for the peer's
-processes alone, and all of it is gone when the last of them ends.
+It is a mount namespace. Files of the bench cover /etc/passwd and similar files for the processes
+of the peer only. The namespace goes when the last of the processes ends.
 """
 
 from collections.abc import Mapping, Sequence

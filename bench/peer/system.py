@@ -1,4 +1,4 @@
-"""What the bench asks of a mail server, and the process of one that isn't pgmta."""
+"""The interface of a mail server in the bench, and the process of one that is not pgmta."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def files(*places: Path, ending: str = "") -> int:
 
 
 class Daemon:
-    """The main process of a peer, leader of a session of its own; what it says goes to a file."""
+    """The main process of a peer, leader of a separate session; its output goes to a file."""
 
     def __init__(
         self, name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str]

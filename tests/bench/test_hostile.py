@@ -1,4 +1,4 @@
-"""What bench/hostile says of its figures, and how settings are laid over others."""
+"""The report of `bench/hostile` on its figures, and settings that replace others."""
 
 import pytest
 

@@ -168,7 +168,7 @@ def test_bad_mailboxes(text: str) -> None:
     for utf8 in (False, True):
         with pytest.raises(AddressError) as caught:
             parse_mailbox(text, utf8=utf8)
-        str(caught.value).encode()  # can be told to the client
+        str(caught.value).encode()  # fits into a reply to the client
 
 
 def outside_quotes(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What lenient servers understand as the end of data never leaves the relay."""
+"""A text that lenient servers understand as the end of data never leaves the relay."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ lines = st.lists(st.sampled_from([b"\r\n.", b"\n.", b"\r\n", b"\n", b"a"]), max_
 cuts = st.lists(st.integers(0, 40), max_size=12)
 
 
-def pieces(content: bytes, at: list[int]) -> list[bytes]:
+def cut_up(content: bytes, at: list[int]) -> list[bytes]:
     edges = sorted({0, len(content), *(n for n in at if n < len(content))})
     return [content[a:b] for a, b in pairwise(edges)]
 
 
 def wire(content: bytes, at: list[int]) -> bytes:
     stuffer = DotStuffer()
-    return b"".join(stuffer.feed(piece) for piece in pieces(content, at)) + stuffer.end()
+    return b"".join(stuffer.feed(buffer) for buffer in cut_up(content, at)) + stuffer.end()
 
 
 def lone_dots(stream: bytes) -> int:
@@ -48,8 +48,8 @@ def test_what_the_guard_passes_ends_once_for_every_receiver(
     content: bytes, sent: list[int], seen: list[int]
 ) -> None:
     guard = NewlineGuard("guard")
-    for piece in pieces(content, seen):
-        guard.see(piece)
+    for buffer in cut_up(content, seen):
+        guard.see(buffer)
     guard.end()
     # and what it refuses would end early
     assert bool(guard.problem) == (lone_dots(wire(content, sent)) > 1)
@@ -62,8 +62,8 @@ def test_what_the_guard_passes_ends_once_for_every_receiver(
 @example(b"\n", [])
 def test_reject_finds_every_bare_newline(content: bytes, seen: list[int]) -> None:
     guard = NewlineGuard("reject")
-    for piece in pieces(content, seen):
-        guard.see(piece)
+    for buffer in cut_up(content, seen):
+        guard.see(buffer)
     guard.end()
     bare = re.search(rb"[\r\n]", content.replace(b"\r\n", b""))
     assert bool(guard.problem) == (bool(bare) or bool(check(content, "guard")))

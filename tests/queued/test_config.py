@@ -1,4 +1,4 @@
-"""Configuration files: every mistake told in words, the documented ones complete."""
+"""Configuration files: every mistake has a message, and the documented files are complete."""
 
 from __future__ import annotations
 

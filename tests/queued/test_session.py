@@ -31,7 +31,7 @@ QUICK = Timeouts(command=0.3, data=0.3, final=0.3, greeting=0.3, block=0.3)
 both = pytest.mark.parametrize("ehlo", [PIPED, LOCK_STEP], ids=["piped", "lock-step"])
 
 
-async def pieces() -> AsyncIterator[bytes]:
+async def streamed() -> AsyncIterator[bytes]:
     for _ in range(LINES // 1000):
         yield LARGE * 1000
 
@@ -42,7 +42,7 @@ def envelope(*recipients: str, large: bool = False) -> Envelope:
         for n, recipient in enumerate(recipients)
     ]
     size = LINES * len(LARGE) if large else len(CONTENT)
-    content = pieces if large else CONTENT
+    content = streamed if large else CONTENT
     return Envelope(items, "s@a.example", b"X-Trace: y\r\n", size, False, content, lambda _: True)
 
 
@@ -84,7 +84,7 @@ STRAY = {
     "a refusal too much after MAIL": {"MAIL": b"250 2.1.0 Ok\r\n550 5.7.1 No\r\n"},
     "a refusal too much before": {"MAIL": b"550 5.7.1 No\r\n250 2.1.0 Ok\r\n"},
     "two refusals too much": {"MAIL": b"550 5.7.1 No\r\n" * 2 + b"250 2.1.0 Ok\r\n"},
-    "everybody refused twice": {"MAIL": b"550 5.7.1 No\r\n" * 2, "RCPT": b"550 5.1.1 No\r\n"},
+    "all refused twice": {"MAIL": b"550 5.7.1 No\r\n" * 2, "RCPT": b"550 5.1.1 No\r\n"},
     "354 to MAIL": {"MAIL": b"354 Go on\r\n"},
     "354 to RCPT": {"RCPT": b"354 Go on\r\n"},
     "250 to DATA": {"DATA": b"250 2.0.0 Ok\r\n", "RCPT 2": b"550 5.1.1 No\r\n"},
@@ -173,7 +173,7 @@ def test_nobody_gets_an_empty_message(mail: bytes) -> None:
 
 @both
 def test_what_is_no_reply_to_the_final_dot_leaves_its_outcome_open(ehlo: bytes) -> None:
-    """Those who were refused before it are not concerned."""
+    """Recipients that were refused before it are not concerned."""
     for words in (b"354 More\r\n", b"what?\r\n", b"250 Ok\r\n550 No\r\n", DROP):
         hop = RawHop({"RCPT 2": b"550 5.1.1 No such user\r\n", "dot": words}, ehlo)
         found = outcomes(hop, envelope("x@b.example", "y@b.example"))

@@ -1,4 +1,4 @@
-"""What commands and logs write can't steer a terminal, whatever peers have sent."""
+"""Output of commands and logs cannot control a terminal, after any text from peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt's result means: retry, verdict, routes (all pure)."""
+"""The meaning of an attempt's result: retry, verdict, routes (all pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL crashes and comes back: nobody has to be restarted, nothing is lost or doubled."""
+"""PostgreSQL crashes and comes back: no daemon needs a restart, no mail is lost or doubled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETURN = 5.0 + SLACK  # seconds within which everything works again: long before
 
 
 class Pump:
-    """A client that sends one message after the other until it is told to stop."""
+    """A client that sends one message after the other until `stop` is set."""
 
     def __init__(self, smtpd: Smtpd, name: str) -> None:
         self.replies: list[tuple[str, Reply]] = []
@@ -143,7 +143,7 @@ def prolonged(system: System) -> int:
 
 @pytest.mark.parametrize("good", [True, False], ids=["delivered", "deferred"])
 def test_own_rows_that_come_back_wait_for_their_attempt(system: System, good: bool) -> None:
-    """After an outage a worker may find leases of its own run out: it knows better."""
+    """After an outage a worker may find that its leases ran out: it keeps their outcomes."""
     answer = Do(hold=True, line="250 Ok" if good else "450 4.2.0 Later")
     hop = system.hop(lambda point, _, __: answer if point == "end of data" else None)
     system.queued(hop, worker={"poll": "100ms"})

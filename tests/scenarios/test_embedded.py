@@ -109,7 +109,7 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
         " WHERE application_name LIKE 'pgmta %%' AND pid <> pg_backend_pid()"
     )
     assert {row["usename"] for row in used} == {SMTPD, QUEUED}
-    # the line that README and docs/sql.md tell to operators
+    # the line that README and docs/sql.md give to operators
     for psql in (tool("psql"), *filter(None, [shutil.which("psql")])):
         words = ["-h", f"{folder}/postgres", "-U", "postgres", DATABASE, "-Atc", "TABLE queue"]
         subprocess.run([psql, *words], check=True, timeout=PATIENCE)
@@ -153,7 +153,7 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
     assert started_again(system.daemons) == 3
     for daemon in system.daemons:
         daemon.kill()
-    assert server.running()  # nobody was left to stop it
+    assert server.running()  # no process was left to stop it
     until(lambda: "QUEUED" not in queuectl(folder, "count") and not server.running())
 
 
@@ -162,7 +162,7 @@ def test_it_comes_back_after_a_full_disk(system: System, folder: Path) -> None:
     system.expected = {FAILED, "message refused by the database"}
     mounted = ["mount", "-t", "tmpfs", "-o", "size=120m,mode=0711", "tmpfs", str(folder)]
     if subprocess.run(mounted, capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine permits no mount")
     try:
         queuectl(folder, "migrate")
         hop = system.hop()
@@ -192,7 +192,7 @@ def test_it_comes_back_after_a_full_disk(system: System, folder: Path) -> None:
 
 
 def write_log(system: System) -> None:
-    """Have the server begin a new file of its log of changes, where it can."""
+    """Have the server begin a new file of its WAL, if it can."""
     with suppress(psycopg.Error):
         system.ask("SELECT pg_logical_emit_message(true, 'x', 'x')")
         system.ask("SELECT pg_switch_wal()")

@@ -1,4 +1,4 @@
-"""Next hops that break the protocol, and the rows they are told about."""
+"""Next hops that break the protocol, and the outcomes of their rows."""
 
 from __future__ import annotations
 

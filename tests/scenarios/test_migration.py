@@ -39,7 +39,7 @@ def migrate_to(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Ends what is put on it."""
+    """Ends everything that a test puts on it."""
     with ExitStack() as stack:
         yield stack
 
@@ -82,7 +82,7 @@ def test_nobody_works_on_a_schema_he_does_not_know(
     smtpd.wait_log(MISMATCH)
     assert client.send("a@b.example", ["z@hop.example"], MAIL) == REFUSED
     hop.script = as_usual
-    hop.release()  # what is delivered is in hand now, whether it can be written or not
+    hop.release()  # queued has the outcome now, whether or not it can write it
     if "ADD" in change:
         system.wait_queue(lambda rows: [r["recipient"] for r in rows] == ["later@hop.example"])
     else:

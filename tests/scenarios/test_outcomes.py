@@ -1,4 +1,4 @@
-"""What a next hop answers, and what becomes of the row."""
+"""Answers of a next hop, and the row afterwards."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CASES: dict[str, tuple[Script, str | None, str, str, int, str]] = {
 def test_every_answer_has_its_outcome(system: System, extensions: tuple[str, ...]) -> None:
     hops = {name: system.hop(case[0], extensions) for name, case in CASES.items()}
     routes = {f"{name}.example": hop.target for name, hop in hops.items()}
-    # the impatient one has only those that hang, so that nobody else is too slow for it
+    # the impatient worker has only the hops that hang, so that no other is too slow for it
     for where, timeouts in {
         "domain LIKE 'hang%'": {"command": "3s", "final": "3s"},
         "domain NOT LIKE 'hang%'": {},
@@ -165,7 +165,7 @@ def test_too_large_for_the_next_hop(system: System) -> None:
 
 
 def test_what_the_next_hop_does_not_know_is_not_used(system: System) -> None:
-    """Without 8BITMIME, 8-bit content goes as it is: rejecting it would help nobody."""
+    """Without 8BITMIME 8-bit content goes unchanged, because rejecting it has no use."""
     content = b"Subject: x\r\n\r\nf\xc3\xbcr\r\n"
     plain, able = system.hop(extensions=()), system.hop()
     system.queued(routes={"plain.example": plain.target, "able.example": able.target})

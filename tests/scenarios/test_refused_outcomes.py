@@ -94,7 +94,7 @@ def refuse(system: System, by: str) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "code"),
-    [("250 2.0.0 Ok", "P0001"), ("450 4.2.0 Later", "MX001"), ("550 5.1.1 Nobody", "09000")],
+    [("250 2.0.0 Ok", "P0001"), ("450 4.2.0 Later", "MX001"), ("550 5.1.1 Unknown", "09000")],
 )
 def test_what_is_refused_for_one_row_holds_that_row(system: System, answer: str, code: str) -> None:
     told = "outcome refused by the database: the row is on hold"

@@ -84,16 +84,16 @@ def corpus() -> list[Mail]:
     ]
 
 
-def test_pieces_of_earlier_versions_are_delivered(system: System) -> None:
+def test_chunks_of_earlier_versions_are_delivered(system: System) -> None:
     """They have 1 MiB each."""
     hop = system.hop()
     content = text(random.Random(8), 2_500_000)
-    pieces = [content[start : start + (1 << 20)] for start in range(0, len(content), 1 << 20)]
+    chunks = [content[start : start + (1 << 20)] for start in range(0, len(content), 1 << 20)]
     number = system.enqueue("r@hop.example", content=content)
-    for position, piece in enumerate(pieces):
+    for position, chunk in enumerate(chunks):
         insert = "INSERT INTO message_chunks (message_id, position, data) VALUES (%s, %s, %s)"
-        system.ask(insert, number, position, piece)
-    system.ask("UPDATE messages SET body = '', chunks = %s", len(pieces))
+        system.ask(insert, number, position, chunk)
+    system.ask("UPDATE messages SET body = '', chunks = %s", len(chunks))
     system.queued(hop)
     (transaction,) = hop.wait_kept(1)
     assert transaction.content == b"Received: by test\r\n" + content
@@ -101,7 +101,7 @@ def test_pieces_of_earlier_versions_are_delivered(system: System) -> None:
 
 
 def submit(smtpd: Smtpd, mails: list[Mail]) -> list[int]:
-    """Send everything in one session; return the queue ids."""
+    """Send all mails in one session; return the message ids."""
     with smtpd.connect() as client:
         return [queue_id(client.send(m.sender, m.recipients, m.content)) for m in mails]
 

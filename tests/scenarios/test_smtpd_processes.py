@@ -1,4 +1,4 @@
-"""smtpd's processes: one dies, or all are told to stop, and no accepted message is lost."""
+"""The processes of smtpd: one dies, or all have to stop, and no accepted message is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAIL = b"Subject: x\r\n\r\nx\r\n"
 
 
 class Sender(threading.Thread):
-    """Sends until told to stop, with a new session whenever one breaks."""
+    """Sends until `stop` is set, with a new session whenever one breaks."""
 
     def __init__(self, smtpd: Smtpd, name: str) -> None:
         super().__init__(name=name)
@@ -191,7 +191,7 @@ def test_a_process_whose_master_has_died_ends_without_an_error(system: System) -
             pass_fds=[number],
         )
         os.close(write)
-        os.close(read)  # the master has gone before it was told that the process is ready
+        os.close(read)  # the master has gone before the process was ready
         _, said = child.communicate(timeout=PATIENCE)
     assert (child.returncode, b"error" in said) == (0, False), said
 

@@ -90,7 +90,7 @@ def test_what_matches_a_standing_rule_is_never_delivered(system: System, command
     hop.wait_kept(26)
     assert system.ask("SELECT name FROM rules WHERE name = 'stop'") == []
     assert system.ask("SELECT action FROM audit") == [{"action": "rule add"}]
-    # retention deletes what is old enough, and says so in the log
+    # retention deletes rows that are old enough, and logs it
     out = command("q1", "--older", "0s", "--dry-run", tool=retention)
     assert out.stdout == "would have deleted 25 rows of quarantine q1\n", out.output
     assert command("q1", "--older", "1h", tool=retention).stdout.startswith("deleted 0 rows")

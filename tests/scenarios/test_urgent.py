@@ -30,7 +30,7 @@ def command(database: str, tmp_path: Path) -> Any:
 
 
 def put(system: System, local: str, domain: str, number: int, priority: int) -> set[str]:
-    """Queue so many messages; return their recipients."""
+    """Queue this number of messages; return their recipients."""
     system.ask(
         "WITH numbers AS (SELECT n, nextval('message_ids') AS id FROM generate_series(1, %s) AS n),"
         " bodies AS (INSERT INTO messages (id, size, trace, body)"

@@ -14,7 +14,7 @@ from tests.support.waiting import until
 TEXT = b"Subject: x\r\n\r\nx\r\n"
 ATTACK = TEXT + b"\0.\r\nMAIL FROM:<evil@example.org>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n"
 TRACE = "Received: by test\r\n"
-PIECE = 8096
+CHUNK = 8096
 HELD = "on hold: not fit to be sent"
 
 
@@ -24,11 +24,11 @@ def put(
     content: bytes = TEXT,
     trace: str = TRACE,
     sender: str = "sender@example.org",
-    pieces: int = 0,
+    cut: int = 0,
     domain: str = "hop.example",
 ) -> int:
-    """A message by SQL, in pieces of so many octets if given; returns its id."""
-    parts = [content[n : n + pieces] for n in range(0, len(content), pieces)] if pieces else []
+    """Insert a message by SQL, in chunks of `cut` octets if given; return its message id."""
+    parts = [content[n : n + cut] for n in range(0, len(content), cut)] if cut else []
     with psycopg.connect(system.uri) as db:
         found = db.execute(
             "INSERT INTO messages (id, size, trace, body, chunks)"
@@ -128,16 +128,16 @@ def test_content_that_ends_early_for_somebody_is_held(system: System) -> None:
     hop = system.hop()
     queued = system.queued(hop)
     large = b"x" * 98 + b"\r\n"
-    before = large * (20 * PIECE // 100)  # larger than what comes with a claim
-    cut = -(-len(before) // PIECE) * PIECE  # the attack lies across the edge of two pieces
+    before = large * (20 * CHUNK // 100)  # larger than what comes with a claim
+    cut = -(-len(before) // CHUNK) * CHUNK  # the attack is across the edge of two chunks
     padding = b"y" * (cut - len(before) - 3) + b"\r\n\0"
     put(system, "inline@hop.example", content=ATTACK)
     put(system, "lf@hop.example", content=b"Subject: x\r\n\r\nx\n.\r\nMAIL\r\n")
     put(system, "end@hop.example", content=b"Subject: x\r\n\r\nx\n.")
-    put(system, "pieces@hop.example", content=ATTACK, pieces=17)
-    put(system, "stream@hop.example", content=before + padding + b".\r\nMAIL\r\n", pieces=PIECE)
+    put(system, "chunks@hop.example", content=ATTACK, cut=17)
+    put(system, "stream@hop.example", content=before + padding + b".\r\nMAIL\r\n", cut=CHUNK)
     put(system, "good@hop.example", content=b"Subject: x\r\n\r\na\nb\rc\0d\r\n.\r\n")
-    put(system, "large@hop.example", content=before, pieces=PIECE)
+    put(system, "large@hop.example", content=before, cut=CHUNK)
     system.wait_queue(lambda rows: len(rows) == 5 and {r["status"] for r in rows} == {"HOLD"})
     for recipient, reply in last_replies(system).items():
         assert reply.startswith("5.6.0 content can't be sent: A lone dot"), recipient
@@ -147,7 +147,7 @@ def test_content_that_ends_early_for_somebody_is_held(system: System) -> None:
     assert not [command for command in hop.commands if "evil" in command]
     # what streams begins, and is cut off without its final dot
     assert {t.asked[0] for t in hop.transactions if not t.kept} <= {
-        "stream@hop.example", "pieces@hop.example"
+        "stream@hop.example", "chunks@hop.example"
     }  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def test_reject_holds_every_bare_newline(system: System) -> None:
     hop = system.hop()
     system.queued(hop, delivery={"bare_newlines": "reject"})
     put(system, "bare@hop.example", content=b"Subject: x\r\n\r\na\nb\r\n")
-    put(system, "cut@hop.example", content=b"Subject: x\r\n\r\na\r\n", pieces=16)
+    put(system, "cut@hop.example", content=b"Subject: x\r\n\r\na\r\n", cut=16)
     rows = system.wait_queue(lambda rows: [r["status"] for r in rows] == ["HOLD"])
     assert rows[0]["last_reply"] == "5.6.0 content can't be sent: Bare CR or LF is not allowed"
     assert hop.deliveries() == {"cut@hop.example": 1}

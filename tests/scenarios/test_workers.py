@@ -107,7 +107,7 @@ def test_a_lost_lease_ends_the_attempt_before_the_dot(system: System) -> None:
     system.enqueue("x@hop.example")
     hop.wait(lambda: "DATA" in hop.commands)
     system.ask(
-        "UPDATE queue SET lease_owner = 'somebody else', lease_token = nextval('lease_tokens'),"
+        "UPDATE queue SET lease_owner = 'another worker', lease_token = nextval('lease_tokens'),"
         " lease_until = now() + interval '1h'"
     )
     queued.wait_log("lease lost")
@@ -117,7 +117,7 @@ def test_a_lost_lease_ends_the_attempt_before_the_dot(system: System) -> None:
     # the outcome of an attempt under the old lease changes nothing
     queued.wait_log("row had moved on")
     (row,) = system.queue()
-    assert (row["status"], row["lease_owner"]) == ("SENDING", "somebody else")
+    assert (row["status"], row["lease_owner"]) == ("SENDING", "another worker")
     system.ask("UPDATE queue SET lease_until = now() - interval '1s'")
     hop.wait_kept(1)
     system.wait_empty()

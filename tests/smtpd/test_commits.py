@@ -38,10 +38,10 @@ def ids(db: psycopg.Connection) -> list[int]:
 
 
 def answers(clients: list[Client]) -> tuple[list[str], list[int]]:
-    """The codes, and the ids that clients were told."""
+    """The codes, and the message ids that clients got."""
     replies = [client.reply() for client in clients]
-    told = sorted(int(reply.split()[2]) for reply in replies if reply[:3] == "250")
-    return [reply[:3] for reply in replies], told
+    given = sorted(int(reply.split()[2]) for reply in replies if reply[:3] == "250")
+    return [reply[:3] for reply in replies], given
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def test_a_lock_longer_than_the_wait_is_a_refusal(
         until(lambda: db.execute(kept).fetchone() == (len(LARGE) if content is LARGE else None,))
 
 
-def test_what_the_client_could_not_wait_for_stays_with_its_pieces(
+def test_what_the_client_could_not_wait_for_stays_with_its_chunks(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pgmta.intake.committer, "_PATIENCE", 1.0)
@@ -141,7 +141,7 @@ def no_standby(server: PrivateServer, db: psycopg.Connection) -> None:
             while not over.is_set():
                 waits.execute("SELECT pg_logical_emit_message(true, '', '')")
 
-    db.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    db.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
     db.execute("SELECT pg_reload_conf()")
     threading.Thread(target=commit, daemon=True).start()
     until(lambda: db.execute(WAITS).fetchall())
@@ -184,7 +184,7 @@ def test_a_commit_whose_connection_breaks_is_looked_up(
                 admin.execute("SELECT pg_terminate_backend(%s)", (backend,))
         if fault == "server":
             server.crash()
-        # others are told at once
+        # others get their reply at once
         with clients_of(port, 1) as (other,):
             send(other, SMALL)
             assert other.reply()[:3] == "451"

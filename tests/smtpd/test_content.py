@@ -25,10 +25,10 @@ from smtpd.metadata import Metadata, Origin
 
 CRLF = b"\r\n"
 
-pieces_of = st.sampled_from(
+fragments = st.sampled_from(
     [b"\r", b"\n", b".", b"\r\n", b"\r\n.", b"a", b"Received: b", b"\x00", b"\xff"]
 )
-noisy = st.lists(pieces_of, max_size=30).map(b"".join)
+noisy = st.lists(fragments, max_size=30).map(b"".join)
 clean = st.lists(
     st.sampled_from([b"\r\n", b"\r\n.", b".", b"a", b" ", b"\xc3\xa9", b"--"]), max_size=30
 ).map(b"".join)
@@ -42,14 +42,14 @@ def split(data: bytes, at: list[int]) -> list[bytes]:
 
 
 def complete(content: bytes) -> bytes:
-    """What a receiver has of content that lacks its last CRLF."""
+    """The content that a receiver has if the last CRLF was missing."""
     return content if not content or content.endswith(CRLF) else content + CRLF
 
 
 def stuffed(content: bytes, at: list[int]) -> bytes:
-    """The wire form, made piece by piece."""
+    """The wire form, made part by part."""
     stuffer = DotStuffer()
-    return b"".join([stuffer.feed(piece) for piece in split(content, at)]) + stuffer.end()
+    return b"".join([stuffer.feed(buffer) for buffer in split(content, at)]) + stuffer.end()
 
 
 def naive_wire(content: bytes) -> bytes:
@@ -59,14 +59,14 @@ def naive_wire(content: bytes) -> bytes:
 
 
 def receive(wire: bytes, at: list[int], mode: Mode) -> tuple[bytes, bytes, str]:
-    """Content, rest and problem as a session takes them; what is read after the end joins rest."""
+    """Content, rest and problem as a session takes them; octets after the end join the rest."""
     end = EndOfData(mode)
     content, late = b"", b""
-    for piece in split(wire, at):
+    for buffer in split(wire, at):
         if end.done:
-            late += piece
+            late += buffer
         else:
-            content += end.feed(piece)
+            content += end.feed(buffer)
     assert end.done
     return content, end.rest + late, end.guard.problem
 
@@ -75,7 +75,7 @@ def receive(wire: bytes, at: list[int], mode: Mode) -> tuple[bytes, bytes, str]:
 @example(b"", b"MAIL FROM:<a@b>\r\n", [], [1, 2, 3])
 @example(b".", b".\r\n", [], [1, 2, 3, 4, 5, 6, 7])
 @example(b"a\r", b"\n.\r\n", [1], [2, 3, 4, 5, 6, 7])
-def test_any_content_in_any_pieces_comes_back_exactly(
+def test_any_content_in_any_buffers_comes_back_exactly(
     content: bytes, rest: bytes, sent: list[int], got: list[int]
 ) -> None:
     wire = stuffed(content, sent)
@@ -177,7 +177,7 @@ async def test_the_header_is_that_of_the_whole_message(sizes: list[int], ahead: 
     assert len(incoming.header()) == min(len(lines), LIMIT)
 
 
-def test_a_header_in_small_pieces_costs_no_more_than_its_length() -> None:
+def test_a_header_in_small_buffers_costs_no_more_than_its_length() -> None:
     """Octets that are looked at, not time: no octet may be looked at again with the next ones."""
     seen = 0
 

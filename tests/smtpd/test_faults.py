@@ -1,4 +1,4 @@
-"""What must not go wrong when something else does."""
+"""Faults of one part that must not become faults of another."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def begin(client: Client) -> None:
 @pytest.mark.parametrize(
     ("lines", "last"), [(3000, PART_SIZE // CHUNK_SIZE), (100, 0)], ids=["second part", "only part"]
 )
-def test_no_250_for_a_message_that_lost_a_piece(
+def test_no_250_for_a_message_that_lost_a_chunk(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, lines: int, last: int
 ) -> None:
     real = Enqueue.chunks
@@ -75,7 +75,7 @@ def test_no_250_for_a_message_that_lost_a_piece(
 def test_content_whose_session_has_gone_is_removed(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection broke while it was written: nobody could learn what became of the message."""
+    """The connection broke during the write: the fate of the message stays open."""
     real = Enqueue.chunks
     stored = threading.Event()
 

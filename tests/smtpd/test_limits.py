@@ -33,7 +33,7 @@ def codes(client: Client) -> list[str]:
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> list[Server]:
-    """What `serving` makes."""
+    """The server that `serving` makes."""
     made: list[Server] = []
     real = Server.__init__
 
@@ -153,8 +153,8 @@ def test_connections_by_address_and_network(database: str) -> None:
 def test_connections_that_are_turned_away_hold_nothing(
     database: str, servers: list[Server], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving(database, limits={"connections": 1}) as port, Client(port) as guest:
-        assert guest.reply()[:3] == "220"
+    with serving(database, limits={"connections": 1}) as port, Client(port) as first:
+        assert first.reply()[:3] == "220"
         Client(port).__exit__()  # has gone when its refusal is due
         with Client(port) as talker, Client(port) as sender:
             began = time.monotonic()
@@ -167,7 +167,7 @@ def test_connections_that_are_turned_away_hold_nothing(
         (server,) = servers
         until(lambda: not server._turned_away)
         assert server.memory.used == 0
-        assert guest.say("NOOP")[:3] == "250"
+        assert first.say("NOOP")[:3] == "250"
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
@@ -286,7 +286,7 @@ def test_everybody_may_write_to_the_postmaster(
     assert rows == [there, other] * 2
 
 
-def test_replies_hold_nothing_that_steers_a_terminal(database: str) -> None:
+def test_replies_hold_nothing_that_controls_a_terminal(database: str) -> None:
     with serving(database) as port, socket.create_connection(("127.0.0.1", port)) as client:
         client.settimeout(PATIENCE)
         client.sendall(b"EHLO c\r\nMAIL FROM:<a@b> \x1b[31m\x9b\r\nMAIL FROM:<" + b"\x1b" * 900)

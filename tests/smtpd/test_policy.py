@@ -1,4 +1,4 @@
-"""Who may send to whom, and the trace header that says who did (pure)."""
+"""The relay policy, and the trace field (pure)."""
 
 from __future__ import annotations
 

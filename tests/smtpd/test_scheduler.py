@@ -34,7 +34,7 @@ class Loop:
         return object()
 
     def next(self) -> None:
-        """Go on to what is due first."""
+        """Go on to the work that is due first."""
         self.now, work = min(self.due, key=lambda each: each[0])
         self.due.remove((self.now, work))
         work()
@@ -77,7 +77,7 @@ def _turns(*, content: bool, others: float) -> tuple[float, list[int]]:
 def test_turns_leave_room_for_others_and_only_for_them() -> None:
     for content in (False, True):
         seconds, turns = _turns(content=content, others=0.0)
-        assert seconds == 0.0  # nobody else: one turn a round, without a pause
+        assert seconds == 0.0  # no other session: one turn per round, without a pause
         assert turns == [20, 20]
     assert _turns(content=False, others=0.001)[0] >= 30 * 0.002 * 4
     assert _turns(content=True, others=0.01)[0] >= 30 * 0.002 * 12
@@ -106,7 +106,7 @@ def test_content_waits_where_memory_is_used_up() -> None:
 
 def test_large_reads_of_one_round_become_a_flood() -> None:
     loop, scheduler = _scheduler()
-    for _ in range(100):  # as much, but in rounds of its own
+    for _ in range(100):  # as much, but in separate rounds
         assert not scheduler.flooded(0.001)
         loop.next()
     found = []

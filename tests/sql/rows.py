@@ -14,7 +14,7 @@ from pgmta.store.row_change import RowChange
 
 
 def message(db: psycopg.Connection, message_id: int, chunks: int = 0) -> int:
-    """A stored message, with `chunks` pieces of content."""
+    """A stored message, with this number of chunks of content."""
     db.execute(
         "INSERT INTO messages (id, size, trace, body, chunks) VALUES (%s, 4, 'T: t\r\n', %s, %s)",
         (message_id, b"" if chunks else b"body", chunks),

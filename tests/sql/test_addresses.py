@@ -1,4 +1,4 @@
-"""Rows whose addresses would end a command: none comes in, and old ones stop nobody else."""
+"""Rows whose addresses would end a command: none comes in, and old ones stop no other row."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_every_bulk_release_ends_and_counts_what_is_released(
     assert fetch(db, "SELECT count(*) FROM queue_hold") == (4,)
 
 
-async def test_sweeps_that_release_end_and_starve_nobody(
+async def test_changes_that_release_end_and_starve_no_row(
     database: str, db: psycopg.Connection
 ) -> None:
     for number in range(1, 8):

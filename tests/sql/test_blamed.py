@@ -32,8 +32,8 @@ CONDITIONS = {
     "tsquery": ("", "to_tsvector('simple', recipient) @@ ('a & ' || (metadata->>'v'))::tsquery",
                 "syntax error in tsquery"),
     "branch": ("RETURN EXISTS (SELECT FROM gone);", "judge(metadata)", 'relation "gone"'),
-    "raise": ("RAISE EXCEPTION 'nobody knows' USING ERRCODE = 'MY001';", "judge(metadata)",
-              "nobody knows"),
+    "raise": ("RAISE EXCEPTION 'no judge knows' USING ERRCODE = 'MY001';", "judge(metadata)",
+              "no judge knows"),
 }  # fmt: skip
 
 

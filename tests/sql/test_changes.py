@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a change may change of a row; `gone` rows have a last entry in the log."""
+    """The columns that a change may set; `gone` rows have a last entry in the log."""
 
     status: str
     reason: str | None = None

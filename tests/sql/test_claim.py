@@ -81,7 +81,7 @@ async def test_limit_is_exact_and_priority_then_time_decide(
         assert sorted(keys[item.id] for item in got) == sorted(keys[i] for i in expected)
         tokens |= {item.token for item in got}
     assert order == []
-    assert len(tokens) == 7, "a token of its own for each claim"
+    assert len(tokens) == 7, "each claim has a new token"
 
 
 async def test_only_due_rows_of_free_domains_that_match_where(

@@ -117,7 +117,7 @@ def test_connections_that_break_together_come_back(
 def test_a_server_that_dies_with_a_statement_unread(
     private_server: PrivateServer, runner: asyncio.Runner
 ) -> None:
-    """Its last words and the reset of the connection come together: libuv tells of them once."""
+    """Its last words and the reset of the connection come together: libuv reports them once."""
 
     async def work() -> None:
         connection = await connect(private_server.uri, "test")
@@ -125,7 +125,7 @@ def test_a_server_that_dies_with_a_statement_unread(
         process = Path(f"/proc/{connection.info.backend_pid}")
         with psycopg.connect(private_server.uri, autocommit=True) as other:
             other.execute("NOTIFY words")
-        # nobody reads it while no statement is under way
+        # no task reads it while no statement is under way
         assert select.select([connection], [], [], PATIENCE)[0]
         os.kill(connection.info.backend_pid, signal.SIGSTOP)
         until(lambda: ") T " in (process / "stat").read_text())
@@ -206,7 +206,7 @@ async def test_what_was_under_way_on_a_lost_connection_ends(
 
 
 def test_a_connection_that_broke_before_is_not_used(private_server: PrivateServer) -> None:
-    """Else nobody could tell whether the statement was done."""
+    """Otherwise the caller could not know whether the statement was done."""
 
     async def work() -> None:
         link = Link(private_server.uri, "test")

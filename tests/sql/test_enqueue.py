@@ -175,7 +175,7 @@ async def test_blocks_of_ids_do_not_overlap(database: str) -> None:
     assert len(set(ids)) == len(ids) == 20 * BLOCK
 
 
-async def test_pieces_of_large_messages(db: psycopg.Connection, link: Link) -> None:
+async def test_chunks_of_large_messages(db: psycopg.Connection, link: Link) -> None:
     store, contents = Enqueue(link), Contents(link)
     first, second = b"a\0" * (CHUNK_SIZE // 2), b"\xff" * 10
     content = first + second
@@ -198,10 +198,10 @@ async def test_pieces_of_large_messages(db: psycopg.Connection, link: Link) -> N
     assert known[1].body == content + second
 
 
-async def test_a_message_whose_pieces_are_missing_is_refused(
+async def test_a_message_whose_chunks_are_missing_is_refused(
     db: psycopg.Connection, link: Link
 ) -> None:
-    """A crash after they were written took them, as that needed no sync."""
+    """A crash after the write took the chunks, because the write needed no sync."""
     store = Enqueue(link)
     content = b"x" * (3 * CHUNK_SIZE)
     await store.chunks([(1, 0, content), (2, 0, content[: 2 * CHUNK_SIZE])])
@@ -215,7 +215,7 @@ async def test_a_message_whose_pieces_are_missing_is_refused(
     assert column(db, "SELECT id FROM messages") == [1]
 
 
-async def test_orphaned_pieces_go_with_their_time(db: psycopg.Connection, link: Link) -> None:
+async def test_orphaned_chunks_go_with_their_time(db: psycopg.Connection, link: Link) -> None:
     store = Enqueue(link)
     await store.chunks([(number, 0, b"x" * (2 * CHUNK_SIZE)) for number in range(1, 6)])
     (kept,) = group(3, 1)

@@ -1,4 +1,4 @@
-"""Notifications, and nobody's backend woken by them in others' turns."""
+"""Notifications, which wake no backend of a worker whose turn it is not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connect
     pause = 0.05
     db.execute(f"NOTIFY {CHANNEL}".encode())
     await wake()
-    await wake()  # the pause is over, and what was notified in it is not known
+    await wake()  # the pause is over, and its notifications are not known
     await last(db, "LISTEN")
     assert woken.empty()
     pause = 3600.0

@@ -1,4 +1,4 @@
-"""What the commands tell an operator about rows, and what stands in the database afterwards."""
+"""The output of commands about rows, and the rows afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each role may do, shown by the product's own statements, and what it may not."""
+"""The rights of each role, shown by pgmta's statements, and the statements that it may not run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
         group = [message(first, "b@example.com", "c@example.com", _partid="1")]
         await store.commit(group)
         with pytest.raises(psycopg.errors.UniqueViolation):
-            await store.commit(group)  # not a repeated one, so the ids are somebody else's
+            await store.commit(group)  # not a repeated group, so the ids belong to another one
         held = message(first + 2, "d@example.com", "e@example.com")
         held.holds = ["why", None]
         await store.commit([held, message(first + 3, "f@example.com")])

@@ -45,7 +45,7 @@ def state(db: psycopg.Connection, row_id: int) -> tuple[Any, ...] | None:
 
 
 async def claimed(db: psycopg.Connection, link: Link, **columns: Any) -> Item:
-    """A row of its own message, under a lease."""
+    """Return a row of a new message, under a lease."""
     (number,) = fetch(db, "SELECT coalesce(max(id), 0) + 1 FROM messages")
     row_id = row(db, message(db, number), **columns)
     (item,) = (await Claims(link, "worker", 60, None).claim(1, [])).items
@@ -157,7 +157,7 @@ async def test_rows_on_hold_cost_a_settlement_nothing(db: psycopg.Connection, li
         assert len(await store.settle([outcome(item, event, delay=99.0) for item in items])) == 20
 
     async def read() -> int:
-        # of both connections: else what ours has read so far may be told after `before` only
+        # of both connections: otherwise earlier reads of ours may be reported after `before` only
         db.execute("SELECT pg_stat_force_next_flush()")
         await link.run("SELECT pg_stat_force_next_flush()")
         (tuples,) = fetch(

@@ -15,7 +15,7 @@ from pgmta.store.space import KEY, NotAllowed, Space
 from queued.upkeep.space import Reclaimer
 from tests.support.waiting import PATIENCE
 
-PIECES = 500
+CHUNKS = 500
 
 
 def size(db: psycopg.Connection) -> int:
@@ -40,23 +40,23 @@ async def test_new_content_takes_the_place_of_the_old(
     db.execute("ALTER TABLE message_chunks SET (autovacuum_enabled = off)")
     link = Link(database, "test")
     other = Link(database, "test vacuum")
-    reclaimer = Reclaimer(Space(other), step=PIECES * CHUNK_SIZE, quiet=3600)
+    reclaimer = Reclaimer(Space(other), step=CHUNKS * CHUNK_SIZE, quiet=3600)
     work = asyncio.create_task(reclaimer.run())
     store = Enqueue(link)
     sizes = []
     for message_id in range(1, 6):
-        await store.chunks([(message_id, 0, bytes(PIECES * CHUNK_SIZE))])
+        await store.chunks([(message_id, 0, bytes(CHUNKS * CHUNK_SIZE))])
         sizes.append(size(db))
         await store.drop_chunks([message_id])
-        reclaimer.freed(10 * message_id, PIECES * CHUNK_SIZE - 1)
-        reclaimer.freed(10 * message_id, PIECES * CHUNK_SIZE)  # the same, to another next hop
+        reclaimer.freed(10 * message_id, CHUNKS * CHUNK_SIZE - 1)
+        reclaimer.freed(10 * message_id, CHUNKS * CHUNK_SIZE)  # the same, to another next hop
         await asyncio.sleep(0.05)
         assert vacuums(db) == message_id - 1
         reclaimer.freed(10 * message_id + 1, 1)
         async with asyncio.timeout(PATIENCE):
             while vacuums(db) < message_id:
                 await asyncio.sleep(0.01)
-    # twice at most: somebody else's snapshot may spoil one of the vacuums
+    # at most twice: the snapshot of another session may spoil one of the vacuums
     assert 0 < sizes[0] <= size(db) <= max(sizes) <= sizes[0] * 2.1
     work.cancel()
     await other.close()

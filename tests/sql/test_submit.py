@@ -1,4 +1,4 @@
-"""Mail from a program: groups, pieces, and what a failure leaves behind."""
+"""Mail from a program: groups, chunks, and the rest after a failure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_every_mail_is_stored_once_and_in_order(
     assert trace.startswith(f"Received: by app.example (pgmta) id {ids[0]};\r\n\t")
 
 
-async def test_a_large_content_is_stored_in_pieces(
+async def test_a_large_content_is_stored_in_chunks(
     submission: Submission, db: psycopg.Connection
 ) -> None:
     content = b"x" * (2 * PART_SIZE) + b"\r\n"
@@ -49,8 +49,8 @@ async def test_a_large_content_is_stored_in_pieces(
     assert fetch(db, "SELECT id, size, chunks, body FROM messages") == (
         number, len(content), 129, b""
     )  # fmt: skip
-    pieces = column(db, "SELECT data FROM message_chunks ORDER BY position")
-    assert b"".join(pieces) == content
+    chunks = column(db, "SELECT data FROM message_chunks ORDER BY position")
+    assert b"".join(chunks) == content
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ async def test_an_attempt_in_flight_is_recorded_whatever_an_operator_does(
         assert (
             await changes.batch(RowChange(Action.DELETE, "status = 'DELETE'", "w")) == 0
         )  # still leased
-        # released again before its outcome is known: nobody else may claim it
+        # released again before its outcome is known: no other worker may claim it
         assert one(db, "SELECT queue_release('message_id = 2')") == 1
         assert (await Claims(link, "other", 60).claim(10, [])).items == []
         await Settlements(link, "w").settle([outcome(i, events[i.message_id]) for i in items])

@@ -147,7 +147,7 @@ def test_every_file_of_queries_has_its_twin_in_python() -> None:
     for name in files:
         twin = (ROOT / "pgmta" / "store" / f"{name}.py").read_text(encoding="utf-8")
         for statement, text in queries.queries(name).items():
-            assert f'"{statement}"' in twin, f"{name}.sql: nobody runs {statement}"
+            assert f'"{statement}"' in twin, f"{name}.sql: no code runs {statement}"
             assert text.startswith(b"-- "), f"{name}.sql: {statement} does not say what it does"
     outside = [
         path

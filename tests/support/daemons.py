@@ -109,7 +109,7 @@ class Daemon:
         return "\n".join(f"[{self.name} {self.pid}] {entry}" for entry in list(self.log))
 
     def faults(self) -> list[str]:
-        """What a healthy process would not have logged."""
+        """Log lines that a healthy process does not write."""
         bad = ("raw", "error", "critical")
         return [e["event"] for e in list(self.log) if e.get("level") in bad]
 
@@ -128,7 +128,7 @@ class Daemon:
         self.wait(timeout)
 
     def wait(self, timeout: float = PATIENCE) -> None:
-        """Wait for the clean end of a process that has been told to stop."""
+        """Wait for the clean end of a process that got a signal to stop."""
         try:
             status = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -152,7 +152,7 @@ class Daemon:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether the process runs: an orphan that nobody has reaped yet does not."""
+    """Whether the process runs: an orphan that waits to be reaped does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -160,7 +160,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 class Smtpd(Daemon):
-    """`smtpd run`, on a port of its own."""
+    """`smtpd run`, on a free port."""
 
     module = "smtpd"
 

@@ -28,8 +28,8 @@ def server_uri(directory: Path) -> str:
 def data_folder() -> Path:
     """A new folder for an embedded server's data, which the server's user may pass through.
 
-    Not below pytest's: another run as root takes the search permission away from the whole of
-    that, and with it from a server that runs as another user.
+    It is not below pytest's folder. Another run as root takes the search permission away from that
+    folder, and so from a server that runs as another user.
     """
     folder = Path(tempfile.mkdtemp(prefix="pgmta-test-"))
     folder.chmod(0o711)
@@ -43,7 +43,7 @@ def with_database(uri: str, name: str) -> str:
 
 @contextmanager
 def fresh_database(server: str, template: str | None = None) -> Iterator[str]:
-    """A database of its own, dropped afterwards; `template` names one to copy."""
+    """A fresh database, dropped afterwards; `template` names one to copy."""
     name = f"pgmta_test_{uuid.uuid4().hex[:12]}"
     base = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
     with psycopg.connect(server, autocommit=True) as db:

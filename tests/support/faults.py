@@ -215,7 +215,7 @@ def database_read_only(rig: Rig, chance: random.Random) -> Iterator[str]:
 def commits_without_answer(rig: Rig, chance: random.Random) -> Iterator[str]:
     """They wait for a standby, and have happened: their sessions end before they can say so."""
     how = chance.choice(["ended", "killed"])
-    _set(rig, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    _set(rig, "ALTER SYSTEM SET synchronous_standby_names = 'missing'")
     try:
         yield how
         with suppress(psycopg.Error), rig.admin() as db:
@@ -243,7 +243,7 @@ def tables_locked(rig: Rig, chance: random.Random) -> Iterator[str]:
 
 @fault
 def disk_full(rig: Rig, chance: random.Random) -> Iterator[str]:
-    """Needs a file system of its own, and so root."""
+    """Needs a separate file system, and so root."""
     ballast = rig.data / "ballast"
     try:
         with ballast.open("wb") as file, suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which mail was sent, what the client was told, and what has arrived, octet for octet."""
+"""The sent mail, the replies to the client, and the arrived mail, octet for octet."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Ledger:
         self._lock = threading.Lock()
         self._last = 0
         self.codes: dict[int, int] = {}
-        """What the client was told of each mail."""
+        """The reply to the client for each mail."""
         self.recipients: dict[int, list[str]] = {}
         self.arrived: Counter[str] = Counter()
         """How often each recipient got its mail, so far as the next hop knows."""
         self.altered: list[str] = []
 
     def content(self, number: int) -> bytes:
-        """Most are small, some are stored in pieces, a few are written ahead of their message."""
+        """Most are small, some are stored in chunks, a few are written ahead of their message."""
         chance = random.Random(f"{self._seed} {number}")
         least, most = chance.choices(
             [(100, 3000), (9_000, 60_000), (600_000, 1_500_000)], [80, 15, 5]
@@ -90,7 +90,7 @@ class Ledger:
 
 
 class Sender(threading.Thread):
-    """Sends one mail after the other until told to stop, with a new session whenever one breaks."""
+    """Sends one mail after the other until `stop` is set, with a new session if one breaks."""
 
     def __init__(self, ledger: Ledger, port: int, seed: str, domains: list[str]) -> None:
         super().__init__(name=seed, daemon=True)

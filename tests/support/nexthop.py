@@ -1,4 +1,4 @@
-"""A real SMTP server that does what the test tells it, and records every transaction."""
+"""A real SMTP server that follows the script of a test, and records every transaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTENSIONS = ("PIPELINING", "8BITMIME", "SMTPUTF8", "ENHANCEDSTATUSCODES", "SIZE
 
 @dataclass(frozen=True)
 class Do:
-    """What to do at one point of the dialogue, in this order."""
+    """The actions at one point of the dialogue, in this order."""
 
     hold: bool = False  # wait for NextHop.release
     hang: bool = False  # never answer
@@ -71,7 +71,7 @@ def holding_at(*points: str) -> Script:
 
 
 def at(point: str, line: str = "", *, drop: bool = False, times: int = 10**9) -> Script:
-    """Give that reply, or drop the connection, at one point, so many times at most."""
+    """Give that reply, or drop the connection, at one point, at most `times` times."""
     left = [times]
 
     def script(asked: str, _: str, __: Transaction | None) -> Do | None:
@@ -84,7 +84,7 @@ def at(point: str, line: str = "", *, drop: bool = False, times: int = 10**9) ->
 
 
 class NextHop:
-    """Serves in a thread of its own on 127.0.0.1; `script` may be exchanged at any time."""
+    """Serves in a thread on 127.0.0.1; `script` may be exchanged at any time."""
 
     def __init__(self, script: Script = as_usual, extensions: tuple[str, ...] = EXTENSIONS) -> None:
         self.port = free_port()
@@ -169,7 +169,7 @@ class NextHop:
             )
 
     def wait_kept(self, number: int, timeout: float = PATIENCE) -> list[Transaction]:
-        """Wait until so many transactions have brought a message; return them."""
+        """Wait until `number` transactions have brought a message; return them."""
         self.wait(lambda: len(self.kept) >= number, timeout)
         return self.kept
 

@@ -1,4 +1,4 @@
-"""A next hop in the test's own event loop that says exactly the octets it is told."""
+"""A next hop in the test's own event loop that says exactly the given octets."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ USUAL = {
 PIPED = b"250-hop.example\r\n250-SIZE 100000000\r\n250 PIPELINING\r\n"
 LOCK_STEP = b"250-hop.example\r\n250 SIZE 100000000\r\n"
 DROP = b"\xff drop"
-"""At the end of what is said: the connection is closed."""
+"""At the end of the octets: the hop closes the connection."""
 HANG = b"\xff hang"
-"""The same: nothing more is said before the client closes."""
+"""At the end of the octets: the hop says no more before the client closes."""
 
 
 @dataclass
 class RawHop:
-    """Says `says[point]`, or what is usual; a callable there is given the connection's number.
+    """Says `says[point]`, or the usual reply; a callable there gets the connection's number.
 
     It takes an address or a message if the first reply it gives to it is the positive one.
     """
@@ -48,7 +48,7 @@ class RawHop:
     aborted: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Speak until somebody closes."""
+        """Speak until one side closes."""
         self.connections += 1
         self.open += 1
         try:

@@ -40,7 +40,7 @@ _SETTINGS = {
 
 @contextmanager
 def disk() -> Iterator[tuple[Path, bool]]:
-    """A folder for a server, if possible on a small file system of its own (needs root)."""
+    """A folder for a server, if possible on a small separate file system (needs root)."""
     folder = Path(tempfile.mkdtemp(prefix="pgmta-test-"))
     folder.chmod(0o711)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=0711", "tmpfs", str(folder)]
@@ -80,7 +80,7 @@ class Rig:
         ]
         self.problems: list[str] = []
         self.ended: dict[Daemon, bool] = {}
-        """Daemons to be started after all faults of a round; whether each was told to end."""
+        """Daemons to start after all faults of a round; whether each got a signal to end."""
         self.largest = 0  # octets of memory that one process has had
 
     @property
@@ -127,7 +127,7 @@ class Rig:
         self.start(daemon)
 
     def start_server(self) -> bool:
-        """Start PostgreSQL if it does not run; False where it can't be, for a full disk say."""
+        """Start PostgreSQL if it does not run; return False if it cannot, on a full disk say."""
         try:
             self.server.start()
         except (StoreUnavailable, psycopg.Error):
@@ -175,7 +175,7 @@ class Rig:
         return time.monotonic() - began
 
     def end(self) -> None:
-        """Wait until all that was accepted is delivered; what was refused for good is released."""
+        """Wait until all accepted mail is delivered; release rows that a hop refused for good."""
 
         def idle() -> bool:
             with suppress(psycopg.Error):
@@ -215,7 +215,7 @@ class Rig:
                 if code == 250 and not times:
                     found.append(f"lost: {recipient}")
                 if code not in (0, 250) and times:
-                    found.append(f"told {code}, and delivered: {recipient}")
+                    found.append(f"got {code}, and delivered: {recipient}")
                 if times > 1 and times > reasons.get(recipient, 0):
                     found.append(f"{times} copies without a reason: {recipient}")
         for daemon in self.daemons:

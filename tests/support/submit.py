@@ -108,13 +108,13 @@ class Client:
 
 
 def queue_id(reply: Reply) -> int:
-    """The id that a 250 reply to the end of data tells."""
+    """The message id in a 250 reply to the end of data."""
     assert reply.code == 250, reply
     return int(reply.split()[2])
 
 
 def post(port: int, sender: str, recipients: list[str], content: bytes) -> int:
-    """Send one message by smtplib in a session of its own; returns its queue id."""
+    """Send one message by smtplib in a new session; return its message id."""
     with smtplib.SMTP("127.0.0.1", port, "client.example", timeout=PATIENCE) as session:
         session.ehlo()
         assert session.mail(sender)[0] == 250

@@ -63,13 +63,13 @@ class System:
         self._stack.close()
 
     def faults(self) -> list[str]:
-        """Errors in the logs that nobody expects."""
+        """Unexpected errors in the logs."""
         return [f for daemon in self.daemons for f in daemon.faults() if f not in self.expected]
 
     # -- questions --
 
     def ask(self, query: str, *params: object) -> list[Row]:
-        """Run a query on a connection of its own."""
+        """Run a query on a new connection."""
         with psycopg.connect(self.uri, autocommit=True, row_factory=dict_row) as db:
             cursor = db.execute(query.encode(), params)
             return cursor.fetchall() if cursor.description else []
@@ -92,7 +92,7 @@ class System:
         )
 
     def events(self, recipient: str) -> list[str]:
-        """What the log has for one recipient."""
+        """The events in the log for one recipient."""
         return [attempt["event"] for attempt in self.attempts(recipient)]
 
     def wait_queue(

@@ -1,4 +1,4 @@
-"""Names the functions of ours that a piece of work calls, in the order of their first call."""
+"""Names the functions of pgmta that some work calls, in the order of their first call."""
 
 from __future__ import annotations
 

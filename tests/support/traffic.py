@@ -1,4 +1,4 @@
-"""Mail in motion, for tests of what is done to the tables meanwhile."""
+"""Mail in motion, for tests of changes to the tables meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILL = """
 
 
 class Traffic:
-    """Mail comes in, is claimed, delivered or deferred, and somebody reads, all at once."""
+    """Mail comes in, is claimed, delivered or deferred, and a reader reads, all at once."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri

@@ -1,4 +1,4 @@
-"""Waiting for conditions, and ports that nobody else takes meanwhile."""
+"""Waiting for conditions, and ports that no other process takes meanwhile."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def until[T](what: Callable[[], T], timeout: float = PATIENCE, describe: str = "
 def free_port() -> int:
     """Return a port on 127.0.0.1 that nothing listens on, and that no other test process gets.
 
-    Who holds the UDP port of the same number, until the end of the process, has the TCP port:
-    between this probe and a server's start nobody else takes it.
+    The process that holds the UDP port of the same number, until its end, has the TCP port:
+    between this probe and a server's start no other process takes it.
     """
     for _ in range(_COUNT):
         at = ("127.0.0.1", _FIRST + next(_counter) % _COUNT)

@@ -141,7 +141,7 @@ class Acknowledgement:
             self._wire.closing.stop()
 
     def _over(self) -> None:
-        """The transaction is over."""
+        """End the transaction."""
         self._session.incoming = self._session.commands.transaction = None
         self._wire.closing.data_deadline = math.inf
         self._wire.share.large = False

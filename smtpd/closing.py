@@ -62,7 +62,7 @@ class Closable(Protocol):
 
     @property
     def session(self) -> Ending:
-        """What the commands mean."""
+        """Return the session of the connection."""
 
     @property
     def share(self) -> Share:

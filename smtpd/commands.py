@@ -17,7 +17,7 @@ from smtpd.transaction import Transaction
 
 
 class Commands:
-    """Knows what the commands of one session have said so far; each command returns its reply."""
+    """Does the commands of one session; each returns its reply."""
 
     def __init__(self, server: Server, client: str, peer: Any) -> None:
         self._handler = server.handler
@@ -25,10 +25,10 @@ class Commands:
         self._size = server.config.limits.message_size
         self._client = client
         self.session = Session(server.loop)
-        """What handlers see of the session."""
+        """The session, in the form that handlers get."""
         self.session.peer = peer
         self.transaction: Transaction | None = None
-        """What MAIL and RCPT have said so far."""
+        """The arguments of MAIL and RCPT so far."""
 
     def do(self, word: bytes, argument: str) -> str:
         """Do a command; return its reply, or nothing if there is none of that name."""

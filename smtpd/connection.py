@@ -1,7 +1,7 @@
 """One connection: octets in, replies out. The commands are the session's (smtpd/session.py).
 
-Commands are worked through as they come, their replies leave in one write, and only a command that
-has to wait for something makes the connection busy (docs/decisions/0011).
+A connection does the commands of one read at once, and sends their replies in one write. Only a
+command that has to wait for something makes the connection busy (docs/decisions/0011).
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Connection(asyncio.Protocol):
         self._replies: list[str] = []
         self.reading = Reading.ON
         """Whether octets come from the client."""
-        self._skipped = 0  # octets of an overlong line whose rest is skipped
+        self._skipped = 0  # octets of an overlong line; its rest is skipped too
         self.delayed = False
         """The next command waits for a second."""
-        self._task: asyncio.Task[None] | None = None  # what a command waits for
+        self._task: asyncio.Task[None] | None = None  # that a command waits for
         self.session: SmtpSession
-        """What the commands mean."""
+        """The meaning of the commands."""
         self.closing = Closing(self, server.config, server.loop)
         """How it comes to its end."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, or turn away what is over the limit."""
+        """Greet, or turn away a connection over the limit."""
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if not peer:  # reset before it was accepted: it is unknown what it may relay
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         server = self._server
         self.session = SmtpSession(server, self._listener, self, peer)
         if refusal := server.admit(self):
-            self.closing.phase = Phase.CLOSING  # what it says meanwhile is thrown away
+            self.closing.phase = Phase.CLOSING  # its input is thrown away
             server.turn_away(self.transport, f"{refusal.format(server.hostname)}\r\n".encode())
             return
         self.closing.watch()

@@ -14,8 +14,8 @@ _OVERLAP = 4
 class EndOfData:
     """Takes content off the wire up to its end, and removes the transparency dots.
 
-    Only CRLF ends a line and only CRLF.CRLF ends the data. `feed` keeps what it can't decide yet,
-    at most four octets; its caller keeps the content.
+    Only CRLF ends a line and only CRLF.CRLF ends the data. `feed` keeps at most four
+    octets that it can't decide on yet; its caller keeps the content.
     """
 
     __slots__ = ("_first", "_held", "done", "guard", "rest")
@@ -24,7 +24,7 @@ class EndOfData:
         self._held = b"\r\n"  # the line end of the DATA command: ".CRLF" right away is the end
         self._first = True
         self.guard = NewlineGuard(bare_newlines)
-        """Its `problem` says what is wrong with the newlines, or is empty."""
+        """Its `problem` names a wrong newline, or is empty."""
         self.done = False
         self.rest = b""
         """The octets after the end of data: pipelined commands."""

@@ -39,7 +39,7 @@ class IncomingMessage:
         self._end = EndOfData(config.content.bare_newlines)
         self._head = b""  # the first octets of a message that is not in memory as a whole
         self.content = Content(committer.chunks)
-        """Who owns the octets."""
+        """The owner of the octets."""
         self.size = 0
         """Octets of content so far."""
         self.large = False

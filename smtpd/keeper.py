@@ -15,7 +15,7 @@ from pgmta.postgres.locate import handed_down
 from pgmta.service import first
 
 READY = b"ready\n"
-"""What a serving process writes to its standard output once it accepts connections."""
+"""The line that a serving process writes to its standard output once it accepts connections."""
 
 _BACKOFF = (0.1, 5.0)  # seconds before a restart: at first, at most
 _STABLE = 10.0  # seconds after which a process counts as healthy
@@ -30,7 +30,7 @@ class Keeper:
 
     The listening sockets are the master's, so connections that wait to be accepted survive the end
     of a process. `replace` starts the successor first: both accept from the same sockets until the
-    old process is told to end. It waits while two earlier ones have not ended yet.
+    old process gets SIGTERM. It waits while two earlier ones have not ended yet.
     """
 
     def __init__(self, path: Path, uri: str, descriptors: list[int]) -> None:
@@ -79,7 +79,7 @@ class Keeper:
         self._since = time.monotonic()
 
     async def replace(self) -> bool:
-        """Start a successor, and end the process once it accepts; False where it does not."""
+        """Start a successor, and end the old process once it accepts; False if it does not."""
         while len(self._children) > _MOST:
             self._ended.clear()
             await self._ended.wait()
@@ -116,12 +116,12 @@ class Keeper:
                 child.send_signal(number)
 
     async def _start(self) -> Process | None:
-        """Start a process; None where the system has no room for it."""
+        """Start a process; return None if the system has no room for it."""
         try:
             child = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "smtpd", "serve", "-c", str(self._path),
                 "--descriptors", ",".join(map(str, self._descriptors)),
-                stdin=PIPE,  # its end tells the process that the master has died
+                stdin=PIPE,  # its end means that the master has died
                 stdout=PIPE,
                 pass_fds=self._descriptors,
                 env={**os.environ, **handed_down(self._uri)},

@@ -10,7 +10,7 @@ from functools import lru_cache
 from smtpd import replies
 from smtpd.config import Limits, Network
 
-# Whoever has an IPv6 host has at least a /64: that counts as one address.
+# An IPv6 host has at least a /64: that counts as one address.
 _ADDRESS = {4: 32, 6: 64}
 _NETWORK = {4: 24, 6: 48}
 _REPLIES = (replies.TOO_MANY_OF_ADDRESS, replies.TOO_MANY_OF_NETWORK)
@@ -24,13 +24,13 @@ class Networks:
         self.contains = lru_cache(maxsize=4096)(self._contains)
 
     def _contains(self, client: str) -> bool:
-        """Whether the client's address is in one of the networks; False if it is no address."""
+        """Return whether the client's address is in one of the networks; False for no address."""
         address = parse(client)
         return bool(address) and any(address in network for network in self._networks)
 
 
 def parse(client: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address of a client, without a zone; an IPv4 address where IPv6 carries one."""
+    """Return the address of a client, without a zone; the IPv4 address if IPv6 carries one."""
     try:
         address = ipaddress.ip_address(client.partition("%")[0])
     except ValueError:
@@ -61,7 +61,7 @@ class ConnectionLimits:
         )
 
     def admit(self, client: str) -> str:
-        """Count a connection; return the reply of a refusal where there are too many, or ''."""
+        """Count a connection; return the reply of a refusal if there are too many, or ''."""
         units = self._units(client)
         for (unit, limit), reply in zip(units, _REPLIES, strict=False):
             if self._counts[unit] >= limit:
@@ -71,7 +71,7 @@ class ConnectionLimits:
         return ""
 
     def release(self, client: str) -> None:
-        """A connection that was counted has ended."""
+        """Forget a connection that was counted."""
         for unit, _ in self._units(client):
             self._counts[unit] -= 1
             if not self._counts[unit]:

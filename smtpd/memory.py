@@ -17,7 +17,7 @@ log = get("smtpd")
 
 
 class Share(Protocol):
-    """What one connection holds."""
+    """The memory of one connection."""
 
     held: int
 
@@ -30,14 +30,14 @@ class Holder(Protocol):
 
     @property
     def share(self) -> Share:
-        """What it holds."""
+        """Return its memory."""
 
 
 class Memory:
-    """Octets that the sessions hold: content under way, and what was read ahead of it.
+    """Counts the octets that connections hold: content under way, and input read ahead.
 
-    Over the budget, the sessions that hold most are not read from, until their content stands in
-    the database.
+    Over the budget, smtpd stops reading from the connections that hold most, until their content is
+    in the database.
     """
 
     def __init__(self, budget: int, holders: Iterable[Holder]) -> None:
@@ -50,7 +50,7 @@ class Memory:
         """Whether content is to be read in turns only: half of the budget is used."""
 
     def change(self, octets: int) -> None:
-        """A session holds so many octets more, or less."""
+        """Add the octets that a connection holds more; a negative number if it holds less."""
         self.used += octets
         self.scarce = self.used * 2 > self._budget
         if self.over and not self._look:
@@ -58,7 +58,7 @@ class Memory:
 
     @property
     def over(self) -> bool:
-        """Whether more is held than the budget."""
+        """Return whether more is held than the budget."""
         return self.used > self._budget
 
     def _relieve(self) -> None:

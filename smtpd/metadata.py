@@ -15,7 +15,7 @@ _FOLD = re.compile(rb"\r?\n[ \t]+")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of a message when it is accepted; `header` returns its header block."""
+    """The origin of a message at its end; `header` returns its header block."""
 
     listener: str
     client: str
@@ -41,7 +41,7 @@ class Metadata:
         common = {
             key: _derive(rule, _value(rule, origin, "", ""))
             for key, rule in self._rules.items()
-            if not rule.of_recipient  # a look into the header may take as long as a message
+            if not rule.of_recipient  # a search in the header may take as long as a message
         }
         if self._once:
             return [_dump(common)] * len(recipients)

@@ -1,4 +1,4 @@
-"""Who may send to whom (pure)."""
+"""The relay rules: which client may send to which recipient (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Policy:
         self.trusted = Networks(relay.networks).contains
 
     def accepts(self, client: str, mailbox: str, domain: str) -> bool:
-        """Whether the client may send to the mailbox, whose normalised domain is given.
+        """Return whether the client may send to the mailbox, whose normalised domain is given.
 
         A stranger may not name a second destination inside the local part (`user%other@ours`,
         `other!user@ours`, `"user@other"@ours`): a next hop that trusts this relay might follow it
@@ -27,7 +27,7 @@ class Policy:
         return self.serves(domain) and _ROUTED.isdisjoint(mailbox.rpartition("@")[0])
 
     def serves(self, domain: str) -> bool:
-        """Whether a normalised domain is one of `relay.domains`."""
+        """Return whether a normalised domain is one of `relay.domains`."""
         if domain in self._domains:
             return True
         parts = domain.split(".")

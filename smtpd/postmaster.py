@@ -1,4 +1,4 @@
-"""Mail for the postmaster of this host, which everybody may send (RFC 5321, section 4.5.1)."""
+"""Mail for the postmaster of this host, which every client may send (RFC 5321, section 4.5.1)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from smtpd.policy import Policy
 class Postmaster:
     """Where mail for `<postmaster>` and `<postmaster@this host>` goes.
 
-    `held` says that nobody has said so: it is kept on hold for an operator. It is not sent to the
-    MX of this host, which may be this host.
+    `held` says that smtpd.yaml names no address: the row goes on hold for an operator. It is
+    not sent to the MX of this host, which may be this host.
     """
 
     def __init__(self, config: SmtpdConfig, policy: Policy) -> None:
@@ -26,5 +26,5 @@ class Postmaster:
         self.held = not (config.postmaster or served)
 
     def find(self, path: str) -> str:
-        """Return the recipient where the path means the postmaster of this host, or nothing."""
+        """Return the recipient if the path means the postmaster of this host, or nothing."""
         return self._address if path.lower() in self._names else ""

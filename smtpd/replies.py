@@ -1,4 +1,4 @@
-"""Every reply that smtpd gives of its own (RFC 5321, section 4.2; codes of RFC 3463)."""
+"""Every reply of smtpd itself (RFC 5321, section 4.2; codes of RFC 3463)."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ NO_EXPN = "502 5.5.1 EXPN not implemented"
 GREETING = "220 {} ESMTP pgmta\r\n"
 
 QUEUED = "250 2.0.0 {} queued"
-"""The acknowledgement: from here on the message is ours (RFC 5321, section 6.1)."""
+"""The acknowledgement: pgmta is responsible for the message now (RFC 5321, section 6.1)."""

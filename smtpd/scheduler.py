@@ -14,7 +14,7 @@ _COMMANDS = (4, 1000)  # pauses, times as long as a turn and as the work for oth
 _CONTENT = (12, 16)
 _OTHERS = 0.05  # seconds of work for others that are remembered
 _SCARCE = 0.01  # seconds between two turns of content, while memory is used up
-_LEAST = 0.001  # seconds, what the event loop's timers can tell
+_LEAST = 0.001  # seconds, the resolution of the event loop's timers
 _ROUND = 0.003  # seconds for content in one round of the event loop
 _FLOOD = 0.5  # seconds for which content is read in turns after it took more
 
@@ -69,7 +69,7 @@ class Scheduler:
         return now < self._flood
 
     def sweep(self) -> bool:
-        """Whether all sessions are to be looked at: once in a round that takes too long."""
+        """Return whether to look at all sessions: once in a round that takes too long."""
         if self._swept or self.bulk <= _ROUND:
             return False
         self._swept = True
@@ -109,7 +109,7 @@ class _Queue:
 
     def _next(self) -> None:
         if self._lavish and self._scheduler.memory.over:
-            # not for ever: what is held may be too little to be written ahead
+            # not for ever: the contents may be too small to be written ahead
             self._handle = self._loop.call_later(_SCARCE, self._turn)
         elif self._owed >= _LEAST:
             self._handle = self._loop.call_later(self._owed, self._turn)

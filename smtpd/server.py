@@ -1,4 +1,4 @@
-"""What all sessions of one smtpd process share."""
+"""The parts that all sessions of one smtpd process share."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ class SmtpSession:
         self._server = server
         self._wire = wire
         self.tally = Tally(server.config.limits)
-        """What the client does wrong."""
+        """The errors of the client."""
         self.commands = Commands(server, wire.client, peer)
-        """What the commands have said so far."""
+        """The commands and their arguments so far."""
         self.acknowledgement = Acknowledgement(server, listener, wire, self)
         """How the end of a message is answered."""
         self.incoming: IncomingMessage | None = None

@@ -37,7 +37,7 @@ class Sharer(Protocol):
 
     @property
     def session(self) -> Content:
-        """What it takes content for."""
+        """Return the session that takes content."""
 
     @property
     def waits(self) -> bool:
@@ -127,7 +127,7 @@ class Share:
             self.queue()
 
     def _unread(self) -> int:
-        """Octets that the kernel has for this connection."""
+        """Return the octets that the kernel has for this connection."""
         transport = self._connection.transport
         if not transport or transport.is_closing():
             return 0
@@ -143,7 +143,7 @@ class Share:
             self._memory.change(change)
 
     def relieve(self) -> bool:
-        """Read no more from the client until its content stands in the database.
+        """Read no more from the client until its content is in the database.
 
         False if there is too little of it.
         """

@@ -1,4 +1,4 @@
-"""What a session does wrong, or without need."""
+"""The errors and the useless commands of a session."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from smtpd.config import Limits
 _UNKNOWN = 5  # unknown commands until smtpd hangs up
 
 HTTP = frozenset(b"GET POST PUT HEAD DELETE OPTIONS PATCH TRACE CONNECT".split())
-"""What a browser sends, perhaps for a hostile page: its body would be taken for commands."""
+"""Methods of a browser, perhaps for a hostile page: its body would be taken for commands."""
 
 
 class Verdict(Enum):
-    """What follows from an error."""
+    """The consequence of an error."""
 
     GO_ON = auto()
     DELAY = auto()  # the next command waits for a while

@@ -60,10 +60,10 @@ class Part:
 
 
 class ChunkWriter:
-    """Writes parts over two connections: each takes what is waiting, about 0.5 MB at a time.
+    """Writes parts over two connections: each takes the waiting parts, about 0.5 MB at a time.
 
     A whole message goes first, and of the others the oldest. So messages become complete one after
-    the other, and little content without a message stands in the database. The clients of the other
+    the other, and the database has little content without a message. The clients of the other
     messages wait, because smtpd reads no more from them. A part that has waited for 5 s goes before
     all (pgmta/priority.py).
 
@@ -100,7 +100,7 @@ class ChunkWriter:
     def put(self, part: Part) -> None:
         """Write the part of a content in state WRITING.
 
-        `part.done` gets StoreUnavailable if it is open what stands in the database.
+        `part.done` gets StoreUnavailable if it is unknown which chunks are stored.
         """
         self._waiting.put(_FIRST if part.whole else part.content.id, part)
         self._work.set()
@@ -137,7 +137,7 @@ class ChunkWriter:
             self._dropping = loop.create_task(self._drop())
 
     async def _drop(self) -> None:
-        """Remove what is to be removed, many messages per statement."""
+        """Remove the chunks of discarded contents, many messages per statement."""
         loop = asyncio.get_running_loop()
         try:
             while self._drops:

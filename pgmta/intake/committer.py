@@ -108,7 +108,7 @@ class Committer:
             self._work.set()
 
     def _stored(self, content: Content, error: Exception | None) -> None:
-        """The only part of a content has been written, or not: store its message next."""
+        """Store the message next, if the only part of its content has been written."""
         self._storing.discard(content)
         message = content.message
         if message:
@@ -161,7 +161,7 @@ class Committer:
             self._give_up(error, now)
             self._refuse([c for c in self._storing if c.since < now - self._config.wait], error)
             for group in self._writing:
-                # what is on its way may be committed: no 451 as long as the client waits
+                # a group under way may be committed: no 451 as long as the client waits
                 late = [c for c in group if c.since < now - _PATIENCE and c.done]
                 self._leave_open(late, "the commit takes too long")
                 self._answer(late, Undecided("the commit takes too long"))
@@ -203,7 +203,7 @@ class Committer:
             self._away = False
             for content in group:
                 if content.state is State.UNDECIDED:
-                    log.warning("message is in the queue, and its client was told 451",
+                    log.warning("message is in the queue, and its client got 451",
                                 id=content.id)  # fmt: skip
                 content.state = State.COMMITTED
                 self.chunks.small += not content.chunks
@@ -258,11 +258,11 @@ class Committer:
             message = content.message
             if content.state is State.COMMITTING and message:
                 content.state = State.UNDECIDED
-                log.warning("message may be in the queue, and its client was not told 250",
+                log.warning("message may be in the queue, and its client got no 250",
                             id=content.id, sender=message.sender,
                             recipients=len(message.recipients), reason=reason)  # fmt: skip
 
 
 def _limit(seconds: float) -> dict[str, str]:
-    """The setting that has PostgreSQL end a statement after that time: a positive int4."""
+    """Return the setting that ends a statement after that time: a positive int4."""
     return {"statement_timeout": f"{max(1, min(round(seconds * 1000), 2**31 - 1))}ms"}

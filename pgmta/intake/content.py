@@ -17,8 +17,8 @@ class State(StrEnum):
 
     MEMORY = "memory"  # all of it is in memory
     WRITING = "writing"  # a part is on its way into the database, ahead of the message
-    WRITTEN = "written"  # its full parts so far stand in the database, without a message
-    FAILED = "failed"  # a part could not be written; some chunks may stand in the database
+    WRITTEN = "written"  # its full parts so far are in the database, without a message
+    FAILED = "failed"  # a part could not be written; some chunks may be in the database
     WAITING = "waiting"  # complete; it waits for its group commit
     COMMITTING = "committing"  # the statement that stores its message is under way
     UNDECIDED = "undecided"  # the same, and the client got 451 meanwhile
@@ -46,14 +46,14 @@ _MAY_BE_STORED = frozenset((State.WRITING, State.WRITTEN, State.FAILED))
 
 
 class Remover(Protocol):
-    """What removes the chunks of a content from the database."""
+    """Removes the chunks of a content from the database."""
 
     def drop(self, content: Content) -> None:
         """Remove its chunks, after a write of it that is under way."""
 
 
 class Content:
-    """Owns the octets of one message and the chunks of it that stand in the database.
+    """Owns the octets of one message and the chunks of it that are in the database.
 
     A session collects them in `buffers`. The ChunkWriter stores parts ahead of the message; the
     Committer stores the message. `discard` ends it at any moment before that.
@@ -71,7 +71,7 @@ class Content:
         self.collected = 0
         """Octets in `buffers`, or of a part that is being written."""
         self.chunks = 0
-        """Chunks that stand in the database."""
+        """Chunks in the database."""
         self.message: NewMessage | None = None
         self.done: DoneCallback | None = None
         """Whom to answer; None if no client waits for the message, or no longer."""

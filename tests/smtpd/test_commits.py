@@ -84,11 +84,11 @@ def test_what_the_client_could_not_wait_for_stays_with_its_chunks(
             send(client, LARGE)
             assert client.reply()[:3] == "451"
             ((opened, number),) = logged
-            assert opened == "message may be in the queue, and its client was not told 250"
+            assert opened == "message may be in the queue, and its client got no 250"
         until(lambda: ids(db))
         assert ids(db) == [number]
         until(lambda: len(logged) == 2)
-        assert logged[1] == ("message is in the queue, and its client was told 451", number)
+        assert logged[1] == ("message is in the queue, and its client got 451", number)
         kept = db.execute("SELECT sum(length(data)) FROM message_chunks").fetchone()
         assert kept == (len(LARGE),)
 

@@ -80,8 +80,8 @@ class Queuectl:
 class Operator(threading.Thread):
     """Run the commands; windows without and with a command alternate, without one first and last.
 
-    The window of a deletion lasts until queued has removed the rows, that of a release `tail`
-    seconds longer than the command: queued begins to try what is due again.
+    The window of a deletion lasts until queued has removed the rows. The window of a release lasts
+    `tail` seconds longer than the command, because queued begins to try the released rows.
     """
 
     def __init__(self, queuectl: Queuectl, warm: float, quiet: float, tail: float) -> None:

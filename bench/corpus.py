@@ -47,7 +47,7 @@ def unstuff(content: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is sent: handed to source and sink as JSON, so that both know every message."""
+    """Describe the messages; source and sink get it as JSON, so that both know every message."""
 
     run: str
     messages: int
@@ -101,11 +101,11 @@ class Corpus:
         return self.head_format % (n, self.sender(n), n, n)
 
     def on_wire(self, n: int) -> bytes:
-        """Return message n as it stands between DATA and the final dot."""
+        """Return message n as the wire has it between DATA and the final dot."""
         return self.head(n) + self.wire[n % self.pool]
 
     def is_wire(self, n: int, content: bytes) -> bool:
-        """Whether the content is message n as it stands on the wire, without making that."""
+        """Return whether the content is message n as on the wire, without composing that."""
         head, body = self.head(n), self.wire[n % self.pool]
         return (
             len(content) == len(head) + len(body)

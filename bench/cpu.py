@@ -58,13 +58,13 @@ def snapshot(groups: Groups) -> Snapshot:
             for process in _members(roots, tree).values():
                 with suppress(psutil.Error):
                     used[name] += sum(process.cpu_times()[:4])  # own and reaped children's
-    # without the guests' time, which is in the first two fields already
+    # without the time of virtual machines, which the first two fields include
     busy = sum(machine[:8]) - machine.idle - machine.iowait
     return Snapshot(time.monotonic(), used, busy)
 
 
 def processes(groups: Groups) -> dict[str, dict[int, float]]:
-    """Return the proportional set size in MB of every process, by group, where it can be read."""
+    """Return the proportional set size in MB of every process, by group, if it is readable."""
     tree = _tree()
     found: dict[str, dict[int, float]] = {}
     for name, roots in groups.items():
@@ -82,7 +82,7 @@ def processes(groups: Groups) -> dict[str, dict[int, float]]:
 
 
 def memory(groups: Groups) -> dict[str, float]:
-    """Return the proportional set size of each group in MB, where it can be read."""
+    """Return the proportional set size of each group in MB, if it is readable."""
     return {name: sum(sizes.values()) for name, sizes in processes(groups).items()}
 
 

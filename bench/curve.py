@@ -1,4 +1,4 @@
-"""What the cells of a scale run show together: by value, and against the first value."""
+"""Figures of all cells of a scale run: by value, and as ratios to the first value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

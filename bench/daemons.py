@@ -41,7 +41,7 @@ def merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, An
 
 
 def greets(port: int) -> bool:
-    """Whether an SMTP server there says 220."""
+    """Return whether an SMTP server there says 220."""
     try:
         with socket.create_connection((HOST, port), 2) as connection:
             connection.settimeout(2)

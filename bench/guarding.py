@@ -44,7 +44,7 @@ def compare(ratios: Costs, baseline: Costs) -> Costs:
 @click.command(context_settings=HELP)
 @click.option("--rounds", "number", default=5, type=click.IntRange(1), help="Rounds; the median.")
 @click.option("--limit", default=1.6, help="Times the baseline that a stage may cost.")
-@click.option("--update", is_flag=True, help="Store what is measured as the baseline.")
+@click.option("--update", is_flag=True, help="Store the costs as the baseline.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(number: int, limit: float, update: bool, json_: bool) -> None:
     """Compare the CPU that a message costs in each stage with the stored baseline.

@@ -30,7 +30,7 @@ OK = b"250 2.0.0 Ok\r\n"
 
 
 class Ledger:
-    """What the hop has taken: how often it got each recipient's mail up to the dot."""
+    """Count how often the hop got each recipient's mail up to the dot."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind.removeprefix("hop-")
@@ -68,11 +68,11 @@ class Session(asyncio.Protocol):
         self.ledger.open.discard(self)
 
     def pause_writing(self) -> None:
-        """The other side does not read."""
+        """Note that the other side does not read."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """The other side reads again."""
+        """Note that the other side reads again."""
         self.paused = False
 
     def _pour(self, blob: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Probe mails: a few sessions at a steady pace; a latency counts from when the mail was due."""
+"""Probe mails: a few sessions at a steady rate; a latency counts from when the mail was due."""
 
 import contextlib
 import json
@@ -35,8 +35,8 @@ class Prober:
         """Begin, every session at its own part of the interval."""
         began = time.monotonic()
         jobs = [threading.Thread(target=self._visit, args=(began,), daemon=True)]
-        lanes = [(place, began) for place in range(SESSIONS)]
-        jobs += [threading.Thread(target=self._lane, args=lane, daemon=True) for lane in lanes]
+        begun = [(place, began) for place in range(SESSIONS)]
+        jobs += [threading.Thread(target=self._session, args=job, daemon=True) for job in begun]
         for job in jobs:
             job.start()
         return jobs
@@ -69,7 +69,7 @@ class Prober:
             connection.shutdown(socket.SHUT_RDWR)  # the file object keeps it open a while
         connection.close()
 
-    def _lane(self, place: int, began: float) -> None:
+    def _session(self, place: int, began: float) -> None:
         connection: socket.socket | None = None
         turn = 0
         while True:

@@ -50,7 +50,7 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """What one attack did to others, by figure, and what went wrong."""
+    """Hold the effect of one attack on others, by figure, and the problems."""
 
     attack: str
     figures: dict[str, float] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Run(Place):
         self.usual = 0.0  # arrivals per second before the attack
 
     def go(self) -> Outcome:
-        """Do all of it on a database of its own; it takes some multiple of the seconds."""
+        """Do all of it on a new database; it takes some multiple of the seconds."""
         with fresh(self.server, False) as uri:
             check_durability(uri)
             product = Product(self.settings.commands, self.directory, uri, self.outcome.notes)
@@ -254,7 +254,7 @@ class Run(Place):
             self.outcome.notes.append(text[:300])
 
     def _hop(self) -> None:
-        """Nothing for the hop may have left the queue that the hop did not get up to the dot."""
+        """Check that the hop got each mail that left the queue for it up to the dot."""
         self.attackers.tell("report")
         report = self.attackers.wait("report")
         full = Counter(report["full"])

@@ -45,13 +45,13 @@ class Options:
     urgent_domains: int = 5000
 
     def plan(self) -> Plan:
-        """Return a plan with an id of its own."""
+        """Return a plan with a new id."""
         return Plan(secrets.token_hex(4), self.messages, self.size, self.recipients, self.domains)
 
 
 @dataclass
 class Result:
-    """What one phase gave: figures by name, what went wrong, and remarks."""
+    """Hold the result of one phase: figures by name, problems and remarks."""
 
     phase: str
     figures: dict[str, float] = field(default_factory=dict)
@@ -218,7 +218,7 @@ def selftest(options: Options, directory: Path) -> Result:
 
 
 def measure(name: str, options: Options, directory: Path, server: Server) -> Result:
-    """Run the phase "ingest" or "relay" on a database of its own."""
+    """Run the phase "ingest" or "relay" on a new database."""
     phase = Phase(name, options, directory)
     result, plan = phase.result, phase.plan
     with fresh(server, options.keep) as uri:

@@ -11,7 +11,7 @@ from bench.helper import Helper
 
 
 class Place:
-    """What belongs to one run: `stack` ends it, and `groups` say whose CPU time is whose."""
+    """Hold the parts of one run: `stack` ends them, `groups` names their processes."""
 
     def __init__(self, name: str, plan: Plan, directory: Path) -> None:
         self.plan = plan

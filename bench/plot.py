@@ -36,7 +36,7 @@ SUFFIXES = ((1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True)
 class Point:
-    """A value on the x axis and what was measured there."""
+    """Hold a value on the x axis and the figures there."""
 
     x: float
     low: float

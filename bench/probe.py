@@ -1,4 +1,4 @@
-"""What a claim costs and how large the tables are: asked while the product works."""
+"""Cost of a claim and sizes of the tables, read while the product works."""
 
 import asyncio
 import contextlib
@@ -117,14 +117,14 @@ class Sampler(threading.Thread):
 
 
 def describe(sample: dict[str, float], started: float) -> str:
-    """One line for a sample."""
+    """Return one line for a sample."""
     cells = [f"{sample['at'] - started:6.0f} s"]
     cells += [f"{name} {value:.4g}" for name, value in sample.items() if name != "at"]
     return ", ".join(cells)
 
 
 def trend(samples: Sequence[dict[str, float]]) -> dict[str, float]:
-    """How the last quarter of the samples compares with the first: medians, by figure."""
+    """Return the medians of the first and of the last quarter of the samples, by figure."""
     part = max(1, len(samples) // 4)
     figures: dict[str, float] = {}
     for name in samples[0] if samples else ():

@@ -1,4 +1,4 @@
-"""The next hop: an SMTP server that compares every message with what was sent."""
+"""The next hop: an SMTP server that compares every message with the sent one."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ SAMPLES = 5
 
 
 class Ledger:
-    """What arrived: a counter for each (message, recipient), and whatever was wrong."""
+    """Hold a counter for each (message, recipient) that arrived, and the faults."""
 
     def __init__(self, corpus: Corpus, traces: int) -> None:
         plan = corpus.plan
@@ -83,7 +83,7 @@ class Ledger:
             self.first = now
 
     def _trace(self, n: int, trace: bytes) -> None:
-        """Check what was put before the message: nothing but the one Received header."""
+        """Check the header in front of the message: the one Received field and nothing else."""
         good = RECEIVED.fullmatch(trace) if self.traces else not trace
         if not good:
             self.fault("wrong trace header", f"message {n}: {trace[:300]!r}")

@@ -199,7 +199,7 @@ class Session(asyncio.Protocol):
         self.transport.write(b"QUIT\r\n")
 
 
-async def lane(work: Work) -> None:
+async def send_all(work: Work) -> None:
     """Keep one session open (or one after another) while there are messages."""
     loop = asyncio.get_running_loop()
     broken = 0
@@ -227,13 +227,13 @@ async def lane(work: Work) -> None:
 async def run(work: Work, sessions: int) -> None:
     """Send everything; ends as soon as the last message has its outcome, or nothing goes on."""
 
-    async def lanes() -> None:
-        await asyncio.gather(*(lane(work) for _ in range(sessions)))
+    async def sessions_end() -> None:
+        await asyncio.gather(*(send_all(work) for _ in range(sessions)))
 
     async def finished() -> None:
         await work.finished.wait()
 
-    sending, done = asyncio.ensure_future(lanes()), asyncio.ensure_future(finished())
+    sending, done = asyncio.ensure_future(sessions_end()), asyncio.ensure_future(finished())
     await asyncio.wait([sending, done], return_when=asyncio.FIRST_COMPLETED)
     done.cancel()
 

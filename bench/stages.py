@@ -50,7 +50,7 @@ def calibrate() -> float:
 
 
 class _Wire:
-    """A transport that leads nowhere; `answer` is called with what is written."""
+    """A transport that leads nowhere; `answer` is called with each write."""
 
     def __init__(self, answer: Callable[[bytes], None] = lambda data: None) -> None:
         self._answer = answer
@@ -111,7 +111,7 @@ async def dialogue() -> float:
 
 
 async def session() -> float:
-    """The SMTP client of queued: one transaction after another over one connection."""
+    """Measure the SMTP client of queued: one transaction after another over one connection."""
     loop = asyncio.get_running_loop()
     client = Session(Timeouts())
 
@@ -191,5 +191,5 @@ def _delivered(items: list[Item], retry: Any) -> list[Outcome]:
 
 
 async def measure(uri: str) -> Costs:
-    """All stages once."""
+    """Measure all stages once."""
     return {"dialogue": await dialogue(), "session": await session(), **await store(uri)}

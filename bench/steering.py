@@ -1,4 +1,4 @@
-"""The command bench/steer: what operators' bulk commands do to the mail that flows."""
+"""The command `bench/steer`: the effect of operators' bulk commands on the mail that flows."""
 
 import contextlib
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ class Turn:
     compared: list[Compared] = field(default_factory=list)
 
 
-def steer(
+def run_once(
     options: Options, rows: int, times: tuple[float, float, float], directory: Path, server: Server
 ) -> Turn:
-    """Do one run on a database of its own; `times` are warm-up, pause and tail in seconds."""
-    phase = Phase("steer", options, directory)
+    """Do one run on a new database; `times` are warm-up, pause and tail in seconds."""
+    phase = Phase("bulk", options, directory)
     turn = Turn(phase.result)
     with fresh(server, options.keep) as uri:
         check_durability(uri)
@@ -81,7 +81,7 @@ def steer(
 
 
 def left(uri: str, rows: int) -> list[str]:
-    """Return what is not as it must be in the end: nothing queued, every held row deleted once."""
+    """Return the faults at the end: rows still queued, held rows not deleted exactly once."""
     with psycopg.connect(uri, autocommit=True) as connection:
         found = connection.execute(
             "SELECT (SELECT count(*) FROM queue), (SELECT count(*) FROM messages), count(*),"
@@ -176,7 +176,7 @@ def main(
         for number in range(runs):
             if runs > 1:
                 log(f"run {number + 1} of {runs}")
-            turns.append(steer(options, rows, (warm, quiet, tail), directory, server))
+            turns.append(run_once(options, rows, (warm, quiet, tail), directory, server))
     if json_:
         settings = asdict(options) | {"commands": str(options.commands), "about": about}
         settings |= {"rows": rows, "warm": warm, "quiet": quiet, "tail": tail}

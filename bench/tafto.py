@@ -39,7 +39,7 @@ LOOK = 0.005  # seconds between two looks whether all is done
 
 @dataclass
 class Turn:
-    """One run: seconds and CPU of both halves, and what was not as it must be."""
+    """Hold one run: seconds and CPU of both halves, and the problems."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ async def produce(uri: str, number: int, connections: int) -> float:
 async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[float, list[str]]:
     """Work all messages off; return the seconds until the last outcome was durable, and problems.
 
-    What connects and claims is begun within this time.
+    The time includes the start of all connections and claims.
     """
     routes: dict[str, HostPort | Literal["mx"]] = {"*": HostPort("127.0.0.1", 25)}
     config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
@@ -117,7 +117,7 @@ async def _all_handled(
 
 
 def check(uri: str, number: int) -> list[str]:
-    """Return what is not as it must be after the consumer."""
+    """Return the faults after the consumer."""
     once = sum(1 for times in NullSession.taken.values() if times == 1)
     with psycopg.connect(uri, autocommit=True) as connection:
         found = connection.execute(
@@ -140,7 +140,7 @@ def check(uri: str, number: int) -> list[str]:
 
 
 def turn(server: Server, number: int, connections: int, worker: Worker, stall: float) -> Turn:
-    """Do one run of both halves on a database of its own."""
+    """Do one run of both halves on a new database."""
     done = Turn()
     NullSession.taken.clear()
     with fresh(server, keep=False) as uri:
@@ -177,7 +177,7 @@ def misses(turns: Sequence[Turn], number: int, aim: float) -> list[str]:
         rates = spread([number / one.seconds[half] for one in turns])
         if rates and rates[1] < aim * published:
             found.append(
-                f"{half}: {rates[1] / published:.2f} times what was published, aim {aim:g}"
+                f"{half}: {rates[1] / published:.2f} times the published rate, aim {aim:g}"
             )
     return found
 
@@ -189,7 +189,7 @@ def misses(turns: Sequence[Turn], number: int, aim: float) -> list[str]:
 @click.option("--connections", default=2, type=click.IntRange(1), help="Of the producer.")
 @click.option("--concurrency", default=Worker().concurrency, type=click.IntRange(1),
               help="Rows that the consumer leases at a time.")  # fmt: skip
-@click.option("--batch", default=Worker().batch, type=click.IntRange(1), help="Rows a claim.")
+@click.option("--batch", default=Worker().batch, type=click.IntRange(1), help="Rows per claim.")
 @click.option("--aim", default=2.0, help="Times the published rates.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(

@@ -143,7 +143,7 @@ class Trial:
             )
 
     def hang(self) -> None:
-        """All connections that bulk mail may use hang."""
+        """Let all connections hang that bulk mail may use, and measure urgent mail."""
         moved, before = time.monotonic(), -1
         while time.monotonic() - moved < 0.5 or not before:
             held = int(self._ask()["held"])
@@ -184,7 +184,7 @@ class Trial:
 
 
 def measure(options: Options, rows: int, directory: Path, server: Server) -> Beside:
-    """Measure on a database of its own: first connections hang, then mail flows."""
+    """Measure on a new database: first connections hang, then mail flows."""
     place = directory / f"urgent.{time.monotonic_ns()}"
     place.mkdir()
     log(f"urgent mail at {options.urgent:g}/s beside {rows} rows")

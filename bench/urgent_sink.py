@@ -13,7 +13,7 @@ from bench.helper import say
 
 
 class Tally:
-    """What came: recipients b1@… are bulk mail, u1@… are urgent; the numbers follow from 0."""
+    """Count arrivals: recipients b1@… are bulk mail, u1@… are urgent; numbers start at 0."""
 
     def __init__(self, rows: int) -> None:
         self.seen = bytearray(rows)

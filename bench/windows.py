@@ -38,8 +38,8 @@ class Compared:
 def compare(windows: Sequence[Window], times: Sequence[float]) -> list[Compared]:
     """Compare every window with a command with its neighbours, both taken together.
 
-    A ratio of 1 means that the command cost nothing. What it does to the mail after its end lowers
-    the rate beside it too, so the aftermath compares the window after it with the median of all
+    A ratio of 1 means that the command cost nothing. Its effect on the mail after its end also
+    lowers the rate beside it. So the aftermath compares the window after it with the median of all
     windows without a command. Windows alternate and begin and end without
     a command; a time of 0 means that the message never arrived.
     """

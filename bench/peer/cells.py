@@ -1,4 +1,4 @@
-"""What is measured: a cell is one kind of load, and the sets are lists of them."""
+"""Loads to measure: a cell is one kind of load, and the sets are lists of cells."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

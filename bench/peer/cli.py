@@ -33,7 +33,7 @@ PEERS = ("postfix", "exim", "opensmtpd", "haraka")
 
 @dataclass
 class Settings:
-    """What holds for all cells."""
+    """Hold the settings of all cells."""
 
     runs: int
     stall: float
@@ -122,7 +122,7 @@ def _changes(texts: tuple[str, ...]) -> dict[str, str]:
     type=click.Choice(["bench", "postfix"]),
     help="Source and sink: the bench's, which compare all, or smtp-source and smtp-sink.",
 )
-@click.option("--packages", type=click.Path(path_type=Path), help="Keep what is fetched there.")
+@click.option("--packages", type=click.Path(path_type=Path), help="Keep fetched packages there.")
 @click.option("--stall", default=30.0, help="Give up if nothing moves for this many seconds.")
 @click.option("--keep", is_flag=True, help="Keep the directory of the run.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
@@ -145,8 +145,8 @@ def main(
 ) -> None:
     """Measure pgmta and other mail servers in turn, and print the ratios.
 
-    Each round of a cell runs every system on an empty queue with the same source and sink, which
-    compare every message. docs/peers.md says how the peers are set up. Exit code: 0 all well; 1
+    Each round of a cell runs every system on an empty queue. Source and sink are the same for all
+    and compare every message. docs/peers.md says how the peers are set up. Exit code: 0 all well; 1
     something was lost, duplicated or altered; 2 could not start.
     """
     if scenario:

@@ -1,4 +1,4 @@
-"""What a server uses while it works: CPU by group, memory at its highest, writes to the disk."""
+"""Consumption of a server at work: CPU by group, peak memory, writes to the disk."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ def disk_written(directory: Path) -> int | None:
     """Return the bytes that the disk below the directory has taken in; None if unknown.
 
     The figure is of the whole disk. The journal of the file system is most of the cost of a queue
-    of files, and neither io.stat nor /proc/PID/io counts it. The latter also counts a whole large
+    of files. Neither io.stat nor /proc/PID/io counts it. The latter also counts a whole large
     folio for 8 KB changed in it (Linux 6.18: thirty times PostgreSQL's WAL).
     """
     device = directory.stat().st_dev

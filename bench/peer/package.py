@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 class Unavailable(Exception):
-    """A peer cannot run here; the text says in one line what is missing."""
+    """A peer cannot run here; the text names the missing part in one line."""
 
 
 def need_root() -> None:
-    """Raise unless this is root: peers have users and mounts of their own."""
+    """Raise unless this is root: each peer has its own users and mounts."""
     if os.geteuid():
-        raise Unavailable("needs root, for users of its own")
+        raise Unavailable("needs root, for its own users")
     if not shutil.which("unshare"):
         raise Unavailable("needs unshare (util-linux)")
 
@@ -50,7 +50,7 @@ def unpack(name: str, directory: Path) -> Path:
             raise Unavailable(f"no {tool} here to fetch the Debian package {name}")
     archives = directory / f"{name}.archives"
     (archives / "partial").mkdir(parents=True, exist_ok=True)
-    # --download-only resolves what is missing, too, and installs nothing
+    # --download-only also resolves missing packages, and installs nothing
     run(
         [
             *("apt-get", "install", "--download-only", "--reinstall", "--yes"),

@@ -1,7 +1,7 @@
 """A private view of the machine for a peer: its users exist, and folders lie elsewhere.
 
-A mount namespace: /etc/passwd and the like are covered by files of the bench for the peer's
-processes alone, and all of it is gone when the last of them ends.
+In a mount namespace, files of the bench cover /etc/passwd and similar files for the peer's
+processes alone. The namespace ends with the last of them.
 """
 
 from collections.abc import Mapping, Sequence

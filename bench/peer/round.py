@@ -31,7 +31,7 @@ class Load(Phase):
         return self.meter
 
     def mark(self) -> cpu.Snapshot:
-        """Read what was used so far."""
+        """Return the consumption so far."""
         snapshot = super().mark()
         if self.meter is None:
             return snapshot

@@ -1,4 +1,4 @@
-"""What the bench asks of a mail server, and the process of one that isn't pgmta."""
+"""Interface of a mail server under test, and the process of a peer."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def files(*places: Path, ending: str = "") -> int:
 
 
 class Daemon:
-    """The main process of a peer, leader of a session of its own; what it says goes to a file."""
+    """The main process of a peer, leader of a new session; its output goes to a file."""
 
     def __init__(
         self, name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str]

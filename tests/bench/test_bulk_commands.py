@@ -1,4 +1,4 @@
-"""The operator of bench/steer: windows alternate, and the source is stopped in any case."""
+"""The operator of `bench/steer`: windows alternate, and the source is stopped in any case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bench/hostile says of its figures, and how settings are laid over others."""
+"""Limits of bench/hostile on its figures, and settings laid over others."""
 
 import pytest
 

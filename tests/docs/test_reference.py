@@ -64,7 +64,7 @@ def words(line: str) -> list[str]:
 
 
 def section_of(schema: Any, root: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the schema of a mapping with keys of its own, None for anything else."""
+    """Return the schema of a mapping with declared keys, None for anything else."""
     for choice in [schema, *schema.get("anyOf", ())] if isinstance(schema, dict) else []:
         found = root["$defs"][choice["$ref"].removeprefix("#/$defs/")] if "$ref" in choice else {}
         if "properties" in found and "host" not in found["properties"]:  # host:port is a value

@@ -64,7 +64,7 @@ def build(kind: str, folder: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install a wheel into a virtual environment of its own; return the folder of its commands.
+    """Install a wheel into a new virtual environment; return the folder of its commands.
 
     A .pth file lends it the libraries of this environment, whose pgmta comes after its own.
     """

@@ -26,7 +26,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    """What stands under TYPE_CHECKING, in __all__ and in the table of modules is one list."""
+    """The imports under TYPE_CHECKING, __all__ and the table of modules are one list."""
     tree = ast.parse((ROOT / "pgmta" / "__init__.py").read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]

@@ -40,7 +40,7 @@ class Attack:
     lead: bytes = b""
     body: bytes = b""
     step: int = 0
-    pace: float = 0.0
+    interval: float = 0.0
     limit: int = 0
     reads: bool = True
     again: float = 0.05
@@ -49,7 +49,7 @@ class Attack:
     closes: bool = False
 
 
-_PIPE = _full(b"NOOP\r\nRSET\r\nEHLO attacker.test\r\nVRFY somebody\r\n")
+_PIPE = _full(b"NOOP\r\nRSET\r\nEHLO attacker.test\r\nVRFY user\r\n")
 _JUNK = _full(b"GET / HTTP/1.1\r\nMAIL TO:<\r\nRCPT\r\n\0\xff\r\nHELO\r\nDATA x\r\n")
 ATTACKS = {
     "flood": Attack("pipelined NOOP, RSET, EHLO, VRFY without a pause", body=_PIPE),
@@ -59,14 +59,14 @@ ATTACKS = {
         lead=_JUNK[:2000],
         body=_JUNK,
         step=2000,
-        pace=0.01,
+        interval=0.01,
         again=0.0,
     ),
     "rcpt": Attack(
         "pipelined RCPT for recipients that are refused",
         hello=MAIL,
         until=b"250 2.1.0",
-        body=_full(b"RCPT TO:<somebody@elsewhere.test>\r\n"),
+        body=_full(b"RCPT TO:<user@elsewhere.test>\r\n"),
     ),
     "half": Attack(
         "DATA and 500 KB, then silence, 18 times the clients",
@@ -88,7 +88,7 @@ ATTACKS = {
         until=b"354",
         body=FIELD,
         step=1,
-        pace=0.5,
+        interval=0.5,
     ),
     "connects": Attack(
         "22 times the clients from one address, all silent", factor=22, alone=True, again=0.2
@@ -109,7 +109,7 @@ ATTACKS = {
         lead=FIELD * 2560,
         body=FIELD,
         step=8,
-        pace=0.005,
+        interval=0.005,
         limit=60_000,
     ),
 }
@@ -149,20 +149,20 @@ class Crowd:
         """Obey the commands until standard input ends."""
         self._selector.register(0, selectors.EVENT_READ)
         say(**{"is": "ready"})
-        pace = self.attack.pace
-        tick = time.monotonic() + pace
+        interval = self.attack.interval
+        tick = time.monotonic() + interval
         while True:
             now = time.monotonic()
             if self.octets and (ahead := self.figures["sent"] / self.octets) > now - self.began:
                 time.sleep(min(0.02, ahead - now + self.began))
             while self._again and self._again[0][0] <= now:
                 self._open(self._again.popleft()[1])
-            if pace and now >= tick:
-                tick = max(tick + pace, now)
+            if interval and now >= tick:
+                tick = max(tick + interval, now)
                 for client in self.clients:
                     if client.stage == 3 and client.socket:
                         self._small(client)
-            wait = 0.2 if not pace else max(0.0, tick - now)
+            wait = 0.2 if not interval else max(0.0, tick - now)
             if self._again:
                 wait = min(wait, max(0.0, self._again[0][0] - now))
             for key, events in self._selector.select(wait):

@@ -1,4 +1,4 @@
-"""Probe mails: a few sessions at a steady pace; a latency counts from when the mail was due."""
+"""Probe mails: a few sessions at a steady rate; a latency counts from when the mail was due."""
 
 import contextlib
 import json

@@ -1,6 +1,7 @@
 """Postfix's smtp-source and smtp-sink as source and sink: they count, and compare nothing."""
 
 import contextlib
+import pwd
 import re
 import subprocess
 import threading
@@ -15,6 +16,7 @@ from bench.peer.postfix import Postfix
 from bench.peer.round import Load
 from bench.phases import Options
 
+NO_RIGHTS = pwd.getpwuid(65534).pw_name  # the user that owns no files
 COUNTED = re.compile(rb"mesg=(\d+)")
 
 
@@ -27,7 +29,7 @@ class Counter:
         self.last = 0.0
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [tools.tool("smtp-sink"), "-c", "-u", "nobody", f"{HOST}:{self.port}", "1024"],
+                [tools.tool("smtp-sink"), "-c", "-u", NO_RIGHTS, f"{HOST}:{self.port}", "1024"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=file,

@@ -1,0 +1,80 @@
+"""The hooks of one listener, by command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pgmta.logs import get
+from smtpd.hooks.methods import PHASES, Method, Methods
+from smtpd.hooks.reply import BadAnswer
+from smtpd.hooks.runner import HookOverload, HookRunner, HookTimeout
+
+_EVERY = 60.0  # seconds between two log lines about one hook
+
+log = get("hooks")
+
+
+@dataclass(eq=False)
+class Hook:
+    """One handler of the operator's own, and the threads that its methods run in."""
+
+    name: str
+    handler: object
+    methods: Methods
+    runner: HookRunner
+    _failures: int = field(default=0, init=False)
+    _logged: float = field(default=-_EVERY, init=False)
+
+    def failed(self, method: str, error: BaseException, client: str) -> None:
+        """Log the first failure of a minute, and how many there were since the last line."""
+        self._failures += 1
+        now = time.monotonic()
+        if now < self._logged + _EVERY:
+            return
+        self._logged = now
+        known = isinstance(error, BadAnswer | HookTimeout | HookOverload)
+        log.error("hook failed", hook=f"{self.name}.{method}", client=client,
+                  reason=str(error) if known else type(error).__name__, failures=self._failures,
+                  exc_info=None if known else error)  # fmt: skip
+        self._failures = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One method of one hook."""
+
+    hook: Hook
+    method: Method
+    name: str
+
+
+class Phases:
+    """Has a tuple of steps for each command, None for a command that no hook answers.
+
+    A listener looks them up once, so that a command without a hook needs no task and no thread.
+    """
+
+    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
+        self.hooks = tuple(hooks)
+        self.helo = self._steps("HELO")
+        self.ehlo = self._steps("EHLO")
+        self.mail = self._steps("MAIL")
+        self.rcpt = self._steps("RCPT")
+        self.data = self._steps("DATA")
+        self.vrfy = self._steps("VRFY")
+        self.noop = self._steps("NOOP")
+        self.rset = self._steps("RSET")
+        self.quit = self._steps("QUIT")
+
+    def _steps(self, phase: str) -> tuple[Step, ...] | None:
+        assert phase in PHASES  # noqa: S101 - a name of this file
+        return (
+            tuple(
+                Step(hook, hook.methods.phases[phase], f"handle_{phase}")
+                for hook in self.hooks
+                if phase in hook.methods.phases
+            )
+            or None
+        )

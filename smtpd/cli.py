@@ -13,9 +13,9 @@ from pgmta.config.loader import load
 from pgmta.postgres.embedded import SMTPD
 from pgmta.postgres.locate import resolve
 from smtpd.config import SmtpdConfig
+from smtpd.devsink import serve as serve_sink
 from smtpd.master import Master
 from smtpd.process import serve as serve_sockets
-from smtpd.sink import serve as serve_sink
 
 _DEFAULT = "etc/smtpd.yaml"
 

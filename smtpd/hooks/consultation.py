@@ -93,6 +93,7 @@ class Consultation:
         envelope = self._server.envelope
         if late or (self._reply and self._reply[0] != "2"):
             envelope = self._saved.restore(envelope, new=late)
+        _mend(envelope)
         self._answered(self._reply, envelope)
 
 
@@ -118,3 +119,13 @@ class _Saved:
         envelope.rcpt_options = self.rcpt_options
         envelope.smtp_utf8 = self.utf8
         return envelope
+
+
+def _mend(envelope: Envelope) -> None:
+    """Give back the attributes that a hook has taken away or set to something else."""
+    has: dict[str, Any] = vars(envelope)
+    for name, usual in vars(Envelope()).items():
+        kind = type(usual)
+        wrong = name != "rcpt_tos" and kind in (list, bool) and not isinstance(has.get(name), kind)
+        if wrong or name not in has:
+            has[name] = usual  # rcpt_tos is judged

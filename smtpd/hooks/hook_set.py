@@ -46,7 +46,7 @@ class HookSet:
             if listener.hooks is not None:
                 hooks = await self._load_list(listener.hooks, (*key, "hooks"), config, problems)
             phases = Phases(hooks)
-            if listener.relay == "hook" and not phases.rcpt and not problems:
+            if listener.relay == "hook" and b"RCPT" not in phases.commands and not problems:
                 reason = "hook: no hook of this listener has a method handle_RCPT"
                 problems.append(((*key, "relay"), reason))
             self.phases.append(phases)

@@ -51,30 +51,22 @@ class Step:
 
 
 class Phases:
-    """Has a tuple of steps for each command, None for a command that no hook answers.
+    """Has the steps of each command that a hook answers.
 
     A listener looks them up once, so that a command without a hook needs no task and no thread.
     """
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
         self.hooks = tuple(hooks)
-        self.helo = self._steps("HELO")
-        self.ehlo = self._steps("EHLO")
-        self.mail = self._steps("MAIL")
-        self.rcpt = self._steps("RCPT")
-        self.data = self._steps("DATA")
-        self.vrfy = self._steps("VRFY")
-        self.noop = self._steps("NOOP")
-        self.rset = self._steps("RSET")
-        self.quit = self._steps("QUIT")
-
-    def _steps(self, phase: str) -> tuple[Step, ...] | None:
-        assert phase in PHASES  # noqa: S101 - a name of this file
-        return (
-            tuple(
+        found = {
+            phase.encode(): tuple(
                 Step(hook, hook.methods.phases[phase], f"handle_{phase}")
                 for hook in self.hooks
                 if phase in hook.methods.phases
             )
-            or None
-        )
+            for phase in PHASES
+        }
+        self.content = found.pop(b"DATA")
+        """Steps after the end of data."""
+        self.commands = {word: steps for word, steps in found.items() if steps}
+        """Steps of the other commands, by their words."""

@@ -50,14 +50,14 @@ class HookServer:
         ident: str,
         message_size: int,
         session: Session,
-        envelope: Envelope,
         transport: HookTransport,
     ) -> None:
         self.hostname = hostname
         self.__ident__ = ident
         self.data_size_limit = message_size
         self.session = session
-        self.envelope = envelope
+        self.envelope = Envelope()
+        """That of the command that the hook is asked about."""
         self.transport = transport
         self.pushed: list[Any] = []
         """Lines of the reply that the hook has not returned yet."""

@@ -12,7 +12,10 @@ from typing import Any
 
 import uvloop
 
+from pgmta.logs import get
 from smtpd.hooks.call import HookCall
+
+log = get("hooks")
 
 
 class HookInterrupted(BaseException):
@@ -146,4 +149,7 @@ class HookThread:
         self._told = False
         answers = self._answers
         while answers:
-            self._done(answers.popleft())
+            try:
+                self._done(answers.popleft())
+            except Exception as error:  # of one session: the others have theirs
+                log.error("error after a hook", exc_info=error)

@@ -154,8 +154,8 @@ async def test_a_listener_whose_relay_is_the_hooks_needs_handle_rcpt(folder: Pat
             "hook: no hook of this listener has a method handle_RCPT"
         ]
     hooks_of = (await loaded(folder, listener + "hooks: [site_hooks:Refuse]\n")).phases
-    assert hooks_of[0].rcpt
-    assert not hooks_of[0].data
+    assert list(hooks_of[0].commands) == [b"RCPT"]
+    assert not hooks_of[0].content
 
 
 async def test_classes_objects_factories_arguments_and_lists_of_listeners(folder: Path) -> None:
@@ -175,15 +175,15 @@ listen:
     instance, named, made, old = hooks.phases[0].hooks
     assert instance.handler is sys.modules["site_hooks"].instance
     assert [getattr(hook.handler, "name", "") for hook in (named, made)] == ["inbox", "x"]
-    assert [step.hook for step in hooks.phases[0].data or ()] == [named, made]
-    assert [step.hook for step in hooks.phases[0].ehlo or ()] == [old]
+    assert [step.hook for step in hooks.phases[0].content] == [named, made]
+    assert [step.hook for step in hooks.phases[0].commands[b"EHLO"]] == [old]
     assert hooks.phases[1].hooks == ()
     assert hooks.phases[2].hooks[0].methods.later == ["auth_PLAIN", "authenticator", "handle_AUTH"]
     assert hooks.warnings == [
         "site_hooks:Later: smtpd does not use auth_PLAIN, authenticator, handle_AUTH yet"
     ]
     assert hooks.phases[3].hooks == hooks.phases[0].hooks
-    assert hooks.phases[0].helo is None
+    assert list(hooks.phases[0].commands) == [b"EHLO", b"RCPT"]
 
 
 @pytest.mark.parametrize("value", ["handlers", "a.b", "a:b:c", "a b:C", ":C", "a:", "a:1", "1a:C"])

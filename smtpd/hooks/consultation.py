@@ -128,4 +128,4 @@ def _mend(envelope: Envelope) -> None:
         kind = type(usual)
         wrong = name != "rcpt_tos" and kind in (list, bool) and not isinstance(has.get(name), kind)
         if wrong or name not in has:
-            has[name] = usual  # rcpt_tos is judged
+            has[name] = usual if name != "rcpt_tos" else None  # which is judged

@@ -117,10 +117,10 @@ class SessionHooks:
             if answer and answer[0] != "2":
                 answered(answer, None)
                 return
-            problem = ""
-            if not isinstance(changed, bytes | bytearray):
+            problem = self._judgement.problem(transaction)
+            if not (problem or isinstance(changed, bytes | bytearray)):
                 problem = f"content is of type {type(changed).__name__}, not bytes"
-            elif not transaction.recipients:
+            if not (problem or transaction.recipients):
                 problem = "no recipient is left"
             if problem:
                 answered(self._failed(self.content_steps, problem), None)

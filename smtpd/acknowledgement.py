@@ -80,12 +80,7 @@ class Acknowledgement:
         elif incoming.whole and self._session.hooks:
             self._wire.busy = True  # until the hooks answer
             self._session.hooks.ask_content(incoming.body(), self._answered)
-        else:
-            self._store(incoming)
-
-    def _store(self, incoming: IncomingMessage) -> None:
-        """Have an accepted message committed."""
-        if incoming.ready:
+        elif incoming.ready:
             self._wire.busy = True  # until the commit
             self._commit(incoming)
         else:
@@ -102,14 +97,17 @@ class Acknowledgement:
             incoming = IncomingMessage(server.config, server.committer, whole=True)
             self._session.incoming = incoming
             refusal = incoming.replace(changed)
-        if not refusal:
-            self._hooked = reply
-            self._store(incoming)
+        if refusal:
+            self._refused(refusal)
+            if refusal[:3] == "421":  # RFC 5321, section 3.8
+                self._wire.closing.hang_up(linger=self._wire.unread)
+            self._wire.resume()
             return
-        self._refused(refusal)
-        if refusal[:3] == "421":  # RFC 5321, section 3.8
-            self._wire.closing.hang_up(linger=self._wire.unread)
-        self._wire.resume()
+        self._hooked = reply
+        if incoming.ready:
+            self._commit(incoming)
+        else:
+            self._wire.suspend(self._prepare(incoming))
 
     async def _prepare(self, incoming: IncomingMessage) -> None:
         refusal = await incoming.prepare()

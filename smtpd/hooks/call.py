@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from smtpd.hooks.thread import HookThread
+from typing import Any
 
 type Method = Callable[..., Any]
 type Done = Callable[[Any, BaseException | None], None]
@@ -16,7 +13,7 @@ type Done = Callable[[Any, BaseException | None], None]
 class HookCall:
     """Carries the arguments to the hook, and its answer back.
 
-    The thread of the sessions alone writes `over`, `deadline` and `thread`. The thread of the
+    The thread of the sessions alone writes `over`, `deadline` and `loop`. The thread of the
     handler alone writes `answer`, `error` and `task`, before it gives the call back.
     """
 
@@ -26,11 +23,11 @@ class HookCall:
         "deadline",
         "done",
         "error",
+        "loop",
         "method",
         "over",
         "rescue",
         "task",
-        "thread",
     )
 
     def __init__(
@@ -46,7 +43,8 @@ class HookCall:
         """Time of the sessions' event loop at which the session stops to wait, in seconds."""
         self.over = False
         """Whether the session has its answer, or waits no longer."""
-        self.thread: HookThread | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the thread that the call was handed to."""
         self.task: asyncio.Task[None] | None = None
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -89,8 +87,8 @@ class HookCall:
 
     def cancel(self) -> None:
         """End the hook's coroutine; one that has not begun does not begin."""
-        if self.thread:
-            self.thread.loop.call_soon_threadsafe(self._cancel)
+        if self.loop:
+            self.loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         if self.task:

@@ -61,7 +61,7 @@ class HookThread:
 
     def put(self, call: HookCall) -> None:
         """Hand a call over."""
-        call.thread = self
+        call.loop = self.loop
         self.queue.append(call)
         if not self._awake:
             self._awake = True

@@ -23,8 +23,8 @@ class Consultation:
     """Asks the steps of a command in their order; the first reply that is no 2xx ends it.
 
     `answered` gets the reply and the envelope that counts from then on. The reply is that of the
-    last step which did not return MISSING, None if all did. An envelope that was refused or is in
-    the hands of a late hook is replaced by one with the former addresses.
+    last step which did not return MISSING, None if all did. After a refusal the envelope has its
+    former addresses. A late hook may still write into it, so a new one takes its place.
     """
 
     __slots__ = ("_answered", "_arguments", "_call", "_client", "_index", "_reply", "_saved",

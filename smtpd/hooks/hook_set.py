@@ -20,8 +20,8 @@ _START = 60.0  # seconds for the constructor of a handler
 class HookSet:
     """Has the phases of each listener, in the order of `listen`.
 
-    Each entry of the file is loaded once per process. Listeners without a list of their own share
-    the handlers of the top level.
+    Each entry of the file is loaded once per process. Listeners without own hooks share the
+    handlers of the top level.
     """
 
     def __init__(self) -> None:

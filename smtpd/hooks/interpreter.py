@@ -12,8 +12,8 @@ _hurried: set[object] = set()
 def hurry(owner: object, wanted: bool) -> None:
     """Have threads change often as long as at least one owner wants it.
 
-    A hook in a busy loop keeps the interpreter for the whole interval, each time after the thread
-    of the sessions gives it up, which that thread does in every event. See decision 0026.
+    The thread of the sessions gives up the interpreter in every event. A hook in a busy loop then
+    keeps it for the whole interval. See decision 0026.
     """
     global _usual
     if wanted == (owner in _hurried):

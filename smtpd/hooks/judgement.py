@@ -11,8 +11,8 @@ from smtpd.transaction import Transaction
 class Judgement:
     """Brings a transaction in line with its envelope, in which hooks write as they like.
 
-    An address that a hook rewrote or added has to pass the syntax and policy of smtpd as if the
-    client had sent it.
+    A hook may rewrite or add addresses. Each has to pass syntax and policy as if the client had
+    sent it.
     """
 
     def __init__(self, handler: RelayHandler, client: str) -> None:

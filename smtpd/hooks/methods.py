@@ -21,7 +21,7 @@ type Method = Callable[..., Any]
 
 
 class Methods:
-    """The methods of one handler; `problems` says what is wrong with them."""
+    """The methods of one handler; `problems` has its mistakes."""
 
     def __init__(self, handler: object) -> None:
         self.phases: dict[str, Method] = {}
@@ -69,7 +69,7 @@ class Methods:
 
 
 def _misspelt(phase: str) -> bool:
-    """Whether a name after `handle_` is meant as a hook; `handle_message` of aiosmtpd is not."""
+    """Return whether a name after `handle_` is meant as a hook; `handle_message` is not."""
     if phase.isupper():
         return True
     names = [known.removeprefix("handle_").lower() for known in _KNOWN]
@@ -83,7 +83,7 @@ def _hint(name: str) -> str:
 
 
 def _awaitable(method: Any) -> bool:
-    """Whether what the method returns can be awaited, as far as it can be known."""
+    """Return whether the answer of the method can be awaited, if that can be known."""
     method = inspect.unwrap(method)
     return inspect.iscoroutinefunction(method) or (
         not inspect.isroutine(method) and inspect.iscoroutinefunction(type(method).__call__)

@@ -1,4 +1,4 @@
-"""What a hook may answer: replies of SMTP, as RFC 5321 section 4.2 has them (pure)."""
+"""Checks the answers of hooks: replies of SMTP, as RFC 5321 section 4.2 has them (pure)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class BadAnswer(Exception):
 def check_reply(answer: Any, pushed: Sequence[Any] = ()) -> str:
     """Return the reply of a hook: what it pushed, then what it returned, lines joined by CRLF.
 
-    Raises BadAnswer if that is not one reply with a code of 2xx, 4xx or 5xx and a printable ASCII
-    text of at most 512 octets a line.
+    A reply has a code of 2xx, 4xx or 5xx and a text of printable ASCII. A line has at most 512
+    octets. Raises BadAnswer.
     """
     return _join([*pushed, answer])
 

@@ -43,10 +43,9 @@ class _Place:
 class HookRunner:
     """Runs calls in one thread, and in others as long as that one is stuck.
 
-    All methods of a handler run in one event loop, because connections and locks that a handler
-    keeps belong to a loop. If a hook blocks that loop for 0.1 s while other calls wait, they go to
-    another thread with another loop, at most `threads` in all. A thread that comes back serves
-    again, the first one first.
+    All methods of a handler run in one event loop, because its connections and locks belong to a
+    loop. A hook may block that loop for 0.1 s while other calls wait. Those go to another thread
+    with another loop, at most `threads` in all. A thread that comes back serves again.
     """
 
     def __init__(self, name: str, *, time: float, threads: int, calls: int) -> None:
@@ -122,7 +121,7 @@ class HookRunner:
             self._overflow.append(call)
 
     def _came(self, call: HookCall) -> None:
-        """A thread gives a call back."""
+        """Take a call back from its thread."""
         self._count -= 1
         self._open.pop(call, None)
         call.finish()

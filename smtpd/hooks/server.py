@@ -1,4 +1,4 @@
-"""What a hook gets as its argument `server`."""
+"""The argument `server` of a hook."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HookTransport:
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """Close the connection after what was written."""
+        """Close the connection after the replies so far."""
         self._loop.call_soon_threadsafe(self._transport.close)
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""A thread with an event loop of its own, in which hooks run."""
+"""A thread with its own event loop, in which hooks run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HookThread:
         self.loop.call_soon_threadsafe(self._stop)
 
     def join(self, seconds: float) -> bool:
-        """Wait for the end of the thread; False if it has not ended after so many seconds."""
+        """Wait for the end of the thread; False if it lasts longer than `seconds`."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -142,7 +142,7 @@ class HookThread:
             self._told = True
             try:
                 self._main.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # the process ends: nobody waits
+            except RuntimeError:  # the process ends, and no session waits
                 self._told = False
 
     def _deliver(self) -> None:

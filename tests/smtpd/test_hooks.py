@@ -72,8 +72,8 @@ def test_addresses_of_hooks_are_judged(database: str, db: psycopg.Connection) ->
         ("huge", "552 5.3.4 Message is larger", b""),
         ("smuggle", "550 5.5.2", b""),
         ("text", FAILED, b""),
-        ("nobody", FAILED, b""),
-        ("somebody", "250 2.6.0 Mine$", b"somebody\r\n"),
+        ("none left", FAILED, b""),
+        ("redirect", "250 2.6.0 Mine$", b"redirect\r\n"),
         ("accepted", r"250 2.0.0 \d+ queued$", b"accepted\r\n"),
         ("default", r"250 2.0.0 \d+ queued$", b"default\r\n"),
         ("refuse", "554 5.7.1 No$", b""),
@@ -94,7 +94,7 @@ def test_content_of_hooks_is_checked(
         assert messages == []
         return
     ((sender, recipient, size, body),) = messages
-    new = word == "somebody"
+    new = word == "redirect"
     assert (sender, recipient) == (
         ("new@a.example", "new@example.org") if new else ("s+noted@a.example", "r@example.org")
     )

@@ -69,9 +69,9 @@ class Rewriter:
             envelope.content = b"a\n.\nMAIL FROM:<evil@a.example>\r\n"
         elif b"text" in content:
             envelope.content = "text"
-        elif b"nobody" in content:
+        elif b"none left" in content:
             envelope.rcpt_tos.clear()
-        elif b"somebody" in content:
+        elif b"redirect" in content:
             envelope.rcpt_tos = ["new@example.org"]
             envelope.mail_from = "new@a.example"
         elif b"accepted" in content:

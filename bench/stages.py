@@ -23,6 +23,7 @@ from queued.delivery.session import Session
 from queued.worker.verdict import judge
 from smtpd.config import Listener, SmtpdConfig
 from smtpd.connection import Connection
+from smtpd.listener import SmtpListener
 from smtpd.server import Server
 
 MESSAGES = 2000
@@ -94,7 +95,7 @@ async def dialogue() -> float:
     server = Server(config, "postgresql://nowhere")
     committer = _Committer()
     server.committer = cast(Any, committer)
-    connection = Connection(server, Listener())
+    connection = Connection(server, SmtpListener.make(config, Listener()))
     connection.connection_made(cast(Any, _Wire()))
     connection.data_received(b"EHLO guard.test\r\n")
     started = time.process_time()

@@ -12,8 +12,9 @@ from pgmta.model import NewMessage
 from smtpd import replies
 from smtpd.closing import Closing
 from smtpd.commands import Commands
-from smtpd.config import Listener
+from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.incoming import IncomingMessage
+from smtpd.listener import SmtpListener
 from smtpd.metadata import Origin
 from smtpd.received import DATE
 from smtpd.server import Server
@@ -33,6 +34,10 @@ class Wire(Protocol):
     share: Share
     busy: bool
 
+    @property
+    def unread(self) -> bool:
+        """Whether there is input that has not been worked through."""
+
     def suspend(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for a coroutine; the commands that follow wait for it."""
 
@@ -44,6 +49,7 @@ class Owner(Protocol):
     """The session whose message is answered."""
 
     commands: Commands
+    hooks: SessionHooks | None
     incoming: IncomingMessage | None
     tally: Tally
 
@@ -54,11 +60,12 @@ class Owner(Protocol):
 class Acknowledgement:
     """Has the complete messages of a session committed, and answers the client."""
 
-    def __init__(self, server: Server, listener: Listener, wire: Wire, session: Owner) -> None:
+    def __init__(self, server: Server, listener: SmtpListener, wire: Wire, session: Owner) -> None:
         self._server = server
         self._listener = listener
         self._wire = wire
         self._session = session
+        self._hooked = ""  # the 250 of a hook, for the message under way
 
     def complete(self) -> None:
         """Judge the complete content, and have the message committed."""
@@ -70,8 +77,34 @@ class Acknowledgement:
         refusal = incoming.finish()
         if refusal:
             self._refused(refusal)
+        elif incoming.whole and self._session.hooks:
+            self._wire.busy = True  # until the hooks answer
+            self._session.hooks.ask_content(incoming.body(), self._answered)
         elif incoming.ready:
             self._wire.busy = True  # until the commit
+            self._commit(incoming)
+        else:
+            self._wire.suspend(self._prepare(incoming))
+
+    def _answered(self, reply: str, changed: bytes | None) -> None:
+        """Have a message committed that the hooks accept, with their content if they changed it."""
+        incoming, server = self._session.incoming, self._server
+        if not incoming:
+            return
+        refusal = reply if reply and reply[0] != "2" else ""
+        if changed is not None and not refusal:
+            incoming.content.discard()
+            incoming = IncomingMessage(server.config, server.committer, whole=True)
+            self._session.incoming = incoming
+            refusal = incoming.replace(changed)
+        if refusal:
+            self._refused(refusal)
+            if refusal[:3] == "421":  # RFC 5321, section 3.8
+                self._wire.closing.hang_up(linger=self._wire.unread)
+            self._wire.resume()
+            return
+        self._hooked = reply
+        if incoming.ready:
             self._commit(incoming)
         else:
             self._wire.suspend(self._prepare(incoming))
@@ -100,7 +133,7 @@ class Acknowledgement:
             holds = [_POSTMASTER if key in held else None for key in transaction.recipients]
         message = NewMessage(
             id=content.id,
-            sender=transaction.envelope.mail_from or "",
+            sender=transaction.sender,
             sender_domain=transaction.sender_domain,
             recipients=recipients,
             size=incoming.size,
@@ -119,6 +152,7 @@ class Acknowledgement:
         incoming = self._session.incoming
         if not incoming:
             return
+        hooked = self._hooked
         self._over()
         if error:
             self._wire.resume(replies.UNAVAILABLE)
@@ -127,7 +161,7 @@ class Acknowledgement:
             tally.errors = tally.unknown_commands = 0
             tally.junk_level = 0.0
             self._wire.share.spent = 0.0
-            self._wire.resume(replies.QUEUED.format(incoming.content.id))
+            self._wire.resume(hooked or replies.QUEUED.format(incoming.content.id))
         if self._server.stopping:
             self._wire.closing.stop()
 
@@ -143,6 +177,7 @@ class Acknowledgement:
     def _over(self) -> None:
         """End the transaction."""
         self._session.incoming = self._session.commands.transaction = None
+        self._hooked = ""
         self._wire.closing.data_deadline = math.inf
         self._wire.share.large = False
 
@@ -151,6 +186,6 @@ class Acknowledgement:
             listener=self._listener.label,
             client=self._wire.client,
             user="",  # until there is AUTH
-            sender=transaction.envelope.mail_from or "",
+            sender=transaction.sender,
             header=incoming.header,
         )

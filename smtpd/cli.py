@@ -13,9 +13,10 @@ from pgmta.config.loader import load
 from pgmta.postgres.embedded import SMTPD
 from pgmta.postgres.locate import resolve
 from smtpd.config import SmtpdConfig
+from smtpd.devsink import serve as serve_sink
+from smtpd.hooks.hook_set import HookSet
 from smtpd.master import Master
 from smtpd.process import serve as serve_sockets
-from smtpd.sink import serve as serve_sink
 
 _DEFAULT = "etc/smtpd.yaml"
 
@@ -29,9 +30,20 @@ def main() -> None:
 @config_option(_DEFAULT)
 @reporting
 def check(config: Path) -> None:
-    """Check a configuration file; exit 2 and say what is wrong, or exit 0."""
-    load(config, SmtpdConfig)
+    """Check a configuration file; exit 2 and say what is wrong, or exit 0.
+
+    This also imports the hooks that the file names, and makes their handlers.
+    """
+    settings = load(config, SmtpdConfig)
+    for warning in uvloop.run(_check_hooks(settings, config)):
+        print_line(f"{config}: {warning}")
     print_line(f"{config}: ok")
+
+
+async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
+    hooks = await HookSet().load(settings, path)
+    await hooks.stop(0.0)
+    return hooks.warnings
 
 
 @main.command()
@@ -55,7 +67,7 @@ def serve(config: Path, descriptors: str) -> None:
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
     uri = resolve(settings.environment, SMTPD)
-    uvloop.run(serve_sockets(settings, uri, [int(part) for part in descriptors.split(",")]))
+    uvloop.run(serve_sockets(settings, config, uri, [int(part) for part in descriptors.split(",")]))
 
 
 @main.command()

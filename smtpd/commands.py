@@ -10,7 +10,7 @@ from aiosmtpd.smtp import Session
 from pgmta.address import split_path
 from pgmta.errors import AddressError
 from smtpd import replies
-from smtpd.handler import plain
+from smtpd.handler import RelayHandler, plain
 from smtpd.received import received
 from smtpd.server import Server
 from smtpd.transaction import Transaction
@@ -19,8 +19,8 @@ from smtpd.transaction import Transaction
 class Commands:
     """Does the commands of one session; each returns its reply."""
 
-    def __init__(self, server: Server, client: str, peer: Any) -> None:
-        self._handler = server.handler
+    def __init__(self, server: Server, handler: RelayHandler, client: str, peer: Any) -> None:
+        self._handler = handler
         self._hostname = server.hostname
         self._size = server.config.limits.message_size
         self._client = client
@@ -111,8 +111,8 @@ class Commands:
 
     def _parameters(self, rest: str, transaction: Transaction) -> str:
         """Take the parameters of MAIL; return the reply of a refusal, or nothing."""
-        for parameter in rest.split():
-            keyword, _, value = parameter.upper().partition("=")
+        for parameter in rest.upper().split():
+            keyword, _, value = parameter.partition("=")
             if keyword == "SMTPUTF8" and not value:
                 transaction.envelope.smtp_utf8 = True
             elif keyword == "BODY":

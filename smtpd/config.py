@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from pgmta.address import normalise_domain, parse_mailbox
 from pgmta.config.environment import Environment, Log
@@ -61,6 +61,8 @@ SOURCES = (
     "recipient",
     "recipient_domain",
 )
+_WORD = r"[^\W\d]\w*"
+_REFERENCE = re.compile(rf"{_WORD}(\.{_WORD})*:{_WORD}(\.{_WORD})*")
 _HEADER = re.compile(r"header:[!-9;-~]+")
 
 
@@ -106,6 +108,28 @@ def _parse_key(key: str) -> str:
     return key
 
 
+class Hook(Section):
+    """A handler of the operator's own, in the interface of aiosmtpd (docs/hooks.md)."""
+
+    handler: str = Field(description="package.module:Name of a class, an object or a function")
+    arguments: list[Any] = Field(default=[], description="for the class or the function")
+
+    @field_validator("handler")
+    @classmethod
+    def _reference(cls, value: str) -> str:
+        if not _REFERENCE.fullmatch(value):
+            raise ValueError(f"expected package.module:Name, not {value!r}")
+        return value
+
+
+def _parse_hook(value: object) -> object:
+    """Read `package.module:Name` alone, which is the usual case."""
+    return {"handler": value} if isinstance(value, str) else value
+
+
+Hooks = list[Annotated[Hook, BeforeValidator(_parse_hook)]]
+
+
 class Listener(Section):
     """One address and port."""
 
@@ -118,6 +142,14 @@ class Listener(Section):
     )
     port: Whole = Field(default=2525, ge=1, le=65535, description="TCP port")
     backlog: Whole = Field(default=1024, ge=1, description="connections that may wait for accept")
+    hooks: Hooks | None = Field(
+        default=None, description="handlers of this listener; absent: those of the top level"
+    )
+    relay: Literal["policy", "hook"] = Field(
+        default="policy",
+        description="who accepts recipients: the section relay, which hooks only narrow, or the "
+        "handle_RCPT of a hook alone",
+    )
 
     @property
     def label(self) -> str:
@@ -172,6 +204,16 @@ class Limits(Section):
     )
 
 
+class HookLimits(Section):
+    """Bounds on what hooks may use, per handler and process."""
+
+    time: Period = Field(default=60.0, description="for the answer of a hook, then 451 4.3.0")
+    threads: Whole = Field(
+        default=16, ge=1, le=256, description="threads, of which all but one wait for a blocked one"
+    )
+    calls: Whole = Field(default=2000, ge=1, description="open calls; further ones get 451 4.3.0")
+
+
 class Content(Section):
     """What a message may look like on the wire."""
 
@@ -206,4 +248,15 @@ class SmtpdConfig(Section):
     limits: Limits = Field(default=Limits())
     content: Content = Field(default=Content())
     ingest: Ingest = Field(default=Ingest())
+    hooks: Hooks = Field(
+        default=[],
+        description="handlers in the interface of aiosmtpd, asked in this order: "
+        "package.module:Name, or handler and arguments",
+    )
+    hook_limits: HookLimits = Field(default=HookLimits())
     log: Log = Field(default=Log())
+
+    @property
+    def uses_hooks(self) -> bool:
+        """Whether any hook is configured."""
+        return bool(self.hooks or any(listener.hooks for listener in self.listen))

@@ -14,7 +14,7 @@ from typing import Any, cast
 from pgmta.model import CHUNK_SIZE
 from smtpd import replies
 from smtpd.closing import Closing, Phase, Reading
-from smtpd.config import Listener
+from smtpd.listener import SmtpListener
 from smtpd.server import Server
 from smtpd.session import SmtpSession
 from smtpd.share import BULK, HEAVY, Share
@@ -34,7 +34,7 @@ _READ = 3e-10  # seconds that the event loop takes to read an octet, about
 class Connection(asyncio.Protocol):
     """Reads lines and content, and writes replies; it has a session, which knows the commands."""
 
-    def __init__(self, server: Server, listener: Listener) -> None:
+    def __init__(self, server: Server, listener: SmtpListener) -> None:
         self.transport: asyncio.Transport | None = None
         self.client = ""
         self.busy = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pgmta.address import domain_of, parse_mailbox
 from pgmta.errors import AddressError
 from smtpd import replies
@@ -16,7 +18,8 @@ _REPEATED = 200  # characters of the client's words in a reply (RFC 5321, sectio
 class RelayHandler:
     """Judges the commands of all sessions; each method returns the reply."""
 
-    def __init__(self, config: SmtpdConfig) -> None:
+    def __init__(self, config: SmtpdConfig, *, relay: Literal["policy", "hook"] = "policy") -> None:
+        self._judges_relay = relay == "policy"
         self._limit = config.limits.recipients
         self._policy = Policy(config.relay)
         self._postmaster = Postmaster(config, self._policy)
@@ -45,7 +48,7 @@ class RelayHandler:
                 sender, _ = parse_mailbox(path, utf8=envelope.smtp_utf8)
             except AddressError as error:
                 return replies.BAD_SENDER.format(plain(error))
-        envelope.mail_from = sender
+        envelope.mail_from = transaction.sender = sender
         transaction.sender_domain = domain_of(sender)
         return replies.MAIL_OK
 
@@ -57,7 +60,7 @@ class RelayHandler:
             mailbox, domain = parse_mailbox(ours or path, utf8=utf8)
         except AddressError as error:
             return replies.BAD_ADDRESS.format(plain(error))
-        if not (ours or self._policy.accepts(client, mailbox, domain)):
+        if not (ours or not self._judges_relay or self._policy.accepts(client, mailbox, domain)):
             return replies.RELAY_DENIED
         hold = bool(ours) and self._postmaster.held
         if transaction.add(mailbox, domain, self._limit, hold=hold):

@@ -32,7 +32,9 @@ class IncomingMessage:
     accepted, its chunks are removed. A message of one part or less waits only for its commit.
     """
 
-    def __init__(self, config: SmtpdConfig, committer: Committer) -> None:
+    def __init__(self, config: SmtpdConfig, committer: Committer, *, whole: bool = False) -> None:
+        self.whole = whole
+        """Whether all of it stays in memory until its end, because a hook is asked then."""
         self._limits = config.limits
         self._wait = config.ingest.wait
         self._committer = committer
@@ -116,7 +118,10 @@ class IncomingMessage:
     @property
     def full(self) -> bool:
         """Whether `store` has to be called before more content is taken."""
-        return self.content.collected > PART_SIZE and self.content.state is not State.FAILED
+        content = self.content
+        return (
+            content.collected > PART_SIZE and not self.whole and content.state is not State.FAILED
+        )
 
     @property
     def refused(self) -> bool:
@@ -126,6 +131,25 @@ class IncomingMessage:
             or self.size > self._limits.message_size
             or bool(self._end.guard.problem)
         )
+
+    def give_up(self) -> None:
+        """Refuse the message at its end: there is no room for it."""
+        self.content.state = State.FAILED
+        self.content.buffers.clear()
+        self.content.collected = 0
+
+    def replace(self, octets: bytes) -> str:
+        """Take content of a hook; return the reply of a refusal, or nothing."""
+        stuffed = octets.replace(b"\r\n.", b"\r\n..")
+        stuffed = b"." + stuffed if stuffed.startswith(b".") else stuffed
+        if stuffed and not stuffed.endswith(b"\r\n"):
+            stuffed += b"\r\n"
+        self.feed(stuffed + b".\r\n")
+        return self.finish()
+
+    def body(self) -> bytes:
+        """Return the content of a `whole` message, once `finish` was called."""
+        return bytes(self.content.buffers[0]) if self.content.buffers else b""
 
     async def store(self, unit: int = PART_SIZE) -> None:
         """Write whole units ahead of the message: parts, or chunks of a part."""

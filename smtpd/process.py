@@ -9,36 +9,46 @@ import resource
 import socket
 import sys
 from functools import partial
+from pathlib import Path
 
 from pgmta.logs import get
 from pgmta.service import Signals, tune_memory
 from smtpd.config import SmtpdConfig
 from smtpd.connection import Connection
+from smtpd.hooks.hook_set import HookSet
 from smtpd.keeper import READY
+from smtpd.listener import SmtpListener
 from smtpd.server import TURNED_AWAY, Server
 
 _FILES = 100  # open files besides the clients' connections
+_END = 1.0  # seconds for hooks whose session has ended
 _GRACE = 30.0  # seconds for sessions in DATA when the process stops
 
 log = get("smtpd")
 
 
-async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
-    """Take mail until SIGTERM or until the master is gone."""
+async def serve(config: SmtpdConfig, path: Path, uri: str, descriptors: list[int]) -> None:
+    """Take mail until SIGTERM or until the master is gone.
+
+    Raises ConfigError if a hook of the file at `path` can't be loaded.
+    """
     signals = Signals()
     _allow_files(config.limits.connections + TURNED_AWAY + _FILES)
     loop = asyncio.get_running_loop()
+    hooks = await HookSet().load(config, path)
+    for warning in hooks.warnings:
+        log.warning("hook is used in part", reason=warning)
     shared = Server(config, uri)
     shared.start()
     heartbeat = shared.committer.heartbeat(config.environment.hostname)
     beating = asyncio.create_task(heartbeat.run())
     servers = [
         await loop.create_server(
-            partial(Connection, shared, listener),
+            partial(Connection, shared, SmtpListener.make(config, listener, phases)),
             sock=socket.socket(fileno=fd),
             backlog=listener.backlog,
         )
-        for fd, listener in zip(descriptors, config.listen, strict=True)
+        for fd, listener, phases in zip(descriptors, config.listen, hooks.phases, strict=True)
     ]
     signals.attach()
     tune_memory()
@@ -50,6 +60,7 @@ async def serve(config: SmtpdConfig, uri: str, descriptors: list[int]) -> None:
         server.close()
     if not await shared.stop(_GRACE):
         log.warning("cut off sessions that did not end", after=_GRACE)
+    await hooks.stop(_END)
     beating.cancel()
     await asyncio.wait([beating])
     await heartbeat.leave()

@@ -52,7 +52,8 @@ NO_AUTH_YET = "503 5.5.1 Send EHLO first"
 NEEDS_TLS = "538 5.7.11 Encryption required for requested authentication mechanism"
 NO_EXPN = "502 5.5.1 EXPN not implemented"
 
-GREETING = "220 {} ESMTP pgmta\r\n"
+IDENT = "ESMTP pgmta"
+GREETING = f"220 {{}} {IDENT}\r\n"
 
 QUEUED = "250 2.0.0 {} queued"
 """The acknowledgement: pgmta is responsible for the message now (RFC 5321, section 6.1)."""

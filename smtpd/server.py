@@ -12,7 +12,6 @@ from pgmta.postgres.notify import Notifier
 from smtpd import replies
 from smtpd.closing import Closing
 from smtpd.config import SmtpdConfig
-from smtpd.handler import RelayHandler
 from smtpd.limits import ConnectionLimits
 from smtpd.memory import Memory
 from smtpd.metadata import Metadata
@@ -45,7 +44,6 @@ class Server:
     ) -> None:
         self.config = config
         self.hostname = config.environment.hostname
-        self.handler = RelayHandler(config)
         self.metadata = Metadata(config.metadata) if config.metadata else None
         """The rules for metadata; without any, all rows have the same empty metadata."""
         self._notifier = Notifier(uri)

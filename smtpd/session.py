@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from pgmta.model import CHUNK_SIZE
@@ -11,13 +12,18 @@ from smtpd import replies
 from smtpd.acknowledgement import Acknowledgement
 from smtpd.closing import Closing
 from smtpd.commands import JUNK, Commands
-from smtpd.config import Listener
+from smtpd.hooks.judgement import Judgement
+from smtpd.hooks.server import HookServer, HookTransport
+from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.incoming import IncomingMessage
+from smtpd.listener import SmtpListener
 from smtpd.server import Server
 from smtpd.share import Share
 from smtpd.tally import HTTP, Tally, Verdict
 
 _COMMAND_SIZE = 2048  # octets of a command (RFC 5321, section 4.5.3.1.4 asks for 512 at least)
+
+_SPARED = 1 << 16  # octets of a message that is taken for a hook although memory is used up
 
 
 class Wire(Protocol):
@@ -47,17 +53,34 @@ class Wire(Protocol):
 class SmtpSession:
     """Answers the commands that a connection reads."""
 
-    def __init__(self, server: Server, listener: Listener, wire: Wire, peer: Any) -> None:
+    def __init__(self, server: Server, listener: SmtpListener, wire: Wire, peer: Any) -> None:
         self._server = server
         self._wire = wire
         self.tally = Tally(server.config.limits)
         """The errors of the client."""
-        self.commands = Commands(server, wire.client, peer)
+        self.commands = Commands(server, listener.handler, wire.client, peer)
         """The commands and their arguments so far."""
+        self.hooks = self._make_hooks(listener) if listener.phases.hooks else None
+        """The hooks of the listener, if there are any."""
         self.acknowledgement = Acknowledgement(server, listener, wire, self)
         """How the end of a message is answered."""
         self.incoming: IncomingMessage | None = None
         """The message under way, from DATA to the reply to its end."""
+
+    def _make_hooks(self, listener: SmtpListener) -> SessionHooks:
+        server, commands, wire = self._server, self.commands, self._wire
+        assert wire.transport  # noqa: S101 - a session begins with its connection
+        seen = HookServer(
+            hostname=server.hostname,
+            ident=replies.IDENT,
+            message_size=server.config.limits.message_size,
+            session=commands.session,
+            transport=HookTransport(wire.transport, server.loop),
+        )
+        judgement = Judgement(listener.handler, wire.client)
+        return SessionHooks(
+            listener.phases, commands, judgement, seen, lambda error: wire.closing.fail(error)
+        )
 
     # -- command lines --
 
@@ -71,11 +94,19 @@ class SmtpSession:
         argument = rest.strip().decode("utf-8", "surrogateescape")
         transaction = self.commands.transaction
         known = len(transaction.recipients) if transaction else 0
-        reply = self.commands.do(word, argument)
+        if self.hooks and word in self.hooks.words:
+            reply = self.hooks.ask(word, argument, partial(self._answered, word, known))
+            if not reply:
+                self._wire.busy = True  # until the hooks answer
+                return
+        else:
+            reply = self.commands.do(word, argument)
         if reply:
             self.reply(reply)
             if reply is replies.DATA_GO:
-                self.incoming = IncomingMessage(self._server.config, self._server.committer)
+                whole = bool(self.hooks and self.hooks.content_steps)
+                server = self._server
+                self.incoming = IncomingMessage(server.config, server.committer, whole=whole)
                 self._wire.closing.content_begins()
             elif reply is replies.BYE:
                 self._wire.closing.hang_up(linger=self._wire.unread)
@@ -92,6 +123,17 @@ class SmtpSession:
             self._wire.closing.refuse(replies.TOO_MANY_UNKNOWN)
         else:
             self.reply(replies.UNKNOWN_COMMAND)
+
+    def _answered(self, word: bytes, known: int, reply: str) -> None:
+        """Send the reply of the hooks, and go on with the next command."""
+        transaction = self.commands.transaction
+        idle = word == b"RCPT" and transaction and len(transaction.recipients) == known
+        self.reply(reply)
+        if word == b"QUIT" or reply[:3] == "421":  # RFC 5321, section 3.8
+            self._wire.closing.hang_up(linger=self._wire.unread)
+        elif word in JUNK or (idle and reply[0] != "5"):
+            self._follow(self.tally.junk(self._server.loop.time()))
+        self._wire.resume()
 
     def reply(self, reply: str) -> None:
         """Send a reply; a 5xx counts as an error of the client."""
@@ -117,12 +159,16 @@ class SmtpSession:
             self._wire.share.large = True
         if incoming.full:
             self._wire.suspend(incoming.store())
+        elif incoming.whole and self._server.memory.over and incoming.size > _SPARED:
+            incoming.give_up()
         elif incoming.excessive:
             limit = self._server.config.limits.message_size
             self._wire.closing.refuse(replies.TOO_LARGE.format(limit))
 
     def abandon(self) -> None:
         """Forget the transaction under way: the connection has ended."""
+        if self.hooks:
+            self.hooks.abandon()
         if self.incoming:
             self.incoming.content.discard()
             self.incoming = None

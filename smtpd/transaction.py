@@ -8,10 +8,12 @@ from aiosmtpd.smtp import Envelope
 class Transaction:
     """An aiosmtpd envelope, and what smtpd has found out about its addresses."""
 
-    __slots__ = ("envelope", "held", "recipients", "sender_domain", "trace")
+    __slots__ = ("envelope", "held", "recipients", "sender", "sender_domain", "trace")
 
     def __init__(self) -> None:
         self.envelope = Envelope()
+        self.sender = ""
+        """Reverse-path as it was judged; empty for the null reverse-path."""
         self.sender_domain = ""
         """Normalised domain of the reverse-path."""
         self.recipients: dict[tuple[str, str], str] = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from pydantic_core import ErrorDetails
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError
 
-Lines = dict[tuple[str | int, ...], int]
+type Key = tuple[str | int, ...]
+Lines = dict[Key, int]
 
 _DEPTH = 16  # levels; without a limit an alias that contains itself would never end
 _TAG = "tag:yaml.org,2002:"
@@ -80,6 +83,24 @@ def load[M: BaseModel](path: Path, model: type[M]) -> M:
     if mistakes:
         raise mistakes.error()
     return result
+
+
+def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:
+    """Return the error for mistakes that are found after `load`: keys and reasons.
+
+    A key that is not in the file gets the line of the nearest section around it.
+    """
+    found, lines = _Mistakes(path), Lines()
+    with suppress(OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        if node is not None:
+            _plain(node, (), lines, _Mistakes(path))
+    for key, reason in problems:
+        known = key
+        while known and known not in lines:
+            known = known[:-1]
+        found.add(lines.get(known), _dotted(key), reason)
+    return found.error()
 
 
 def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: Lines, bad: _Mistakes) -> Any:
@@ -157,6 +178,14 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _M
     bad.add(lines.get(known), _dotted(path), reason)
 
 
+def _sections(annotation: Any) -> list[Any]:
+    """Sections inside of a list, a mapping or a union."""
+    found = []
+    for argument in getattr(annotation, "__args__", ()):
+        found += [argument] if hasattr(argument, "model_fields") else _sections(argument)
+    return found
+
+
 def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Return the keys that the section at `path` knows."""
     current: Any = model
@@ -168,7 +197,7 @@ def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
         if not hasattr(current, "model_fields") or part not in current.model_fields:
             return []
         current = current.model_fields[part].annotation
-        arguments = [a for a in getattr(current, "__args__", ()) if hasattr(a, "model_fields")]
+        arguments = _sections(current)
         inside = bool(arguments)
         current = arguments[0] if arguments else current
     fields = getattr(current, "model_fields", {})

@@ -9,12 +9,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import uvloop
 
-from smtpd.config import Listener, SmtpdConfig
+from smtpd.config import SmtpdConfig
 from smtpd.connection import Connection
+from smtpd.hooks.hook_set import HookSet
+from smtpd.listener import SmtpListener
 from smtpd.server import Server
 from tests.support.waiting import PATIENCE
 
@@ -23,7 +26,12 @@ from tests.support.waiting import PATIENCE
 def serving(uri: str, **config: Any) -> Iterator[int]:
     """The port of an smtpd with this configuration."""
     settings = SmtpdConfig.model_validate(
-        {"environment": {"hostname": "mx.example"}, "ingest": {"wait": "5s"}, **config}
+        {
+            "environment": {"hostname": "mx.example"},
+            "ingest": {"wait": "5s"},
+            "listen": [{"name": "here"}],
+            **config,
+        }
     )
     started, stop = threading.Event(), threading.Event()
     port = 0
@@ -33,13 +41,16 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
         loop = asyncio.get_running_loop()
         shared = Server(settings, uri)
         shared.start()
-        connection = partial(Connection, shared, Listener(name="here"))
+        hooks = await HookSet().load(settings, Path("smtpd.yaml"))
+        listener = SmtpListener.make(settings, settings.listen[0], hooks.phases[0])
+        connection = partial(Connection, shared, listener)
         server = await loop.create_server(connection, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         started.set()
         await loop.run_in_executor(None, stop.wait)
         server.close()
         assert await shared.stop(PATIENCE)
+        await hooks.stop(0.0)
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()))
     thread.start()

@@ -1,0 +1,94 @@
+"""A catch-all next hop for development: it keeps each message, octet for octet, in a Maildir."""
+
+from __future__ import annotations
+
+import asyncio
+import mailbox
+import os
+from pathlib import Path
+
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from pgmta.errors import PgmtaError
+from pgmta.service import Signals
+
+_LIMIT = 100 << 20
+
+
+class KeepHandler:
+    """Accepts every sender and recipient, and keeps the message.
+
+    Each message is one file under lines Return-Path and Delivered-To. Only the user of the process
+    reads them: files have mode 0600, folders 0700.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for path in (folder, *(folder / name for name in ("tmp", "new", "cur"))):
+            path.mkdir(mode=0o700, exist_ok=True)
+            path.chmod(0o700)  # those of earlier versions were open
+        self._maildir = mailbox.Maildir(folder)
+
+    async def handle_EHLO(
+        self, server: SMTP, session: Session, envelope: Envelope, hostname: str, replies: list[str]
+    ) -> list[str]:
+        """Announce what the sink does beyond aiosmtpd's own list."""
+        session.host_name = hostname
+        return [*replies[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", replies[-1]]
+
+    async def handle_MAIL(
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        """Note the reverse-path."""
+        envelope.mail_from = address
+        envelope.mail_options.extend(options)
+        return "250 2.1.0 Ok"
+
+    async def handle_RCPT(
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        """Note a recipient."""
+        envelope.rcpt_tos.append(address)
+        return "250 2.1.5 Ok"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        """Keep the message."""
+        sender = (envelope.mail_from or "").strip("<>")  # aiosmtpd says <> for the null path
+        lines = [f"Return-Path: <{sender}>\r\n"]
+        lines += [f"Delivered-To: {recipient}\r\n" for recipient in envelope.rcpt_tos]
+        content = "".join(lines).encode("utf-8", "surrogateescape")
+        name = self._maildir.add(content + (envelope.original_content or b""))
+        return f"250 2.0.0 kept as {name}"
+
+
+class SinkServer(SMTP):
+    """aiosmtpd's server, for lines and commands of any length that queued sends."""
+
+    line_length_limit = _LIMIT
+    command_size_limit = 2048
+
+
+async def serve(address: str, port: int, folder: Path, *, attached: bool = False) -> None:
+    """Catch mail until SIGTERM or SIGINT, or until the parent of an `attached` process ends.
+
+    Raises PgmtaError if it can't listen.
+    """
+    signals = Signals()
+    if attached:
+        signals.attach()
+    os.umask(0o077)  # of the files that mailbox.Maildir makes
+    loop = asyncio.get_running_loop()
+    handler = KeepHandler(folder)
+
+    def connection() -> SMTP:
+        return SinkServer(
+            handler, hostname="sink.localhost", ident="ESMTP pgmta development sink",
+            data_size_limit=_LIMIT, enable_SMTPUTF8=True, loop=loop,
+        )  # fmt: skip
+
+    try:
+        server = await loop.create_server(connection, address, port)
+    except OSError as error:
+        raise PgmtaError(f"can't listen on {address} port {port}: {error.strerror}") from None
+    await signals.stop.wait()
+    server.close()

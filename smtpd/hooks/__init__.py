@@ -1,0 +1,1 @@
+"""Hooks: handlers of the operator's own, written against aiosmtpd's interface."""

@@ -1,0 +1,99 @@
+"""One call of one hook, on its way from a session to the handler's thread and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+type Method = Callable[..., Any]
+type Done = Callable[[Any, BaseException | None], None]
+
+
+class HookCall:
+    """Carries the arguments to the hook, and its answer back.
+
+    The thread of the sessions alone writes `over`, `deadline` and `loop`. The thread of the
+    handler alone writes `answer`, `error` and `task`, before it gives the call back.
+    """
+
+    __slots__ = (
+        "answer",
+        "arguments",
+        "deadline",
+        "done",
+        "error",
+        "loop",
+        "method",
+        "over",
+        "rescue",
+        "task",
+    )
+
+    def __init__(
+        self, method: Method, rescue: Method | None, arguments: tuple[Any, ...], done: Done
+    ) -> None:
+        self.method = method
+        self.rescue = rescue
+        """The handler's `handle_exception`, which answers in place of a method that raises."""
+        self.arguments = arguments
+        """Server, session, envelope, and the hook's own arguments."""
+        self.done = done
+        self.deadline = 0.0
+        """Time of the sessions' event loop at which the session stops to wait, in seconds."""
+        self.over = False
+        """Whether the session has its answer, or waits no longer."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the thread that the call was handed to."""
+        self.task: asyncio.Task[None] | None = None
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+    async def perform(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Call the hook in its own loop, and keep what it returns or raises."""
+        try:
+            self.arguments[1].loop = loop  # hooks make timers and futures with session.loop
+            self.answer = await self.method(*self.arguments)
+        except Exception as error:
+            await self._rescue(error)
+        except BaseException as error:  # a hook that ends its task ends neither thread nor process
+            self.error = error
+
+    async def _rescue(self, error: Exception) -> None:
+        if not self.rescue:
+            self.error = error
+            return
+        try:
+            answer = self.rescue(error)
+            # aiosmtpd awaits it, and its documentation shows a plain function
+            self.answer = await answer if isinstance(answer, Awaitable) else answer
+        except BaseException as inner:
+            self.error = inner
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Give the session its answer, or `error` in place of it; once."""
+        if not self.over:
+            self.over = True
+            done, self.done = self.done, _nothing
+            done(self.answer, error or self.error)
+
+    def abandon(self) -> None:
+        """Cancel the hook: the session waits no longer and gets no answer."""
+        if self.over:
+            return
+        self.over = True
+        self.done = _nothing
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End the hook's coroutine; one that has not begun does not begin."""
+        if self.loop:
+            self.loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self.task:
+            self.task.cancel()
+
+
+def _nothing(_: Any, __: BaseException | None) -> None:
+    pass

@@ -1,0 +1,131 @@
+"""One session's questions to the hooks of its listener."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aiosmtpd.smtp import MISSING, Envelope
+
+from smtpd.hooks.call import HookCall
+from smtpd.hooks.phases import Step
+from smtpd.hooks.reply import BadAnswer, check_replies, check_reply
+from smtpd.hooks.runner import HookTimeout
+from smtpd.hooks.server import HookServer
+
+FAILED = "451 4.3.0 Hook failed, try again later"
+"""Reply in place of a hook that raises, answers nonsense or does not answer."""
+
+type Answered = Callable[[str | None, Envelope], None]
+
+
+class Consultation:
+    """Asks the steps of a command in their order; the first reply that is no 2xx ends it.
+
+    `answered` gets the reply and the envelope that counts from then on. The reply is that of the
+    last step which did not return MISSING, None if all did. After a refusal the envelope has its
+    former addresses. A late hook may still write into it, so a new one takes its place.
+    """
+
+    __slots__ = ("_answered", "_arguments", "_call", "_client", "_index", "_reply", "_saved",
+                 "_server", "_steps")  # fmt: skip
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        server: HookServer,
+        client: str,
+        arguments: tuple[Any, ...],
+        answered: Answered,
+    ) -> None:
+        self._steps = steps
+        self._server = server
+        self._client = client
+        self._arguments = arguments
+        self._answered = answered
+        self._index = 0
+        self._reply: str | None = None
+        self._saved = _Saved(server.envelope)
+        self._call: HookCall | None = None
+
+    def begin(self) -> None:
+        """Ask the first step; `answered` is called later."""
+        step, server = self._steps[self._index], self._server
+        server.pushed = []
+        arguments = (server, server.session, server.envelope, *self._arguments)
+        methods = step.hook.methods
+        self._call = step.hook.runner.call(step.method, methods.rescue, arguments, self._came)
+
+    def abandon(self) -> None:
+        """Cancel what runs: the session has ended."""
+        if self._call:
+            self._call.abandon()
+            self._call = None
+
+    def _came(self, answer: Any, error: BaseException | None) -> None:
+        self._call = None
+        step = self._steps[self._index]
+        if not error and answer is not MISSING:
+            try:
+                self._reply = self._check(step, answer)
+            except BadAnswer as bad:
+                error = bad
+        if error:
+            step.hook.failed(step.name, error, self._client)
+            self._reply = FAILED
+        if (error or (self._reply and self._reply[0] != "2")) or self._index + 1 == len(
+            self._steps
+        ):
+            self._end(late=isinstance(error, HookTimeout))
+        else:
+            self._index += 1
+            self.begin()
+
+    def _check(self, step: Step, answer: Any) -> str:
+        pushed = self._server.pushed
+        if step.name != "handle_EHLO":
+            return check_reply(answer, pushed)
+        reply = check_replies(answer, pushed)
+        self._arguments = (self._arguments[0], reply.split("\r\n"))  # the next hook gets them
+        return reply
+
+    def _end(self, *, late: bool) -> None:
+        envelope = self._server.envelope
+        if late or (self._reply and self._reply[0] != "2"):
+            envelope = self._saved.restore(envelope, new=late)
+        _mend(envelope)
+        self._answered(self._reply, envelope)
+
+
+class _Saved:
+    """The addresses of an envelope before it was given to a hook."""
+
+    __slots__ = ("mail_from", "mail_options", "rcpt_options", "rcpt_tos", "utf8")
+
+    def __init__(self, envelope: Envelope) -> None:
+        self.mail_from = envelope.mail_from
+        self.mail_options = list(envelope.mail_options)
+        self.rcpt_tos = list(envelope.rcpt_tos)
+        self.rcpt_options = list(envelope.rcpt_options)
+        self.utf8 = envelope.smtp_utf8
+
+    def restore(self, envelope: Envelope, *, new: bool) -> Envelope:
+        """Return the envelope as it was; a `new` one if a hook may still write into it."""
+        if new:
+            envelope = Envelope()
+        envelope.mail_from = self.mail_from
+        envelope.mail_options = self.mail_options
+        envelope.rcpt_tos = self.rcpt_tos
+        envelope.rcpt_options = self.rcpt_options
+        envelope.smtp_utf8 = self.utf8
+        return envelope
+
+
+def _mend(envelope: Envelope) -> None:
+    """Give back the attributes that a hook has taken away or set to something else."""
+    has: dict[str, Any] = vars(envelope)
+    for name, usual in vars(Envelope()).items():
+        kind = type(usual)
+        wrong = name != "rcpt_tos" and kind in (list, bool) and not isinstance(has.get(name), kind)
+        if wrong or name not in has:
+            has[name] = usual if name != "rcpt_tos" else None  # which is judged

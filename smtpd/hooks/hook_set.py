@@ -1,0 +1,112 @@
+"""All hooks of one process, loaded from smtpd.yaml."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from pgmta.config.loader import Key, mistakes
+from smtpd import config as configuration
+from smtpd.config import SmtpdConfig
+from smtpd.hooks.loading import HandlerError, construct
+from smtpd.hooks.methods import Methods
+from smtpd.hooks.phases import Hook, Phases
+from smtpd.hooks.runner import HookRunner
+
+_START = 60.0  # seconds for the constructor of a handler
+
+
+class HookSet:
+    """Has the phases of each listener, in the order of `listen`.
+
+    Each entry of the file is loaded once per process. Listeners without own hooks share the
+    handlers of the top level.
+    """
+
+    def __init__(self) -> None:
+        self.phases: list[Phases] = []
+        self.hooks: list[Hook] = []
+        self.warnings: list[str] = []
+        """Parts of handlers that smtpd does not use."""
+
+    async def load(self, config: SmtpdConfig, path: Path) -> HookSet:
+        """Import and make the handlers; return self.
+
+        The folder of the configuration file is the last place where modules are looked for. Raises
+        ConfigError with file, line and key of each mistake.
+        """
+        if config.uses_hooks:
+            _look_in(path)
+        problems: list[tuple[Key, str]] = []
+        general = await self._load_list(config.hooks, ("hooks",), config, problems)
+        for number, listener in enumerate(config.listen):
+            key: Key = ("listen", number)
+            hooks = general
+            if listener.hooks is not None:
+                hooks = await self._load_list(listener.hooks, (*key, "hooks"), config, problems)
+            phases = Phases(hooks)
+            if listener.relay == "hook" and b"RCPT" not in phases.commands and not problems:
+                reason = "hook: no hook of this listener has a method handle_RCPT"
+                problems.append(((*key, "relay"), reason))
+            self.phases.append(phases)
+        if problems:
+            await self.stop(0.0)
+            raise mistakes(path, problems)
+        return self
+
+    async def stop(self, grace: float) -> None:
+        """Give open calls `grace` seconds, then cancel them and end the threads."""
+        await asyncio.gather(*(hook.runner.stop(grace) for hook in self.hooks))
+
+    async def _load_list(
+        self,
+        entries: list[configuration.Hook],
+        key: Key,
+        config: SmtpdConfig,
+        problems: list[tuple[Key, str]],
+    ) -> list[Hook]:
+        hooks = []
+        for number, entry in enumerate(entries):
+            try:
+                hook = await self._load(entry, config)
+            except HandlerError as error:
+                problems.append(((*key, number), str(error)))
+                continue
+            if hook.methods.problems:
+                problems.append(((*key, number), "; ".join(hook.methods.problems)))
+            if hook.methods.later:
+                parts = ", ".join(hook.methods.later)
+                self.warnings.append(f"{entry.handler}: smtpd does not use {parts} yet")
+            hooks.append(hook)
+        return hooks
+
+    async def _load(self, entry: configuration.Hook, config: SmtpdConfig) -> Hook:
+        limits = config.hook_limits
+        runner = HookRunner(
+            entry.handler, time=limits.time, threads=limits.threads, calls=limits.calls
+        )
+        # in the thread of its methods: a constructor may take the running event loop
+        future = runner.run(lambda: construct(entry.handler, entry.arguments))
+        try:
+            async with asyncio.timeout(_START):
+                handler = await asyncio.wrap_future(future)
+        except TimeoutError:
+            await runner.stop(0.0)
+            raise HandlerError(f"{entry.handler} took longer than {_START:g} s") from None
+        except BaseException:
+            await runner.stop(0.0)
+            raise
+        hook = Hook(entry.handler, handler, Methods(handler), runner)
+        self.hooks.append(hook)
+        return hook
+
+
+def _look_in(path: Path) -> None:
+    """Find modules beside the configuration file, after all other places.
+
+    As the last place, no file there hides a module of Python.
+    """
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)

@@ -1,0 +1,69 @@
+"""Judges the addresses that hooks put into an envelope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smtpd.handler import RelayHandler
+from smtpd.transaction import Transaction
+
+
+class Judgement:
+    """Brings a transaction in line with its envelope, in which hooks write as they like.
+
+    A hook may rewrite or add addresses. Each has to pass syntax and policy as if the client had
+    sent it.
+    """
+
+    def __init__(self, handler: RelayHandler, client: str) -> None:
+        self._handler = handler
+        self._client = client
+
+    def problem(self, transaction: Transaction) -> str:
+        """Take over the addresses of the envelope; return why that is not possible, or nothing.
+
+        After a problem, transaction and envelope have the addresses of before.
+        """
+        envelope: Any = transaction.envelope  # hooks may have put anything into it
+        if envelope.mail_from == "<>":
+            envelope.mail_from = ""  # aiosmtpd's word for the null reverse-path
+        if envelope.mail_from != transaction.sender:
+            problem = self._sender(transaction, envelope.mail_from)
+            if problem:
+                envelope.mail_from = transaction.sender
+                return problem
+        if envelope.rcpt_tos != list(transaction.recipients.values()):
+            return self._recipients(transaction, envelope.rcpt_tos)
+        return ""
+
+    def _sender(self, transaction: Transaction, sender: Any) -> str:
+        if not isinstance(sender, str):
+            return f"mail_from is of type {type(sender).__name__}"
+        scratch = Transaction()
+        scratch.envelope.smtp_utf8 = bool(transaction.envelope.smtp_utf8)
+        reply = self._handler.mail(scratch, sender)
+        if reply[0] != "2":
+            return f"mail_from {sender!r}: {reply}"
+        transaction.sender, transaction.sender_domain = scratch.sender, scratch.sender_domain
+        return ""
+
+    def _recipients(self, transaction: Transaction, wanted: Any) -> str:
+        if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
+            transaction.envelope.rcpt_tos = list(transaction.recipients.values())
+            return "rcpt_tos is no list of addresses"
+        before = transaction.recipients, transaction.held
+        judged = list(transaction.recipients.values())
+        if wanted[: len(judged)] == judged:
+            transaction.recipients = dict(transaction.recipients)
+            new = wanted[len(judged) :]
+        else:
+            transaction.recipients, transaction.held = {}, None
+            new, judged = wanted, []
+        transaction.envelope.rcpt_tos = judged
+        for address in new:
+            reply = self._handler.rcpt(transaction, self._client, address)
+            if reply[0] != "2":
+                transaction.recipients, transaction.held = before
+                transaction.envelope.rcpt_tos = list(transaction.recipients.values())
+                return f"recipient {address!r}: {reply}"
+        return ""

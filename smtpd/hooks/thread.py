@@ -1,0 +1,155 @@
+"""A thread with its own event loop, in which hooks run."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import uvloop
+
+from pgmta.logs import get
+from smtpd.hooks.call import HookCall
+
+log = get("hooks")
+
+
+class HookInterrupted(BaseException):
+    """Ends Python code of a hook that does not give its thread back."""
+
+
+class HookThread:
+    """Takes calls in batches, and gives them back in batches.
+
+    A wake-up of a thread costs more than a call. So each side wakes the other one only if that one
+    is not awake already. A task starts eagerly: a hook that awaits nothing ends in its first step.
+    """
+
+    def __init__(
+        self, name: str, main: asyncio.AbstractEventLoop, done: Callable[[HookCall], None]
+    ) -> None:
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._main = main
+        self._done = done
+        self.queue: deque[HookCall] = deque()
+        """Calls that the thread has not begun."""
+        self.turned = 0
+        """How often the thread began a call or answered a `probe`."""
+        self._awake = False  # the thread will look at the queue
+        self._answers: deque[HookCall] = deque()
+        self._told = False  # the loop of the sessions will look at the answers
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Cancel what runs, and end the thread when its hooks give it back."""
+        self._stopping = True
+        self.loop.call_soon_threadsafe(self._stop)
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the end of the thread; False if it lasts longer than `seconds`."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def put(self, call: HookCall) -> None:
+        """Hand a call over."""
+        call.loop = self.loop
+        self.queue.append(call)
+        if not self._awake:
+            self._awake = True
+            self.loop.call_soon_threadsafe(self._take)
+
+    def run[T](self, function: Callable[[], T]) -> Future[T]:
+        """Call a function in the thread; the future gets what it returns or raises."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self.loop.call_soon_threadsafe(work)
+        return future
+
+    def probe(self) -> None:
+        """Have `turned` counted up as soon as the loop of the thread turns again."""
+        self.loop.call_soon_threadsafe(self._turn)
+
+    def interrupt(self) -> None:
+        """Raise HookInterrupted in the Python code that the thread executes.
+
+        Code outside of Python, `time.sleep` for one, sees it only when it returns.
+        """
+        if ident := self._thread.ident:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(ident), ctypes.py_object(HookInterrupted)
+            )
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.set_exception_handler(lambda _, context: None)  # what failed is answered for
+        while not self._stopping:
+            try:
+                self.loop.run_forever()
+            except HookInterrupted:
+                continue
+        self.loop.close()
+
+    def _stop(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.call_later(0.05, self.loop.stop)  # they end first
+
+    def _turn(self) -> None:
+        self.turned += 1
+
+    def _take(self) -> None:
+        self._awake = False
+        queue = self.queue
+        while queue:
+            try:
+                call = queue.popleft()
+            except IndexError:  # others have taken it over
+                break
+            self.turned += 1
+            if call.over:
+                self._give_back(call)
+                continue
+            task: asyncio.Task[Any] = asyncio.Task(
+                self._perform(call), loop=self.loop, eager_start=True
+            )
+            if not task.done():
+                call.task = task
+
+    async def _perform(self, call: HookCall) -> None:
+        try:
+            await call.perform(self.loop)
+        finally:
+            self._give_back(call)
+
+    def _give_back(self, call: HookCall) -> None:
+        self._answers.append(call)
+        if not self._told:
+            self._told = True
+            try:
+                self._main.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the process ends, and no session waits
+                self._told = False
+
+    def _deliver(self) -> None:
+        self._told = False
+        answers = self._answers
+        while answers:
+            try:
+                self._done(answers.popleft())
+            except Exception as error:  # of one session: the others have theirs
+                log.error("error after a hook", exc_info=error)

@@ -1,0 +1,1 @@
+"""Handlers that operators and aiosmtpd's documentation write, and hostile ones."""

@@ -1,0 +1,65 @@
+"""The development sink keeps what it gets, octet for octet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.smtpd.server import Client
+from tests.support.waiting import PATIENCE, free_port, until
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "var" / "sink"
+
+
+@pytest.fixture
+def port(folder: Path) -> Iterator[int]:
+    number = free_port()
+    command = ["sink", "--port", str(number), "--maildir", str(folder)]
+    with subprocess.Popen([sys.executable, "-m", "smtpd", *command]) as process:
+
+        def listens() -> bool:
+            try:
+                with Client(number) as client:
+                    return bool(client.reply())
+            except ConnectionRefusedError:
+                return False
+
+        until(listens, describe="the sink listens")
+        yield number
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_the_sink_keeps_what_it_gets(port: int, folder: Path) -> None:
+    content = b"Subject: \xc3\xbc \xff\r\n\r\n.\r\n..x\ny\rz\r\n" + b"long" * 100_000 + b"\r\n"
+    with Client(port) as client:
+        assert client.reply() == "220 sink.localhost ESMTP pgmta development sink"
+        words = client.say("EHLO c").split("\n")
+        assert {"250-PIPELINING", "250-8BITMIME", "250-SMTPUTF8", "250-ENHANCEDSTATUSCODES"} < set(
+            words
+        )
+        assert f"250-SIZE {100 << 20}" in words
+        assert client.say("MAIL FROM:<> SIZE=10 SMTPUTF8 BODY=8BITMIME") == "250 2.1.0 Ok"
+        recipients = ['"a b@c"@d.example', "ü@é.example", "x@[IPv6:::1]", "a+b=c@EXAMPLE.org"]
+        for recipient in recipients:
+            assert client.say(f"RCPT TO:<{recipient}>") == "250 2.1.5 Ok"
+        assert client.say("DATA")[:3] == "354"
+        client.send(b"\r\n".join(b"." + x if x[:1] == b"." else x for x in content.split(b"\r\n")))
+        name = client.say(".").removeprefix("250 2.0.0 kept as ")
+        client.send(b"MAIL FROM:<s@a.example>\r\nRCPT TO:<r@b.example>\r\nDATA\r\n")
+        assert [client.reply()[:3] for _ in range(3)] == ["250", "250", "354"]
+        other = client.say(".").removeprefix("250 2.0.0 kept as ")
+        assert client.say("QUIT")[:3] == "221"
+    envelope = "Return-Path: <>\r\n" + "".join(f"Delivered-To: {r}\r\n" for r in recipients)
+    assert (folder / "new" / name).read_bytes() == envelope.encode() + content
+    envelope = "Return-Path: <s@a.example>\r\nDelivered-To: r@b.example\r\n"
+    assert (folder / "new" / other).read_bytes() == envelope.encode()
+    assert {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (folder, *folder.glob("???"))} == {0o700}

@@ -1,0 +1,215 @@
+"""Calls of hooks: what they cost others, and what becomes of those that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from smtpd.hooks.call import HookCall
+from smtpd.hooks.runner import HookOverload, HookRunner, HookTimeout
+from tests.support.waiting import PATIENCE
+
+
+class Session:
+    """What a call needs of aiosmtpd's."""
+
+    loop: Any = None
+
+
+@asynccontextmanager
+async def running(**limits: Any) -> AsyncIterator[HookRunner]:
+    runner = HookRunner("test", **{"time": 60.0, "threads": 4, "calls": 1000, **limits})
+    try:
+        yield runner
+    finally:
+        await runner.stop(0.0)
+
+
+def begin(
+    runner: HookRunner, method: Callable[..., Any], *arguments: Any, rescue: Any = None
+) -> tuple[asyncio.Future[Any], HookCall]:
+    future = asyncio.get_running_loop().create_future()
+
+    def done(answer: Any, error: BaseException | None) -> None:
+        if error:
+            future.set_exception(error)
+        else:
+            future.set_result(answer)
+
+    return future, runner.call(method, rescue, ("server", Session(), "envelope", *arguments), done)
+
+
+async def ask(runner: HookRunner, method: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    return await asyncio.wait_for(begin(runner, method, *arguments, **more)[0], PATIENCE)
+
+
+async def thread(server: Any, session: Any, envelope: Any) -> tuple[int, bool]:
+    return threading.get_ident(), session.loop is asyncio.get_running_loop()
+
+
+async def sleep(server: Any, session: Any, envelope: Any, seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "250 slept"
+
+
+async def block(server: Any, session: Any, envelope: Any, event: threading.Event) -> str:
+    event.wait(PATIENCE)
+    return "250 blocked"
+
+
+async def spin(server: Any, session: Any, envelope: Any, event: threading.Event) -> str:
+    while not event.is_set():
+        pass
+    return "250 span"
+
+
+async def test_hooks_run_in_one_thread_and_loop_of_their_own() -> None:
+    async with running() as runner:
+        answers = [await ask(runner, thread) for _ in range(3)]
+        assert answers == [answers[0]] * 3
+        assert answers[0][1]
+        assert answers[0][0] != threading.get_ident()
+        many = [begin(runner, sleep, 0.01)[0] for _ in range(500)]
+        assert await asyncio.gather(*many) == ["250 slept"] * 500
+
+
+async def test_errors_come_back() -> None:
+    async def fails(*_: Any) -> None:
+        raise LookupError("x")
+
+    async def exits(*_: Any) -> None:
+        sys.exit(1)
+
+    async def cancels(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    async def slow_rescue(error: Exception) -> str:
+        await asyncio.sleep(0)
+        return f"450 {error!r}"
+
+    async with running() as runner:
+        with pytest.raises(LookupError):
+            await ask(runner, fails)
+        with pytest.raises(SystemExit):
+            await begin(runner, exits)[0]
+        with pytest.raises(asyncio.CancelledError):
+            await begin(runner, cancels)[0]
+        with pytest.raises(TypeError):
+            await ask(runner, fails, rescue=lambda: "no argument")
+        assert await ask(runner, fails, rescue=slow_rescue) == "450 LookupError('x')"
+        assert await ask(runner, fails, rescue=lambda error: f"450 {error}") == "450 x"
+        with pytest.raises(TypeError):
+            await ask(runner, lambda *_: "250 a plain function")
+
+
+async def test_a_hook_that_never_answers_is_cancelled_after_its_time() -> None:
+    cancelled = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def never(*_: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            loop.call_soon_threadsafe(cancelled.set)
+
+    async with running(time=0.3) as runner:
+        began = time.monotonic()
+        waiting = begin(runner, never)[0]
+        assert await ask(runner, sleep, 0.01) == "250 slept"
+        with pytest.raises(HookTimeout):
+            await waiting
+        assert 0.25 < time.monotonic() - began < PATIENCE
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)
+
+
+async def test_a_session_that_ends_cancels_its_hook() -> None:
+    cancelled = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def never(*_: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            loop.call_soon_threadsafe(cancelled.set)
+
+    async with running() as runner:
+        future, call = begin(runner, never)
+        await ask(runner, thread)
+        call.abandon()
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)
+        assert not future.done()
+
+
+@pytest.mark.parametrize("method", [block, spin])
+async def test_a_blocked_thread_holds_up_nothing_and_serves_again(method: Any) -> None:
+    event = threading.Event()
+    usual = sys.getswitchinterval()
+    async with running() as runner:
+        first, _ = await ask(runner, thread)
+        blocked = begin(runner, method, event)[0]
+        began = time.monotonic()
+        second, _ = await ask(runner, thread)
+        assert second != first
+        assert time.monotonic() - began < 2.0
+        assert [await ask(runner, thread) for _ in range(50)] == [(second, True)] * 50
+        assert not blocked.done()
+        event.set()
+        assert (await asyncio.wait_for(blocked, PATIENCE)).startswith("250")
+        while (await ask(runner, thread))[0] != first:
+            await asyncio.sleep(0.01)
+    assert sys.getswitchinterval() == usual
+
+
+async def test_all_threads_blocked_and_too_many_calls() -> None:
+    event = threading.Event()
+    async with running(threads=2, calls=4, time=1.0) as runner:
+        blocked = [begin(runner, block, event)[0] for _ in range(2)]
+        await asyncio.sleep(0.3)
+        waiting = [begin(runner, thread)[0] for _ in range(2)]
+        with pytest.raises(HookOverload):
+            await ask(runner, thread)
+        for future in (*blocked, *waiting):
+            with pytest.raises(HookTimeout):
+                await asyncio.wait_for(future, PATIENCE)
+        event.set()
+        while True:
+            try:
+                await ask(runner, thread)
+                break
+            except (HookTimeout, HookOverload):
+                await asyncio.sleep(0.02)
+        assert await asyncio.gather(*(begin(runner, sleep, 0.0)[0] for _ in range(4)))
+
+
+async def test_a_busy_loop_in_python_is_ended_after_its_time() -> None:
+    async with running(threads=1, time=0.3) as runner:
+        spinning = begin(runner, spin, threading.Event())[0]
+        with pytest.raises(HookTimeout):
+            await asyncio.wait_for(spinning, PATIENCE)
+        while True:
+            try:
+                assert (await ask(runner, thread))[1]
+                break
+            except HookTimeout:
+                await asyncio.sleep(0.02)
+
+
+async def test_calls_end_when_smtpd_stops() -> None:
+    async with running() as runner:
+        short, long = begin(runner, sleep, 0.2)[0], begin(runner, sleep, 3600)[0]
+        stuck = begin(runner, block, threading.Event())[0]
+        await runner.stop(0.5)
+        with pytest.raises(HookTimeout):
+            await long
+        with pytest.raises(HookTimeout):
+            await stuck
+        assert isinstance(short.exception(), HookTimeout) or short.result() == "250 slept"
+        with pytest.raises(HookOverload):
+            await ask(runner, thread)

@@ -28,7 +28,6 @@ BATCH = 1000
 
 _TRIES = 20  # of a batch that lost a race, and of batches on which the condition fails
 _ROUND = 100_000  # rows that a worker's change takes at once, about; it need not count them
-_SESSION = {"plan_cache_mode": "force_custom_plan"}  # plans change while a change moves the rows
 
 _SQL = queries("change")
 
@@ -60,7 +59,7 @@ class OperatorChanges:
     """Runs changes of operators over a connection of its own, and notes them in the audit table."""
 
     def __init__(self, uri: str) -> None:
-        self._link = Link(uri, "queuectl", _SESSION)
+        self._link = Link(uri, "queuectl")
 
     async def close(self) -> None:
         """End the connection."""

@@ -30,7 +30,7 @@ def main() -> None:
 @config_option(_DEFAULT)
 @reporting
 def check(config: Path) -> None:
-    """Check a configuration file; exit 2 and say what is wrong, or exit 0.
+    """Check a configuration file; exit 2 with its mistakes, or exit 0.
 
     This also imports the hooks that the file names, and makes their handlers.
     """

@@ -48,7 +48,7 @@ def _parse_mailbox(value: str) -> str:
 
 
 def default_processes() -> int:
-    """One process a core, and no more than four: PostgreSQL needs some too."""
+    """Return one process per two cores, at most four: PostgreSQL needs cores too."""
     return max(1, min(4, (os.cpu_count() or 2) // 2))
 
 
@@ -73,7 +73,7 @@ def _parse_source(value: str) -> str:
 
 
 class Source(Section):
-    """Where the value of one metadata key comes from."""
+    """The source of one metadata key's value."""
 
     source: Annotated[str, AfterValidator(_parse_source)] = Field(
         alias="from",
@@ -153,33 +153,37 @@ class Listener(Section):
 
     @property
     def label(self) -> str:
-        """What metadata from listener says."""
+        """The value of metadata from listener."""
         return self.name or f"{self.address}:{self.port}"
 
 
 class Relay(Section):
-    """Whose mail is taken; everything else is refused: no open relay."""
+    """The relay policy; smtpd refuses all other mail: it is no open relay."""
 
     networks: list[Annotated[Network, BeforeValidator(_parse_network)]] = Field(
         default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")],
-        description="clients in these networks may send to anybody",
+        description="clients in these networks may send to any address",
     )
     domains: list[Annotated[str, AfterValidator(_parse_domain)]] = Field(
-        default=[], description="recipients in these domains (or *.domain) are taken from anybody"
+        default=[], description="any client may send to recipients in these domains (or *.domain)"
     )
 
 
 class Limits(Section):
     """Bounds on what a client may ask for."""
 
-    message_size: Size = Field(default=50 << 20, description="octets of a message")
-    recipients: Whole = Field(default=1000, ge=100, description="in one transaction")
-    connections: Whole = Field(default=1000, ge=1, description="at a time, to each process")
+    message_size: Size = Field(
+        default=50 << 20, description="at most this number of octets per message"
+    )
+    recipients: Whole = Field(default=1000, ge=100, description="recipients per transaction")
+    connections: Whole = Field(default=1000, ge=1, description="connections at a time per process")
     connections_per_address: Whole = Field(
-        default=50, ge=1, description="of one address (IPv6: /64), to each process"
+        default=50, ge=1, description="connections of one address (IPv6: /64) per process"
     )
     connections_per_network: Whole = Field(
-        default=200, ge=1, description="of one network (IPv4: /24, IPv6: /48), to each process"
+        default=200,
+        ge=1,
+        description="connections of one network (IPv4: /24, IPv6: /48) per process",
     )
     exempt: list[Annotated[Network, BeforeValidator(_parse_network)]] | None = Field(
         default=None,
@@ -192,15 +196,17 @@ class Limits(Section):
         default=100,
         ge=1,
         description="commands that carry no mail (NOOP, RSET, VRFY, EHLO …) of a session since its "
-        "last accepted mail, one more each second; further ones are errors",
+        "last accepted mail, one more per second; further ones are errors",
     )
-    hops: Whole = Field(default=100, ge=1, description="Received lines; more is a loop")
-    timeout: Period = Field(default=300.0, description="for the client's next command or data")
-    data_time: Period = Field(default=1800.0, description="for the whole content of a message")
+    hops: Whole = Field(
+        default=100, ge=1, description="Received fields; a message with more is in a loop"
+    )
+    timeout: Period = Field(default=300.0, description="time for the client's next command or data")
+    data_time: Period = Field(default=1800.0, description="time for the whole content of a message")
     memory: Size = Field(
         default=64 << 20,
         ge=1 << 20,
-        description="octets that the sessions of a process hold; over it the largest are not read",
+        description="octets that the sessions of a process hold; above, the largest are not read",
     )
 
 
@@ -215,12 +221,12 @@ class HookLimits(Section):
 
 
 class Content(Section):
-    """What a message may look like on the wire."""
+    """Rules for content on the wire."""
 
     bare_newlines: Literal["guard", "reject"] = Field(
         default="guard",
-        description="bare CR or LF: guard keeps them but refuses what another server could take "
-        "for the end of data; reject refuses them all",
+        description="bare CR or LF: guard keeps them but refuses an end of data for lenient "
+        "servers; reject refuses them all",
     )
 
 
@@ -229,18 +235,18 @@ class SmtpdConfig(Section):
 
     environment: Environment = Field(default_factory=Environment)
     listen: list[Listener] = Field(
-        default=[Listener()], min_length=1, description="where to take mail"
+        default=[Listener()], min_length=1, description="addresses and ports that take mail"
     )
     processes: Whole = Field(
         default_factory=default_processes,
         ge=1,
         le=64,
-        description="processes that share the listeners; default: one for two cores, at most 4",
+        description="processes that share the listeners; default: one per two cores, at most 4",
     )
     relay: Relay = Field(default=Relay())
     postmaster: Annotated[str, AfterValidator(_parse_mailbox)] | None = Field(
         default=None,
-        description="where mail for the postmaster of this host goes; null: it is held",
+        description="address for mail to the postmaster of this host; null: smtpd holds it",
     )
     metadata: dict[Annotated[str, AfterValidator(_parse_key)], Source] = Field(
         default={}, description="metadata of each row by key, such as _partid"

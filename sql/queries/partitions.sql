@@ -69,7 +69,7 @@ WITH tree AS (
             AND own.tgenabled IN ('O', 'A'))
     UNION ALL
     SELECT CASE tgname WHEN 'messages_refcount' THEN 'problem' ELSE 'hint' END, tree.name,
-        format('has a trigger %s of its own; that of queue is enough', tgname),
+        format('has a trigger %s; the trigger of queue is enough', tgname),
         format('DROP TRIGGER %I ON public.%I;', tgname, tree.name)
     FROM tree JOIN pg_trigger AS t ON t.tgrelid = tree.relid
     WHERE tree.parentrelid IS NOT NULL AND NOT t.tgisinternal AND t.tgparentid = 0

@@ -216,7 +216,7 @@ def test_check_finds_what_is_wrong(database: str, db: Database) -> None:
     found = findings(database)
     for wanted in (
         ("problem", "queue_def_789", "lacks the settings autovacuum_analyze_scale_factor, "),
-        ("problem", "queue_def_789", "has a trigger messages_refcount of its own"),
+        ("problem", "queue_def_789", "has a trigger messages_refcount"),
         ("problem", "queue_old", "looks like a partition of queue and is none"),
         ("problem", "queue_hold", "lacks the index lonely of queue"),
         ("problem", "queue_def_def", "the trigger queue_hold_stamp of queue_def is missing"),

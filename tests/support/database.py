@@ -28,8 +28,8 @@ def server_uri(directory: Path) -> str:
 def data_folder() -> Path:
     """A new folder for an embedded server's data, which the server's user may pass through.
 
-    It is not below pytest's folder. Another run as root takes the search permission away from that
-    folder, and so from a server that runs as another user.
+    It is not below pytest's folder. Another run as root takes the search permission of that folder
+    away. A server that runs as another user would lose its data folder.
     """
     folder = Path(tempfile.mkdtemp(prefix="pgmta-test-"))
     folder.chmod(0o711)

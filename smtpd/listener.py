@@ -1,4 +1,4 @@
-"""What the sessions of one listener share."""
+"""The parts that the sessions of one listener share."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class SessionHooks:
     """Asks the hooks about what smtpd itself has accepted, and takes over what they changed.
 
     smtpd does a command first, so that its syntax and policy come before every hook. Then its
-    effect on session and envelope is taken back, and the hooks are asked. The envelope
-    is judged as they leave it. If all of them leave the command to the default, its effect is put back.
+    effect on session and envelope is taken back, and the hooks are asked. The envelope is judged as
+    they leave it. If all of them leave the command to the default, its effect is put back.
     """
 
     def __init__(

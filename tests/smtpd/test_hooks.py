@@ -1,4 +1,4 @@
-"""What hooks decide in sessions, and what a hostile one can't do to other sessions."""
+"""Decisions of hooks in sessions, and hostile hooks beside other sessions."""
 
 from __future__ import annotations
 

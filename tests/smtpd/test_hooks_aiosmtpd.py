@@ -1,6 +1,6 @@
 """The same handlers in smtpd and in aiosmtpd's own Controller: same replies, same content.
 
-Replies that differ stand in docs/hooks.md with the RFC.
+Replies that differ are in docs/hooks.md with the RFC.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def flat(reply: str) -> str:
 
 
 def compare(stock: list[tuple[str, str]], ours: list[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Pairs of replies that differ; all of them stand in the docs."""
+    """Pairs of replies that differ; all of them are in the docs."""
     known = differences()
     pairs = set()
     for (line, theirs), (_, mine) in zip(stock, ours, strict=True):

@@ -1,4 +1,4 @@
-"""Which handlers can be loaded, and what is said of the others: file, line, key and reason."""
+"""Which handlers can be loaded, and the errors for others: file, line, key and reason."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE
 
 
 class Session:
-    """What a call needs of aiosmtpd's."""
+    """The part of aiosmtpd that a call needs."""
 
     loop: Any = None
 

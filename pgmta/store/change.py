@@ -1,7 +1,7 @@
 """Changes of many rows by a condition, in batches that each commit: docs/decisions/0025-changes.md.
 
-Operators (queuectl) and workers (queued) choose rows each in their way. What is done to the rows is
-the function queue_change_rows of the database, where the SQL functions for operators end as well.
+Operators (queuectl) and workers (queued) choose rows each in their way. The change itself is
+the function queue_change_rows of the database. The SQL functions for operators call it as well.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def _batches(
 
 
 class OperatorChanges:
-    """Runs changes of operators over a connection of its own, and notes them in the audit table."""
+    """Runs changes of operators over a separate connection, and notes them in the audit table."""
 
     def __init__(self, uri: str) -> None:
         self._link = Link(uri, "queuectl")
@@ -72,8 +72,8 @@ class OperatorChanges:
 
         A row is changed only if the condition still holds for it. A row on which the condition
         fails is taken by a hold and left by the other actions. Between batches the change pauses,
-        because the mail that flows comes first: four times as long as it works, if `about` rows
-        are done in a short time nevertheless, else as long as it works.
+        because the mail that flows comes first: four times as long as it works, if `about`
+        rows still end within 18 s; otherwise as long as it works.
         Raises StoreUnavailable, psycopg.Error.
         """
         details = json.dumps(change.details())

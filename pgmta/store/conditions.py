@@ -45,13 +45,13 @@ LAST = 9
 
 
 def both(first: str | None, second: str | None) -> str | None:
-    """The condition that both conditions hold; None stands for every row."""
+    """Return the condition that both conditions hold; None means every row."""
     parts = [f"(\n{part}\n)" for part in (first, second) if part]
     return " AND ".join(parts) or None
 
 
 def takes(condition: str | None, action: str, priority: int) -> str | None:
-    """The condition of a worker with its priority, which counts for deliveries only."""
+    """Return the condition of a worker with its priority, which counts for deliveries only."""
     if action != "deliver" or priority >= LAST:
         return condition
     limit = f"priority <= {priority}"
@@ -59,10 +59,10 @@ def takes(condition: str | None, action: str, priority: int) -> str | None:
 
 
 def reach(condition: str | None) -> str:
-    """The condition, if it is about nothing but `metadata->>'_partid'`, else `true`.
+    """Return the condition if it is only about `metadata->>'_partid'`, else `true`.
 
-    Such a condition chooses partitions: it may stand where a search by destination walks, without
-    making it longer.
+    Such a condition chooses partitions. It may be in each step of a claim by domain, without
+    making that longer.
     """
     if not condition or not _PARTITION_KEY.search(condition):
         return "true"
@@ -71,7 +71,7 @@ def reach(condition: str | None) -> str:
 
 
 def case_hint(condition: str) -> str | None:
-    """What to say of a condition that compares an address and is case-sensitive, or None."""
+    """Return a warning of a condition that compares an address case-sensitively, or None."""
     bare = _LITERAL.sub(lambda literal: literal[0] if literal[0] == "''" else "'x'", condition)
     match = _CASE.search(bare)
     if not match:
@@ -88,9 +88,9 @@ async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
     """Let PostgreSQL look at each condition without running any; the keys name them in errors.
 
     A condition is one boolean expression over the columns of queue: no subselect, no volatile
-    function, nothing after it. Raises ConfigError with all problems, psycopg.OperationalError if
-    the server can't be reached, UndefinedTable if it has no queue, SchemaMismatch where
-    conditions are wrong and the schema is of another version.
+    function, nothing after it. Raises ConfigError with all problems; psycopg.OperationalError if
+    the server cannot be reached; UndefinedTable if it has no queue; SchemaMismatch if conditions
+    are wrong and the schema is of another version.
     """
     problems = []
     connection = await connect(uri, "check", {"default_transaction_read_only": "off"})

@@ -57,11 +57,12 @@ class Enqueue:
     ) -> None:
         """Store the group; on return it is durable.
 
-        If the connection breaks before the answer, the outcome is looked up on a new one, for up to
-        `patience` seconds: ids are ours from before, so a group that did commit is never written
-        twice. `away` is told of each look that fails. Raises Undecided where none has succeeded.
-        Otherwise nothing of the group is stored: StoreUnavailable where PostgreSQL can't do it now,
-        SchemaMismatch where the schema is another's, psycopg.Error for what it refuses.
+        If the connection breaks before the answer, the store looks the group up on a new one. It
+        does so for at most `patience` seconds. The message ids are known before, so a committed group is never
+        written twice. `away` is called for each look that fails. Raises Undecided if none
+        succeeds. With every other error nothing of the group is stored: StoreUnavailable if
+        PostgreSQL cannot do it now, SchemaMismatch if the schema is of another version,
+        psycopg.Error if PostgreSQL refuses it.
         """
         if self._schema.problem:
             self._schema.require()
@@ -133,7 +134,7 @@ class Enqueue:
         """Store content in chunks, ahead of its messages, in one commit.
 
         Each part is the id of a message, the position of its first chunk and the octets. If this
-        raises StoreUnavailable, it is open which chunks stand in the database.
+        raises StoreUnavailable, it is open which chunks are in the database.
         """
         rows = b"".join((_COPY_HEADER, *_rows(parts), _COPY_END))
         async with (

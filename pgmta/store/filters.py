@@ -26,7 +26,7 @@ class Filter:
 
     Patterns know `*` for any text. Addresses, domains and patterns ignore case. `age` and
     `attempts` know `>2h`, `<=3`, `10m..2h` and a bare value: for an age at least that old, for
-    attempts exactly so many.
+    attempts the exact number.
     """
 
     where: str | None = None

@@ -1,8 +1,8 @@
 """Conditions that fail on some rows: these are found, named and marked, and stop nothing.
 
-A statement has its conditions as they are until one of them fails. Then the rows are tried one
-condition after the other, those on which it fails are marked in `queue.faults`, and for a while the
-statement passes over marked rows, and over rows that have not been tried (docs/decisions/0022).
+A statement has its conditions unchanged until one of them fails. Then the guard tries the rows, one
+condition after the other, and marks failing rows in `queue.faults`. For a while the statement
+passes over marked rows, and over rows that have not been tried (docs/decisions/0022).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ log = get("conditions")
 
 
 def about_a_row(error: psycopg.Error) -> bool:
-    """Whether a condition may have failed on the values of one row.
+    """Return whether a condition may have failed on the values of one row.
 
-    Not so for a statement that is wrong, and for a server that refuses or is away. An error that
-    is `about_statement` may be about a row too: casts to jsonpath or regconfig blame the statement.
+    A wrong statement did not, nor a server that refuses or is away. An error that is
+    `about_statement` may be about a row too: casts to jsonpath or regconfig blame the statement.
     """
     return bool(error.sqlstate) and faults.about_row(error)
 
@@ -59,7 +59,7 @@ class Condition:
 
     @property
     def key(self) -> str:
-        """What stands for it in `queue.faults`."""
+        """The key of the condition in `queue.faults`."""
         words = f"{self.owner}\0{self.text}".encode()
         return hashlib.sha256(words).hexdigest()[:12]
 
@@ -80,9 +80,10 @@ class Guard:
         self._named = 0
 
     async def prepare(self, conditions: Sequence[Condition]) -> bool:
-        """Whether marked rows are to be passed over now; if so, what has come since is tried.
+        """Return whether statements pass over marked rows now; if so, try the rows that came since.
 
-        When it is over, marks go where the conditions fail no more. Raises StoreUnavailable.
+        When the time is over, remove marks of rows on which no condition fails any more. Raises
+        StoreUnavailable.
         """
         if self.active:
             await self._advance(conditions)
@@ -111,7 +112,7 @@ class Guard:
         return tried | {f"locked_{key}": Bigints(self._locked.get(key, ())) for key in self._tried}
 
     def passing(self, condition: Condition, *, failing: str, untried: str) -> str:
-        """The condition for a statement with parameters, with the value of rows not to be asked."""
+        """Return the condition for a statement with parameters; marked rows get a fixed value."""
         return (
             f"CASE WHEN faults ? '{condition.key}'"
             f" OR id = ANY (%(locked_{condition.key})b::bigint[]) THEN {failing}"
@@ -120,10 +121,10 @@ class Guard:
         )
 
     async def find(self, conditions: Sequence[Condition], again: int) -> None:
-        """Mark where the conditions fail, from so many rows before the last one tried on.
+        """Mark rows on which a condition fails, from `again` rows before the last tried one on.
 
-        Marked rows are passed over from now on, and those that somebody has locked. Raises
-        StoreUnavailable.
+        From now on statements pass over marked rows, and over rows that another session has
+        locked. Raises StoreUnavailable.
         """
         self._locked.clear()
         for condition in conditions:

@@ -1,4 +1,4 @@
-"""What operators ask: lists, counts, one message with its history."""
+"""Queries of operators: lists, counts, one message with its history."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _SQL = queries("listing")
 
 
 class Listing:
-    """Reads the queue over a connection of its own. Raises StoreUnavailable when it opens.
+    """Reads the queue over a separate connection. Raises StoreUnavailable when it opens.
 
-    Rows on which a condition fails are left out; `faults` tells of them afterwards.
+    Rows on which a condition fails are left out; `faults` has them afterwards.
     """
 
     def __init__(self, uri: str) -> None:
@@ -50,11 +50,11 @@ class Listing:
         self._db.close()
 
     def rows(self, where: str, limit: int) -> list[dict[str, Any]]:
-        """Rows that the condition matches, oldest first."""
+        """Return the rows that the condition matches, oldest first."""
         return self._read(_SQL["list"], where, {"limit": limit})
 
     def count(self, where: str, by: str) -> list[dict[str, Any]]:
-        """Number of rows and the oldest time by the value of one of COLUMNS, or of metadata.KEY."""
+        """Count rows by the value of one of COLUMNS, or of metadata.KEY, with the oldest time."""
         if by in COLUMNS:
             column = by
         elif by.startswith("metadata."):
@@ -87,10 +87,10 @@ class Listing:
         return rows
 
     def message(self, message_id: int) -> dict[str, Any] | None:
-        """The message and the start of its content, None if it is not (any more) stored."""
+        """Return the message and the start of its content, None if it is not stored (any more)."""
         params = {"id": message_id, "head": HEAD}
         return self._db.execute(_SQL["message"], params).fetchone()
 
     def history(self, message_id: int) -> list[dict[str, Any]]:
-        """All attempts for a message, also for one that is gone."""
+        """Return all attempts for a message, also for one that is gone."""
         return self._db.execute(_SQL["history"], {"id": message_id}).fetchall()

@@ -31,14 +31,14 @@ _MINIMUM = 150000
 def migrate(
     uri: str, warn: Callable[[str], None] = lambda _: None, *, while_daemons_run: bool = False
 ) -> list[str]:
-    """Bring the database up to date and return the names of what was applied.
+    """Bring the database up to date and return the names of the applied migrations.
 
-    `warn` is told of what PostgreSQL warns, such as of roles that could not be made. With
+    `warn` gets the warnings of PostgreSQL, such as of roles that could not be made. With
     `while_daemons_run` daemons of another version are no reason to refuse.
 
-    Safe to run from several places at once. Raises StoreUnavailable, or MigrationError where an
-    applied file was changed since, the database is newer, daemons of another version live, or
-    PostgreSQL is older than 15.
+    Several processes may call it at once. Raises StoreUnavailable. Raises MigrationError if an
+    applied file was changed since; if the database is newer; if daemons of another version live;
+    or if PostgreSQL is older than 15.
     """
     try:
         with psycopg.connect(

@@ -1,4 +1,4 @@
-"""Who runs, which rows each worker matches, and which nobody does."""
+"""The running workers, the rows that each one matches, and the rows that none does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SQL = queries("overview")
 
 
 class Overview:
-    """Reads and rules, over a connection of its own. Raises StoreUnavailable when it opens."""
+    """Reads and rules, over a separate connection. Raises StoreUnavailable when it opens."""
 
     def __init__(self, uri: str) -> None:
         self._db = connect_operator(uri)
@@ -57,8 +57,8 @@ class Overview:
 
         Keys: `n0`, `due0`, `lag0` (seconds) … for each condition; `unmatched` for rows that neither
         a condition of `deliver` (indexes) nor a standing rule takes; `overlap` for rows that more
-        than one of `deliver` takes. Afterwards `faults` tells of conditions that fail on rows, and
-        of rows that are held for it; `owners` are whose the conditions and rules are, in order.
+        than one of `deliver` takes. Afterwards `faults` has the conditions that fail on rows,
+        and rows that are held for it; `owners` names the owners of conditions and rules, in order.
         """
         own = len(conditions)
         every = [condition or "true" for condition in (*conditions, *rules)]
@@ -118,9 +118,9 @@ class Overview:
         return [Fault(c.owner, 0, 0, 0, e) for c, e in refused_now(self._db, named).items()]
 
     def failing(self, owner: str, condition: str, seconds: float) -> tuple[Fault | None, int, bool]:
-        """Try a condition on the rows that wait, for about so many seconds.
+        """Try a condition on the rows that wait, for about `seconds` seconds.
 
-        Returns what fails, how many rows were tried, and whether these are all.
+        Returns the failures, the number of rows tried, and whether these are all rows.
         """
         until = time.monotonic() + seconds
         limit = f"SET statement_timeout = {int(seconds * 1000)}"
@@ -146,7 +146,7 @@ class Overview:
             self._audit(who, "rule add", rule["condition"], rule)
 
     def remove_rule(self, name: str, who: str) -> bool:
-        """Take a standing rule away; False where there is none of that name."""
+        """Remove a standing rule; return False if none has that name."""
         with self._db.transaction():
             row = self._db.execute(_SQL["unrule"], {"name": name}).fetchone()
             if row:

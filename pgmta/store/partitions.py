@@ -1,4 +1,4 @@
-"""The partitions of the queue, as they are: the tree, and what is wrong with it."""
+"""The present partitions of the queue: the tree, and its problems."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Finding:
 
 @contextmanager
 def opened(uri: str) -> Iterator[Connection]:
-    """A connection for the functions here and in `repartition`.
+    """Open a connection for the functions here and in `repartition`.
 
-    Raises StoreUnavailable where there is none or it breaks, PartitionError for what PostgreSQL
-    refuses.
+    Raises StoreUnavailable if it cannot be opened or breaks, PartitionError if PostgreSQL refuses
+    a statement.
     """
     try:
         # statements of several commands can't be prepared
@@ -93,12 +93,12 @@ def opened(uri: str) -> Iterator[Connection]:
 
 
 def table(name: str) -> sql.Identifier:
-    """The table as it stands in a statement."""
+    """Return the table's name for a statement."""
     return sql.Identifier("public", name)
 
 
 def tree(db: Connection, *, exact: bool = False) -> list[Partition]:
-    """All partitions, parents before children; `exact` counts rows, which reads them all.
+    """Return all partitions, parents before children; `exact` counts rows, which reads them all.
 
     Without it the oldest row is the one with the lowest id.
     """
@@ -129,10 +129,10 @@ def tree(db: Connection, *, exact: bool = False) -> list[Partition]:
 
 
 def check(db: Connection, least: int | None) -> list[Finding]:
-    """What is wrong, problems first.
+    """Return the findings, problems first.
 
-    With `least`, values of `_partid` of which a default leaf has so many rows are hints; for them
-    the leaf is read.
+    With `least`, values of `_partid` with at least this number of rows in a default leaf are
+    hints. For them the function reads the leaf.
     """
     rows = run(db, "findings", settings=sql.Literal(json.dumps(SETTINGS)))
     found = [Finding(**row) for row in rows]
@@ -151,7 +151,7 @@ def check(db: Connection, least: int | None) -> list[Finding]:
 
 
 def run(db: Connection, name: str, **parts: sql.Composable) -> list[dict[str, Any]]:
-    """Rows of a named statement."""
+    """Return the rows of a named statement."""
     return db.execute(_SQL[name].format(**parts)).fetchall()
 
 

@@ -15,10 +15,10 @@ _KEPT = 256  # filled statements; a process has one per condition and action
 
 
 class Statement(bytes):
-    """One statement, in the form that psycopg takes for SQL that does not stand in the code.
+    """One statement, in the form that psycopg takes for SQL from outside the code.
 
-    Words in braces mark the places for a condition or for a part of a statement. A statement with
-    a place is run with parameters, `{}` if it has none, because `%` is doubled in a condition.
+    Words in braces mark the places for a condition or for a part of a statement. Run a statement
+    with a place with parameters, `{}` if it has none, because a condition has `%` doubled.
     """
 
     __slots__ = ()

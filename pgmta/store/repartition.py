@@ -1,7 +1,7 @@
 """Changes of the queue's partitions while mail flows.
 
-Rows are copied beforehand, in a transaction that hinders nobody. Mail stands still only for the
-last part: take the lock, copy what has changed meanwhile, attach (docs/partitions.md).
+It copies rows beforehand, in a transaction that stops no mail. Mail waits only for the last part:
+take the lock, copy the rows that have changed meanwhile, attach (docs/partitions.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RACES = (pg_errors.LockNotAvailable, pg_errors.DeadlockDetected)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a change did: rows moved, seconds for which it stopped the mail, tries at the lock."""
+    """The report of a change: rows moved, seconds without mail, tries at the lock."""
 
     name: str
     rows: int
@@ -123,7 +123,7 @@ class Repartition:
     def _stopped(
         self, name: str, switch: Callable[[], int], before: Callable[[], object]
     ) -> Change:
-        """Run `switch` under the lock; `before`, which hinders nobody, ahead of each try.
+        """Run `switch` under the lock; ahead of each try run `before`, which stops no mail.
 
         A statement that waits for a lock makes all later ones wait behind it, so no try waits long.
         """
@@ -187,7 +187,7 @@ class Repartition:
                 if leaf.default:
                     raise PartitionError(f"{name} is the default leaf, which has to stay")
                 if leaf.rows is None:
-                    raise PartitionError(f"{name} has partitions of its own")
+                    raise PartitionError(f"{name} has partitions below it")
                 return leaf
         if name in ("queue_def", *(partition.name for partition in tree(self._db))):
             raise PartitionError(f"{name} is no leaf of queue_def: it has to stay as it is")
@@ -228,7 +228,7 @@ class Repartition:
 
 
 def full_name(name: str) -> str:
-    """The name with its prefix. Raises PartitionError for one that needs quotes."""
+    """Return the name with its prefix. Raises PartitionError for one that needs quotes."""
     full = name if name.startswith("queue_") else f"queue_{name}"
     if not _NAME.fullmatch(full):
         raise PartitionError(f"{name!r} is no name: lower-case letters, digits and _, at most 63")

@@ -23,10 +23,10 @@ class Space:
         self._link = link
 
     async def reclaim(self, *, shorten: bool = False) -> int | None:
-        """Have what is deleted written on again, and return the octets that the file has then.
+        """Vacuum the space of deleted chunks, and return the octets that the file has then.
 
-        None where somebody else is at it. `shorten` gives the empty end of the file back to the
-        file system, too. Raises NotAllowed where our role may not vacuum, StoreUnavailable,
+        Returns None if another session vacuums. `shorten` also gives the empty end of the file
+        back to the file system. Raises NotAllowed if the role may not vacuum, StoreUnavailable,
         psycopg.Error.
         """
         ((may, ours),) = await self._link.run(_SQL["begin"], {"key": KEY})

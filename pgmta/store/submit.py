@@ -41,12 +41,12 @@ class Submission:
     async def submit(
         self, mails: Sequence[Mail], stored: Callable[[list[int]], None] = lambda ids: None
     ) -> list[int]:
-        """Store all mails and return their queue ids in order; all of them are durable then.
+        """Store all mails and return their message ids in order; all of them are durable then.
 
-        They go in groups, each of which is one commit, whose ids `stored` is told: where this
-        raises, these are in the queue, and no others unless a connection broke in their commit.
-        Raises AddressError or ValueError before anything is stored, StoreUnavailable where
-        PostgreSQL stays away, psycopg.Error for what it refuses.
+        They go in groups, and each group is one commit. `stored` gets the ids of each committed
+        group. After an error these messages are in the queue. No others are, unless a connection
+        broke in their commit. Raises AddressError or ValueError before it stores a message,
+        StoreUnavailable if PostgreSQL stays away, psycopg.Error if it refuses a message.
         """
         parsed = [_parse(mail) for mail in mails]
         stores = [Enqueue(link) for link in self._links]
@@ -63,12 +63,12 @@ class Submission:
 
         async def write(store: Enqueue) -> None:
             try:
-                for group in groups:  # shared: the next one goes to whoever is free
+                for group in groups:  # shared: the next group goes to a free writer
                     await _split(chunk_store, group)
                     await store.commit(group)
                     stored([message.id for message in group])
             finally:
-                groups.close()  # after a failure nobody begins another one
+                groups.close()  # after a failure no writer begins another one
 
         for failure in await asyncio.gather(*map(write, stores), return_exceptions=True):
             if failure:
@@ -120,7 +120,7 @@ def _groups(messages: list[NewMessage]) -> Generator[list[NewMessage]]:
 
 
 async def _split(store: Enqueue, group: list[NewMessage]) -> None:
-    """Store what is too large for a message row in chunks, ahead of the messages."""
+    """Store content that is too large for a message row in chunks, ahead of the messages."""
     parts: list[tuple[int, int, bytes]] = []
     octets = 0
     for message in group:

@@ -21,8 +21,8 @@ class Throttle:
     def pause(self, worked: float) -> float:
         """Return the seconds to pause after a batch that took `worked` seconds.
 
-        A change pauses four times as long as it works, if it still ends within 18 seconds, and
-        otherwise as long as it works.
+        A change pauses four times as long as it works, if it still ends within 18 seconds.
+        Otherwise it pauses as long as it works.
         """
         self._left -= 1
         most = worked * (1 / _SHARE - 1)

@@ -1,4 +1,4 @@
-"""Statements of the duties beside delivery: what is asked for, and what nothing refers to."""
+"""Statements of the duties beside delivery: requests by status, and orphans."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pgmta.store.filters import Filter
 
 _OPTIONS = (
     click.option("--where", metavar="SQL", help="Condition on columns of queue."),
-    click.option("--id", type=int, multiple=True, help="Queue id of a message."),
+    click.option("--id", type=int, multiple=True, help="Message id."),
     click.option("--sender", multiple=True, help="Reverse-path, * for any text."),
     click.option("--recipient", multiple=True, help="Address of the recipient, * for any text."),
     click.option("--domain", multiple=True, help="Domain of the recipient, * for any text."),
@@ -40,7 +40,7 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def condition(uri: str, options: dict[str, Any]) -> str | None:
-    """The condition that the options mean, --where checked by PostgreSQL; None: every row.
+    """Return the condition of the options, --where checked by PostgreSQL; None: every row.
 
     Raises ConfigError.
     """

@@ -50,7 +50,7 @@ def _database(config: Path) -> Iterator[Connection]:
 
 
 def _split_list(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Values:
-    """Values of --partid: each a list with commas; one with a comma in it stands in "quotes"."""
+    """Return the values of --partid: lists with commas; a value with a comma has "quotes"."""
     values: Values = []
     try:
         for text in given:
@@ -120,10 +120,10 @@ def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
 @json_option
 @reporting
 def add(config: Path, name: str, values: Values, null: bool, wait: float, as_json: bool) -> None:
-    """Give values of _partid a partition NAME of their own; their rows move there.
+    """Give values of _partid a separate partition NAME; their rows move there.
 
-    NAME begins with queue_; it is put before what begins otherwise. Mail flows on meanwhile, but
-    for the moment that `stopped` tells.
+    NAME begins with queue_; the command puts it before another beginning. Mail flows meanwhile,
+    except for the time that `stopped` shows.
     """
     with _database(config) as db:
         _tell(Repartition(db, wait).add(name, values + [None] * null), as_json)
@@ -168,12 +168,12 @@ def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     default=_WORTH,
     show_default=True,
     metavar="ROWS",
-    help="Hint at values of _partid with so many rows in the default partition.",
+    help="Hint at values of _partid with at least this number of rows in the default partition.",
 )
 @json_option
 @reporting
 def check_partitions(config: Path, worth: int, as_json: bool) -> None:
-    """Say what is missing or wrong; exit 1 if there is a problem, 0 if there are only hints.
+    """Report problems of the partitions; exit 1 if there is one, 0 if there are only hints.
 
     Reads the default partition.
     """

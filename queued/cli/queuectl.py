@@ -40,7 +40,7 @@ from queued.cli.workers import workers
 
 @click.group()
 def main() -> None:
-    """See and steer the queue."""
+    """Show and change the queue."""
 
 
 main.add_command(up)

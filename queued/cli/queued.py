@@ -36,7 +36,7 @@ def main() -> None:
 @config_option(CONFIG)
 @reporting
 def check(config: Path) -> None:
-    """Check a configuration file; exit 2 and say what is wrong, or exit 0.
+    """Check a configuration file; exit 2 with its mistakes, or exit 0.
 
     If the database answers, PostgreSQL analyses each WHERE. If not, the command says that the
     conditions were not checked, and exits with 0.

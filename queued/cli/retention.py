@@ -29,7 +29,7 @@ _DONE = {Action.DELETE: "deleted", Action.RELEASE: "released"}
     type=click.Choice(["delete", "release"]),
     default="delete",
     show_default=True,
-    help="What to do with these rows.",
+    help="The change of these rows.",
 )
 @click.option(
     "--batch", type=click.IntRange(1), default=BATCH, show_default=True, help="Rows per commit."

@@ -92,8 +92,8 @@ def add_rule(
 ) -> None:
     """Make a standing rule NAME for rows that the conditions match.
 
-    The rule is tried on the rows that wait, for 5 seconds at most. If its condition fails on a
-    row, such as by a cast of metadata that is no number, the rule is refused.
+    The command tries the rule on the rows that wait, for at most 5 seconds. It refuses a rule whose
+    condition fails on a row, for example by a cast of metadata.
     """
     uri = database_of(config)
     chosen = condition(uri, filters)

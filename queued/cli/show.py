@@ -52,13 +52,13 @@ def print_message(
 
 
 def why(row: dict[str, Any]) -> str:
-    """The text that tells most about a row: why it is on hold, or the last reply."""
+    """Return the most useful text about a row: why it is on hold, or the last reply."""
     reason, reply = row["hold_reason"] or "", row["last_reply"] or ""
     return reply if reply and reason in ("", UNDELIVERABLE) else reason
 
 
 def _senders(rows: list[dict[str, Any]]) -> list[str]:
-    """The senders of the rows, each once: mail from SQL may have several."""
+    """Return the senders of the rows, each once: mail from SQL may have several."""
     return list(dict.fromkeys(row["sender"] for row in rows))
 
 

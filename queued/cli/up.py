@@ -122,7 +122,7 @@ def _database(uri: str | None, directory: Path) -> str:
 
 @dataclass
 class Children:
-    """What `up` runs: commands by name, what is added to their environment, a lock they hold."""
+    """The children of `up`: commands by name, additions to their environment, their lock."""
 
     commands: dict[str, list[str]]
     environment: dict[str, str]

@@ -1,4 +1,4 @@
-"""`queuectl workers`: who runs, what each matches, what nobody does."""
+"""`queuectl workers`: the running workers, their rows, and the rows that no worker matches."""
 
 from __future__ import annotations
 

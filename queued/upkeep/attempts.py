@@ -13,7 +13,7 @@ log = get("upkeep")
 
 
 async def keep_log(link: Link, upkeep: Upkeep, retention: float) -> None:
-    """Make what is missing, drop what is older than `retention` seconds."""
+    """Make missing partitions, drop those older than `retention` seconds."""
     made = await ensure_partitions(link)
     dropped = await upkeep.expire_attempts(retention)
     if made or dropped:

@@ -26,7 +26,7 @@ log = get("upkeep")
 
 
 class Reclaimer:
-    """Counts what is delivered, vacuums when it is enough, and shortens the file afterwards."""
+    """Counts delivered octets, vacuums when they are enough, and shortens the file afterwards."""
 
     def __init__(self, space: Space, step: int = _STEP, quiet: float = _QUIET) -> None:
         self._space = space
@@ -40,7 +40,7 @@ class Reclaimer:
         self._shortened = time.monotonic()
 
     def freed(self, message_id: int, octets: int) -> None:
-        """A message was delivered whose content stands in pieces; recipients may come singly."""
+        """Count a delivered message whose content is in chunks; its recipients may come singly."""
         if message_id == self._last:
             return
         self._last = message_id

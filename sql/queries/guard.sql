@@ -1,7 +1,7 @@
 -- name: mark
 -- Try a condition on the next rows by id, and mark those on which it fails; {rows} says which rows count.
 -- The first row has the last id and how many were tried; the others are those marked now, and without a
--- message those that somebody has locked: claims do not wait for them.
+-- message those that another session has locked: claims do not wait for them.
 WITH batch AS MATERIALIZED (
     SELECT id FROM queue
     WHERE id > %(after)s AND ({rows}) AND NOT coalesce(faults ? %(key)s::text, false)

@@ -31,6 +31,6 @@ VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(relea
 DELETE FROM rules WHERE name = %(name)s RETURNING condition
 
 -- name: audit
--- Note what was done at once.
+-- Note a change that was done at once.
 INSERT INTO audit (who, action, condition, details, finished_at)
 VALUES (%(who)s, %(action)s, %(condition)s, %(details)s::jsonb, now())

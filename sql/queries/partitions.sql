@@ -19,7 +19,7 @@ SELECT ts AS oldest FROM {leaf} ORDER BY id LIMIT 1
 SELECT count(*) AS rows, min(ts) AS oldest FROM {leaf}
 
 -- name: deserving
--- Values in the default leaf with so many rows that a leaf of their own is worth it.
+-- Values in the default leaf with enough rows for a separate leaf.
 SELECT metadata ->> '_partid' AS value, count(*) AS rows FROM {leaf}
 WHERE metadata ->> '_partid' IS NOT NULL
 GROUP BY 1 HAVING count(*) >= {least} ORDER BY 2 DESC, 1 LIMIT 10
@@ -29,7 +29,7 @@ GROUP BY 1 HAVING count(*) >= {least} ORDER BY 2 DESC, 1 LIMIT 10
 SELECT count(*) AS rows, min(ended_at) AS oldest FROM public.attempts_default
 
 -- name: findings
--- What is wrong (problem) or may be better (hint), without reading rows.
+-- Problems and hints, without reading rows.
 WITH tree AS (
     SELECT t.relid, t.parentrelid, t.isleaf, c.relname AS name, p.relname AS parent,
         c.relpersistence, pg_get_expr(c.relpartbound, c.oid) AS bound, i.inhdetachpending,

@@ -24,7 +24,7 @@ SELECT FROM pg_class WHERE oid = to_regclass({name})
 LOCK TABLE ONLY public.messages, ONLY {source}, ONLY {default} IN SHARE UPDATE EXCLUSIVE MODE
 
 -- name: stop
--- Stop the mail. The root first: whoever waits for it has not yet looked which partitions there are.
+-- Stop the mail. The root first: a statement that waits for it has not yet chosen its partitions.
 -- Then messages, in the order in which settle and a prepared enqueue take them.
 LOCK TABLE ONLY public.queue, ONLY public.queue_def, ONLY {source}, ONLY {default}
     IN ACCESS EXCLUSIVE MODE;
@@ -52,8 +52,8 @@ SET LOCAL work_mem = '64MB'
 
 -- name: catch_up
 -- Make the target what `mine` is in the source right now: drop copies whose row has gone or changed
--- since, copy what is new. Any change of a row gives it another xmin. Hash joins, as nobody knows how
--- large the CTE is.
+-- since, copy new rows. Any change of a row gives it another xmin. Hash joins, because
+-- the planner does not know the size of the CTE.
 SET LOCAL enable_nestloop = off;
 WITH seen AS MATERIALIZED (
     SELECT ctid AS place, id, xmin AS version FROM {source} WHERE {mine}

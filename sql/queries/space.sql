@@ -1,6 +1,6 @@
 -- name: begin
--- Whether we may vacuum the pieces of content (as owner of the table or the database, or by the privilege
--- that PostgreSQL 17 brought), and whether nobody else is at it: then we hold the advisory lock.
+-- Whether the role may vacuum the chunks (as owner of the table or the database, or by the privilege
+-- that PostgreSQL 17 brought), and whether no other session vacuums: then ours holds the advisory lock.
 SELECT may, CASE WHEN may THEN pg_try_advisory_lock(%(key)s) ELSE false END
 FROM (
     SELECT pg_has_role(relowner, 'USAGE')
@@ -12,7 +12,7 @@ FROM (
 
 -- name: reclaim
 -- Room of delivered content is to be written on again while it is in memory. Autovacuum hears of it too
--- late: the statistics come once a second, and by then a file has grown by what would have fitted.
+-- late: the statistics come once per second, and by then the file has grown by chunks that would have fitted.
 VACUUM (SKIP_LOCKED, TRUNCATE off, INDEX_CLEANUP on) message_chunks
 
 -- name: shorten
@@ -20,5 +20,5 @@ VACUUM (SKIP_LOCKED, TRUNCATE off, INDEX_CLEANUP on) message_chunks
 VACUUM (SKIP_LOCKED, TRUNCATE on, INDEX_CLEANUP on) message_chunks
 
 -- name: finish
--- Octets that the pieces take, delivered ones included.
+-- Octets that the chunks take, delivered ones included.
 SELECT pg_relation_size('message_chunks'), pg_advisory_unlock(%(key)s)

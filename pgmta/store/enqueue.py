@@ -58,9 +58,9 @@ class Enqueue:
         """Store the group; on return it is durable.
 
         If the connection breaks before the answer, the store looks the group up on a new one. It
-        does so for at most `patience` seconds. The message ids are known before, so a committed group is never
-        written twice. `away` is called for each look that fails. Raises Undecided if none
-        succeeds. With every other error nothing of the group is stored: StoreUnavailable if
+        does so for at most `patience` seconds. The message ids are known before, so a committed
+        group is never written twice. `away` is called for each look that fails. Raises Undecided
+        if none succeeds. With every other error nothing of the group is stored: StoreUnavailable if
         PostgreSQL cannot do it now, SchemaMismatch if the schema is of another version,
         psycopg.Error if PostgreSQL refuses it.
         """

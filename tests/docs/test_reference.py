@@ -67,7 +67,8 @@ def section_of(schema: Any, root: dict[str, Any]) -> dict[str, Any] | None:
     """Return the schema of a mapping with its own keys, None for any other value."""
     for choice in [schema, *schema.get("anyOf", ())] if isinstance(schema, dict) else []:
         found = root["$defs"][choice["$ref"].removeprefix("#/$defs/")] if "$ref" in choice else {}
-        if "properties" in found and "host" not in found["properties"]:  # host:port is a value
+        # host:port and package.module:Name are values
+        if not {"host", "handler"} & set(found.get("properties", ("host",))):
             return dict(found)
     return None
 

@@ -1,4 +1,4 @@
-"""The attempts log: day partitions made ahead, old ones dropped."""
+"""The log of attempts: day partitions are made ahead, old ones are dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ log = get("upkeep")
 
 
 async def keep_log(link: Link, upkeep: Upkeep, retention: float) -> None:
-    """Make what is missing, drop what is older than `retention` seconds."""
+    """Make missing partitions, and drop partitions older than `retention` seconds.
+
+    Raises StoreUnavailable, psycopg.Error.
+    """
     made = await ensure_partitions(link)
     dropped = await upkeep.expire_attempts(retention)
     if made or dropped:

@@ -91,7 +91,7 @@ class Run(Place):
         attack: dict[str, Any] = {"attack": self.outcome.attack}
         self.sink = self.helper("sink", plan=self.whole, traces=1)
         next_hop = int(self.sink.wait("ready")["port"])
-        queued: dict[str, Any] = {"worker": {"drain": "3s"}, "retry": {"intervals": ["1s"]}}
+        queued: dict[str, Any] = {"process": {"drain": "3s"}, "retry": {"intervals": ["1s"]}}
         if self.hop:
             self.attackers = self.helper("hostile_hops", group="attackers", **attack)
             port = self.attackers.wait("ready")["port"]

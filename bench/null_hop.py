@@ -3,15 +3,16 @@
 from collections import Counter
 from typing import ClassVar
 
-from pgmta.errors import DeliveryError
+from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
 from queued.delivery.envelope import Envelope
-from queued.delivery.lane import Lane
-from queued.delivery.session import Answer, Session
+from queued.delivery.protocol import ClientProtocol
+from queued.delivery.reply import Result
+from queued.delivery.route import Destination
+from queued.delivery.session import Session
 
-HOST = "nowhere:25"
-TAKEN: Answer = (Reply(250, "2.0.0 Ok"), "end of data")
+TAKEN = Result(Reply(250, "2.0.0 Ok"), "nowhere:25", Stage.END_OF_DATA)
 
 
 class NullSession(Session):
@@ -19,18 +20,18 @@ class NullSession(Session):
 
     taken: ClassVar[Counter[int]] = Counter()
 
-    async def send(self, envelope: Envelope) -> list[Answer]:
+    async def send(self, envelope: Envelope) -> list[Result]:
         """Return 250 for each recipient. Raises DeliveryError if the lease is lost."""
         self.transactions += 1
-        if not envelope.guard(envelope.items):
-            raise DeliveryError("lease lost before the final dot", command="lease")
+        if not envelope.guard.valid(envelope.items):
+            raise DeliveryError("lease lost before the final dot", Stage.LEASE)
         self.taken.update(item.id for item in envelope.items)
         return [TAKEN] * len(envelope.items)
 
 
-class NullDestination(Lane):
-    """Queue rows of a destination as the product does, with sessions that need no network."""
+class NullOpener:
+    """Open sessions that need no network."""
 
-    async def open_session(self) -> tuple[Session, str]:
-        """Return a session that needs no network."""
-        return NullSession(Timeouts()), HOST
+    async def open(self, destination: Destination, sessions: set[Session]) -> Session:
+        """Return a session."""
+        return NullSession(ClientProtocol(Timeouts()), TAKEN.host)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.corpus import Corpus, Plan
+from pgmta.errors import Stage
 from pgmta.intake.content import Content, DoneCallback
 from pgmta.model import Item, NewMessage, Outcome, Reply
 from pgmta.postgres.link import Link
@@ -18,6 +19,7 @@ from pgmta.store.enqueue import Enqueue
 from pgmta.store.settle import Settlements
 from queued.config import QueuedConfig, Timeouts
 from queued.delivery.envelope import Envelope
+from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
 from queued.delivery.session import Session
 from queued.worker.verdict import judge
@@ -111,10 +113,18 @@ async def dialogue() -> float:
     return spent / MESSAGES
 
 
+class _Valid:
+    """Leases that always hold."""
+
+    def valid(self, items: list[Item]) -> bool:
+        return True
+
+
 async def session() -> float:
     """Measure the SMTP client of queued: one transaction after another over one connection."""
     loop = asyncio.get_running_loop()
-    client = Session(Timeouts())
+    connection = ClientProtocol(Timeouts())
+    client = Session(connection, "guard.test:25")
 
     def answer(data: bytes) -> None:
         if data.endswith(b"DATA\r\n"):
@@ -123,10 +133,10 @@ async def session() -> float:
             replies = b"250-guard.test\r\n250-PIPELINING\r\n250 SIZE 100000000\r\n"
         else:
             replies = b"250 2.0.0 Ok\r\n"
-        loop.call_soon(client.data_received, replies)
+        loop.call_soon(connection.data_received, replies)
 
-    client.connection_made(cast(Any, _Wire(answer)))
-    loop.call_soon(client.data_received, b"220 guard.test\r\n")
+    connection.connection_made(cast(Any, _Wire(answer)))
+    loop.call_soon(connection.data_received, b"220 guard.test\r\n")
     await client.open("guard.test")
     corpus = Corpus(Plan("guard", MESSAGES, SIZE, 1, 1))
     item = Item(1, 1, "s@from.bench.test", "r@d0.bench.test", "d0.bench.test", 1, NOW, 1)
@@ -134,7 +144,7 @@ async def session() -> float:
     for n in range(MESSAGES):
         content = corpus.as_sent(n)
         await client.send(
-            Envelope([item], item.sender, b"X: y\r\n", len(content), False, content, lambda _: True)
+            Envelope([item], item.sender, b"X: y\r\n", len(content), False, content, _Valid(), NOW)
         )
     return (time.process_time() - started) / MESSAGES
 
@@ -187,7 +197,7 @@ async def store(uri: str) -> Costs:
 
 
 def _delivered(items: list[Item], retry: Any) -> list[Outcome]:
-    result = Result(REPLY, "next.test[127.0.0.1]:25", "end of data")
+    result = Result(REPLY, "next.test[127.0.0.1]:25", Stage.END_OF_DATA)
     return [judge(item, result, retry, started=NOW, now=NOW, chance=0.5) for item in items]
 
 

@@ -13,7 +13,7 @@ import uvloop
 
 from bench.columns import aligned, cell, cells, spread
 from bench.database import Server, check_durability, fresh
-from bench.null_hop import NullDestination, NullSession
+from bench.null_hop import NullOpener, NullSession
 from bench.options import EXIT, HELP, dump, failing, finish, opened, relay_options
 from bench.progress import Progress, log
 from pgmta.config.environment import Environment, Log
@@ -23,7 +23,7 @@ from pgmta.postgres.notify import listen
 from pgmta.store.migrate import migrate
 from pgmta.store.submit import Mail, Submission
 from queued.config import QueuedConfig, Worker
-from queued.worker.deliver import Deliverer
+from queued.worker.delivery_worker import DeliveryWorker
 
 PUBLISHED = {"producer": 6944.0, "consumer": 3462.0}
 """Messages per second that tafto's authors measured, with 20,000 messages."""
@@ -75,10 +75,10 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
     progress = Progress("consume", number)
     started = time.perf_counter()
-    deliverer = Deliverer(config, worker, uri, f"{worker.name}@bench", None, NullDestination)
-    beside = [*deliverer.tasks(), listen(uri, deliverer.loop.wake)]
+    deliverer = DeliveryWorker(config, worker, uri, f"{worker.name}@bench", None, NullOpener())
+    beside = [*deliverer.tasks(), listen(uri, deliverer.loops)]
     background = [asyncio.create_task(work) for work in beside]
-    loop = asyncio.create_task(deliverer.loop.run())
+    loops = [asyncio.create_task(loop.run()) for loop in deliverer.loops]
     problems: list[str] = []
     seconds = await _all_handled(deliverer, number, stall, started, progress)
     if seconds is None:
@@ -86,11 +86,11 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
         seconds = time.perf_counter() - started
     progress.show(deliverer.handled)
     progress.end()
-    await deliverer.drain(loop, lambda: asyncio.sleep(0))
+    await deliverer.drain(loops, Alone())
     for task in background:
         task.cancel()
     outcomes = await asyncio.gather(*background, return_exceptions=True)
-    if failure := loop.exception():
+    if failure := loops[0].exception():
         problems.append(f"the worker's loop ended: {failure!r}")
     problems += [
         f"a part of the worker ended: {outcome!r}"
@@ -101,8 +101,15 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     return seconds, problems
 
 
+class Alone:
+    """There are no other workers."""
+
+    async def wake(self) -> None:
+        """Wake none."""
+
+
 async def _all_handled(
-    deliverer: Deliverer, number: int, stall: float, started: float, progress: Progress
+    deliverer: DeliveryWorker, number: int, stall: float, started: float, progress: Progress
 ) -> float | None:
     before, moved = 0, started
     while deliverer.handled < number:

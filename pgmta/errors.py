@@ -5,26 +5,27 @@
     PgmtaError
     ├── ConfigError        a configuration file is wrong; stops the start
     ├── AddressError       a mailbox does not follow RFC 5321
-    ├── StoreUnavailable   PostgreSQL can't do it now; passes by itself
-    │   ├── Undecided      and nobody knows whether it did
-    │   │   └── AnswerLost for the connection broke
-    │   ├── ServerRefused  the embedded server can't run until an operator mends a folder
+    ├── StoreUnavailable   PostgreSQL can't execute it now; this passes by itself
+    │   ├── Undecided      and it is open whether PostgreSQL executed it
+    │   │   └── AnswerLost because the connection broke
+    │   ├── ServerRefused  the embedded server can't run until an operator repairs a folder
     │   └── SchemaMismatch the schema is of another version than this program
     ├── MigrationError     the schema and the migrations do not fit together
     ├── PartitionError     a change of the partitions was refused; nothing was changed
-    └── DeliveryError      one SMTP transaction went wrong; becomes an Outcome
+    └── DeliveryError      an SMTP transaction failed; it becomes an Outcome
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 type Backend = tuple[int, datetime]
-"""A process of PostgreSQL and when it began: together nobody else's."""
+"""The number of a PostgreSQL process and its start time, which together identify it."""
 
 
 class PgmtaError(Exception):
-    """Root of everything that pgmta raises on purpose."""
+    """Root of every error that pgmta raises on purpose."""
 
 
 class ConfigError(PgmtaError):
@@ -40,20 +41,20 @@ class AddressError(PgmtaError):
 
 
 class StoreUnavailable(PgmtaError):
-    """PostgreSQL can't be reached, or can't do it now: it is read-only, full, or ends.
+    """PostgreSQL can't be reached, or can't execute it now: it is read-only, full, or ends.
 
-    Nothing was done, unless it is an Undecided.
+    Nothing was changed, unless the error is an Undecided.
     """
 
 
 class Undecided(StoreUnavailable):
-    """There was no answer: the statement may be done, now or later."""
+    """No answer came: the statement may have been executed, or may be later."""
 
 
 class AnswerLost(Undecided):
     """The connection broke before the answer.
 
-    `backend` is the process of the server that was to do it.
+    `backend` is the PostgreSQL process that had the statement.
     """
 
     def __init__(self, reason: str, backend: Backend) -> None:
@@ -62,7 +63,7 @@ class AnswerLost(Undecided):
 
 
 class ServerRefused(StoreUnavailable):
-    """The embedded PostgreSQL may not run as things stand; the text says what to mend."""
+    """The embedded PostgreSQL can't run until an operator acts; the text names the repair."""
 
 
 class SchemaMismatch(StoreUnavailable):
@@ -77,33 +78,48 @@ class PartitionError(PgmtaError):
     """A partition can't be made, split or dropped as asked; the database is as it was before."""
 
 
+class Stage(StrEnum):
+    """The step of a delivery in which a reply or an error came, as `attempts.command` has it."""
+
+    NONE = ""  # before every step, or an error of this program
+    MX = "MX"  # the mail exchangers of the domain are looked up
+    ADDRESS = "DNS"  # the addresses of a host are looked up
+    CONNECT = "connect"
+    GREETING = "greeting"
+    EHLO = "EHLO"
+    HELO = "HELO"
+    MAIL = "MAIL"
+    RCPT = "RCPT"
+    DATA = "DATA"
+    CONTENT = "content"  # the content is read from the database
+    LEASE = "lease"  # the lease is checked before the final dot
+    END_OF_DATA = "end of data"
+    RSET = "RSET"
+
+
 class DeliveryError(PgmtaError):
     """A failed SMTP dialogue, or one that never started.
 
-    `code` is the three-digit reply code (RFC 5321, section 4.2), or 0 where no reply was had;
-    `enhanced` the status code of RFC 3463; `command` what was under way; `line` the reply's
-    text. `unknown` marks a connection that ended after the final dot and before its reply.
+    `stage` is the step that failed, `line` the reply's text or the reason, and `code` the reply
+    code (RFC 5321, section 4.2), 0 if no reply came. `unknown` marks a connection that ended after
+    the final dot and before its reply. `retry_elsewhere` marks an attempt that had no effect and
+    says nothing about the mail: the same mail may be sent over another connection at once.
     """
 
     def __init__(
         self,
         line: str,
+        stage: Stage = Stage.NONE,
         *,
-        permanent: bool = False,
         code: int = 0,
-        enhanced: str = "",
-        command: str = "",
+        permanent: bool = False,
         unknown: bool = False,
+        retry_elsewhere: bool = False,
     ) -> None:
         super().__init__(line)
         self.line = line
-        self.permanent = permanent
+        self.stage = stage
         self.code = code
-        self.enhanced = enhanced
-        self.command = command
+        self.permanent = permanent
         self.unknown = unknown
-
-    @property
-    def passing(self) -> bool:
-        """Whether the same mail may simply be tried on another connection at once."""
-        return not self.permanent and not self.unknown and self.command != "lease"
+        self.retry_elsewhere = retry_elsewhere

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pgmta.errors import Stage
 from pgmta.states import Event
 
 CHUNK_SIZE = 8096
@@ -17,7 +18,8 @@ Content of at most this size is in its message row.
 PART_SIZE = 64 * CHUNK_SIZE
 """Octets of a part: at most 64 chunks, half a MB, are written or read at once."""
 
-_ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
+ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
+"""An enhanced status code at the start of a reply's text (RFC 2034)."""
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class Reply:
     @property
     def enhanced(self) -> str:
         """The enhanced status code at the start of the text (RFC 2034), or ''."""
-        match = _ENHANCED.match(self.text)
+        match = ENHANCED.match(self.text)
         return match.group() if match else ""
 
     def __str__(self) -> str:
@@ -93,7 +95,7 @@ class Outcome:
     event: Event
     reply: Reply
     host: str = ""  # the next hop, host:port, or '' if none was reached
-    command: str = ""  # the SMTP command that the reply answers
+    stage: Stage = Stage.NONE  # the step in which the reply came
     started: datetime = field(kw_only=True)
     ended: datetime = field(kw_only=True)
     delay: float = 0.0  # seconds until the next attempt, for a deferral

@@ -1,4 +1,4 @@
-"""queued.yaml: which rows, where to, how patiently. Twin of etc/queued.yaml."""
+"""queued.yaml: workers, routes, delivery and retries. Twin of etc/queued.yaml."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from pgmta.errors import AddressError
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-class Timing(Section):
-    """What holds for every worker of the process."""
+class Process(Section):
+    """The times that hold for every worker of the process."""
 
     lease: Period = Field(
-        default=60.0, ge=3, description="a dead worker's rows are taken over after this time"
+        default=60.0, ge=3, description="other workers take over a dead worker's rows after this"
     )
     poll: Period = Field(
         default=1.0,
-        description="one of those that share rows looks for due ones this often",
+        description="how often to poll for due rows; of several workers that share rows only the "
+        "one with the turn does, and the others poll five times less often",
     )
     drain: Duration = Field(
         default=30.0, description="at SIGTERM, deliveries under way have this long to end"
@@ -50,7 +51,7 @@ class Timing(Section):
 
 
 class Action(StrEnum):
-    """What a worker does with the rows it matches."""
+    """What a worker does with the rows that its condition matches."""
 
     DELIVER = "deliver"
     HOLD = "hold"
@@ -61,11 +62,11 @@ class Action(StrEnum):
 
 
 STANDING = (Action.HOLD, Action.QUARANTINE)
-"""Actions whose condition is a standing rule: no row that matches is ever claimed."""
+"""Actions whose condition is a standing rule: a row that matches is never claimed."""
 
 
 class Worker(Section):
-    """One worker: an action for the rows that a condition chooses."""
+    """One worker: an action, and the condition that chooses its rows."""
 
     name: str = Field(default="deliver", description="unique name, in leases, logs and audit")
     action: Action = Field(
@@ -78,9 +79,9 @@ class Worker(Section):
         "absent: every row",
     )
     concurrency: Whole = Field(
-        default=500, ge=1, le=10_000, description="deliver: rows under lease at a time"
+        default=500, ge=1, le=10_000, description="deliver: rows leased at a time"
     )
-    batch: Whole = Field(default=200, ge=1, le=10_000, description="rows a statement, at most")
+    batch: Whole = Field(default=200, ge=1, le=10_000, description="rows per statement, at most")
     priority: Whole = Field(
         default=9, ge=0, le=9, description="deliver: only rows of this priority or a lower number"
     )
@@ -127,7 +128,7 @@ class Worker(Section):
 
 
 class Urgent(Section):
-    """What is kept free for mail that must not wait behind other mail."""
+    """Slots and connections that are reserved for mail which must not wait behind other mail."""
 
     priority: Annotated[int, Strict(), Field(ge=0, le=3)] | None = Field(
         default=1,
@@ -137,30 +138,32 @@ class Urgent(Section):
         default=0.1,
         ge=0,
         le=0.9,
-        description="reserved for it: places beside workers[].concurrency as a share of these, "
-        "rounded up, and of delivery.connections to each next hop, rounded down",
+        description="reserved for it: slots beside workers[].concurrency, as a share of these, "
+        "rounded up; and connections of delivery.connections, rounded down",
     )
     bound: Whole = Field(
-        default=5, ge=1, le=10_000, description="rows of one next hop in reserved places, at most"
+        default=5, ge=1, le=10_000, description="rows of one next hop in reserved slots, at most"
     )
 
-    def places(self, concurrency: int) -> int:
-        """Rows that a worker with that concurrency may lease beside it."""
+    def slots(self, concurrency: int) -> int:
+        """Return the reserved slots of a worker with that concurrency."""
         return 0 if self.priority is None else math.ceil(self.share * concurrency)
 
     def connections(self, most: int) -> int:
-        """Of so many connections, those that other mail leaves free."""
+        """Return how many of `most` connections other mail leaves free."""
         return 0 if self.priority is None else int(self.share * most)
 
 
 class Retention(Section):
-    """How long the log of what is done is kept."""
+    """How long the log of attempts, and bodies without a row, are kept."""
 
     attempts: Period = Field(
-        default=90 * 86400.0, ge=86400, description="day partitions of attempts older than this go"
+        default=90 * 86400.0,
+        ge=86400,
+        description="day partitions of attempts are dropped at this age",
     )
     orphans: Period = Field(
-        default=86400.0, ge=600, description="bodies that no row refers to go at this age"
+        default=86400.0, ge=600, description="bodies without a row are deleted at this age"
     )
 
 
@@ -176,16 +179,16 @@ class Timeouts(Section):
 
 
 class Dns(Section):
-    """Whom to ask for MX and addresses."""
+    """Which name servers are asked for MX and addresses."""
 
     servers: list[Annotated[HostPort, BeforeValidator(parse_server)]] = Field(
         default=[], description="address or address:port of name servers; none: the system's"
     )
-    timeout: Period = Field(default=10.0, description="for one question, all servers together")
+    timeout: Period = Field(default=10.0, description="for one query, all servers together")
 
 
 class Delivery(Section):
-    """How to speak with next hops."""
+    """How mail is sent to next hops."""
 
     connections: Whole = Field(default=20, ge=1, le=1000, description="at most, to one next hop")
     transactions: Whole = Field(default=1000, ge=1, description="at most, on one connection")
@@ -194,7 +197,7 @@ class Delivery(Section):
         default=100, ge=1, le=10_000, description="at most, in one transaction"
     )
     inline: Size = Field(
-        default=1 << 17, description="content up to this size is fetched for a whole batch at once"
+        default=1 << 17, description="content up to this size comes with the claim of its row"
     )
     bare_newlines: Literal["guard", "reject"] = Field(
         default="guard",
@@ -218,7 +221,7 @@ class Retry(Section):
         default=0.2, ge=0, lt=1, description="shorten each wait by up to this share, at random"
     )
     expire: Period = Field(
-        default=432000.0, description="hold what is still undelivered at this age"
+        default=432000.0, description="hold mail that is still undelivered at this age"
     )
 
 
@@ -243,7 +246,10 @@ class QueuedConfig(Section):
     """The whole of queued.yaml."""
 
     environment: Environment = Field(default_factory=Environment)
-    worker: Timing = Field(default=Timing())
+    process: Process = Field(default=Process())
+    worker: Process | None = Field(
+        default=None, exclude=True, description="the name of `process` in earlier versions"
+    )
     workers: list[Worker] = Field(
         default=[Worker()], min_length=1, description="what this configuration runs"
     )
@@ -266,10 +272,19 @@ class QueuedConfig(Section):
                 raise ValueError(f"two workers are called {name!r}")
         return workers
 
+    @model_validator(mode="after")
+    def _take_old_name(self) -> QueuedConfig:
+        if self.worker is not None:
+            if "process" in self.model_fields_set:
+                raise ValueError("worker is the old name of process: only one of them may stand")
+            object.__setattr__(self, "process", self.worker)  # the model is frozen
+        return self
+
     @property
     def notes(self) -> list[str]:
         """Sentences about keys by an old name; they are still read."""
-        return [
+        notes = ["worker has a new name: process"] if self.worker is not None else []
+        return notes + [
             f"workers[{number}].expire (worker {worker.name}) has a new name: release_after"
             for number, worker in enumerate(self.workers)
             if worker._old_keys

@@ -21,7 +21,7 @@ Lines = dict[Key, int]
 _DEPTH = 16  # levels; without a limit an alias that contains itself would never end
 _TAG = "tag:yaml.org,2002:"
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
-_BOOLEANS = yaml.SafeLoader.bool_values
+_BOOLEANS = yaml.SafeLoader.bool_values  # undocumented; checked with PyYAML 6.0.3
 
 
 class _Mistakes:

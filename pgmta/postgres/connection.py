@@ -1,4 +1,9 @@
-"""A connection to PostgreSQL that reads long answers with few turns of the event loop."""
+"""A connection to PostgreSQL that reads a long answer with few turns of the event loop.
+
+Undocumented parts of psycopg are used here and nowhere else: the method `AsyncConnection.wait` and
+the generators that it runs, which yield states of `psycopg.waiting`. Checked with psycopg 3.3.9;
+tests/pgmta/test_private_names.py fails when they change.
+"""
 
 from __future__ import annotations
 
@@ -20,55 +25,49 @@ Work = Generator[Any, Any, Any]
 
 
 class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """psycopg's, with a shorter way of waiting for an answer.
+    """psycopg's connection, with a shorter way of waiting for an answer.
 
-    psycopg wakes the caller's task, sets a timer and registers the socket anew for all that the
-    server sends in one go, which is 8 KB. Here the socket's callback takes it itself, and the task
-    wakes once, when the answer is complete (docs/decisions/0013 has the figures).
+    psycopg wakes the caller's task, sets a timer and registers the socket anew for every 8 KB that
+    the server sends. Here the socket's callback reads them itself. The task wakes once, when the
+    answer is complete (docs/decisions/0013 has the figures).
     """
 
     backend: Backend
 
     @property
     def broken(self) -> bool:
-        """Whether the server has gone, as far as can be told while no statement is under way."""
-        return self.closed or _broken(self.pgconn.socket)
+        """Whether the server has closed the connection or reset it.
+
+        libuv reports an error only once, and the server's last octets may stand before it.
+        """
+        if self.closed:
+            return True
+        look = select.poll()
+        look.register(self.pgconn.socket, select.POLLRDHUP)
+        return bool(look.poll(0))
 
     async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Run the generator of a statement to its end and return what it returns."""
+        """Run the generator of a statement to its end and return its value."""
         if timeout is not None:
             return await super().wait(gen, interval, timeout)
         try:
             state = next(gen)
         except StopIteration as end:
-            # a generator that never waits: psycopg sees to it that others get their turn
+            # a generator that never waits: psycopg lets the other tasks run
             return await super().wait(_ended(end.value), interval)
         if state != Wait.R:
             return await super().wait(_from(gen, state), interval)
-        try:
-            state, value = await self._read(gen)
-        except asyncio.CancelledError:
-            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
-                await self._give_up(gen)
-            raise
-        return value if state is None else await super().wait(_from(gen, state), interval)
-
-    async def _read(self, gen: Work) -> tuple[Any, Any]:
-        """Advance the generator whenever there is something to read.
-
-        Returns None and its value at its end, or what else it wants to wait for.
-        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[Any, Any]] = loop.create_future()
+        number = self.pgconn.socket
 
         def readable() -> None:
             if done.done():  # cancelled a moment ago
                 return
-            state = value = None
-            failure: BaseException | None = None
+            state = value = failure = None
             try:
                 state = gen.send(Ready.R)
-                while state == Wait.R and _broken(number):
+                while state == Wait.R and self.broken:
                     state = gen.send(Ready.R)
                 if state == Wait.R:
                     return
@@ -83,36 +82,29 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
             else:
                 done.set_result((state, value))
 
-        number = self.pgconn.socket
         loop.add_reader(number, readable)
         try:
-            return await done
-        finally:
+            state, value = await done
+        except asyncio.CancelledError:
             if done.cancelled():
                 loop.remove_reader(number)
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                await self._give_up(gen)
+            raise
+        return value if state is None else await super().wait(_from(gen, state), interval)
 
     async def _give_up(self, gen: Work) -> None:
-        """Have the server end the statement, or else close the connection."""
+        """End the statement on the server, or else close the connection."""
         try:
             await self.cancel_safe(timeout=_CANCEL)
             await super().wait(gen, timeout=_CANCEL)
         except pg_errors.QueryCanceled:
             pass
-        except Exception:  # in place of which the cancellation goes on
+        except Exception:  # the cancellation goes on instead
             self.pgconn.finish()
         except BaseException:
             self.pgconn.finish()
             raise
-
-
-def _broken(number: int) -> bool:
-    """Whether the server has closed the connection or reset it.
-
-    libuv tells of an error only once, and the last words of the server may stand before it.
-    """
-    look = select.poll()
-    look.register(number, select.POLLRDHUP)
-    return bool(look.poll(0))
 
 
 def _ended(value: Any) -> Work:

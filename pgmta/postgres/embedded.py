@@ -1,8 +1,8 @@
 """The embedded PostgreSQL: one server under `environment.directory`, shared by its processes.
 
-Every process that uses it holds a shared lock; the last one to leave stops the server. The lock
-is the kernel's, so a killed process leaves no stale handle. Every daemon starts the server again
-when it has died (docs/decisions/0021).
+Every process that uses the server has a shared lock; the last one to leave stops the server. The
+kernel releases the lock of a killed process. Every daemon starts a server that died again
+(docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ QUEUED = "postern_queued"
 """The role of queued."""
 
 _ROLES = (SMTPD, QUEUED)
-_LOOK = 0.5  # seconds between two looks at the server
-_AGAIN = 1.0  # seconds before it is tried to start again
+_LOOK = 0.5  # seconds between two checks of the server
+_AGAIN = 1.0  # seconds between two tries to start it
 _TELL = 60.0  # seconds between two lines in the log that it does not start
 _LEAVE = 5.0  # seconds for a start under way when the process ends
 
@@ -52,12 +52,12 @@ _directories: dict[str, Path] = {}
 
 
 def start(directory: Path, role: str = OWNER, *, supervise: bool = False) -> str:
-    """Return the URI of the PostgreSQL in `directory`, starting it where it isn't running.
+    """Return the URI of the PostgreSQL in `directory`, and start it if it does not run.
 
-    Blocks (about a second for a new one). With `supervise` the process starts it again whenever it
-    has died, until the process ends; a server that has data and does not start now is no error.
-    Raises StoreUnavailable with the end of the server's log where it can't start, and
-    ServerRefused where somebody has to mend something first.
+    Blocks (about a second for a new server). With `supervise` this process starts a server that
+    died again, until the process ends. A server that has data and does not start now is no error
+    then. Raises StoreUnavailable with the end of the server's log if the server can't start, and
+    ServerRefused if an operator has to repair something first.
     """
     directory = directory.resolve()
     make_parents(directory)
@@ -78,7 +78,7 @@ def start(directory: Path, role: str = OWNER, *, supervise: bool = False) -> str
 
 
 def join(directory: Path) -> None:
-    """Count as a user of the server until the process ends; a parent has started it.
+    """Count as a user of the server until the process ends; a parent process has started it.
 
     Raises ServerRefused.
     """
@@ -86,7 +86,7 @@ def join(directory: Path) -> None:
 
 
 def directory_of(uri: str) -> Path | None:
-    """Where the embedded server is that this process has had `start` return `uri` for."""
+    """Return the folder of the embedded server whose URI `start` has returned in this process."""
     return _directories.get(uri)
 
 
@@ -106,12 +106,12 @@ def _leave(server: Server, users: int, supervisor: Supervisor | None) -> None:
 
 
 class Supervisor:
-    """A thread that starts the server again when it has died."""
+    """Starts a server that died again, in a thread of its own."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._over = threading.Event()
-        self._told = -_TELL
+        self._logged = -_TELL
         # with the context, so that its lines in the log name the daemon
         work = contextvars.copy_context().run
         self._thread = threading.Thread(
@@ -120,7 +120,7 @@ class Supervisor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a start that takes long is left to itself."""
+        """End the thread, without waiting for a start that takes long."""
         self._over.set()
         self._thread.join(_LEAVE)
 
@@ -130,9 +130,9 @@ class Supervisor:
                 continue
             try:
                 self._start()
-            except Exception as error:  # whatever it is: nobody else would start it
-                if time.monotonic() > self._told + _TELL:
-                    self._told = time.monotonic()
+            except Exception as error:  # of any kind: no other part of the process would start it
+                if time.monotonic() > self._logged + _TELL:
+                    self._logged = time.monotonic()
                     log.error("embedded PostgreSQL does not start", reason=str(error))
                 self._over.wait(_AGAIN)
 

@@ -1,4 +1,4 @@
-"""Files and folders of the embedded server that other users of the machine may reach first."""
+"""Files and folders of the embedded server, safe from other users of the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def user_name(uid: int) -> str:
-    """The name of a user of the system, or its number where it has none."""
+    """Return the name of a user of the system, or its number if it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -26,9 +26,9 @@ def user_name(uid: int) -> str:
 
 
 def make_parents(path: Path) -> None:
-    """Make a folder and those above it that are missing; root's let other users pass through.
+    """Make a folder and the missing folders above it; other users may pass through root's.
 
-    Folders that are there stay as they are. Raises ServerRefused.
+    Folders that exist stay as they are. Raises ServerRefused.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
@@ -43,10 +43,10 @@ def make_parents(path: Path) -> None:
 
 
 def make_private(path: Path, uid: int, gid: int) -> None:
-    """Make a folder that only the user `uid` enters, or check the one that is there.
+    """Make a folder that only the user `uid` enters, or check the existing one.
 
-    No symbolic link is followed. Raises ServerRefused where the path is no folder, belongs to
-    another user, or may be written by others.
+    No symbolic link is followed. Raises ServerRefused if the path is no folder, belongs to another
+    user, or may be written by others.
     """
     with suppress(FileExistsError):
         os.mkdir(path, _PRIVATE)
@@ -71,9 +71,9 @@ def make_private(path: Path, uid: int, gid: int) -> None:
 
 
 def open_own(path: Path) -> int:
-    """Open a file of ours for reading and writing, mode 0600, making it where it is missing.
+    """Open a file of this user for reading and writing, mode 0600; make it if it is missing.
 
-    No symbolic link is followed. Raises ServerRefused where it is no plain file or not ours.
+    No symbolic link is followed. Raises ServerRefused if it is no plain file or not this user's.
     """
     number = _open(path, os.O_RDWR | os.O_CREAT)
     status = os.fstat(number)
@@ -84,7 +84,7 @@ def open_own(path: Path) -> int:
 
 
 def locked(number: int) -> bool:
-    """Lock an open file for nobody else; False where somebody has it."""
+    """Lock an open file exclusively; return False if another process has locked it."""
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -93,7 +93,7 @@ def locked(number: int) -> bool:
 
 
 def make_file(path: Path, uid: int, gid: int) -> None:
-    """Make an empty file of the user `uid`, mode 0600; one that is there is given to the user.
+    """Make an empty file of the user `uid`, mode 0600; an existing file is given to the user.
 
     Raises ServerRefused as `open_own` does.
     """
@@ -106,7 +106,7 @@ def make_file(path: Path, uid: int, gid: int) -> None:
 
 
 def closed_to_others(folders: Iterable[Path]) -> list[Path]:
-    """Those of the folders that other users may not pass through."""
+    """Return the folders that other users may not pass through."""
     return [folder for folder in folders if not folder.stat().st_mode & stat.S_IXOTH]
 
 

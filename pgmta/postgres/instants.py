@@ -1,4 +1,8 @@
-"""Times from PostgreSQL that Python's calendar does not have: infinity, BC, years over 9999."""
+"""Times from PostgreSQL that Python's calendar does not have: infinity, BC, years over 9999.
+
+The loader extends psycopg's TimestamptzLoader, which is undocumented. Checked with psycopg 3.3.9;
+tests/pgmta/test_private_names.py fails when it changes.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +26,5 @@ class _Text(TimestamptzLoader):
 
 
 def register(connection: psycopg.BaseConnection[Any]) -> None:
-    """Have the connection read such times as the first or last year of the calendar."""
+    """Make the connection read such times as the first or last year of the calendar."""
     connection.adapters.register_loader("timestamptz", _Text)

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that come back by themselves."""
+"""Connections to PostgreSQL that are made again after they broke."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import psycopg
 from psycopg.rows import dict_row
 
 from pgmta.errors import AnswerLost, Backend, StoreUnavailable
-from pgmta.postgres import binary as arrays
-from pgmta.postgres import faults, instants
+from pgmta.postgres import binary, faults, instants
 from pgmta.postgres.connection import Connection
 
-# A server that is gone without a word is noticed within a minute, unless the URI says otherwise.
+# A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 3,  # seconds
     "keepalives_idle": 30,  # seconds
@@ -24,7 +23,7 @@ _DEFAULTS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,  # milliseconds
 }
-# The statements, and the trigger that removes bodies, count on seeing what others have committed.
+# The statements, and the trigger that removes bodies, rely on seeing rows that others committed.
 _SETTINGS = {"default_transaction_isolation": "read committed"}
 _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
 _BACKEND = """pg_backend_pid(),
@@ -53,31 +52,18 @@ class Link:
     async def use(self) -> AsyncIterator[Connection]:
         """Lend the connection to one user at a time.
 
-        Raises StoreUnavailable where PostgreSQL can't be reached or can't do it now, AnswerLost
-        where the connection broke meanwhile; the next use connects again. Raises psycopg.Error for
-        what PostgreSQL refuses.
+        Raises StoreUnavailable if PostgreSQL can't be reached or can't do it now, and AnswerLost if
+        the connection broke meanwhile; the next use connects again. Raises psycopg.Error for
+        anything else that PostgreSQL refuses.
         """
         async with self._lock:
-            try:
-                connection = await self._ready()
-            except psycopg.Error as error:
-                raise StoreUnavailable(_words(error)) from error
+            connection = self._connection
+            if connection is None or connection.broken:
+                connection = await self._connect()
             try:
                 yield connection
-            except psycopg.Error as error:
-                if faults.lost_race(error) or not (faults.outage(error) or faults.stale(error)):
-                    raise  # about the statement, not about the server
-                # also after an error that leaves it open: another server may be the right one now
-                await self.close()
-                if not faults.outage(error):
-                    raise
-                if faults.rolled_back(error):
-                    raise StoreUnavailable(_words(error)) from error
-                raise AnswerLost(_words(error), connection.backend) from error
-            except BaseException:
-                # cancelled or failed inside a statement: its protocol state is unknown
-                if self._connection and self._connection.pgconn.transaction_status != 0:
-                    await self.close()
+            except BaseException as error:
+                await self._failed(connection, error)
                 raise
 
     async def run(
@@ -85,27 +71,63 @@ class Link:
     ) -> list[tuple[Any, ...]]:
         """Run one statement, prepared, and return its rows, read in binary form.
 
-        A statement that lost a race (serialization failure, deadlock) is run again, up to `tries`
-        times in all, and once one that was prepared for a schema that has changed.
-        Raises StoreUnavailable, psycopg.Error for what PostgreSQL refuses.
+        A statement that lost a race (serialization failure, deadlock) runs again, up to `tries`
+        times in all. One that was prepared for another schema runs again once.
+        Raises StoreUnavailable, AnswerLost and psycopg.Error as `use` does.
         """
         for chance in range(tries):
             try:
-                async with self.use() as connection:
-                    cursor = connection.cursor(binary=True)
-                    await cursor.execute(query, params, prepare=True)
-                    return await cursor.fetchall() if cursor.description else []
+                async with self._lock:  # as in `use`, which costs more
+                    connection = self._connection
+                    if connection is None or connection.broken:
+                        connection = await self._connect()
+                    try:
+                        cursor = connection.cursor(binary=True)
+                        await cursor.execute(query, params, prepare=True)
+                        return await cursor.fetchall() if cursor.description else []
+                    except BaseException as error:
+                        await self._failed(connection, error)
+                        raise
             except psycopg.Error as error:
                 if not (faults.lost_race(error) or (faults.stale(error) and not chance)):
                     raise
                 await asyncio.sleep(0.005 * chance)
         raise StoreUnavailable(f"a statement lost {tries} races in a row")
 
-    async def end(self, backends: list[Backend]) -> None:
-        """See to it that statements whose answers were lost are done, or will never be.
+    async def _connect(self) -> Connection:
+        """Connect again, before anything is sent: a statement that was sent may be done."""
+        try:
+            await self.close()
+            self._connection = await connect(self._uri, self._name, self._settings)
+        except psycopg.Error as error:
+            raise StoreUnavailable(_words(error)) from error
+        return self._connection
 
-        The server ends connections that broke, if it still works on them. Those that have ended
-        leave the list. Raises StoreUnavailable, also where one has not ended yet.
+    async def _failed(self, connection: Connection, error: BaseException) -> None:
+        """Close a connection that can't be used again, and raise the error that callers get.
+
+        Returns if the error itself is theirs.
+        """
+        if not isinstance(error, psycopg.Error):
+            # cancelled or failed inside a statement: its protocol state is unknown
+            if self._connection and self._connection.pgconn.transaction_status != 0:
+                await self.close()
+            return
+        if faults.lost_race(error) or not (faults.outage(error) or faults.stale(error)):
+            return  # about the statement, not about the server
+        # also after an error that leaves it open: another server may be the right one now
+        await self.close()
+        if not faults.outage(error):
+            return
+        if faults.rolled_back(error):
+            raise StoreUnavailable(_words(error)) from error
+        raise AnswerLost(_words(error), connection.backend) from error
+
+    async def end(self, backends: list[Backend]) -> None:
+        """Return when each statement whose answer was lost is done, or will never be done.
+
+        PostgreSQL ends the connections that broke and that it still works on. A process that has
+        ended leaves the list. Raises StoreUnavailable, also if a process has not ended yet.
         """
         while backends:
             pid, began = backends[-1]
@@ -117,13 +139,6 @@ class Link:
             else:
                 raise StoreUnavailable(f"process {pid} of PostgreSQL has not ended yet")
             backends.pop()
-
-    async def _ready(self) -> Connection:
-        if self._connection and self._connection.broken:
-            await self.close()  # before anything is sent: what is sent may be done
-        if not self._connection:
-            self._connection = await connect(self._uri, self._name, self._settings)
-        return self._connection
 
     async def close(self) -> None:
         """Close the connection, if there is one."""
@@ -155,14 +170,14 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     except BaseException:
         await connection.close()
         raise
-    arrays.register(connection)
+    binary.register(connection)
     return connection
 
 
 def writable(uri: str) -> str:
-    """The connection string with the wish for a server that can be written to.
+    """Return the connection string with a request for a server that takes writes.
 
-    Only where it names several hosts and does not say which of them it wants.
+    It is added only if the string names several hosts and does not say which of them it wants.
     """
     given = psycopg.conninfo.conninfo_to_dict(uri)
     hosts = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST", "")
@@ -175,7 +190,7 @@ def writable(uri: str) -> str:
 def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
     """Open the blocking connection of a command, in autocommit, with rows as dictionaries.
 
-    Of several servers, one that can be written to, or else any. Raises StoreUnavailable.
+    Of several servers it takes one that takes writes, or else any. Raises StoreUnavailable.
     """
     wishes = dict.fromkeys((writable(uri), uri))
     for wish in wishes:

@@ -1,4 +1,4 @@
-"""Which database a configuration means."""
+"""The database that a configuration means."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pgmta.config.environment import Environment
 from pgmta.postgres.embedded import DATABASE, Server, directory_of, join, start
 
 INHERITED = "PGMTA_DATABASE_URI"
-"""Environment variable by which a parent tells its children what it has resolved."""
+"""Environment variable in which a parent gives its children the URI that it has resolved."""
 
 DIRECTORY = "PGMTA_DATABASE_DIRECTORY"
-"""The same for the folder of the embedded PostgreSQL."""
+"""Environment variable for the folder of the embedded PostgreSQL."""
 
 
 def resolve(environment: Environment, role: str | None = None) -> str:
-    """Return the URI of the database, starting the embedded PostgreSQL where none is configured.
+    """Return the URI of the database; start the embedded PostgreSQL if none is configured.
 
-    `role` is a daemon's: on the embedded server it logs in by that name, and keeps the server
-    alive. Commands have none; they are the owner there. Raises StoreUnavailable where the embedded
+    A daemon gives its `role`: on the embedded server it logs in by that name, and keeps the server
+    alive. Commands have no role and are the owner there. Raises StoreUnavailable if the embedded
     server does not start.
     """
     if environment.database.uri:
@@ -33,13 +33,13 @@ def resolve(environment: Environment, role: str | None = None) -> str:
 
 
 def handed_down(uri: str) -> dict[str, str]:
-    """Environment variables by which `resolve` in a child returns the same URI."""
+    """Return environment variables by which `resolve` in a child returns the same URI."""
     directory = directory_of(uri)
     return {INHERITED: uri, **({DIRECTORY: str(directory)} if directory else {})}
 
 
 def running(environment: Environment, role: str) -> str | None:
-    """URI of the database that is there already, None where the embedded one would be started."""
+    """Return the URI of a database that runs already, None if the embedded one does not."""
     uri = environment.database.uri or os.environ.get(INHERITED)
     server = Server(environment.directory.resolve())
     return uri or (server.uri(DATABASE, role) if server.running() else None)

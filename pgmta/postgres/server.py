@@ -1,4 +1,4 @@
-"""One data directory of the embedded PostgreSQL, and the programs that run it."""
+"""One data directory of the embedded PostgreSQL, and the server on it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import hashlib
 import os
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -22,6 +21,7 @@ from psycopg import sql
 
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.postgres.folders import locked, make_file, make_private, open_own, user_name
+from pgmta.postgres.leftovers import SOCKET, end_orphans, remove_leftovers
 from pgmta.postgres.programs import Programs
 
 DATABASE = "postern"
@@ -29,17 +29,15 @@ OWNER = "postgres"
 """The role that owns the database; a superuser."""
 
 _START_TIMEOUT = 300  # seconds: crash recovery of a large queue takes its time
-_LOOK = 0.05  # seconds between two looks at a server that starts
-_ORPHANS = 1.0  # seconds for the processes of a dead postmaster to end by themselves
-_KILLED = 5.0  # seconds for them to end by SIGKILL
+_LOOK = 0.05  # seconds between two checks of a server that starts
 _SOCKET_PATH_LIMIT = 100  # sun_path has 108 octets, ".s.PGSQL.5432" takes 14
-_SOCKET = ".s.PGSQL.5432"
+_LOCK = "postgres.lock"
 _RUN = Path("/run")
 
 # Chosen for a queue: many small commits, hot rows that die young. Durability stays at its default.
 # With wal_level minimal the server drops written WAL from the page cache, and the next WAL takes
-# that memory; where memory not in use before is dear, as on virtual machines, that saves up to a
-# third of the work (docs/decisions/0013). There is no replica that would read the WAL.
+# that memory. If fresh memory is expensive, as on virtual machines, that saves up to a third of the
+# work (docs/decisions/0013). There is no replica that would read the WAL.
 _SETTINGS = """
 listen_addresses = ''
 max_connections = 200
@@ -59,8 +57,8 @@ log_checkpoints = off
 class Server:
     """A data directory and the server on it.
 
-    The server inherits the lock of `postgres.lock`, so that the lock is held for as long as any of
-    its processes lives, and by nobody else (docs/decisions/0021).
+    The server inherits the lock of `postgres.lock`: no other process has it, for as long as one of
+    its processes lives (docs/decisions/0021).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -69,14 +67,14 @@ class Server:
         self.log = directory / "postgres.log"
         self._programs = Programs()
         self.sockets = self.data
-        if len(str(self.data)) > _SOCKET_PATH_LIMIT - len(_SOCKET) - 1:
+        if len(str(self.data)) > _SOCKET_PATH_LIMIT - len(SOCKET) - 1:
             digest = hashlib.sha256(str(self.data).encode()).hexdigest()[:12]
             root = os.geteuid() == 0 and os.access(_RUN, os.W_OK)  # there, only root makes folders
             folder = _RUN if root else Path(tempfile.gettempdir())
             self.sockets = folder / f"pgmta-{digest}"
 
     def uri(self, database: str, role: str = OWNER) -> str:
-        """Connection URI over the UNIX socket, without a secret: authentication is `peer`.
+        """Return a connection URI over the UNIX socket, without a secret: authentication is `peer`.
 
         The client refuses a server that another user of the system runs.
         """
@@ -85,26 +83,26 @@ class Server:
         return f"postgresql://{role}@/{database}?host={folder}&requirepeer={quote(server)}"
 
     def exists(self) -> bool:
-        """Whether there is a data directory."""
+        """Return whether there is a data directory."""
         return (self.data / "PG_VERSION").exists()
 
     def running(self) -> bool:
-        """Whether a postmaster works on the data directory. Cheap: no process is started."""
+        """Return whether a postmaster works on the data directory, without starting a process."""
         try:
-            number = abs(int(self._told()[0]))  # negative: postgres --single
+            number = abs(int(self._pid_file()[0]))  # negative: postgres --single
             if not _PROC:
                 os.kill(number, 0)
                 return True
-            # any process may have the number by now; a postmaster stands in its data directory
+            # any process may have the number by now; only a postmaster works in its data directory
             return os.path.samestat(os.stat(f"/proc/{number}/cwd"), self.data.stat())
         except (OSError, ValueError, IndexError):
             return False
 
     def start(self, roles: Sequence[str] = ()) -> bool:
-        """Create the data directory, start the server, create the database, where need be.
+        """Create the data directory, start the server and create the database, if needed.
 
         `roles` may log in afterwards. Returns whether the server had to be started. One process
-        at a time does it; the others wait. Raises StoreUnavailable with the end of the server's
+        at a time does this; the others wait. Raises StoreUnavailable with the end of the server's
         log, or ServerRefused.
         """
         with self._alone():
@@ -123,18 +121,18 @@ class Server:
         return started
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server: `fast` ends sessions, `immediate` crashes it (tests do)."""
+        """Stop the server: `fast` ends sessions, `immediate` crashes it (for tests)."""
         with suppress(subprocess.CalledProcessError):
             self._programs.run("pg_ctl", "-D", str(self.data), "-w", "-s", "-m", mode, "stop")
 
-    def _told(self) -> list[str]:
-        """Lines of postmaster.pid."""
+    def _pid_file(self) -> list[str]:
+        """Return the lines of postmaster.pid."""
         return (self.data / "postmaster.pid").read_text(errors="replace").splitlines()
 
     def _ready(self) -> bool:
-        """Whether the postmaster has said that it takes connections, where pg_ctl looks too."""
+        """Return whether the postmaster has noted that it takes connections, as pg_ctl does."""
         with suppress(OSError):
-            return self._told()[7:8] == ["ready   "] and self.running()
+            return self._pid_file()[7:8] == ["ready   "] and self.running()
         return False
 
     @contextmanager
@@ -149,7 +147,7 @@ class Server:
     # -- making the data directory --
 
     def _create(self) -> None:
-        """Make the data directory elsewhere and rename it: an interrupted one is never used."""
+        """Make the data directory under another name and rename it, so that no half one is used."""
         if self.data.exists() and any(self.data.iterdir()):
             raise ServerRefused(f"{self.data} is not empty and holds no PostgreSQL data")
         owner, new = self._programs.owner(), self.data.with_name("postgres.new")
@@ -185,7 +183,7 @@ class Server:
     # -- starting --
 
     def _bring_up(self) -> bool:
-        """Return once the server takes connections, and whether it was started here."""
+        """Wait until the server takes connections; return whether it was started here."""
         end = time.monotonic() + _START_TIMEOUT
         while not self._ready():
             if time.monotonic() > end:
@@ -193,14 +191,14 @@ class Server:
             if self.running():
                 time.sleep(_LOOK)
                 continue
-            if self._answers():  # its process is not to be seen: it lives in another container
+            if self._answers():  # its process lives in another container
                 return False
-            lock = open_own(self.directory / "postgres.lock")
+            lock = open_own(self.directory / _LOCK)
             try:
                 if locked(lock):
                     self._launch(lock)
                     return True
-                self._end_orphans(lock)
+                end_orphans(self.data, lock, self.directory / _LOCK)
             finally:
                 os.close(lock)
         return False
@@ -210,7 +208,7 @@ class Server:
         self._programs.check_way(self.directory)
         if self.sockets != self.data:
             make_private(self.sockets, owner.pw_uid, owner.pw_gid)
-        self._remove_leftovers()
+        remove_leftovers(self.data, self.sockets)
         make_file(self.log, owner.pw_uid, owner.pw_gid)
         self._map(reload=False)
         try:
@@ -225,49 +223,14 @@ class Server:
                 f"the embedded PostgreSQL in {self.data} did not start:\n" + "\n".join(tail)
             ) from None
 
-    def _remove_leftovers(self) -> None:
-        """Remove what a killed server left; the lock has told that no process of it lives.
-
-        PostgreSQL itself believes a leftover file where another process has the number by now, and
-        stops at one that a full disk left empty.
-        """
-        for path in (
-            self.data / "postmaster.pid",
-            self.sockets / f"{_SOCKET}.lock",
-            self.sockets / _SOCKET,
-        ):
-            path.unlink(missing_ok=True)
-
-    def _end_orphans(self, lock: int) -> None:
-        """Wait for processes that have outlived their postmaster, and kill what stays."""
-        if _waits(lock, _ORPHANS):
-            return
-        for number in self._orphans():
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        if not _waits(lock, _KILLED):
-            raise StoreUnavailable(
-                f"processes of an earlier server still work on {self.data}: "
-                f"`fuser {self.directory / 'postgres.lock'}` names them"
-            )
-
-    def _orphans(self) -> list[int]:
-        data, found = self.data.stat(), []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                here = os.path.samestat((entry / "cwd").stat(), data)
-                if here and (entry / "comm").read_text().strip() == "postgres":
-                    found.append(int(entry.name))
-        return found
-
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.sockets / _SOCKET)) == 0
+            return probe.connect_ex(str(self.sockets / SOCKET)) == 0
 
     # -- what the database needs to have --
 
     def _furnish(self, roles: Sequence[str]) -> None:
-        """Create the database; let `roles` log in, which the migrations give their rights."""
+        """Create the database, and let `roles` log in; the migrations give them their rights."""
         self._map(reload=True)
         try:
             with psycopg.connect(self.uri("postgres"), autocommit=True) as connection:
@@ -289,7 +252,7 @@ class Server:
             raise StoreUnavailable(str(error).strip()) from error
 
     def _map(self, *, reload: bool) -> None:
-        """Let those who can reach the socket log in as any role; `peer` tells who they are."""
+        """Let this user and the server's log in as any role; `peer` proves who they are."""
         path = self.data / "pg_ident.conf"
         names = {user_name(os.geteuid()), self._programs.owner().pw_name}
         lines = {f"postern {name} all" for name in names}
@@ -304,14 +267,3 @@ class Server:
 
 
 _PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")
-
-
-def _waits(lock: int, seconds: float) -> bool:
-    """Wait until nobody holds the lock; False where that takes longer."""
-    end = time.monotonic() + seconds
-    while not locked(lock):
-        if time.monotonic() > end:
-            return False
-        time.sleep(_LOOK)
-    fcntl.flock(lock, fcntl.LOCK_UN)
-    return True

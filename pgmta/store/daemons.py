@@ -1,4 +1,4 @@
-"""Which daemons run, and of which version: every process says so by a heartbeat."""
+"""The daemons that run, and their versions: every process has a heartbeat."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SQL = queries("daemons")
 
 
 class Heartbeat:
-    """One process, `process`, of the program queued or smtpd on `host`."""
+    """The heartbeat of one `process` of the program queued or smtpd on `host`."""
 
     def __init__(self, link: Link, schema: Schema, process: str, program: str, host: str) -> None:
         self._link = link
@@ -42,13 +42,13 @@ class Heartbeat:
         try:
             rows = await self._link.run(_SQL["schema"])
         except (pg_errors.InsufficientPrivilege, pg_errors.UndefinedTable):
-            # our role may read it since the migration that brought the table daemons; a new
-            # database has none
+            # the role may read it since the migration that made the table daemons; a new
+            # database has no migrations
             rows = []
         self._schema.learn(name for (name,) in rows)
 
     async def beat(self) -> None:
-        """Look at the schema and say that the process lives.
+        """Learn the schema and say that the process lives.
 
         Raises StoreUnavailable, psycopg.Error.
         """
@@ -67,7 +67,7 @@ class Heartbeat:
             await asyncio.sleep(BEAT)
 
     async def leave(self) -> None:
-        """Say that the process ends, and close the connection; PostgreSQL has 2 s for it."""
+        """Say that the process ends, within 2 s, and close the connection."""
         with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
             async with asyncio.timeout(_LEAVE):
                 await self._link.run(_SQL["leave"], self._fields)
@@ -75,7 +75,7 @@ class Heartbeat:
 
 
 def others(db: psycopg.Connection, schema: str) -> list[str]:
-    """Daemons that live and know another schema than `schema`, each described by a line."""
+    """Return a line for each living daemon that knows another schema than `schema`."""
     known: list[str] = []
     found: list[str] = []
     new = _there(db, "daemons")

@@ -1,4 +1,4 @@
-"""Rows whose lease ran out, one by one: the log may refuse that the outcome of one is unknown."""
+"""Rows whose lease ran out, one by one: PostgreSQL may refuse the log entry of one of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = get("worker")
 
 
 async def take_lost(link: Link, who: str) -> bool:
-    """Log of each such row that its outcome is unknown, and hold those whose entry is refused.
+    """Log for each such row that its outcome is unknown; hold the rows whose entry is refused.
 
-    A claim does that for many at once, and one that is refused, by an operator's trigger say,
-    would stop every claim. Returns whether there was one. Raises StoreUnavailable, psycopg.Error
-    for what is not about one row.
+    A claim does that for many rows at once. A single refusal, for example by an operator's trigger,
+    would stop every claim. Returns whether there was one. Raises StoreUnavailable, and
+    psycopg.Error if the reason is not one row.
     """
     found = False
     after, rows = 0, await _next(link, 0)

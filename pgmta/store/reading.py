@@ -1,4 +1,4 @@
-"""Statements that read by conditions, of which some may fail or be refused."""
+"""Statements that read by conditions, some of which may fail or be refused."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SQL = queries("reading")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A condition fails on so many rows; one of them, its message and PostgreSQL's message.
+    """A condition fails on `rows` rows, such as `row` of `message`, with PostgreSQL's `error`.
 
-    Without rows it is refused, and passed over.
+    With 0 rows, PostgreSQL refuses the condition, and it is passed over.
     """
 
     owner: str
@@ -44,11 +44,10 @@ def failing(
     rows: str = "true",
     until: float = float("inf"),
 ) -> tuple[dict[int, tuple[int, str]], int, bool]:
-    """Rows on which a condition fails: message and error by id.
+    """Return the rows on which a condition fails: message id and error by row id.
 
-    Also how many rows were tried, and whether these are all.
-
-    `rows` (SQL) names those that count. No further batch begins after `until` (monotonic).
+    Returns also how many rows were tried, and whether these are all rows. `rows` (SQL) names the
+    rows to try. No further batch begins after `until` (monotonic clock).
     """
     query = _SQL["failing"].fill(rows=rows)
     found: dict[int, tuple[int, str]] = {}
@@ -64,7 +63,7 @@ def failing(
 
 
 def fault(owner: str, found: dict[int, tuple[int, str]]) -> Fault:
-    """What `failing` found, in short."""
+    """Return the summary of the rows that `failing` found."""
     row = min(found)
     return Fault(owner, len(found), row, *found[row])
 
@@ -78,11 +77,11 @@ def reading[T](
     *,
     standing: bool = False,
 ) -> tuple[T, list[Fault]]:
-    """Run a statement that reads, with the conditions as they stand in it.
+    """Run a statement that reads, with the text of the conditions; return its result and faults.
 
-    Where one of them fails on a row, the statement is run again without asking it of that row,
-    which counts as matched where `matching` says so, else as not matched. Of
-    `standing` conditions one may be refused by now: it matches nothing. Returns also the faults.
+    If a condition fails on a row, the statement runs again and does not ask it of that row. The
+    row counts as matched if `matching` is true for the condition, otherwise as not matched. If
+    PostgreSQL refuses one of the `standing` conditions by now, that matches nothing.
     """
     try:
         return run([bracketed(condition.text) for condition in conditions]), []
@@ -92,7 +91,7 @@ def reading[T](
     wrong = refused_now(db, conditions) if standing else {}
     faults = [Fault(condition.owner, 0, 0, 0, error) for condition, error in wrong.items()]
     texts = []
-    with db.transaction():  # in one snapshot: nothing that fails comes between
+    with db.transaction():  # in one snapshot: no further failing row can come between
         db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         for number, condition in enumerate(conditions):
             if condition in wrong:
@@ -102,7 +101,7 @@ def reading[T](
             if found:
                 faults.append(fault(condition.owner, found))
             value = bool(matching) and matching[number]
-            # CASE also where there are none: in WHERE the parts of a condition have no order
+            # CASE even without such rows: in WHERE the parts of a condition have no order
             texts.append(
                 f"CASE WHEN id = ANY ('{{{','.join(map(str, found))}}}'::bigint[]) THEN {value}"
                 f" ELSE {bracketed(condition.text)} END"
@@ -111,7 +110,7 @@ def reading[T](
 
 
 def kept(db: psycopg.Connection[dict[str, Any]]) -> list[Fault]:
-    """Faults of which held rows tell."""
+    """Return the faults that are marked on held rows."""
     found = []
     for row in db.execute(_SQL["kept"]).fetchall():
         owner, _, error = row["error"].partition(" fails on this row: ")

@@ -1,4 +1,4 @@
-"""Conditions that PostgreSQL refuses whatever the row: a function that they call was dropped, say.
+"""Conditions that PostgreSQL refuses for every row, for example because a function was dropped.
 
 One of them would stop every statement that contains it. It is found, named and passed over.
 """
@@ -16,13 +16,13 @@ from pgmta.store.guard import Condition
 from pgmta.store.queries import queries
 
 _SQL = queries("refused")
-_CONTROL = Condition("", "true")  # where it is refused, the reason is none of the conditions
+_CONTROL = Condition("", "true")  # if it is refused, the reason is none of the conditions
 
 
 async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition, str]:
-    """Those that are refused, each with the error.
+    """Return the conditions that are refused, each with the error.
 
-    Raises StoreUnavailable, psycopg.Error for what is not about one of them.
+    Raises StoreUnavailable, and psycopg.Error if the reason is none of them.
     """
     found: dict[Condition, str] = {}
     for condition in (_CONTROL, *conditions):
@@ -36,7 +36,7 @@ async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition
 def refused_now(
     db: psycopg.Connection[dict[str, Any]], conditions: Sequence[Condition]
 ) -> dict[Condition, str]:
-    """The same, over the connection of a command."""
+    """Return the same as `refused`, over the connection of a command."""
     found: dict[Condition, str] = {}
     for condition in (_CONTROL, *conditions):
         try:

@@ -1,4 +1,4 @@
-"""Whether the database has the schema that this program was written for."""
+"""The version of the database's schema, compared with the one that this program needs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ log = get("schema")
 
 @cache
 def migrations() -> dict[str, str]:
-    """Text of every migration by file name, in the order in which they are applied."""
+    """Return the text of every migration by file name, in the order of their application."""
     files = sorted((shipped("sql") / "migrations").glob("*.sql"))
     return {file.name: file.read_text(encoding="utf-8") for file in files}
 
 
 def program_version() -> str:
-    """Version of this program."""
+    """Return the version of this program."""
     return version("pgmta")
 
 
 def mismatch(known: Sequence[str], there: set[str]) -> str:
-    """Why a program with these migrations does not fit a database with those; empty if it does."""
+    """Return why a program that knows some migrations does not fit a database; '' if it fits."""
     if unknown := sorted(there.difference(known)):
         return (
             f"the database has migration {unknown[-1]}, this program ends with {known[-1]}: "
@@ -38,15 +38,15 @@ def mismatch(known: Sequence[str], there: set[str]) -> str:
 
 
 class Schema:
-    """What one process knows of the schema. A mismatch stops claims, sweeps and intake.
+    """Remembers which schema the database has. A mismatch stops claims, changes and intake.
 
-    Outcomes are written all the same: what has been delivered is a fact under any schema.
+    Outcomes are written nevertheless: a delivery is a fact under any schema.
     """
 
     def __init__(self) -> None:
         self._known = list(migrations())
         self.problem = ""
-        """Why this program and the database do not fit together; empty where they do."""
+        """Why this program and the database do not fit together; '' if they do."""
 
     @property
     def name(self) -> str:
@@ -63,6 +63,6 @@ class Schema:
         self.problem = problem
 
     def require(self) -> None:
-        """Raise SchemaMismatch where the schema, as last learned, does not fit."""
+        """Raise SchemaMismatch if the schema, as last learned, does not fit."""
         if self.problem:
             raise SchemaMismatch(self.problem)

@@ -1,11 +1,11 @@
-"""The one door through which every status change of a worker leaves."""
+"""Writes outcomes: every status change of a delivering worker goes through this module."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pgmta.errors import Backend
-from pgmta.model import Outcome
+from pgmta.model import ENHANCED, Outcome
 from pgmta.postgres.binary import Bigints, Instants, Integers, Smallints, Texts
 from pgmta.postgres.link import Link
 from pgmta.states import TRANSITIONS, Event, Status
@@ -27,11 +27,11 @@ class Settlements:
     async def settle(self, outcomes: list[Outcome], again: bool = False) -> set[int]:
         """Log the attempts and move their rows; return the ids of the rows that changed.
 
-        A row that is missing from the answer had been taken over or moved by an operator.
-        Raises StoreUnavailable; after an AnswerLost, `end` what was lost, and write the same
-        outcomes `again`. Raises psycopg.Error for what PostgreSQL refuses: then none is written.
+        A row that is missing from the answer was taken over, or moved by an operator.
+        Raises StoreUnavailable. After an AnswerLost, call `end` for its backend, and settle the
+        same outcomes `again`. Raises psycopg.Error if PostgreSQL refuses one: none is written then.
         """
-        # locks in the order in which everybody takes them, or two settlements may wait in a circle
+        # all transactions lock rows in this order, or two settlements may wait for each other
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
         plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
         values: dict[str, Any] = {
@@ -43,10 +43,12 @@ class Settlements:
             "domains": Texts(o.item.domain for o in outcomes),
             "attempts": Integers(o.item.attempts for o in outcomes),
             "codes": Smallints(o.reply.code for o in outcomes),
-            "enhanced": Texts(o.reply.enhanced for o in outcomes),
+            "enhanced": Texts(
+                ((m := ENHANCED.match(o.reply.text)) and m[0]) or "" for o in outcomes
+            ),
             "replies": Texts(o.reply.text for o in outcomes),
             "hosts": Texts(o.host for o in outcomes),
-            "commands": Texts(o.command for o in outcomes),
+            "commands": Texts(o.stage for o in outcomes),
             "started": Instants(o.started for o in outcomes),
             "ended": Instants(o.ended for o in outcomes),
             "worker": self._worker,
@@ -60,7 +62,7 @@ class Settlements:
         return {row[0] for row in rows}
 
     async def set_aside(self, outcome: Outcome, refusal: str) -> None:
-        """Put the row of an outcome that PostgreSQL refuses on hold, and say why.
+        """Put the row of an outcome that PostgreSQL refuses on hold, with the reason.
 
         Raises StoreUnavailable, psycopg.Error.
         """
@@ -78,7 +80,7 @@ class Settlements:
         )
 
     async def end(self, backends: list[Backend]) -> None:
-        """As Link.end. Raises StoreUnavailable."""
+        """Return when the statements of these backends are done. Raises StoreUnavailable."""
         await self._link.end(backends)
 
 

@@ -1,4 +1,4 @@
-"""Which workers run, and the standing rules they bring."""
+"""The workers that run, and the standing rules that they bring."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pgmta.store.conditions import takes
 from pgmta.store.queries import queries
 
 _SQL = queries("workers")
-_OLDEST = 100  # rows of a priority that are looked at
+_OLDEST = 100  # rows per priority that are tested
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A worker as it stands in the table `workers`."""
+    """A worker as the table `workers` has it."""
 
     name: str
     action: str
@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a worker stands among those that claim the same rows, and what time it is there."""
+    """The place of a worker among all that claim the same rows, and the database's clock."""
 
     before: int
     number: int
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A standing rule: rows that match are held, and never claimed for delivery."""
+    """A standing rule: rows that match it are held, and never claimed for delivery."""
 
     name: str
     action: str
@@ -51,7 +51,7 @@ class Rule:
 
 
 class Registry:
-    """The entries of one process, `owner`."""
+    """The entries of one process, whose name is `owner`."""
 
     def __init__(self, link: Link, owner: str) -> None:
         self._link = link
@@ -65,7 +65,7 @@ class Registry:
             await self._link.run(_SQL["register"], {**_fields(entry), "owner": self._owner})
 
     async def beat(self, handled: dict[str, int]) -> bool:
-        """Say that the process lives; False where somebody has removed its entries."""
+        """Say that the process lives; return False if its entries have been removed."""
         names = list(handled)
         rows = await self._link.run(
             _SQL["beat"],
@@ -74,14 +74,14 @@ class Registry:
         return len(rows) == len(names)
 
     async def places(self) -> dict[str, Place]:
-        """The place of each of ours that delivers, by name."""
+        """Return the place of each delivering worker of this process, by name."""
         rows = await self._link.run(_SQL["places"], {"owner": self._owner})
         return {row[0]: Place(*row[1:]) for row in rows}
 
     async def untaken(self) -> list[tuple[int, int]]:
-        """Message and priority of rows that no worker takes, of the oldest that are due.
+        """Return message id and priority of rows that no worker takes, of the oldest due rows.
 
-        Nothing where another process is to ask. Raises StoreUnavailable.
+        The list is empty if it is another process that has to ask. Raises StoreUnavailable.
         """
         found = await self._link.run(_SQL["takers"], {"owner": self._owner})
         if not found:
@@ -106,15 +106,15 @@ class Registry:
         return list(waiting.values())
 
     async def leave(self) -> None:
-        """Take the entries away; rules stay. Raises StoreUnavailable."""
+        """Remove the entries; rules stay. Raises StoreUnavailable."""
         await self._link.run(_SQL["leave"], {"owner": self._owner})
 
     async def wake(self) -> None:
-        """Wake the others. Raises StoreUnavailable."""
+        """Wake the other workers. Raises StoreUnavailable."""
         await self._link.run(NOTIFY)
 
     async def operator_rules(self) -> list[Rule]:
-        """Standing rules that operators have made."""
+        """Return the standing rules that operators have made."""
         return [Rule(*row) for row in await self._link.run(_SQL["rules"])]
 
 

@@ -119,7 +119,7 @@ async def _run(
     signals = Signals()
     if attached:
         signals.attach()
-    told = ""
+    logged = ""
     while conditions and not signals.stop.is_set():
         try:
             await _check(path, uri, conditions)
@@ -132,8 +132,8 @@ async def _run(
             if not outage(error):
                 raise
             reason = str(error).strip()
-        if told != reason:
-            told = reason
+        if logged != reason:
+            logged = reason
             log.warning("waiting for the database", reason=reason)
         await first(signals.stop, timeout=_RETRY)
     await Daemon(settings, uri, lambda: load(path, QueuedConfig), signals, names).run()

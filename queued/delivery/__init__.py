@@ -1,1 +1,1 @@
-"""Envelope in, outcome out. Knows SMTP and DNS, and nothing of the database."""
+"""Envelopes in, results out. Knows SMTP and DNS, and no database."""

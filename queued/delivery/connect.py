@@ -3,67 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from pgmta.config.types import HostPort
-from pgmta.errors import DeliveryError
+from pgmta.errors import DeliveryError, Stage
 from queued.config import Delivery
 from queued.delivery.mx import Resolver
+from queued.delivery.protocol import ClientProtocol
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
 
 
+class Opener(Protocol):
+    """Opens sessions with the hosts of a destination."""
+
+    async def open(self, destination: Destination, sessions: set[Session]) -> Session:
+        """Return a session that is ready for a transaction.
+
+        The session is in `sessions` from its connection on, unless the greeting or EHLO failed.
+        Raises DeliveryError.
+        """
+
+
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What every lane delivers with; of its connections, `reserved` are for urgent mail only."""
+class DeliveryContext:
+    """What every destination delivers with; `reserved` connections are for urgent mail only."""
 
-    hostname: str
     delivery: Delivery
-    resolver: Resolver
+    opener: Opener
     reserved: int = 0
+    most_ordinary: int = field(init=False)
+    """The number of connections that mail which is not urgent may use."""
+
+    def __post_init__(self) -> None:
+        most = max(1, self.delivery.connections - self.reserved)
+        object.__setattr__(self, "most_ordinary", most)
 
 
-async def connect(
-    destination: Destination, means: Means, sessions: set[Session]
-) -> tuple[Session, str]:
-    """Connect to the first host and address that answers; return the session and its host.
+class Connector:
+    """Opens sessions by SMTP, with the first host and address that answers."""
 
-    A session is in `sessions` from its connection on, unless its greeting or EHLO failed. Raises
-    DeliveryError.
-    """
-    problem: DeliveryError | None = None
-    for host in await means.resolver.hosts(destination):
-        try:
-            addresses = await means.resolver.addresses(host.host)
-        except DeliveryError as error:
-            problem = error
-            continue
-        for address in addresses:
+    def __init__(self, hostname: str, delivery: Delivery, resolver: Resolver) -> None:
+        self._hostname = hostname
+        self._timeouts = delivery.timeouts
+        self._resolver = resolver
+
+    async def open(self, destination: Destination, sessions: set[Session]) -> Session:
+        """Return a session, as Opener says. Raises DeliveryError, that of the last host tried."""
+        problem: DeliveryError | None = None
+        for host in await self._resolver.hosts(destination):
             try:
-                at = HostPort(address, host.port)
-                return await _connect(at, means, sessions), str(host)
+                addresses = await self._resolver.addresses(host.host)
             except DeliveryError as error:
                 problem = error
-    raise problem or DeliveryError(f"4.4.4 no host for {destination}", command="MX")
+                continue
+            for address in addresses:
+                try:
+                    return await self._connect(HostPort(address, host.port), str(host), sessions)
+                except DeliveryError as error:
+                    problem = error
+        raise problem or DeliveryError(f"4.4.4 no host for {destination}", Stage.MX)
 
-
-async def _connect(at: HostPort, means: Means, sessions: set[Session]) -> Session:
-    timeouts = means.delivery.timeouts
-    session = Session(timeouts)
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(timeouts.connect):
-            await loop.create_connection(lambda: session, at.host, at.port)
-    except TimeoutError:
-        raise DeliveryError(f"4.4.1 connect to {at}: timeout", command="connect") from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DeliveryError(f"4.4.1 connect to {at}: {reason}", command="connect") from None
-    sessions.add(session)
-    try:
-        await session.open(means.hostname)
-    except BaseException:
-        session.abort()
-        sessions.discard(session)
-        raise
-    return session
+    async def _connect(self, at: HostPort, host: str, sessions: set[Session]) -> Session:
+        session = Session(ClientProtocol(self._timeouts), host)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeouts.connect):
+                await loop.create_connection(lambda: session.connection, at.host, at.port)
+        except TimeoutError:
+            raise DeliveryError(f"4.4.1 connect to {at}: timeout", Stage.CONNECT) from None
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DeliveryError(f"4.4.1 connect to {at}: {reason}", Stage.CONNECT) from None
+        sessions.add(session)
+        try:
+            await session.open(self._hostname)
+        except BaseException:
+            session.connection.abort()
+            sessions.discard(session)
+            raise
+        return session

@@ -1,4 +1,4 @@
-"""Find the hosts of a destination and their addresses (RFC 5321, section 5; RFC 7505)."""
+"""The hosts of a destination and their addresses (RFC 5321, section 5; RFC 7505)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import dns.resolver
 from dns.rdtypes.ANY.MX import MX
 
 from pgmta.config.types import HostPort
-from pgmta.errors import DeliveryError
+from pgmta.errors import DeliveryError, Stage
 from queued.config import Dns
 from queued.delivery.route import Destination
 
@@ -25,7 +25,7 @@ _NO_ANSWER = (dns.resolver.NoAnswer, dns.resolver.NXDOMAIN)
 
 
 class Resolver:
-    """Looks hosts and addresses up; answers are cached for their TTL."""
+    """Looks up hosts and addresses, and caches answers for their TTL."""
 
     def __init__(self, config: Dns, ipv6: bool) -> None:
         self._families = ("A", "AAAA") if ipv6 else ("A",)
@@ -44,7 +44,7 @@ class Resolver:
         self._configured = bool(config.servers)
 
     async def hosts(self, destination: Destination) -> list[HostPort]:
-        """Hosts to try, in order. Raises DeliveryError."""
+        """Return the hosts to try, in order. Raises DeliveryError."""
         if destination.hop:
             return [destination.hop]
         if destination.domain.startswith("["):
@@ -56,17 +56,17 @@ class Resolver:
             answer = await self._resolver.resolve(f"{domain}.", "MX")
         except dns.resolver.NXDOMAIN:
             raise DeliveryError(
-                f"5.1.2 domain {domain} does not exist", permanent=True, command="MX"
+                f"5.1.2 domain {domain} does not exist", Stage.MX, permanent=True
             ) from None
         except dns.resolver.NoAnswer:
             return [domain]  # implicit MX
         except (dns.exception.DNSException, OSError) as error:
-            raise DeliveryError(f"4.4.3 MX of {domain}: {error}", command="MX") from None
+            raise DeliveryError(f"4.4.3 MX of {domain}: {error}", Stage.MX) from None
         records = [record for record in answer if isinstance(record, MX)]
         return in_order((r.preference, r.exchange.to_text(omit_final_dot=True)) for r in records)
 
     async def addresses(self, host: str) -> list[str]:
-        """IP addresses of one host, at least one. Raises DeliveryError."""
+        """Return the IP addresses of a host, at least one. Raises DeliveryError."""
         try:
             return [str(ipaddress.ip_address(host))]
         except ValueError:
@@ -74,9 +74,9 @@ class Resolver:
         try:
             found = await (self._ask(host) if self._configured else self._system(host))
         except (dns.exception.DNSException, OSError) as error:
-            raise DeliveryError(f"4.4.3 address of {host}: {error}", command="DNS") from None
+            raise DeliveryError(f"4.4.3 address of {host}: {error}", Stage.ADDRESS) from None
         if not found:
-            raise DeliveryError(f"4.4.4 {host} has no address", command="DNS")
+            raise DeliveryError(f"4.4.4 {host} has no address", Stage.ADDRESS)
         return found
 
     async def _ask(self, host: str) -> list[str]:
@@ -95,7 +95,7 @@ class Resolver:
         return found
 
     async def _system(self, host: str) -> list[str]:
-        """By the system's resolver, which knows /etc/hosts as well."""
+        """Ask the system's resolver, which also reads /etc/hosts."""
         family = socket.AF_UNSPEC if "AAAA" in self._families else socket.AF_INET
         loop = asyncio.get_running_loop()
         infos = await loop.getaddrinfo(host, None, family=family, type=socket.SOCK_STREAM)
@@ -103,11 +103,11 @@ class Resolver:
 
 
 def in_order(records: Iterable[tuple[int, str]]) -> list[str]:
-    """MX names by preference, equal ones in random order (RFC 5321, section 5.1).
+    """Return MX names by preference, equal ones in random order (RFC 5321, section 5.1).
 
     Raises a permanent DeliveryError for a null MX (RFC 7505).
     """
     shuffled = sorted(records, key=lambda record: (record[0], random.random()))  # noqa: S311
     if [name for _, name in shuffled] in ([""], ["."]):
-        raise DeliveryError("5.1.10 domain accepts no mail (null MX)", permanent=True, command="MX")
+        raise DeliveryError("5.1.10 domain accepts no mail (null MX)", Stage.MX, permanent=True)
     return [name for _, name in shuffled if name not in ("", ".")][:_MAX_HOSTS]

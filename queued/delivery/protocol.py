@@ -1,4 +1,4 @@
-"""An SMTP connection below its commands: octets, lines, replies and time limits."""
+"""An SMTP client's connection: octets, reply lines and time limits. It knows no commands."""
 
 from __future__ import annotations
 
@@ -6,51 +6,54 @@ import asyncio
 import sys
 from collections import deque
 from fcntl import ioctl
-from termios import FIONREAD, TIOCOUTQ
+from termios import TIOCOUTQ
 from typing import cast
 
-from pgmta.errors import DeliveryError
+from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
-from queued.delivery.reply import stored
+from queued.delivery.reply import SHORT, stored
 
 _LINE = 4096  # octets of a reply line, at most (RFC 5321, section 4.5.3.1.5, asks for 512)
 _OCTETS = 32768  # octets of a reply, all its lines together, at most
 _LINES = 256  # lines of a reply, at most
 _QUOTED = 200  # characters of a reply that an error message repeats
 _CODES = {str(code): code for code in range(200, 600)}  # RFC 5321, section 4.2
-_GRACE = 0.001  # seconds for a TCP that passes data on before it counts the acknowledgement
+_GRACE = 0.001  # seconds for a TCP that hands data over before it counts the acknowledgement
 
 
 class ClientProtocol(asyncio.Protocol):
     """Counts the replies that the server owes: one for the greeting, one for each command.
 
-    What comes while none is owed is no answer to anything, and ends the connection. So nothing
-    that the server sends before the final dot can be taken for the reply to it.
+    A reply that is not owed answers no command, and ends the connection. So no reply that the
+    server sends before the final dot can be taken for the reply to it.
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._transport: asyncio.Transport | None = None
-        self._descriptor = -1
+        self.descriptor = -1
         self._owed = 1  # the greeting
         self._rest = b""  # an incomplete line
         self._lines: list[str] = []  # of an incomplete reply
         self._code = 0  # of an incomplete reply
         self._octets = 0  # of an incomplete reply
-        self._replies: deque[Reply] = deque()
+        self.replies: deque[Reply] = deque()
+        """Replies that have come and were not taken."""
         self._waiter: asyncio.Future[None] | None = None
-        self._can_write = asyncio.Event()
-        self._can_write.set()
-        self._reason = ""
+        self.can_write = asyncio.Event()
+        self.can_write.set()
+        self.reason = ""
+        """Why the connection has ended."""
         self.lines: list[str] = []
         """Texts of the lines of the reply that came last."""
         self.closed = False
         self.violated = False
-        """Whether the server broke the protocol: no reply to the transaction counts."""
+        """Whether the server broke the protocol; no reply to the transaction counts then."""
         self.past_dot = False
         """Whether a final dot has been written whose reply has not been taken."""
-        self._premature = False  # a reply came while the final dot was still on its way
+        self.premature = False
+        """Whether a reply came while the final dot was still on its way."""
 
     # -- asyncio.Protocol --
 
@@ -59,14 +62,21 @@ class ClientProtocol(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         if sock is not None and sys.platform == "linux":
-            self._descriptor = sock.fileno()
+            self.descriptor = sock.fileno()
 
     def data_received(self, data: bytes) -> None:
         """Collect lines into replies (RFC 5321, section 4.2.1)."""
         if self.closed:
             return
-        if self.past_dot and self._unsent():
-            self._premature = True
+        if self.past_dot and (
+            waiting(self.descriptor, TIOCOUTQ)
+            or (
+                self._transport
+                and self.descriptor >= 0
+                and self._transport.get_write_buffer_size() > 0
+            )
+        ):
+            self.premature = True
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -85,7 +95,7 @@ class ClientProtocol(asyncio.Protocol):
             self._rest = data[start:]
 
     def _line(self, raw: bytes) -> bool:
-        """Take a line; False: it is none of a reply, and the connection is closed."""
+        """Take a line of a reply; return False if it is none, and the connection is closed."""
         self._octets += len(raw) + 1
         if len(raw) > _LINE or self._octets > _OCTETS or len(self._lines) >= _LINES:
             self.violate("reply is too long")
@@ -105,12 +115,16 @@ class ClientProtocol(asyncio.Protocol):
             self.lines, self._lines = self._lines, []
             self._octets = 0
             self._owed -= 1
-            self._replies.append(Reply(code, stored(" ".join(self.lines))))
-            self._wake()
+            text = " ".join(self.lines)
+            if len(text) >= SHORT or not (text.isascii() and text.isprintable()):
+                text = stored(text)
+            self.replies.append(Reply(code, text))
+            if self._waiter and not self._waiter.done():
+                self._waiter.set_result(None)
         return True
 
     def _unasked(self, data: bytes) -> None:
-        """End the connection: the server says what no command has asked for.
+        """End the connection of a server that sends a reply to no command.
 
         Only 421, with which a server may close at any time (RFC 5321, section 3.8), and empty
         lines leave the replies before them valid.
@@ -123,38 +137,38 @@ class ClientProtocol(asyncio.Protocol):
             self.violate(reason)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note the end and wake whoever waits."""
+        """Note the end and wake the task that waits."""
         self.closed = True
-        self._reason = self._reason or (str(error) if error else "connection closed by peer")
-        self._can_write.set()
+        self.reason = self.reason or (str(error) if error else "connection closed by peer")
+        self.can_write.set()
         self._wake()
 
     def eof_received(self) -> bool:
-        """A server that says no more is of no use: close."""
+        """Close: a server that sends no more is of no use."""
         return False
 
     def pause_writing(self) -> None:
         """The socket is full."""
-        self._can_write.clear()
+        self.can_write.clear()
 
     def resume_writing(self) -> None:
         """The socket has room."""
-        self._can_write.set()
+        self.can_write.set()
 
     def _wake(self) -> None:
         if self._waiter and not self._waiter.done():
             self._waiter.set_result(None)
 
     def violate(self, reason: str) -> None:
-        """Drop the connection of a server that breaks the protocol, and what it has said."""
+        """Drop the connection of a server that breaks the protocol, and the replies it has sent."""
         self.violated = True
-        self._replies.clear()
+        self.replies.clear()
         self._break(reason)
 
     def _break(self, reason: str) -> None:
-        self._reason = reason
+        self.reason = reason
         self.abort()
-        self._can_write.set()
+        self.can_write.set()
         self._wake()
 
     def abort(self) -> None:
@@ -172,81 +186,76 @@ class ClientProtocol(asyncio.Protocol):
             self._transport.close()
         self.closed = True
 
-    def _write(self, data: bytes, replies: int = 0) -> None:
+    def write(self, data: bytes, replies: int = 0) -> None:
         """Send octets for which the server owes so many replies."""
         if self._transport and not self.closed:
             self._owed += replies
             self._transport.write(data)
 
-    def _full(self) -> bool:
-        """Whether `_drain` has to be waited for."""
-        return self.closed or not self._can_write.is_set()
-
-    async def _drain(self) -> None:
-        if not self._can_write.is_set():
+    async def drain(self) -> None:
+        """Wait until the socket has room. Raises DeliveryError if the connection has ended."""
+        if not self.can_write.is_set():
             try:
-                async with asyncio.timeout(self._timeouts.block):
-                    await self._can_write.wait()
+                async with asyncio.timeout(self.timeouts.block):
+                    await self.can_write.wait()
             except TimeoutError:
                 self._break("timeout while sending content")
-        if self.closed and not self._replies:
-            raise DeliveryError(self._reason, command="DATA")
+        if self.closed and not self.replies:
+            raise DeliveryError(self.reason, Stage.DATA, retry_elsewhere=True)
 
-    async def _listen(self) -> None:
-        """Take in what the server has sent and nobody has read. Raises DeliveryError if closed.
+    async def listen(self) -> None:
+        """Read the octets that have come and were not read. Raises DeliveryError if it is closed.
 
-        Nothing is owed before the final dot, so that whatever has come ends the connection.
+        The server owes nothing before the final dot, so any octets end the connection.
         """
         if not self.closed:
             await asyncio.sleep(0)
         if self.closed:
-            raise DeliveryError(self._reason, command="DATA")
+            raise DeliveryError(self.reason, Stage.DATA, retry_elsewhere=True)
 
-    def _unread(self) -> bool:
-        """Whether there may be something to `_listen` to."""
-        return self.closed or (self._descriptor >= 0 and _waiting(self._descriptor, FIONREAD))
+    async def too_early(self) -> bool:
+        """Return whether a premature reply came before the final dot can have reached the server.
 
-    def _unsent(self) -> bool:
-        """Whether anything written has not been acknowledged by the peer's host."""
-        return self._descriptor >= 0 and (
-            _waiting(self._descriptor, TIOCOUTQ)
-            or (self._transport is not None and self._transport.get_write_buffer_size() > 0)
-        )
-
-    async def _too_early(self) -> bool:
-        """Whether a premature reply came before the final dot can have arrived at the server.
-
-        A segment with the reply to the dot acknowledges the dot as well, so that Linux has
-        counted that before it passes the reply on.
+        The segment with the reply to the dot acknowledges the dot as well. Linux has counted that
+        before it hands the reply over.
         """
-        self._premature = False
+        self.premature = False
         await asyncio.sleep(_GRACE)
-        return self.closed or self._unsent()
+        if self.closed or waiting(self.descriptor, TIOCOUTQ):
+            return True
+        if self._transport is None or self.descriptor < 0:
+            return False
+        return self._transport.get_write_buffer_size() > 0
 
-    def _next(self) -> Reply | None:
-        """The next reply, if it is there."""
-        return self._replies.popleft() if self._replies else None
+    async def reply(self, stage: Stage, timeout: float) -> Reply:
+        """Return the next reply. Raises DeliveryError if the connection ends or the time is over.
 
-    async def _reply(self, command: str, timeout: float) -> Reply:
-        if not self._replies and not self.closed:
+        `replies` may have it already, which takes no task switch to see.
+        """
+        if not self.replies and not self.closed:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = loop.call_later(timeout, self._break, f"timeout, no reply to {command}")
+            timer = loop.call_later(timeout, self._break, f"timeout, no reply to {stage}")
             try:
                 await self._waiter
             finally:
                 timer.cancel()
                 self._waiter = None
-        if self._replies:
-            return self._replies.popleft()
-        raise DeliveryError(self._reason, command=command)
+        if self.replies:
+            return self.replies.popleft()
+        raise DeliveryError(self.reason, stage, retry_elsewhere=True)
 
 
 _answer = bytearray(4)
 
 
-def _waiting(descriptor: int, question: int) -> bool:
-    """Ask the kernel whether octets wait in a socket (tcp(7): SIOCINQ, SIOCOUTQ)."""
+def waiting(descriptor: int, question: int) -> bool:
+    """Return whether octets wait in a socket, by the ioctl FIONREAD or TIOCOUTQ (tcp(7)).
+
+    Without a descriptor (-1) the answer is no.
+    """
+    if descriptor < 0:
+        return False
     try:
         ioctl(descriptor, question, _answer)
     except OSError:

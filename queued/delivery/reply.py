@@ -1,19 +1,20 @@
-"""The result of an attempt for one recipient, and what it means (pure)."""
+"""The result of an attempt for one recipient (pure)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from pgmta.errors import DeliveryError
+from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
-from pgmta.states import Event
 from pgmta.text import printable
+from queued.delivery.envelope import Envelope
+from queued.delivery.route import Destination
+
+SHORT = 512
+"""Characters of printable ASCII that can be kept as they are, with any note."""
 
 _STORED = 1020  # octets of a reply's text that are kept: 1 KB with the code before it
-_SHORT = 512  # characters up to which nothing has to be cut, with any note
-_OK = 2  # first digit of a positive reply
-_ABOUT_THE_MAIL = ("MAIL", "RCPT", "DATA", "end of data")
-"""Commands whose 5xx concerns this mail; before them it concerns the host, and may pass."""
 
 
 def stored(text: str, note: str = "") -> str:
@@ -21,8 +22,6 @@ def stored(text: str, note: str = "") -> str:
 
     It has at most 1,020 octets of UTF-8, whole characters, the note at its end included.
     """
-    if len(text) < _SHORT and text.isascii() and text.isprintable():
-        return text + note
     octets = _STORED - len(note)
     text = printable(text[:octets].replace("\n", " "))
     if len(text) * 4 > octets:
@@ -32,50 +31,45 @@ def stored(text: str, note: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a next hop answered for one recipient, or why it was not asked."""
+    """The reply of a next hop for one recipient, or the reason why the recipient was not tried."""
 
     reply: Reply
     host: str = ""
-    command: str = ""
+    stage: Stage = Stage.NONE
     permanent: bool = False
     unknown: bool = False
     begun: bool = True
 
     @classmethod
     def of(cls, error: DeliveryError, host: str) -> Result:
-        """The same result for everybody: the dialogue itself failed."""
-        return cls(
-            Reply(error.code, error.line), host, error.command, error.permanent, error.unknown
-        )
-
-    @property
-    def event(self) -> Event:
-        """Sort the reply (RFC 5321, section 4.2.1).
-
-        Only 2xx to the end of data is a delivery. After the final dot anything but 2xx, 4xx and 5xx
-        leaves open whether the server has the message. Before it, anything that is no 5xx counts as
-        a failure for now: a server that breaks the protocol gets another chance.
-        """
-        if not self.begun:
-            return Event.HAND_BACK
-        if self.unknown:
-            return Event.UNKNOWN
-        first = self.reply.code // 100
-        if self.command == "end of data" and first not in (4, 5):
-            return Event.DELIVERED if first == _OK else Event.UNKNOWN
-        if self.permanent or (first == 5 and self.command in _ABOUT_THE_MAIL):
-            return Event.FAIL
-        return Event.DEFER
+        """Return the result for every recipient of a dialogue that failed as a whole."""
+        return cls(Reply(error.code, error.line), host, error.stage, error.permanent, error.unknown)
 
 
-CUT_OFF = Result(Reply(0, "interrupted after the final dot"), command="end of data", unknown=True)
-"""For an attempt that we had to end ourselves while its outcome was on the way."""
+CUT_OFF = Result(Reply(0, "interrupted after the final dot"), stage=Stage.END_OF_DATA, unknown=True)
+"""The result of an attempt that queued ended itself after the final dot and before its reply."""
 
 NOT_BEGUN = Result(Reply(0, ""), begun=False)
-"""For an attempt that ended before it could have any effect."""
+"""The result of an attempt that ended before it could have any effect."""
+
+
+class Reporter(Protocol):
+    """Takes what becomes of envelopes and destinations."""
+
+    def report(self, envelope: Envelope, results: list[Result]) -> None:
+        """Take the results of an envelope, one per item. It is called once per envelope."""
+
+    def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
+        """Learn that no host could be connected to, for rows with these recipient domains.
+
+        The envelopes that wait get this result afterwards.
+        """
+
+    def closed(self, destination: Destination) -> None:
+        """Learn that the destination has neither mail nor connections left."""
 
 
 def internal(error: Exception, *, unknown: bool = False) -> DeliveryError:
-    """Return an error of this program as a failed attempt; `unknown`: the final dot was out."""
+    """Return an error of this program as a failed attempt; `unknown`: the final dot was sent."""
     line = f"internal error: {type(error).__name__}: {error}"
-    return DeliveryError(line, command="end of data" if unknown else "", unknown=unknown)
+    return DeliveryError(line, Stage.END_OF_DATA if unknown else Stage.NONE, unknown=unknown)

@@ -12,21 +12,18 @@ from pgmta.config.types import HostPort
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Mail with equal destinations may share a transaction.
+    """A fixed `hop`, or the `domain` whose MX hosts are looked up.
 
-    Either a fixed `hop`, or the `domain` whose MX hosts are asked for.
+    Mail of equal destinations may share a transaction. `key` is equal only for them.
     """
 
     hop: HostPort | None = None
     domain: str = ""
-    _hash: int = field(init=False, repr=False, compare=False)
+    key: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.hop, self.domain)))
-
-    def __hash__(self) -> int:
-        """Return what was computed once: every row is looked up by its destination."""
-        return self._hash
+        # a hop has no space in it
+        object.__setattr__(self, "key", str(self.hop) if self.hop else f"mx {self.domain}")
 
     def __str__(self) -> str:
         return str(self.hop) if self.hop else f"mx:{self.domain}"
@@ -37,22 +34,23 @@ class Routes:
 
     def __init__(self, routes: Mapping[str, HostPort | Literal["mx"]]) -> None:
         self._routes = dict(routes)
-        self._known: dict[str, Destination] = {}
+        self.known: dict[str, Destination] = {}
+        """Destinations that `find` has returned, by domain."""
 
     def find(self, domain: str) -> Destination:
-        """Return the destination of a domain; without any route it is its MX.
+        """Return the destination of a domain; without any route it is the domain's MX.
 
-        The domain is normalised, but for a non-ASCII one that SQL has put into the queue: the DNS
-        library would write it in IDNA 2003. Raises AddressError where it can't be normalised.
+        smtpd has normalised the domain. A non-ASCII one comes by SQL and is normalised here,
+        because the DNS library would encode it by IDNA 2003. Raises AddressError if that fails.
         """
-        destination = self._known.get(domain)
+        destination = self.known.get(domain)
         if destination is None:
             name = domain if domain.isascii() else normalise_domain(domain)
             target = self._target(name)
             destination = Destination(domain=name) if target == "mx" else Destination(target)
-            if len(self._known) >= 10_000:
-                self._known.clear()
-            self._known[domain] = destination
+            if len(self.known) >= 10_000:
+                self.known.clear()
+            self.known[domain] = destination
         return destination
 
     def _target(self, domain: str) -> HostPort | Literal["mx"]:

@@ -1,4 +1,4 @@
-"""The attempts log: day partitions made ahead, old ones dropped."""
+"""The log of attempts: day partitions are made ahead, old ones are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that no row refers to, and chunks of messages that never were."""
+"""Bodies without a row, and chunks of messages that were never committed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = get("upkeep")
 
 
 async def remove_orphans(upkeep: Upkeep, age: float) -> None:
-    """Remove those older than `age` seconds."""
+    """Remove orphans older than `age` seconds. Raises StoreUnavailable, psycopg.Error."""
     removed = 0
     while rows := await upkeep.orphans(age, _BATCH):
         removed += rows

@@ -1,4 +1,4 @@
-"""Warns of rows that wait for a worker which does not run."""
+"""Warns of due rows that no running worker takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ log = get("upkeep")
 
 
 async def warn_of_untaken(registry: Registry) -> None:
-    """Say that rows have been due for a minute and no worker takes them."""
+    """Log rows that have been due for a minute and that no worker takes.
+
+    Raises StoreUnavailable, psycopg.Error.
+    """
     rows = await registry.untaken()
     if rows:
         (message, priority), number = rows[0], len(rows)

@@ -1,1 +1,1 @@
-"""A worker: wake, claim, dispatch to lanes, settle."""
+"""A worker: wake, claim, dispatch to destinations, settle."""

@@ -1,4 +1,4 @@
-"""The leases a worker holds: prolonged while deliveries last, watched before every final dot."""
+"""The leases that a worker has: renewed while deliveries last, checked before every final dot."""
 
 from __future__ import annotations
 
@@ -12,73 +12,76 @@ from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.store.claim import Claims
 
-_MARGIN = 1.0  # seconds before the end at which a lease no longer counts as ours, at most
+_MARGIN = 1.0  # seconds before its end at which a lease no longer counts, at most
 _BEATS = 3  # renewals in the time of a lease
 
 log = get("lease")
 
 
 class Leases:
-    """Which rows are ours, and until when by our own clock."""
+    """Knows which rows this worker has leased, and until when by its own clock."""
 
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
-        self._items: dict[int, Item] = {}
+        self.items: dict[int, Item] = {}
+        """Rows that this worker has leased, or had when it last knew, by row id."""
+        self.reserved: set[int] = set()
+        """Ids of those in reserved slots."""
+        self._watchers: list[asyncio.Event] = []
+        self.dropped = 0
+        """Rows settled since the start."""
         self._until: dict[int, float] = {}
         self._again: dict[int, Item] = {}
-        self._reserved: set[int] = set()
 
-    def __len__(self) -> int:
-        return len(self._items)
-
-    @property
-    def reserved(self) -> int:
-        """Rows that have reserved places."""
-        return len(self._reserved)
-
-    def ids(self) -> list[int]:
-        """Rows that we hold, or held when we last knew."""
-        return list(self._items)
+    def watch(self) -> asyncio.Event:
+        """Return a new event, which is set whenever a slot becomes free."""
+        event = asyncio.Event()
+        self._watchers.append(event)
+        return event
 
     def add(self, items: list[Item], claimed: float, reserved: bool = False) -> list[Item]:
-        """Note a claim that was asked for at `claimed`, by the monotonic clock.
+        """Note the rows of a claim that was sent at `claimed`, by the monotonic clock.
 
-        It may be one of urgent rows, for places that are `reserved`.
+        `reserved` says that they are urgent rows for reserved slots.
 
-        Returns what may be begun. A row whose lease ran out in an outage comes back to us while
-        our own attempt still lasts, or its outcome still waits: it has to wait for `drop`.
+        Returns the rows that may be begun. A row whose lease ran out in an outage is claimed again
+        while this worker's own attempt lasts, or its outcome waits. It has to wait for `drop`.
         """
-        fresh = [item for item in items if item.id not in self._items]
-        self._again.update((item.id, item) for item in items if item.id in self._items)
+        fresh = [item for item in items if item.id not in self.items]
+        if len(fresh) < len(items):
+            self._again.update((item.id, item) for item in items if item.id in self.items)
         for item in fresh:
-            self._items[item.id] = item
+            self.items[item.id] = item
             self._until[item.id] = claimed + self._claims.lease
         if reserved:
-            self._reserved.update(item.id for item in fresh)
+            self.reserved.update(item.id for item in fresh)
         return fresh
 
     def drop(self, item: Item) -> Item | None:
-        """Forget a row that is settled; return its later claim, if it has come back to us."""
-        current = self._items.get(item.id)
+        """Forget a row that is settled; return its later claim, if it was claimed again."""
+        self.dropped += 1
+        for event in self._watchers:
+            event.set()
+        current = self.items.get(item.id)
         if not current or current.token != item.token:
             return None
-        del self._items[item.id]
+        del self.items[item.id]
         del self._until[item.id]
-        self._reserved.discard(item.id)
+        self.reserved.discard(item.id)
         return self._again.pop(item.id, None)
 
     def valid(self, items: list[Item]) -> bool:
-        """Whether all these rows are certainly still ours."""
+        """Return whether all these rows are certainly still leased to this worker."""
         limit = time.monotonic() + min(_MARGIN, self._claims.lease / (2 * _BEATS))
         return all(self._until.get(item.id, 0.0) > limit for item in items)
 
     async def keep(self) -> None:
-        """Prolong what lasts; runs until cancelled."""
+        """Renew the leases of rows that are not settled; runs until cancelled."""
         while True:
             await asyncio.sleep(self._claims.lease / _BEATS)
             before = time.monotonic()
             soon = before + self._claims.lease * (_BEATS - 1) / _BEATS
-            ending = [item for item in self._items.values() if 0 < self._until[item.id] < soon]
+            ending = [item for item in self.items.values() if 0 < self._until[item.id] < soon]
             ending += self._again.values()
             if not ending:
                 continue
@@ -88,8 +91,8 @@ class Leases:
                 log.warning("can't renew leases", rows=len(ending), reason=str(error))
                 continue
             for item in ending:
-                if self._items.get(item.id) is not item:
-                    continue  # settled meanwhile, or a later claim of ours, whose time nobody asks
+                if self.items.get(item.id) is not item:
+                    continue  # settled meanwhile, or a later claim, whose end is not asked for
                 if item.id in ours and item.id not in self._again:
                     if ours[item.id]:
                         self._until[item.id] = before + self._claims.lease

@@ -1,51 +1,51 @@
-"""Writes outcomes in groups: while one commit is under way, the next group gathers."""
+"""Settles outcomes in batches: while one commit is under way, the next batch collects."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from pgmta.errors import AnswerLost, Backend, StoreUnavailable
 from pgmta.logs import get
-from pgmta.model import Item, Outcome
+from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres import faults
 from pgmta.states import Event
 from pgmta.store.settle import Settlements
-from queued.worker.gather import Gather
+from queued.worker.batch_window import BatchWindow
+from queued.worker.lease import Leases
 
-_GROUP = 500  # outcomes a commit, at most
-_PATIENCE = 0.002  # seconds that a group waits to grow, at most: what dies in them is sent twice
+_BATCH = 500  # outcomes per commit, at most
+_PATIENCE = 0.002  # seconds for which a batch may grow: outcomes lost in them are sent twice
 _RETRY = 0.5  # seconds
-_LOCKED = 5.0  # seconds until a row that somebody else holds is tried again
+_LOCKED = 5.0  # seconds until a row that another transaction holds is tried again
 _TRIES = 3  # outcomes refused one after the other, after which the others are not tried now
 
 log = get("settle")
 
 
 class Settler:
-    """An outcome that was given to `put` is written again and again until it is durable.
+    """Writes each outcome that `put` takes, again and again, until it is durable.
 
-    One that the database refuses for its row's sake puts the row on hold, with the reason.
-    `settled` is called for every item afterwards: its place is free. Until then its lease is
-    prolonged.
+    An outcome that the database refuses because of its row puts the row on hold, with the reason.
+    The lease of a row lasts until its outcome is written, and is renewed meanwhile.
     """
 
-    def __init__(self, settlements: Settlements, settled: Callable[[Item], None]) -> None:
+    def __init__(self, settlements: Settlements, leases: Leases) -> None:
         self._settlements = settlements
-        self._settled = settled
+        self._leases = leases
         self._pending: list[Outcome] = []
         self._writing: list[Outcome] = []
-        self._kept: list[Outcome] = []  # refused, and not for their rows' sake
+        self._kept: list[Outcome] = []  # refused, and not because of their rows
         self._kept_until = 0.0  # when they are tried again
         self._named: set[int] = set()  # rows of them that the log has named
-        self._gather = Gather(_PATIENCE, _GROUP)
+        self._window = BatchWindow(_PATIENCE, _BATCH)
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._away = False
-        self._again = False  # some of it may be written already
+        self._again = False  # whether some outcomes may be written already
 
     @property
     def open(self) -> list[Outcome]:
@@ -58,20 +58,31 @@ class Settler:
         self._pending.append(outcome)
         self._idle.clear()
         self._work.set()
-        self._gather.come(len(self._pending))
+        if self._window.waiter:
+            self._window.added(len(self._pending))
 
     async def run(self) -> None:
-        """Write what comes; runs until cancelled."""
+        """Write outcomes as they come; runs until cancelled."""
         while True:
             await self._work.wait()
-            if self._pending:
-                await self._gather.wait(len(self._pending))
-                group, self._pending = self._pending[:_GROUP], self._pending[_GROUP:]
-                self._gather.gone(len(group))
-                await self._write(group)
-            if self._kept and time.monotonic() > self._kept_until:
-                kept, self._kept = self._kept[:_GROUP], self._kept[_GROUP:]
-                await self._write(kept)
+            if 0 < len(self._pending) < self._window.wanted:
+                await self._window.wait(len(self._pending))
+            retried = self._kept and time.monotonic() > self._kept_until
+            for source in (self._pending, self._kept if retried else []):
+                if not source:
+                    continue
+                batch = self._writing = source[:_BATCH]
+                del source[:_BATCH]
+                if source is self._pending and len(batch) != self._window.wanted:
+                    self._window.sent(len(batch))
+                try:
+                    await self._settle(batch)
+                except Exception as error:
+                    await self._refused(batch, error)
+                self._writing = []
+                if not self._kept:
+                    self._again = False
+                    self._named.clear()
             if not self._pending and self._kept:
                 self._work.clear()
                 with suppress(TimeoutError):
@@ -83,30 +94,22 @@ class Settler:
                 self._idle.set()
 
     async def flush(self) -> None:
-        """Wait until all that was put is durable."""
+        """Wait until every outcome that was put is durable."""
         await self._idle.wait()
 
-    async def _write(self, group: list[Outcome]) -> None:
-        """Write a group; what is refused keeps none of the others."""
-        self._writing = group
-        try:
-            await self._settle(group)
-        except Exception as error:
-            if not self._named:  # else the log has it
-                log.warning("can't settle a group", outcomes=len(group), reason=faults.words(error))
-            if len(group) > 1:
-                await self._write_singly(group)
-            elif not await self._set_aside(group[0], error):
-                self._keep(group[0], error)
-        self._writing = []
-        if not self._kept:
-            self._again = False
-            self._named.clear()
+    async def _refused(self, batch: list[Outcome], error: Exception) -> None:
+        """Write the other outcomes of a batch that PostgreSQL refuses as a whole."""
+        if not self._named:  # else the log has it
+            log.warning("can't settle a batch", outcomes=len(batch), reason=faults.words(error))
+        if len(batch) > 1:
+            await self._write_singly(batch)
+        elif not await self._set_aside(batch[0], error):
+            self._keep(batch[0], error)
 
-    async def _write_singly(self, group: list[Outcome]) -> None:
+    async def _write_singly(self, batch: list[Outcome]) -> None:
         refused = 0
-        for number, outcome in enumerate(group):
-            self._writing = group[number:]
+        for number, outcome in enumerate(batch):
+            self._writing = batch[number:]
             try:
                 await self._settle([outcome])
                 refused = 0
@@ -116,12 +119,12 @@ class Settler:
                     continue
                 self._keep(outcome, error)
                 refused += 1
-            if refused == _TRIES:  # it is not about them, but about the statement or the schema
-                self._kept[:0] = group[number + 1 :]  # and so they are the first the next time
+            if refused == _TRIES:  # the reason is not the rows, but the statement or the schema
+                self._kept[:0] = batch[number + 1 :]  # and so they are the first the next time
                 return
 
     def _keep(self, outcome: Outcome, error: Exception) -> None:
-        """Try it again later, for as long as we live."""
+        """Try the outcome again later, for as long as this process lives."""
         self._kept.append(outcome)
         self._kept_until = time.monotonic() + (_LOCKED if faults.locked(error) else _RETRY)
         if outcome.item.id not in self._named:
@@ -130,7 +133,7 @@ class Settler:
                       **_facts(outcome))  # fmt: skip
 
     async def _set_aside(self, outcome: Outcome, error: Exception) -> bool:
-        """Put the row of a refused outcome on hold, if it is about that row; False if it is not."""
+        """Put the row of a refused outcome on hold; return False if the reason is not the row."""
         if not faults.about_row(error):
             return False
         try:
@@ -140,36 +143,52 @@ class Settler:
             return False
         log.error("outcome refused by the database: the row is on hold", reason=faults.words(error),
                   **_facts(outcome))  # fmt: skip
-        self._settled(outcome.item)
+        if again := self._leases.drop(outcome.item):
+            self._hand_back(again)
         return True
 
-    async def _settle(self, group: list[Outcome]) -> None:
-        """Write them as soon as PostgreSQL can. Raises what it refuses them with."""
+    async def _settle(self, batch: list[Outcome]) -> None:
+        """Write the outcomes as soon as PostgreSQL can, and drop their leases.
+
+        Raises the error with which PostgreSQL refuses them.
+        """
         lost: list[Backend] = []
         while True:
             sent = False
             try:
-                await self._settlements.end(lost)
+                if lost:
+                    await self._settlements.end(lost)
                 sent = True
-                changed = await self._settlements.settle(group, self._again)
+                changed = await self._settlements.settle(batch, self._again)
                 break
             except StoreUnavailable as error:
                 if sent and isinstance(error, AnswerLost):
                     lost.append(error.backend)
                     self._again = True
                 if not self._away:
-                    log.warning("can't settle", outcomes=len(group), reason=str(error))
+                    log.warning("can't settle", outcomes=len(batch), reason=str(error))
                 self._away = True
                 await asyncio.sleep(_RETRY)
         if self._away:
             log.info("database is back")
         self._away = False
-        for outcome in group:
-            known = outcome.item.id in changed or self._again or outcome.event is Event.HAND_BACK
-            if not known:
-                duplicate = outcome.event is Event.DELIVERED
-                log.warning("row had moved on", duplicate=duplicate, **_facts(outcome))
-            self._settled(outcome.item)
+        for outcome in batch:
+            if not (outcome.item.id in changed or self._again):
+                _warn_moved(outcome)
+            if again := self._leases.drop(outcome.item):
+                self._hand_back(again)
+
+    def _hand_back(self, item: Item) -> None:
+        """Give up the lease of a row that was claimed again while its outcome was not written."""
+        now = datetime.now(UTC)
+        self.put(Outcome(item, Event.HAND_BACK, Reply(0, ""), started=now, ended=now))
+
+
+def _warn_moved(outcome: Outcome) -> None:
+    """Log that a row was taken over, or changed by an operator, before its outcome was written."""
+    if outcome.event is not Event.HAND_BACK:
+        duplicate = outcome.event is Event.DELIVERED
+        log.warning("row had moved on", duplicate=duplicate, **_facts(outcome))
 
 
 def _facts(outcome: Outcome) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The loop for urgent rows, which have places of their own."""
+"""The loop for urgent rows, which have reserved slots."""
 
 from __future__ import annotations
 
@@ -8,104 +8,95 @@ from contextlib import suppress
 
 from pgmta.service import first
 from pgmta.store.claim import Claims
-from queued.config import Worker
+from queued.worker.claim_loop import Claimer
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
-from queued.worker.loop import Loop, Outage
-from queued.worker.rota import Rota
+from queued.worker.turns import DelayedWake, TurnSchedule
 
-_AFTER = 0.05  # seconds in which the ordinary loop may look before this one does
-_BUDGET = 4 << 20  # octets of content that come with a claim, however much the other mail holds
-_REST = 1.0  # seconds without a look after one whose rows mostly found no room at their next hop
+_AFTER = 0.05  # seconds in which the ordinary loop may claim before this one does
+_BUDGET = 4 << 20  # octets of content that come with a claim, however much the other mail has
+_REST = 1.0  # seconds without a claim after one whose rows mostly found no room at their next hop
 
 
-class UrgentLoop(Loop):
-    """Claims urgent rows that the ordinary loop can't: behind a backlog, or without free places.
+class UrgentLoop:
+    """Claims urgent rows that the ordinary loop can't: behind a backlog, or without free slots.
 
-    While little is due the ordinary loop takes them first anyway, and this one asks nothing.
-    `claims` are of urgent rows only, `ordinary` those of the ordinary loop; rows go to `places`
-    of their own.
+    While little is due the ordinary loop takes them first, and this one claims nothing. `claimer`
+    claims only urgent rows, for `slots` of their own. `ordinary` are the claims of the ordinary
+    loop.
     """
 
     def __init__(
         self,
-        config: Worker,
         poll: float,
-        inline: int,
-        claims: Claims,
+        slots: int,
+        claimer: Claimer,
+        ordinary: Claims,
         leases: Leases,
         dispatch: Dispatch,
-        rota: Rota,
-        outage: Outage,
-        ordinary: Claims,
-        places: int,
+        schedule: TurnSchedule,
     ) -> None:
-        super().__init__(config, poll, inline, claims, leases, dispatch, rota, outage)
+        self.claimer = claimer
+        self._poll = poll
+        self._slots = slots
         self._ordinary = ordinary
-        self._places = places
-        self._back = 0  # rows of the last claim that found no room
-        self.ended = asyncio.Event()
+        self._leases = leases
+        self._dispatch = dispatch
+        self._schedule = schedule
+        self._woken = asyncio.Event()
+        self._freed = leases.watch()
+        self._delayed = DelayedWake(schedule, self._woken)
+        self._stopping = False
 
-    def freed(self) -> None:
-        """Some row has been settled."""
-        self._room.set()
+    def wake(self) -> float:
+        """Take a notification of mail; return the pause before further ones, 0.0 in our turn."""
+        return self._delayed.notify()
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` returns when a claim under way has ended."""
+        self._stopping = True
+        self._woken.set()
+        self._freed.set()
 
     async def run(self) -> None:
-        """Work until stopped; then `ended` is set, and it waits to be cancelled."""
-        try:
-            await self._work()
-        finally:
-            self.ended.set()
-        await asyncio.Event().wait()
-
-    async def _work(self) -> None:
+        """Work until stopped."""
         busy: list[str] = []
         while not self._stopping:
             since = time.monotonic()
-            if await self._woken(busy):
+            if await self._notified(busy):
                 since = time.monotonic()
             await asyncio.sleep(_AFTER)
             busy = []
             if self._ordinary.saw_all < since:
-                busy = await self._look()
+                busy = await self._claim()
 
-    async def _woken(self, busy: list[str]) -> bool:
-        """Wait for news, for the poll, or for room where rows were left; whether there is news."""
+    async def _notified(self, busy: list[str]) -> bool:
+        """Wait for a notification, for the poll, or for room for rows that were left.
+
+        Returns whether it was a notification.
+        """
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._rota.rest(self.poll)):
-                while not self._wake.is_set():
-                    self._room.clear()
-                    free = self._free()
+            async with asyncio.timeout(self._schedule.rest(self._poll)):
+                while not self._woken.is_set():
+                    self._freed.clear()
+                    free = self._slots - len(self._leases.reserved)
                     if busy and free and not set(busy) <= set(self._dispatch.crowded(free)):
                         break
-                    await (first(self._wake, self._room) if busy else self._wake.wait())
-                self._wake.clear()
+                    await (first(self._woken, self._freed) if busy else self._woken.wait())
+                self._woken.clear()
                 return True
         return False
 
-    async def _look(self) -> list[str]:
-        """Take what there is; return domains, and '' for all others, that had no room for more."""
+    async def _claim(self) -> list[str]:
+        """Claim until no more is due; return domains, '' for all others, that had no room left."""
         while not self._stopping:
-            free = self._free()
+            free = self._slots - len(self._leases.reserved)
             if not free:
                 return [""]
             busy = self._dispatch.crowded(free)
-            want = max(1, free // 2)
-            found = await self._try_claim(want, busy)
-            if self._back > found // 2:
+            found = await self.claimer.claim(max(1, free // 2), busy, _BUDGET)
+            if self.claimer.returned > found // 2:
                 await asyncio.sleep(_REST)
             if not found:
                 return busy
         return []
-
-    def _free(self) -> int:
-        return self._places - self._leases.reserved
-
-    async def _claim(self, want: int, busy: list[str]) -> int:
-        claimed = time.monotonic()
-        self._back = 0
-        claim = await self._claims.claim(want, busy, self.inline, _BUDGET, self._rota.overdue)
-        if claim.items:
-            fresh = self._leases.add(claim.items, claimed, reserved=True)
-            self._back = self._dispatch.dispatch(fresh, claim.messages, reserved=True)
-        return len(claim.items)

@@ -1,3 +1,3 @@
 -- name: ensure
--- Day partitions from today to `days` ahead; returns how many were missing.
+-- Make the day partitions from today to `days` ahead; return how many were missing.
 SELECT attempts_partitions(%(days)s::integer)

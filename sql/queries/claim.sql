@@ -1,9 +1,9 @@
--- name: front
--- Lease due rows in the order of priority and time, from a window at the front of the queue. That is
--- all there is to see while little is due; `more` says that the window did not reach the end, and
--- then fairness needs `walk`. Into the braces come the worker's condition and what standing rules keep
--- from delivery; where the rules have changed since, nothing is claimed, and the first row tells their
--- version.
+-- name: claim_by_time
+-- Lease due rows in the order of priority and time, from a window at the front of the queue. While
+-- little is due, the window shows all of it. If `flag` of the first row is true, the window did not
+-- reach the end, and only claim_by_domain is fair. The braces take the worker's condition
+-- and what excludes the rows that standing rules hold. If the rules changed since the caller read them, nothing is
+-- claimed; the first row has their version.
 -- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index (docs/decisions/0005).
 WITH seen AS MATERIALIZED (
     SELECT pick.*
@@ -34,23 +34,25 @@ WITH seen AS MATERIALIZED (
         {rules}
     FOR UPDATE SKIP LOCKED
 ), {lease}
-SELECT (SELECT count(*) FROM seen) >= %(window)s, NULL::text, (SELECT version FROM rules_version), NULL::bigint, NULL::text,
-    NULL::text, NULL::text, NULL::integer, NULL::timestamptz, NULL::bigint, NULL::bytea
+SELECT 'claim' AS kind, NULL::text AS text, (SELECT version FROM rules_version) AS id,
+    NULL::bigint AS message_id, NULL::text AS sender, NULL::text AS recipient, NULL::text AS domain,
+    NULL::integer AS number, NULL::timestamptz AS ts, NULL::bigint AS size,
+    (SELECT count(*) FROM seen) >= %(window)s AS flag, NULL::bytea AS data
 {result}
 
--- name: walk
+-- name: claim_by_domain
 -- Lease due rows destination by destination, from the one after `cursor` on: a backlog of one
--- destination, however long, costs the others nothing. `more` says that the walk ended before the
--- last destination, at `last`.
+-- destination, however long, costs the others nothing. If `flag` of the first row is true, the search
+-- ended before the last destination, at `text`.
 WITH RECURSIVE walk AS (
     (SELECT domain, 1 AS step FROM queue
-     WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND domain > %(cursor)s AND ({reach})
+     WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND domain > %(cursor)s AND ({partition})
      ORDER BY domain LIMIT 1)
     UNION ALL
     SELECT following.domain, walk.step + 1
     FROM walk CROSS JOIN LATERAL (
         SELECT domain FROM queue
-        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND domain > walk.domain AND ({reach})
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND domain > walk.domain AND ({partition})
         ORDER BY domain LIMIT 1
     ) AS following
     WHERE walk.step < %(steps)s
@@ -77,13 +79,15 @@ WITH RECURSIVE walk AS (
         AND (SELECT version FROM rules_version) = %(version)s
     LIMIT %(limit)s
 ), {lease}
-SELECT
+SELECT 'claim' AS kind,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
-        THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END,
+        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END AS text,
+    (SELECT version FROM rules_version) AS id, NULL::bigint AS message_id, NULL::text AS sender,
+    NULL::text AS recipient, NULL::text AS domain, NULL::integer AS number, NULL::timestamptz AS ts,
+    NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
-        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END,
-    (SELECT version FROM rules_version), NULL::bigint, NULL::text,
-    NULL::text, NULL::text, NULL::integer, NULL::timestamptz, NULL::bigint, NULL::bytea
+        THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
+    NULL::bytea AS data
 {result}
 
 -- name: few
@@ -92,20 +96,20 @@ SELECT
     SELECT id, domain, row_number() OVER (PARTITION BY domain) AS place FROM seen) AS numbered
  WHERE place <= %(each)s) AS few
 
--- name: urgent
--- What `walk` is, for urgent rows: by their own index (docs/decisions/0023), which has only these, and at
--- most `each` rows of one destination and priority.
+-- name: urgent_by_domain
+-- As claim_by_domain, for urgent rows: by their own index (docs/decisions/0023), which has only these,
+-- and at most `each` rows of one destination and priority.
 WITH RECURSIVE walk AS (
     (SELECT lower(domain) AS domain, 1 AS step FROM queue
      WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND priority <= 3
-        AND lower(domain) > %(cursor)s AND ({reach})
+        AND lower(domain) > %(cursor)s AND ({partition})
      ORDER BY lower(domain) LIMIT 1)
     UNION ALL
     SELECT following.domain, walk.step + 1
     FROM walk CROSS JOIN LATERAL (
         SELECT lower(domain) AS domain FROM queue
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND priority <= 3
-            AND lower(queue.domain) > walk.domain AND ({reach})
+            AND lower(queue.domain) > walk.domain AND ({partition})
         ORDER BY lower(queue.domain) LIMIT 1
     ) AS following
     WHERE walk.step < %(steps)s
@@ -133,19 +137,21 @@ WITH RECURSIVE walk AS (
         AND (SELECT version FROM rules_version) = %(version)s
     LIMIT %(limit)s
 ), {lease}
-SELECT
+SELECT 'claim' AS kind,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
-        THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END,
+        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(lower(domain)) FROM due) END AS text,
+    (SELECT version FROM rules_version) AS id, NULL::bigint AS message_id, NULL::text AS sender,
+    NULL::text AS recipient, NULL::text AS domain, NULL::integer AS number, NULL::timestamptz AS ts,
+    NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
-        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(lower(domain)) FROM due) END,
-    (SELECT version FROM rules_version), NULL::bigint, NULL::text,
-    NULL::text, NULL::text, NULL::integer, NULL::timestamptz, NULL::bigint, NULL::bytea
+        THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
+    NULL::bytea AS data
 {result}
 
 -- name: lease
--- Part of all: lease what is due, and with it the other due recipients of the same messages, so that
--- they share a transaction. A row whose lease ran out is due as well; that attempt's outcome is unknown
--- and goes into the log before the next one begins.
+-- Part of all claims: lease the due rows, and with them the other due recipients of the same messages,
+-- so that they share a transaction. A row whose lease ran out is due as well: the outcome of that
+-- attempt is unknown, and is logged before the next attempt begins.
 siblings AS MATERIALIZED (
     SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner, lease_token,
         lease_since
@@ -180,22 +186,25 @@ siblings AS MATERIALIZED (
 )
 
 -- name: result
--- Part of all, after the row that tells of the claim itself: the leased rows, and whether each is
--- urgent; their messages, each once; pieces of their content. Content comes where it is small, up to a sum of `budget` octets for
--- what stands in the message row, and as much in pieces.
+-- Part of all claims. Their first row, of kind 'claim', is about the claim itself. Rows of kind 'row'
+-- are the leased rows, and `flag` says whether each is urgent. Rows of kind 'message' are their
+-- messages, each once: `number` of chunks, and `flag` for SMTPUTF8. Rows of kind 'chunk' are chunks of
+-- their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
+-- in chunks.
 UNION ALL
-SELECT priority <= %(urgent)s, NULL, id, message_id, sender, recipient, domain, attempts,
+SELECT 'row', NULL, id, message_id, sender, recipient, domain, attempts,
     -- a program's calendar is shorter than PostgreSQL's, and has no infinity
-    least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), lease_token, NULL
+    least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), lease_token,
+    priority <= %(urgent)s, NULL
 FROM claimed
 UNION ALL
-SELECT utf8, trace, NULL, id, NULL, NULL, NULL, chunks, NULL, size,
+SELECT 'message', trace, NULL, id, NULL, NULL, NULL, chunks, NULL, size, utf8,
     CASE WHEN chunks = 0 AND size <= %(inline)s
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))
 UNION ALL
-SELECT NULL, NULL, NULL, message_id, NULL, NULL, NULL, position, NULL, NULL, data
+SELECT 'chunk', NULL, NULL, message_id, NULL, NULL, NULL, position, NULL, NULL, NULL, data
 FROM message_chunks WHERE message_id = ANY (ARRAY(
     SELECT id FROM (
         SELECT id, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS octets
@@ -203,25 +212,8 @@ FROM message_chunks WHERE message_id = ANY (ARRAY(
         WHERE id = ANY (ARRAY(SELECT message_id FROM claimed)) AND chunks > 0 AND size <= %(inline)s
     ) AS message WHERE octets <= %(budget)s))
 
--- name: rules
--- The standing rules that count now, each with the version of the set and which migrations the
--- database has: each migration makes a new version. One row without a name if no rule counts.
-SELECT version, name, condition, ARRAY(SELECT name FROM schema_migrations)
-FROM rules_version LEFT JOIN rules ON expires_at IS NULL OR expires_at > now()
-ORDER BY name
-
--- name: body
--- The content of one message that has no pieces.
-SELECT body FROM messages WHERE id = %(id)s
-
--- name: chunks
--- Some pieces of the content of one message, in order.
-SELECT data FROM message_chunks
-WHERE message_id = %(id)s AND position >= %(first)s AND position < %(first)s + %(number)s
-ORDER BY position
-
 -- name: abandon
--- Give back what a claim took whose answer was lost: rows under our name that we do not know of. Their
+-- Give back the rows of a claim whose answer was lost: rows under our name that are not in `ids`. Their
 -- attempt never began, so it is not counted.
 UPDATE queue
 SET status = 'QUEUED', attempts = greatest(attempts - 1, 0),
@@ -230,8 +222,8 @@ WHERE status = 'SENDING' AND lease_owner = %(owner)s AND id <> ALL (%(ids)b::big
 RETURNING id
 
 -- name: renew
--- Prolong leases, and say of each whether it was: not of a row that somebody else has locked, or the
--- others would wait for it. What is not returned is not ours any more.
+-- Renew leases, and return for each row that is still ours whether it was renewed. A row that another
+-- transaction has locked is not renewed, or the others would wait for it.
 WITH ours AS MATERIALIZED (
     SELECT queue.id, lease_token
     FROM queue, unnest(%(ids)b::bigint[], %(tokens)b::bigint[]) AS ours (id, token)

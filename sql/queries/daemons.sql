@@ -1,5 +1,5 @@
 -- name: schema
--- Which migrations the database has.
+-- The migrations that the database has.
 SELECT name FROM schema_migrations
 
 -- name: beat
@@ -9,7 +9,7 @@ VALUES (%(process)s, %(program)s, %(host)s, %(pid)s, %(version)s, %(schema)s)
 ON CONFLICT (process) DO UPDATE SET seen_at = now()
 
 -- name: leave
--- The process ends, and with it those that have not been seen for a day.
+-- The process ends. Processes that have not been seen for a day are removed as well.
 DELETE FROM daemons WHERE process = %(process)s OR seen_at < now() - interval '1 day'
 
 -- name: others
@@ -19,18 +19,18 @@ WHERE seen_at > now() - interval '1 minute' AND schema <> %(schema)s
 ORDER BY program, host, pid
 
 -- name: silent
--- Processes with workers that tell no version: they are older than the table daemons. Their name begins
--- with host and pid.
+-- Processes with workers but without a version: they are older than the table daemons. Their names
+-- begin with host and pid.
 SELECT DISTINCT owner FROM workers
 WHERE seen_at > now() - interval '1 minute' AND owner <> ALL (%(known)b::text[])
 ORDER BY owner
 
 -- name: known
--- Processes that tell their version.
+-- Processes that have given their version.
 SELECT process FROM daemons
 
 -- name: sessions
--- Sessions of smtpd: before the table daemons it had no heartbeat.
+-- Database sessions of smtpd, which had no heartbeat before the table daemons.
 SELECT pid FROM pg_stat_activity
 WHERE datname = current_database() AND application_name ~ '^(pgmta|postern) smtpd'
 ORDER BY pid

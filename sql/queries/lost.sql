@@ -1,5 +1,5 @@
 -- name: ran_out
--- The next rows by id whose lease ran out, and that wait for a claim.
+-- The next rows by id whose lease ran out and that wait for a claim.
 SELECT id, message_id, lease_token FROM queue
 WHERE id > %(after)s AND status IN ('QUEUED', 'DEFERRED', 'SENDING') AND lease_until < now()
 ORDER BY id LIMIT %(batch)s
@@ -26,7 +26,7 @@ SELECT lease_since, id, message_id, lease_token, attempts, 0, 'unknown',
 FROM picked
 
 -- name: hold
--- A row whose log entry is refused, on hold: nobody could say later why it was sent twice.
+-- Put a row whose log entry is refused on hold: else the log could not explain a second delivery.
 UPDATE queue
 SET status = 'HOLD', hold_reason = %(reason)s, held_by = %(who)s, hold_until = NULL,
     lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL

@@ -1,7 +1,7 @@
 -- name: settle
--- The outcomes of many attempts in one commit. A delivery is a fact: its row goes whatever has
--- become of it meanwhile. Any other outcome counts only under the lease it was made in, and where an
--- operator has given the row another status since, that status stays.
+-- The outcomes of many attempts in one commit. A delivery is a fact: its row is deleted, whatever its
+-- status is by now. Any other outcome counts only under its own lease. If an operator has given the row
+-- another status since, that status stays.
 WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
@@ -17,7 +17,7 @@ WITH outcome AS MATERIALIZED (
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
         event, sender, recipient, domain, %(worker)s, host, command, enhanced, reply
     FROM outcome WHERE event <> 'handed back'
-        -- written a second time, as the first commit's answer was lost with its connection
+        -- written a second time, because the answer to the first commit was lost with its connection
         AND NOT (%(again)s AND EXISTS (
             SELECT FROM attempts AS a
             WHERE a.message_id = outcome.message_id AND a.queue_id = outcome.id
@@ -27,8 +27,8 @@ WITH outcome AS MATERIALIZED (
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered'))
     RETURNING id
 ), moved AS (
-    -- No join: with a partition that was empty when the plan was made, a join reads all that is in it
-    -- later for each outcome (docs/decisions/0005).
+    -- No join: if a partition was empty when the plan was made, a join later reads all its rows for
+    -- each outcome (docs/decisions/0005).
     UPDATE queue
     SET (status, last_reply, next_attempt, attempts, hold_reason, held_by,
             lease_owner, lease_since, lease_token, lease_until) = (
@@ -53,8 +53,8 @@ WITH outcome AS MATERIALIZED (
 SELECT id FROM delivered UNION ALL SELECT id FROM moved
 
 -- name: delivered
--- The same where all were delivered, which is what mostly happens: half of the cost of a statement
--- is to set it up.
+-- The same if all were delivered, which is mostly so: half of the cost of a statement is its set-up,
+-- and this one is smaller.
 WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(message_ids)b::bigint[], %(senders)b::text[],
@@ -73,8 +73,8 @@ WITH outcome AS MATERIALIZED (
 DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) RETURNING id
 
 -- name: set_aside
--- The row of an outcome that is refused for its own sake, by an operator's trigger say: on hold, with
--- the reason. A delivery is a fact whoever holds the row now; nobody shall send it again.
+-- Put the row of a refused outcome on hold, with the reason, for example of an operator's trigger. A
+-- delivery is a fact under any lease: the row must not be sent again.
 UPDATE queue
 SET status = CASE WHEN status = 'DELETE' THEN status ELSE 'HOLD' END,
     hold_reason = %(reason)s, held_by = %(worker)s, hold_until = NULL,

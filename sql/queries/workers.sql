@@ -6,7 +6,7 @@ ON CONFLICT (owner, name) DO UPDATE SET action = excluded.action, condition = ex
     reach = excluded.reach, priority = excluded.priority, seen_at = now(), handled = 0
 
 -- name: beat
--- The process lives; `names` and `handled` are its workers and what they have done so far.
+-- The process lives; `names` and `handled` are its workers and the rows they have done so far.
 UPDATE workers SET seen_at = now(), handled = done.handled
 FROM unnest(%(names)b::text[], %(handled)b::bigint[]) AS done (name, handled)
 WHERE owner = %(owner)s AND workers.name = done.name
@@ -25,8 +25,9 @@ WHERE mine.owner = %(owner)s AND mine.action = 'deliver'
 GROUP BY mine.owner, mine.name
 
 -- name: takers
--- What each live worker that delivers takes, and what standing rules keep back. No row unless this
--- process is the first of those that live, as one of all has to ask; then at least the first one.
+-- The rows that each living delivery worker takes, and the rows that standing rules keep back. The
+-- answer is empty unless this process is the first of the living ones, because one process asks for
+-- all. Otherwise it has at least the row `none`.
 WITH live AS (SELECT * FROM workers WHERE seen_at > now() - interval '1 minute')
 SELECT 'none' AS action, 'false' AS condition, 9::smallint AS priority
 WHERE (SELECT min(owner) FROM live) = %(owner)s
@@ -38,8 +39,8 @@ SELECT 'rule', condition, 9::smallint FROM rules
 WHERE (SELECT min(owner) FROM live) = %(owner)s AND (expires_at IS NULL OR expires_at > now())
 
 -- name: overdue
--- The rows of each priority that have been due the longest. Those that no worker takes stay there, so
--- that few rows need to be looked at.
+-- The rows of each priority that have been due the longest. Rows that no worker takes stay among them,
+-- so that a few rows are enough.
 SELECT pick.id, pick.message_id, pick.priority
 FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
     SELECT * FROM queue
@@ -50,12 +51,12 @@ FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
 ) AS pick
 
 -- name: tested
--- Of these rows those that a condition matches, and those on which it fails.
+-- The rows of these that a condition matches, and whether it fails on them instead.
 SELECT id, error IS NOT NULL FROM queue_test(%(condition)s, %(ids)b::bigint[])
 
 
 -- name: leave
--- The process ends, and with it those that have not been seen for a day.
+-- The process ends. Processes that have not been seen for a day are removed as well.
 DELETE FROM workers WHERE owner = %(owner)s OR seen_at < now() - interval '1 day'
 
 

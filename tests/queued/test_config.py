@@ -64,6 +64,8 @@ def keys(model: type[BaseModel]) -> dict[str, Any]:
     """The tree of a model's options."""
     tree: dict[str, Any] = {}
     for name, field in model.model_fields.items():
+        if field.exclude:  # an old name
+            continue
         inner = [field.annotation, *getattr(field.annotation, "__args__", ())]
         free = getattr(field.annotation, "__origin__", None) is dict  # the keys are the user's
         below = [c for c in inner if isinstance(c, type) and issubclass(c, BaseModel) and not free]
@@ -90,6 +92,19 @@ def test_documented_file_shows_every_option_at_its_default(name: str, tmp_path: 
     here = {"environment": {"hostname"}, "processes": True}  # defaults depend on the host
     shown, defaults = load(path, MODELS[name]), MODELS[name]()
     assert shown.model_dump(exclude=here) == defaults.model_dump(exclude=here)  # type: ignore[arg-type]
+
+
+def test_the_old_name_of_a_section_counts_with_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "queued.yaml"
+    path.write_text("worker: {lease: 7s}\n", encoding="utf-8")
+    result = check("queued", path)
+    assert result.exit_code == 0
+    assert result.stderr == f"warning: {path}: worker has a new name: process\n"
+    assert load(path, QueuedConfig).process.lease == 7.0
+    path.write_text("worker: {lease: 7s}\nprocess: {}\n", encoding="utf-8")
+    result = check("queued", path)
+    assert result.exit_code == 2
+    assert "worker is the old name of process: only one of them may stand" in result.stderr
 
 
 scalars = st.one_of(

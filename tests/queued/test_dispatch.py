@@ -10,9 +10,10 @@ import pytest
 from pgmta.model import Item, Message, Outcome
 from pgmta.states import Event
 from queued.config import QueuedConfig
+from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope
-from queued.delivery.lane import Lane
 from queued.worker.dispatch import Dispatch
+from tests.support.leases import ALWAYS
 
 NOW = datetime.now(UTC)
 CONFIG = QueuedConfig.model_validate({"delivery": {"recipients": 2}})
@@ -29,25 +30,29 @@ class Unknown:
         raise ValueError("unknown")
 
 
-class Kept(Lane):
-    """Keeps what it is given."""
+class Outcomes:
+    """Keeps the outcomes that a Settler would write."""
 
-    envelopes: list[Envelope]
+    def __init__(self) -> None:
+        self.found: list[Outcome] = []
 
-    def put(self, envelope: Envelope) -> None:
-        self.envelopes.append(envelope)
+    def put(self, outcome: Outcome) -> None:
+        self.found.append(outcome)
+
+
+def dispatcher(config: QueuedConfig, outcomes: Outcomes) -> Dispatch:
+    return Dispatch(config, cast(Any, None), ALWAYS, cast(Any, outcomes))
 
 
 @pytest.mark.parametrize("fails", ["message", "envelope"])
-def test_group_that_can_not_be_built_is_deferred_alone(fails: str) -> None:
-    found: list[Outcome] = []
-
-    class Here(Kept):
-        envelopes: list[Envelope] = []  # noqa: RUF012 - of this test
-
-    dispatch = Dispatch(
-        CONFIG, cast(Any, None), lambda _: True, found.append, Here, lambda *_: None
-    )
+def test_group_that_can_not_be_built_is_deferred_alone(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envelopes: list[Envelope] = []
+    monkeypatch.setattr(DestinationQueue, "put", lambda _, envelope: envelopes.append(envelope))
+    outcomes = Outcomes()
+    found = outcomes.found
+    dispatch = dispatcher(CONFIG, outcomes)
     good = Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)
     bad = Message(2, 10, False, "", 0, b"x" * 10)
     if fails == "message":
@@ -57,7 +62,7 @@ def test_group_that_can_not_be_built_is_deferred_alone(fails: str) -> None:
     room = dispatch.room
     items = [item(1, 2), item(2, 1), item(3, 2, "t@a.example"), item(4, 1), item(5, 1)]
     dispatch.dispatch(items, {1: good, 2: bad})
-    assert [[i.id for i in envelope.items] for envelope in Here.envelopes] == [[2, 4], [5]]
+    assert [[i.id for i in envelope.items] for envelope in envelopes] == [[2, 4], [5]]
     assert [(outcome.item.id, outcome.event) for outcome in found] == [
         (1, Event.DEFER),
         (3, Event.DEFER),
@@ -67,20 +72,18 @@ def test_group_that_can_not_be_built_is_deferred_alone(fails: str) -> None:
     assert room - dispatch.room == 20
 
 
-def test_one_next_hop_gets_its_share_of_reserved_places() -> None:
-    found: list[Outcome] = []
+def test_one_next_hop_gets_its_share_of_reserved_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = Outcomes()
+    found = outcomes.found
     config = QueuedConfig.model_validate(
         {"routes": {"*": "127.0.0.1:1", "other.example": "127.0.0.1:2"}, "urgent": {"bound": 3}}
     )
 
-    class Hung(Lane):
-        def put(self, envelope: Envelope) -> None:
-            assert envelope.urgent
-            self._count(envelope, 1)
+    def opens_none(queue: DestinationQueue) -> None:
+        assert not queue._waiting
 
-    dispatch = Dispatch(
-        config, cast(Any, None), lambda _: True, found.append, Hung, lambda *_: None
-    )
+    monkeypatch.setattr(DestinationQueue, "grow", opens_none)  # the next hop hangs
+    dispatch = dispatcher(config, outcomes)
     messages = {n: Message(n, 1, False, "", 0, b"x") for n in range(9)}
 
     def urgent(number: int, domain: str) -> Item:
@@ -89,7 +92,7 @@ def test_one_next_hop_gets_its_share_of_reserved_places() -> None:
     assert dispatch.dispatch([urgent(n, f"d{n}.example") for n in range(2)], messages, True) == 0
     assert dispatch.crowded(50) == []
     assert dispatch.crowded(2) == ["d0.example", "d1.example"], "half of what is left"
-    # domains that no lane knows yet, with the same next hop
+    # domains that no queue knows yet, with the same next hop
     more = [urgent(n, f"d{n}.example") for n in range(2, 6)]
     assert dispatch.dispatch([*more, urgent(6, "other.example")], messages, True) == 3
     assert [(outcome.item.id, outcome.event) for outcome in found] == [

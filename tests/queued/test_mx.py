@@ -15,7 +15,7 @@ import dns.rrset
 import pytest
 
 from pgmta.config.types import HostPort
-from pgmta.errors import DeliveryError
+from pgmta.errors import DeliveryError, Stage
 from queued.config import Dns
 from queued.delivery.mx import Resolver
 from queued.delivery.route import Destination
@@ -171,7 +171,7 @@ async def test_domains_without_hosts(
     with pytest.raises(DeliveryError) as caught:
         await names(resolver(name_server, timeout=patience(domain)), domain)
     error = caught.value
-    assert (error.permanent, error.code, error.command) == (permanent, 0, "MX")
+    assert (error.permanent, error.code, error.stage) == (permanent, 0, Stage.MX)
     assert error.line.startswith(text)
 
 

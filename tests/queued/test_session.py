@@ -13,14 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgmta.errors import DeliveryError
+from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Outcome
 from pgmta.states import Event
 from queued.config import Retry, Timeouts
 from queued.delivery.envelope import Envelope
+from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
 from queued.delivery.session import Session
 from queued.worker.verdict import judge
+from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, LOCK_STEP, PIPED, USUAL, RawHop, run, serving
 
 NOW = datetime.now(UTC)
@@ -31,9 +33,12 @@ QUICK = Timeouts(command=0.3, data=0.3, final=0.3, greeting=0.3, block=0.3)
 both = pytest.mark.parametrize("ehlo", [PIPED, LOCK_STEP], ids=["piped", "lock-step"])
 
 
-async def streamed() -> AsyncIterator[bytes]:
-    for _ in range(LINES // 1000):
-        yield LARGE * 1000
+class Parts:
+    """A content that comes in parts."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for _ in range(LINES // 1000):
+            yield LARGE * 1000
 
 
 def envelope(*recipients: str, large: bool = False) -> Envelope:
@@ -42,13 +47,14 @@ def envelope(*recipients: str, large: bool = False) -> Envelope:
         for n, recipient in enumerate(recipients)
     ]
     size = LINES * len(LARGE) if large else len(CONTENT)
-    content = streamed if large else CONTENT
-    return Envelope(items, "s@a.example", b"X-Trace: y\r\n", size, False, content, lambda _: True)
+    content = Parts() if large else CONTENT
+    return Envelope(items, "s@a.example", b"X-Trace: y\r\n", size, False, content, ALWAYS, NOW)
 
 
 async def connect(hop: RawHop, timeouts: Timeouts) -> Session:
     loop = asyncio.get_running_loop()
-    _, session = await loop.create_connection(lambda: Session(timeouts), "127.0.0.1", hop.port)
+    session = Session(ClientProtocol(timeouts), "hop")
+    await loop.create_connection(lambda: session.connection, "127.0.0.1", hop.port)
     return session
 
 
@@ -57,12 +63,11 @@ async def attempt(hop: RawHop, mail: Envelope, timeouts: Timeouts) -> list[Resul
         session = await connect(hop, timeouts)
         try:
             await session.open("client.example")
-            answers = await session.send(mail)
-            return [Result(reply, "hop", command) for reply, command in answers]
+            return await session.send(mail)
         except DeliveryError as error:
             return [Result.of(error, "hop")] * len(mail.items)
         finally:
-            session.quit()
+            session.connection.quit()
             while hop.open:
                 await asyncio.sleep(0)  # the hop reads what has come to it
 
@@ -110,7 +115,7 @@ def test_reply_in_the_middle_of_content_is_no_answer_to_it(reply: str, ehlo: byt
     (outcome,) = outcomes(hop, envelope("x@b.example", large=True))
     assert outcome.event is Event.DEFER
     assert outcome.reply.text == f"reply without a command: {reply}"
-    assert outcome.command == "DATA"
+    assert outcome.stage is Stage.DATA
     assert hop.messages == []
 
 
@@ -129,16 +134,16 @@ def test_reply_that_waits_unread_before_the_final_dot_ends_the_transaction() -> 
     async def main() -> None:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        session = Session(QUICK)
+        session = Session(ClientProtocol(QUICK), "hop")
         loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: session, sock=ours)
+        await loop.create_connection(lambda: session.connection, sock=ours)
         with theirs:
             theirs.send(b"220 hop.example\r\n")
-            await session._reply("greeting", 1)
+            await session.connection.reply(Stage.GREETING, 1)
             theirs.send(b"250 2.0.0 Ok\r\n")
             with pytest.raises(DeliveryError, match="reply without a command: 250"):
                 await session._content(envelope("x@b.example"))
-            assert session.violated
+            assert session.connection.violated
             assert await loop.sock_recv(theirs, 1000) == b""
 
     run(main())
@@ -167,7 +172,7 @@ def test_nobody_gets_an_empty_message(mail: bytes) -> None:
     hop = RawHop({"MAIL": mail})
     found = outcomes(hop, envelope("x@b.example", "y@b.example"))
     assert {outcome.reply.code for outcome in found} == {int(mail[:3])}
-    assert {outcome.command for outcome in found} == {"MAIL"}
+    assert {outcome.stage for outcome in found} == {Stage.MAIL}
     assert hop.messages == []
 
 
@@ -178,7 +183,7 @@ def test_what_is_no_reply_to_the_final_dot_leaves_its_outcome_open(ehlo: bytes) 
         hop = RawHop({"RCPT 2": b"550 5.1.1 No such user\r\n", "dot": words}, ehlo)
         found = outcomes(hop, envelope("x@b.example", "y@b.example"))
         assert [outcome.event for outcome in found] == [Event.UNKNOWN, Event.FAIL], words
-        assert found[0].command == "end of data"
+        assert found[0].stage is Stage.END_OF_DATA
     assert found[1].reply.text == "5.1.1 No such user"
 
 
@@ -219,7 +224,7 @@ FLOODS = {
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 def test_floods_of_replies_are_not_read(flood: bytes, point: str) -> None:
     """Of 25 MB, a reply is looked at."""
-    session = Session(Timeouts())
+    connection = ClientProtocol(Timeouts())
     aborted: list[bool] = []
 
     class Wire(asyncio.Transport):
@@ -230,19 +235,19 @@ def test_floods_of_replies_are_not_read(flood: bytes, point: str) -> None:
             aborted.append(True)
 
     async def receive() -> float:
-        session.connection_made(Wire())
-        session.data_received(b"220 hop.example\r\n")
+        connection.connection_made(Wire())
+        connection.data_received(b"220 hop.example\r\n")
         if point == "MAIL":
-            session._write(b"MAIL FROM:<>\r\n", 1)
+            connection.write(b"MAIL FROM:<>\r\n", 1)
         started = time.process_time()
         for start in range(0, len(flood), 1 << 16):
-            session.data_received(flood[start : start + (1 << 16)])
+            connection.data_received(flood[start : start + (1 << 16)])
         return time.process_time() - started
 
     seconds = run(receive())
     assert aborted
-    assert session.closed
-    assert session.violated
+    assert connection.closed
+    assert connection.violated
     assert seconds < 0.2
 
 

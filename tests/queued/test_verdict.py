@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmta.config.types import HostPort
-from pgmta.errors import DeliveryError
+from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Reply
 from pgmta.states import TRANSITIONS, Event, Status
 from queued.config import QueuedConfig, Retry
@@ -20,8 +20,8 @@ from queued.worker.retry import delay
 from queued.worker.verdict import judge
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-HOST = ("greeting", "EHLO", "HELO", "connect", "STARTTLS", "RSET", "")
-MAIL = ("MAIL", "RCPT", "DATA", "end of data")
+MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
+HOST = tuple(stage for stage in Stage if stage not in MAIL)
 
 periods = st.floats(min_value=0.001, max_value=1e7)
 retries = st.builds(
@@ -63,7 +63,7 @@ def test_delay_is_within_jitter_below_its_interval(
 def test_every_result_has_its_verdict(
     retry: Retry,
     code: int,
-    command: str,
+    stage: Stage,
     permanent: bool,
     unknown: bool,
     chance: float,
@@ -71,21 +71,21 @@ def test_every_result_has_its_verdict(
     attempts: int,
 ) -> None:
     result = Result(
-        Reply(code, "a\nb\x1b" + "é" * 2000), "h:25", command, permanent and not code, unknown
+        Reply(code, "a\nb\x1b" + "é" * 2000), "h:25", stage, permanent and not code, unknown
     )
     outcome = judge(item(age, attempts), result, retry, started=NOW, now=NOW, chance=chance)
     wait = delay(retry, attempts, chance)
     seen_age = (NOW - outcome.item.ts).total_seconds()
-    unknown = unknown or (command == "end of data" and code // 100 not in (2, 4, 5))
+    unknown = unknown or (stage is Stage.END_OF_DATA and code // 100 not in (2, 4, 5))
     if unknown and seen_age + wait > retry.expire:
         # perhaps delivered: an operator decides, instead of a duplicate every few hours for ever
         assert outcome.event is Event.FAIL
         assert "outcome unknown" in outcome.reply.text
     elif unknown:
         assert (outcome.event, outcome.delay) == (Event.UNKNOWN, wait)
-    elif 200 <= code < 300 and command == "end of data":
+    elif 200 <= code < 300 and stage is Stage.END_OF_DATA:
         assert (outcome.event, outcome.delay) == (Event.DELIVERED, 0)
-    elif (500 <= code < 600 and command in MAIL) or (permanent and not code):
+    elif (500 <= code < 600 and stage in MAIL) or (permanent and not code):
         assert (outcome.event, outcome.delay) == (Event.FAIL, 0)
     elif seen_age + wait > retry.expire:
         assert outcome.event is Event.FAIL
@@ -95,7 +95,7 @@ def test_every_result_has_its_verdict(
     assert outcome.reply.code == code
     assert outcome.reply.text.startswith("a b\ufffd")
     assert len(outcome.reply.text.encode()) <= 1020
-    assert (outcome.host, outcome.command, outcome.ended) == ("h:25", command, NOW)
+    assert (outcome.host, outcome.stage, outcome.ended) == ("h:25", stage, NOW)
     assert (Status.SENDING, outcome.event) in TRANSITIONS
 
 
@@ -106,14 +106,13 @@ def test_attempts_that_were_cut_off_and_those_that_never_began() -> None:
     assert verdict(CUT_OFF) is Event.UNKNOWN
     assert verdict(NOT_BEGUN) is Event.HAND_BACK
     for error, event in [
-        (DeliveryError("5.1.2 no such domain", permanent=True, command="MX"), Event.FAIL),
-        (DeliveryError("connection reset", command="end of data", unknown=True), Event.UNKNOWN),
+        (DeliveryError("5.1.2 no such domain", Stage.MX, permanent=True), Event.FAIL),
+        (DeliveryError("connection reset", Stage.END_OF_DATA, unknown=True), Event.UNKNOWN),
     ]:
         result = Result.of(error, "h:25")
         assert verdict(result) is event
         assert (result.reply, result.host) == (Reply(0, error.line), "h:25")
-        assert not error.passing
-    assert DeliveryError("timeout", command="EHLO").passing
+        assert not error.retry_elsewhere
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_intake_and_delivery_come_back(
     hop = system.hop()
     smtpd = system.smtpd()
     # a claim whose answer the crash has swallowed is given back: nothing waits for its lease
-    queued = system.queued(hop, worker={"lease": "60s", "drain": "5s"})
+    queued = system.queued(hop, process={"lease": "60s", "drain": "5s"})
     children = [child.pid for child in smtpd.children()]
     pumps = [Pump(smtpd, f"p{n}") for n in range(3)]
     try:
@@ -112,7 +112,7 @@ def test_outcomes_of_the_outage_are_settled_once(
 ) -> None:
     system = private_system
     hop = system.hop(holding_at("end of data"))
-    queued = system.queued(hop, worker={"lease": "3s" if long else "60s"})
+    queued = system.queued(hop, process={"lease": "3s" if long else "60s"})
     people = [f"x{n}@hop.example" for n in range(10)]
     for person in people:
         system.enqueue(person)
@@ -146,7 +146,7 @@ def test_own_rows_that_come_back_wait_for_their_attempt(system: System, good: bo
     """After an outage a worker may find that its leases ran out: it keeps their outcomes."""
     answer = Do(hold=True, line="250 Ok" if good else "450 4.2.0 Later")
     hop = system.hop(lambda point, _, __: answer if point == "end of data" else None)
-    system.queued(hop, worker={"poll": "100ms"})
+    system.queued(hop, process={"poll": "100ms"})
     people = [f"x{n}@hop.example" for n in range(10)]
     for person in people:
         system.enqueue(person)

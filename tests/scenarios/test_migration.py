@@ -60,7 +60,7 @@ def test_nobody_works_on_a_schema_he_does_not_know(
 ) -> None:
     hop = system.hop(holding_at("end of data"))
     smtpd = system.smtpd()
-    queued = system.queued(hop, worker={"poll": "100ms", "lease": "20s"})
+    queued = system.queued(hop, process={"poll": "100ms", "lease": "20s"})
     people = [f"x{n}@hop.example" for n in range(5)]
     for person in people:
         system.enqueue(person)

@@ -50,7 +50,7 @@ def test_hanging_next_hops_do_not_stop_other_mail(system: System) -> None:
         system.enqueue(*(f"x{n}@{domain}" for n in range(300)))
     queued = system.queued(
         routes={"good.example": good.target, **{d: hop.target for d, hop in bad.items()}},
-        worker={"drain": "0s"},
+        process={"drain": "0s"},
     )
     for hop in bad.values():
         hop.wait(lambda hop=hop: hop.open)  # type: ignore[misc]

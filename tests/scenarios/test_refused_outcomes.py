@@ -41,7 +41,7 @@ def test_a_read_only_database_is_an_outage(
 ) -> None:
     system = private_system
     smtpd = system.smtpd()
-    with answered_together(system, worker={"lease": lease, "poll": "100ms"}) as (hop, queued):
+    with answered_together(system, process={"lease": lease, "poll": "100ms"}) as (hop, queued):
         private_server.read_only(True)
     queued.wait_log("can't settle")
     queued.wait_log("can't claim")
@@ -68,7 +68,7 @@ def test_outcomes_that_stay_unknown_are_named(
     private_server: PrivateServer, private_system: System
 ) -> None:
     system = private_system
-    with answered_together(system, worker={"drain": "1s"}) as (_, queued):
+    with answered_together(system, process={"drain": "1s"}) as (_, queued):
         private_server.read_only(True)
     queued.wait_log("can't settle")
     system.expected.add("outcomes not written: the database is away")
@@ -122,7 +122,7 @@ def test_what_refuses_every_outcome_passes(system: System) -> None:
     system.expected.add(kept)
     with answered_together(system) as (hop, queued):
         system.ask("ALTER TABLE attempts RENAME TO moved")
-    queued.wait_log("can't settle a group")
+    queued.wait_log("can't settle a batch")
     queued.wait_log(kept)
     system.ask("ALTER TABLE moved RENAME TO attempts")
     system.wait_empty()

@@ -13,8 +13,8 @@ def test_a_row_that_is_locked_keeps_no_other_outcome(system: System) -> None:
     kept = "outcome is kept until the database takes it"
     system.expected.add(kept)
     with psycopg.connect(system.uri) as operator:
-        with answered_together(system, worker={"lease": "5s", "poll": "100ms"}) as (hop, queued):
-            system.queued(hop, worker={"lease": "5s", "poll": "100ms"})  # would send them again
+        with answered_together(system, process={"lease": "5s", "poll": "100ms"}) as (hop, queued):
+            system.queued(hop, process={"lease": "5s", "poll": "100ms"})  # would send them again
             operator.execute(
                 "UPDATE queue SET metadata = '{\"a\": 1}' WHERE recipient = %s", (PEOPLE[3],)
             )
@@ -31,12 +31,12 @@ def test_a_row_that_is_locked_keeps_no_other_outcome(system: System) -> None:
 
 
 def test_leases_are_prolonged_beside_a_row_that_is_locked(system: System) -> None:
-    worker = {"lease": "3s", "poll": "100ms"}
+    process = {"lease": "3s", "poll": "100ms"}
     with (
         psycopg.connect(system.uri) as operator,
-        answered_together(system, worker=worker) as (hop, _),
+        answered_together(system, process=process) as (hop, _),
     ):
-        system.queued(hop, worker=worker)  # would send them again
+        system.queued(hop, process=process)  # would send them again
         operator.execute("SELECT FROM queue WHERE recipient = %s FOR UPDATE", (PEOPLE[3],))
         until(
             lambda: system.ask(
@@ -53,8 +53,8 @@ def test_leases_are_prolonged_beside_a_row_that_is_locked(system: System) -> Non
 
 def test_a_claim_without_an_answer_keeps_no_worker_from_stopping(system: System) -> None:
     hop = system.hop()
-    worker = {"lease": "3s", "poll": "100ms"}
-    queued = system.queued(hop, worker=worker)
+    process = {"lease": "3s", "poll": "100ms"}
+    queued = system.queued(hop, process=process)
     with psycopg.connect(system.uri) as operator:
         operator.execute("LOCK TABLE queue")
         waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'queue'::regclass"
@@ -63,6 +63,6 @@ def test_a_claim_without_an_answer_keeps_no_worker_from_stopping(system: System)
         assert queued.events("a claim under way is given up")
         operator.rollback()
     system.enqueue("next@hop.example")
-    system.queued(hop, worker=worker)
+    system.queued(hop, process=process)
     hop.wait_kept(1)
     system.wait_empty()

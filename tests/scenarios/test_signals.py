@@ -45,12 +45,12 @@ def test_stop_ends_what_has_begun_and_hands_back_the_rest(system: System) -> Non
 def test_another_worker_takes_what_is_handed_back_at_once(system: System) -> None:
     hop, other = system.hop(holding_at("end of data")), system.hop()
     patient = {"poll": "1h"}
-    first = system.queued(hop, delivery={"connections": 2}, worker=patient)
+    first = system.queued(hop, delivery={"connections": 2}, process=patient)
     for n in range(12):
         system.enqueue(f"x{n}@hop.example")
     hop.wait_kept(2)
     system.wait_queue(lambda rows: all(row["status"] == "SENDING" for row in rows))
-    system.queued(other, worker=patient)
+    system.queued(other, process=patient)
     quiet = (  # no look after the start is still to come
         "SELECT true AS quiet FROM pg_stat_activity WHERE datname = current_database()"
         " AND application_name LIKE 'pgmta queued %% claim'"
@@ -70,7 +70,7 @@ def test_stop_does_not_wait_for_hanging_next_hops(system: System) -> None:
     hops = {name: system.hop(hanging_at(point)) for name, point in points.items()}
     queued = system.queued(
         routes={f"{name}.example": hop.target for name, hop in hops.items()},
-        worker={"drain": "1s"},
+        process={"drain": "1s"},
     )
     for name in points:
         system.enqueue(f"{name}@{name}.example")

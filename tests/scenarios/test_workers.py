@@ -40,7 +40,7 @@ def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
     settings = {"concurrency": 60, "batch": 30}
     victim = system.queued(
         hop,
-        worker={"lease": f"{lease}s"},
+        process={"lease": f"{lease}s"},
         workers=[{"name": "victim", **settings}],
         delivery={"connections": 4},
     )
@@ -88,7 +88,7 @@ def test_mail_does_not_wait_for_the_turns_of_the_dead(system: System) -> None:
             f"{'a' if n < place else 'z'}{n}",
         )
     hop = system.hop()
-    queued = system.queued(hop, worker={"poll": "1h"})
+    queued = system.queued(hop, process={"poll": "1h"})
     queued.wait_log("workers share rows")
     for n in range(2):
         began = time.monotonic()
@@ -103,7 +103,7 @@ def test_a_lost_lease_ends_the_attempt_before_the_dot(system: System) -> None:
         return Do(hold=True) if point == "DATA" and hop.connections == 1 else None
 
     hop = system.hop(slow_at_first)
-    queued = system.queued(hop, worker={"lease": "3s"})
+    queued = system.queued(hop, process={"lease": "3s"})
     system.enqueue("x@hop.example")
     hop.wait(lambda: "DATA" in hop.commands)
     system.ask(

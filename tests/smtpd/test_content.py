@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pgmta.intake.content import Content, State
 from pgmta.model import CHUNK_SIZE
 from pgmta.newlines import Mode
-from queued.delivery.envelope import DotStuffer
+from queued.delivery.wire import DotStuffer
 from smtpd.config import SmtpdConfig, Source
 from smtpd.end_of_data import EndOfData
 from smtpd.header import LIMIT, header_block, hops

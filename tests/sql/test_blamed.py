@@ -145,15 +145,15 @@ async def test_a_claim_waits_for_no_lock_on_a_row_that_fails(
             later = row(db, 1, metadata={"n": "2"})
             assert await claim_all(claims) == [later]
         assert column(db, "SELECT faults FROM queue") == [None] * 5
-    claims._guard._until = 1.0  # a minute later
+    claims._rules.guard._until = 1.0  # a minute later
     assert await claim_all(claims) == []
     (mark,) = column(db, "SELECT faults::text FROM queue WHERE faults IS NOT NULL")
     with psycopg.connect(database) as operator:
         operator.execute('UPDATE queue SET metadata = \'{"n": "2"}\' WHERE id = %s', (bad,))
-        claims._guard._until = 1.0
+        claims._rules.guard._until = 1.0
         async with asyncio.timeout(PATIENCE):
             assert await claim_all(claims) == []
-    claims._guard._until = 1.0
+    claims._rules.guard._until = 1.0
     assert await claim_all(claims) == [bad], mark
 
 

@@ -209,9 +209,9 @@ async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("front", "priority_timezone_idx"),
-        ("walk", "queue_def_def_domain_priority_next_attempt"),
-        ("urgent", "lower_priority_next_attempt"),
+        ("claim_by_time", "priority_timezone_idx"),
+        ("claim_by_domain", "queue_def_def_domain_priority_next_attempt"),
+        ("urgent_by_domain", "lower_priority_next_attempt"),
     ],
 )
 async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
@@ -226,7 +226,7 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
     params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
     claim = texts[name].fill(lease=texts["lease"], result=texts["result"], seen="seen")
-    claim = claim.fill(where="true", reach="true", rules="")
+    claim = claim.fill(where="true", partition="true", rules="")
     with db.transaction(force_rollback=True):
         explained = db.execute(b"EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF) " + claim, params)
         (plan,) = explained.fetchone() or ("",)

@@ -12,7 +12,8 @@ import pytest
 from pgmta.model import CHUNK_SIZE, NewMessage, Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
-from pgmta.store.claim import Claims, Contents
+from pgmta.store.claim import Claims
+from pgmta.store.contents import Contents
 from pgmta.store.enqueue import BLOCK, Enqueue
 from pgmta.store.settle import Settlements
 from pgmta.store.upkeep import Upkeep

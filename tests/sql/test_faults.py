@@ -101,7 +101,7 @@ async def test_marks_go_when_the_rows_are_mended(db: psycopg.Connection, link: L
     assert await claim_all(claims) == [other]
     db.execute('UPDATE queue SET metadata = \'{"n": "7"}\' WHERE id = %s', (bad,))
     assert await claim_all(claims) == []
-    claims._guard._until = 1.0  # a minute later
+    claims._rules.guard._until = 1.0  # a minute later
     assert await claim_all(claims) == [bad]
     assert column(db, "SELECT faults FROM queue") == [None, None]
 
@@ -337,7 +337,7 @@ async def test_marked_rows_are_all_reviewed_in_turn(
     db.execute('UPDATE queue SET metadata = \'{"n": "7"}\' WHERE id = %s', (bad[-1],))
     taken: list[int] = []
     for _ in range(3):  # 10 rows in batches of 4
-        claims._guard._until = 1.0  # a minute later
+        claims._rules.guard._until = 1.0  # a minute later
         taken += await claim_all(claims)
     assert taken == [bad[-1]]
 

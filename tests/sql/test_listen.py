@@ -30,7 +30,13 @@ async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connect
     db.autocommit = True
     woken = asyncio.Queue[float]()
     pause = 0.0
-    task = asyncio.create_task(listen(database, lambda: woken.put_nowait(pause), lambda: pause))
+
+    class Sleeper:
+        def wake(self) -> float:
+            woken.put_nowait(pause)
+            return pause
+
+    task = asyncio.create_task(listen(database, [Sleeper()]))
 
     async def wake() -> None:
         async with asyncio.timeout(PATIENCE):

@@ -78,7 +78,7 @@ async def test_a_rule_that_is_refused_later_stops_nothing(
     db.execute("CREATE TABLE list (domain text)")
     db.execute("INSERT INTO list VALUES ('free.example')")
     db.execute("DELETE FROM rules WHERE name IN ('away', 'gone')")
-    claims._aside_until = 0.0  # a minute later
+    claims._rules._aside_until = 0.0  # a minute later
     with capture_logs() as logs:
         assert await claim_all(claims) == []
     assert [log["conditions"] for log in logs] == [["rule list"]]

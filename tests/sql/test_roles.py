@@ -17,8 +17,9 @@ from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.attempts import ensure_partitions
 from pgmta.store.change import WorkerChanges
-from pgmta.store.claim import SESSION, Claims, Contents
+from pgmta.store.claim import SESSION, Claims
 from pgmta.store.conditions import check_conditions
+from pgmta.store.contents import Contents
 from pgmta.store.daemons import Heartbeat
 from pgmta.store.enqueue import Enqueue
 from pgmta.store.listing import Listing

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgmta.errors import Stage
 from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.states import TRANSITIONS, Event, Status
@@ -31,7 +32,7 @@ async def link(database: str) -> AsyncIterator[Link]:
 def outcome(item: Item, event: Event, reply: Reply | None = None, delay: float = 0.0) -> Outcome:
     reply = reply or Reply(250, "2.0.0 Ok")
     return Outcome(
-        item, event, reply, "mx:25", "end of data", started=STARTED, ended=ENDED, delay=delay
+        item, event, reply, "mx:25", Stage.END_OF_DATA, started=STARTED, ended=ENDED, delay=delay
     )
 
 

@@ -19,6 +19,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg_errors
 
+from pgmta.errors import Stage
 from pgmta.model import Item, NewMessage, Outcome, Reply
 from pgmta.postgres.embedded import tool
 from pgmta.postgres.link import Link
@@ -66,7 +67,7 @@ async def enqueue(uri: str, *messages: NewMessage) -> None:
 
 def outcome(item: Item, event: Event) -> Outcome:
     now = datetime.now(UTC)
-    return Outcome(item, event, REPLIES[event], "mx.example:25", "DATA", started=now, ended=now)
+    return Outcome(item, event, REPLIES[event], "mx.example:25", Stage.DATA, started=now, ended=now)
 
 
 def one(db: psycopg.Connection, query: str) -> Any:

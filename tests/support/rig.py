@@ -73,7 +73,7 @@ class Rig:
         self.workers = [
             self.system.queued(
                 routes={GOOD: self.good.target, FAULTY: self.faulty.target},
-                worker={"lease": "6s", "drain": "3s"},
+                process={"lease": "6s", "drain": "3s"},
                 delivery={"timeouts": _TIMEOUTS},
             )
             for _ in range(2)

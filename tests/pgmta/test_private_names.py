@@ -1,7 +1,7 @@
 """Undocumented parts of libraries: each is used in one module, and is as it was when checked.
 
-If a test fails after an update of a library: read the change there, check the module that uses the
-part, and put the new digest and version here and into the docstring of the module.
+If a test fails after an update of a library, read the change there and check our module. Then put
+the new digest and version here and into the docstring of the module.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import psycopg
+
 from pgmta.config.environment import Environment
 from pgmta.postgres.embedded import DATABASE, Server, directory_of, join, start
 
@@ -43,3 +45,16 @@ def running(environment: Environment, role: str) -> str | None:
     uri = environment.database.uri or os.environ.get(INHERITED)
     server = Server(environment.directory.resolve())
     return uri or (server.uri(DATABASE, role) if server.running() else None)
+
+
+def writable(uri: str) -> str:
+    """Return the connection string with a request for a server that takes writes.
+
+    It is added only if the string names several hosts and does not say which of them it wants.
+    """
+    given = psycopg.conninfo.conninfo_to_dict(uri)
+    hosts = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST", "")
+    said = given.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
+    if said or "," not in str(hosts):
+        return uri
+    return psycopg.conninfo.make_conninfo(uri, target_session_attrs="read-write")

@@ -15,8 +15,7 @@ from psycopg import pq
 from psycopg.pq.abc import PGresult
 
 from pgmta.errors import ConfigError, SchemaMismatch
-from pgmta.postgres.connection import Connection
-from pgmta.postgres.link import connect
+from pgmta.postgres.link import Connection, connect
 from pgmta.store.schema import migrations, mismatch
 
 _QUOTED = re.compile(

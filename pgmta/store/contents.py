@@ -13,8 +13,8 @@ class Contents:
     """Reads content over one connection, one part at a time.
 
     Parts of urgent messages go first, then those of the oldest message. So that message is finished
-    early, and its memory is free. A request that has waited for a second goes before both. A delivery whose next
-    hop is slow has no request waiting.
+    early, and its memory is free. A request that has waited for a second goes before both. A
+    delivery whose next hop is slow has no request waiting.
     """
 
     def __init__(self, link: Link) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg.sql import Literal
 
-from pgmta.postgres.link import connect_operator
+from pgmta.postgres.operator import connect_operator
 from pgmta.store.guard import Condition
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.reading import Fault, reading

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psycopg
 
 from pgmta.errors import MigrationError, StoreUnavailable
-from pgmta.postgres.link import writable
+from pgmta.postgres.locate import writable
 from pgmta.postgres.notify import NOTIFY
 from pgmta.store.daemons import others
 from pgmta.store.schema import migrations

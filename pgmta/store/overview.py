@@ -11,7 +11,7 @@ from psycopg import errors as pg_errors
 
 from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
-from pgmta.postgres.link import connect_operator
+from pgmta.postgres.operator import connect_operator
 from pgmta.store.conditions import takes
 from pgmta.store.guard import ACTIVE, Condition
 from pgmta.store.queries import queries

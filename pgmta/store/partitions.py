@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 
 from pgmta.errors import PartitionError, StoreUnavailable
 from pgmta.postgres import instants
-from pgmta.postgres.link import writable
+from pgmta.postgres.locate import writable
 from pgmta.store.queries import queries
 
 SETTINGS = {

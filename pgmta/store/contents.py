@@ -12,9 +12,9 @@ _SQL = queries("contents")
 class Contents:
     """Reads content over one connection, one part at a time.
 
-    Parts of urgent messages go first, then those of the oldest message. So that message is finished
-    early, and its memory is free. A request that has waited for a second goes before both. A delivery whose next
-    hop is slow has no request waiting.
+    Parts of urgent messages go first, then those of the oldest message: so it is finished soon,
+    and its memory free. A request that has waited for a second goes before both. A delivery whose
+    next hop is slow has no request waiting.
     """
 
     def __init__(self, link: Link) -> None:

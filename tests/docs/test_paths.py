@@ -17,15 +17,7 @@ FOLDERS = "pgmta|smtpd|queued|sql|etc|docs|tests|bench|scripts"
 PATH = re.compile(rf"`((?:{FOLDERS})/[A-Za-z0-9_./-]+\.[a-z]+)(?:: \w+)?`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HISTORY = ("upgrade.md",)  # names files of earlier versions too
-PENDING = {  # on other branches of this work; has to be empty in the end
-    "queued/delivery/destination.py",
-    "queued/worker/batch_window.py",
-    "queued/worker/claim_loop.py",
-    "queued/worker/content.py",
-    "queued/worker/turns.py",
-    "tests/smtpd/test_way_in.py",
-    "decisions/0026-hooks.md",
-}
+PENDING = {"tests/smtpd/test_way_in.py", "decisions/0026-hooks.md"}  # on other branches
 
 
 def anchors(page: Path) -> set[str]:

@@ -75,18 +75,18 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
     progress = Progress("consume", number)
     started = time.perf_counter()
-    deliverer = DeliveryWorker(config, worker, uri, f"{worker.name}@bench", None, NullOpener())
-    beside = [*deliverer.tasks(), listen(uri, deliverer.loops)]
+    consumer = DeliveryWorker(config, worker, uri, f"{worker.name}@bench", None, NullOpener())
+    beside = [*consumer.tasks(), listen(uri, consumer.loops)]
     background = [asyncio.create_task(work) for work in beside]
-    loops = [asyncio.create_task(loop.run()) for loop in deliverer.loops]
+    loops = [asyncio.create_task(loop.run()) for loop in consumer.loops]
     problems: list[str] = []
-    seconds = await _all_handled(deliverer, number, stall, started, progress)
+    seconds = await _all_handled(consumer, number, stall, started, progress)
     if seconds is None:
-        problems.append(f"{deliverer.handled} of {number} handled, then nothing for {stall:g} s")
+        problems.append(f"{consumer.handled} of {number} handled, then nothing for {stall:g} s")
         seconds = time.perf_counter() - started
-    progress.show(deliverer.handled)
+    progress.show(consumer.handled)
     progress.end()
-    await deliverer.drain(loops, Alone())
+    await consumer.drain(loops, Alone())
     for task in background:
         task.cancel()
     outcomes = await asyncio.gather(*background, return_exceptions=True)
@@ -97,7 +97,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
         for outcome in outcomes
         if outcome is not None and not isinstance(outcome, asyncio.CancelledError)
     ]
-    await deliverer.close()
+    await consumer.close()
     return seconds, problems
 
 
@@ -109,14 +109,14 @@ class Alone:
 
 
 async def _all_handled(
-    deliverer: DeliveryWorker, number: int, stall: float, started: float, progress: Progress
+    consumer: DeliveryWorker, number: int, stall: float, started: float, progress: Progress
 ) -> float | None:
     before, moved = 0, started
-    while deliverer.handled < number:
+    while consumer.handled < number:
         await asyncio.sleep(LOOK)
         now = time.perf_counter()
-        if deliverer.handled != before:
-            before, moved = deliverer.handled, now
+        if consumer.handled != before:
+            before, moved = consumer.handled, now
             progress.show(before)
         elif now - moved > stall:
             return None

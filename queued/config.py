@@ -51,7 +51,7 @@ class Process(Section):
 
 
 class Action(StrEnum):
-    """What a worker does with the rows that its condition matches."""
+    """The action of a worker on the rows that its condition matches."""
 
     DELIVER = "deliver"
     HOLD = "hold"

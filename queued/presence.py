@@ -1,4 +1,4 @@
-"""What the database knows of this process: its heartbeat, its workers and their standing rules."""
+"""Rows of this process in the database: its heartbeat, its workers and their standing rules."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ def start(directory: Path, role: str = OWNER, *, supervise: bool = False) -> str
 
     Blocks (about a second for a new server). With `supervise` this process starts a server that
     died again, until the process ends. A server that has data and does not start now is no error
-    then. Raises StoreUnavailable with the end of the server's log if the server can't start, and
-    ServerRefused if an operator has to repair something first.
+    then. Raises StoreUnavailable with the end of the server's log if the server cannot start.
+    Raises ServerRefused if an operator has to repair something first.
     """
     directory = directory.resolve()
     make_parents(directory)
@@ -106,7 +106,7 @@ def _leave(server: Server, users: int, supervisor: Supervisor | None) -> None:
 
 
 class Supervisor:
-    """Starts a server that died again, in a thread of its own."""
+    """Starts a server that died again, in a separate thread."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

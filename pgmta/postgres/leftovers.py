@@ -1,4 +1,4 @@
-"""What a killed embedded server leaves: files, and processes that outlive their postmaster."""
+"""Leftovers of a killed embedded server: files, and processes that outlive their postmaster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KILLED = 5.0  # seconds for them to end by SIGKILL
 def remove_leftovers(data: Path, sockets: Path) -> None:
     """Remove the files of a killed server; its lock has shown that no process of it lives.
 
-    PostgreSQL itself trusts a leftover file if another process has its number by now, and refuses
+    PostgreSQL itself trusts a leftover file if another process has its number by now. It refuses
     to start because of a file that a full disk left empty.
     """
     for path in (data / "postmaster.pid", sockets / f"{SOCKET}.lock", sockets / SOCKET):

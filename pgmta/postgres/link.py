@@ -131,7 +131,7 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
 class Link:
     """One connection, made when it is first needed and made again after it broke.
 
-    Statements run in autocommit: each is a transaction of its own, so none is ever open across
+    Statements run in autocommit: each is a separate transaction, so none is ever open across
     network I/O. `settings` are run-time parameters set at every connect.
     """
 

@@ -31,9 +31,10 @@ class Wakeable(Protocol):
 async def listen(uri: str, sleepers: Sequence[Wakeable]) -> None:
     """Wake the sleepers at every notification and after every (re)connect; runs until cancelled.
 
-    If none of them needs a further notification for some seconds, because others have the turn, it
-    stops listening for that time and wakes them once more afterwards. PostgreSQL then wakes one
-    worker per message and not all. Notifications are hints and may be lost, so workers also poll.
+    While others have the turn, none of the sleepers may need a further notification for some
+    seconds. Then it stops listening for that time, and wakes them once more afterwards. PostgreSQL
+    then wakes one worker per message and not all. Notifications are hints and may be lost, so
+    workers also poll.
     """
     while True:
         try:

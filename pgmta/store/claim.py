@@ -60,7 +60,7 @@ class Claims:
     not show.
 
     Rows of the priority `urgent` or a lower number are marked as urgent. With `each` only these are
-    claimed: at most so many of a domain at a time, and by an index of their own.
+    claimed: at most `each` of a domain at a time, and by a separate index.
     """
 
     def __init__(

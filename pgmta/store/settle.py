@@ -14,7 +14,7 @@ from pgmta.text import printable
 
 _SQL = queries("settle")
 _REASON = 1000  # characters
-_INDEXED = 600  # characters of a recipient in the log: an index entry has 2,704 octets at most
+_INDEXED = 600  # characters of a recipient in the log: an index entry has at most 2,704 octets
 
 
 class Settlements:

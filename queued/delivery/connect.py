@@ -28,7 +28,7 @@ class Opener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryContext:
-    """What every destination delivers with; `reserved` connections are for urgent mail only."""
+    """The means of every destination; `reserved` connections are for urgent mail only."""
 
     delivery: Delivery
     opener: Opener

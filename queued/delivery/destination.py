@@ -193,7 +193,7 @@ class DestinationQueue:
     def _refused(self, error: DeliveryError) -> None:
         """Leave the mail to other connections or, without any, to its next attempt.
 
-        A host that admits only so many connections refuses further ones, and is not down.
+        A host with a limit of connections refuses further ones, and is not down.
         """
         if self._connecting or not all(session.connection.closed for session in self._open):
             self._pacing.refused()

@@ -1,4 +1,4 @@
-"""What one SMTP transaction is made of."""
+"""The content and the recipients of one SMTP transaction."""
 
 from __future__ import annotations
 

@@ -148,11 +148,11 @@ class ClientProtocol(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """The socket is full."""
+        """Make writers wait, because the socket is full."""
         self.can_write.clear()
 
     def resume_writing(self) -> None:
-        """The socket has room."""
+        """Let writers go on, because the socket has room."""
         self.can_write.set()
 
     def _wake(self) -> None:
@@ -187,7 +187,7 @@ class ClientProtocol(asyncio.Protocol):
         self.closed = True
 
     def write(self, data: bytes, replies: int = 0) -> None:
-        """Send octets for which the server owes so many replies."""
+        """Send octets for which the server owes `replies` replies."""
         if self._transport and not self.closed:
             self._owed += replies
             self._transport.write(data)

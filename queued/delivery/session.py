@@ -246,7 +246,7 @@ class Session:
     async def _leave(self, stage: Stage, timeout: float) -> Reply | None:
         """Return the reply that ends a transaction without content, None if the server closed.
 
-        The results before it stand in any case, unless the server breaks the protocol.
+        The results before it count in any case, unless the server breaks the protocol.
         """
         try:
             reply = await self.connection.reply(stage, timeout)
@@ -266,6 +266,6 @@ def _hung_up(replies: list[Reply], commands: list[str]) -> tuple[list[Reply], Re
 
 
 def _size_limit(value: str) -> int:
-    """Return the SIZE that a server announces; 0, which means none, for what is no number."""
+    """Return the SIZE that a server announces; 0, which means none, for any other text."""
     value = value.strip()
     return int(value) if value.isascii() and value.isdigit() and len(value) <= _DIGITS else 0

@@ -1,8 +1,8 @@
 """The form in which a message goes over the wire to a next hop, and checks of it (pure).
 
-smtpd checks the mail that it takes. Rows and messages may come by SQL as well: an address that
-contains CR LF would be further commands, and content may contain octets that a server takes for the
-end of data.
+smtpd checks the mail that it takes. Rows and messages may come by SQL as well. An address that
+contains CR LF would be further commands. Content may contain octets that a server takes for the end
+of data.
 """
 
 from __future__ import annotations

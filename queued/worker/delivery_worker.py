@@ -79,9 +79,9 @@ class DeliveryWorker:
         outage = Outage()
         claimer = Claimer(worker.name, claims, *working, outage)
         self.loops: list[ClaimLoop | UrgentLoop] = [ClaimLoop(worker, poll, claimer, *working)]
-        """What wakes for mail and claims it: the ordinary loop, and the one of urgent rows."""
+        """The loops that wake for mail and claim it: the ordinary one and that of urgent rows."""
         if slots := config.urgent.slots(worker.concurrency):
-            # an owner of its own: rows that one loop gives back after an outage are not the other's
+            # a separate owner: after an outage one loop must not give back rows of the other
             urgent = Claims(
                 self._links["urgent"], f"{owner}:urgent", lease, where, worker.priority,
                 urgent=level, each=config.urgent.bound, schema=schema,

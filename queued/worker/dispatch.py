@@ -110,7 +110,7 @@ class Dispatch:
         return sorted(domains), sum(queue.load for queue in loaded)
 
     def crowded(self, free: int) -> list[str]:
-        """Return domains that get no reserved slot for now, if so many of these are free.
+        """Return domains that get no reserved slot for now, if `free` of these are free.
 
         A next hop gets at most `urgent.bound` of them, and at most half of those that are left.
         """

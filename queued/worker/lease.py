@@ -44,8 +44,8 @@ class Leases:
 
         `reserved` says that they are urgent rows for reserved slots.
 
-        Returns the rows that may be begun. A row whose lease ran out in an outage is claimed again
-        while this worker's own attempt lasts, or its outcome waits. It has to wait for `drop`.
+        Returns the rows that may be begun. After an outage a row may be claimed again while
+        this worker's attempt lasts, or its outcome waits. It has to wait for `drop`.
         """
         fresh = [item for item in items if item.id not in self.items]
         if len(fresh) < len(items):

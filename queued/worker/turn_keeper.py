@@ -17,7 +17,7 @@ log = get("queued")
 
 
 class TurnKeeper:
-    """Tells each schedule where its worker stands; `schedules` has them by the worker's name."""
+    """Gives each schedule the place of its worker; `schedules` has them by the worker's name."""
 
     def __init__(self, registry: Registry, schedules: Mapping[str, TurnSchedule]) -> None:
         self._registry = registry

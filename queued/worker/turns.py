@@ -31,8 +31,8 @@ class TurnSchedule:
     """One worker's turns, by the database's clock, which all workers share.
 
     In its turn a worker claims mail as it comes, as a single worker would, and the others sleep.
-    While there is mail they poll one after the other for mail that was left behind, because the
-    worker whose turn it is may be dead, full or too slow. So the schedule decides which worker
+    While there is mail they poll one after the other for mail that was left behind: the worker
+    whose turn it is may be dead, full or too slow. So the schedule decides which worker
     wakes, and never which worker may claim.
     """
 
@@ -95,8 +95,8 @@ class TurnSchedule:
 class DelayedWake:
     """Sets `woken` at once in our turn, otherwise after the pause of the schedule.
 
-    A notification during that pause starts another one afterwards, because its mail may be too
-    new for the look at the end of the first.
+    A notification during that pause starts another one afterwards. Its mail may be too new for the
+    look at the end of the first.
     """
 
     def __init__(self, schedule: TurnSchedule, woken: asyncio.Event) -> None:

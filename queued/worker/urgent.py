@@ -22,7 +22,7 @@ class UrgentLoop:
     """Claims urgent rows that the ordinary loop can't: behind a backlog, or without free slots.
 
     While little is due the ordinary loop takes them first, and this one claims nothing. `claimer`
-    claims only urgent rows, for `slots` of their own. `ordinary` are the claims of the ordinary
+    claims only urgent rows, for the reserved `slots`. `ordinary` are the claims of the ordinary
     loop.
     """
 

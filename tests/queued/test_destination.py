@@ -100,7 +100,7 @@ def play(
 
 
 def put(number: int) -> Callable[[Trial], Awaitable[None]]:
-    """Put so many envelopes at once, and wait until all have a result."""
+    """Put `number` envelopes at once, and wait until all have a result."""
 
     async def act(trial: Trial) -> None:
         for n in range(number):
@@ -165,7 +165,7 @@ def test_nobody_admits_us(says: dict[str, bytes], text: str) -> None:
 
 
 def test_host_that_closes_when_it_has_admitted_us() -> None:
-    """Every connection costs somebody an attempt, so that they come to an end."""
+    """Every connection costs one envelope an attempt, so that connections come to an end."""
     hop = RawHop({"EHLO": b"250 Hello and bye\r\n" + DROP})
     trial = play(hop, put(100))
     assert trial.events() == {Event.DEFER: 100}
@@ -198,7 +198,7 @@ def test_mail_that_waits_when_the_last_connection_goes() -> None:
 
 @pytest.mark.parametrize("point", ["MAIL", "RCPT", "DATA"])
 def test_421_on_a_kept_connection_is_no_attempt(point: str) -> None:
-    """A host takes three messages a connection; on a fresh one, 421 is a deferral."""
+    """A host takes three messages per connection; on a fresh one, 421 is a deferral."""
     usual = {"MAIL": b"250 Ok\r\n", "RCPT": b"250 Ok\r\n", "DATA": b"354 Go\r\n"}[point]
     seen: dict[int, int] = {}
 
@@ -218,7 +218,7 @@ def test_421_on_a_kept_connection_is_no_attempt(point: str) -> None:
 
 
 def test_kept_connection_that_ends_is_no_attempt() -> None:
-    """But a reply too much is one: nobody knows what it answers."""
+    """But a reply too many is one: it answers no command."""
     seen: dict[int, int] = {}
     last = b""
 

@@ -1,4 +1,4 @@
-"""From rows to envelopes: what goes together, and errors of our own."""
+"""From rows to envelopes: rows that share one, and errors of the program."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_one_next_hop_gets_its_share_of_reserved_slots(monkeypatch: pytest.Monke
 
     assert dispatch.dispatch([urgent(n, f"d{n}.example") for n in range(2)], messages, True) == 0
     assert dispatch.crowded(50) == []
-    assert dispatch.crowded(2) == ["d0.example", "d1.example"], "half of what is left"
+    assert dispatch.crowded(2) == ["d0.example", "d1.example"], "half of the rest"
     # domains that no queue knows yet, with the same next hop
     more = [urgent(n, f"d{n}.example") for n in range(2, 6)]
     assert dispatch.dispatch([*more, urgent(6, "other.example")], messages, True) == 3

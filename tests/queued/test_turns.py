@@ -43,7 +43,7 @@ def test_one_at_a_time_and_everybody(number: int, now: float, ahead: list[float]
         ]
         looks = sorted(pauses)[1:]
         assert looks[0] >= OVERDUE
-        assert looks[0] <= OVERDUE + 2 * LOOK + 0.01  # one place is that of whoever has the turn
+        assert looks[0] <= OVERDUE + 2 * LOOK + 0.01  # one place belongs to the worker of the turn
         assert looks[-1] <= OVERDUE + number * LOOK + 0.01
         assert all(b - a > LOOK - 0.01 for a, b in pairwise(looks))
         clock = (now // TURN + turn + 1) * TURN - OVERDUE / 2

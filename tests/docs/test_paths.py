@@ -1,0 +1,58 @@
+"""Every file that a page names exists, and every link leads to a file and a heading."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+]
+FOLDERS = "pgmta|smtpd|queued|sql|etc|docs|tests|bench|scripts"
+PATH = re.compile(rf"`((?:{FOLDERS})/[A-Za-z0-9_./-]+\.[a-z]+)(?:: \w+)?`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HISTORY = ("upgrade.md",)  # names files of earlier versions too
+PENDING = {"tests/smtpd/test_way_in.py", "decisions/0026-hooks.md"}  # on other branches
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_exist(page: Path) -> None:
+    if page.name in HISTORY:
+        return
+    named = {name for name in PATH.findall(page.read_text(encoding="utf-8")) if "/X." not in name}
+    assert sorted(name for name in named - PENDING if not (ROOT / name).exists()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    wrong = []
+    for target in LINK.findall(text):
+        if "://" in target or target in PENDING:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            wrong.append(target)
+    assert wrong == []
+
+
+def test_every_decision_is_in_the_list() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = (folder / "README.md").read_text(encoding="utf-8")
+    for page in sorted(folder.glob("0*.md")):
+        title = page.read_text(encoding="utf-8").split("\n")[0].removeprefix(f"# {page.name[:4]} ")
+        assert f"- [{page.name[:4]}]({page.name}) {title}\n" in listed

@@ -162,7 +162,7 @@ async def _inspect(connection: Connection, condition: str) -> str | None:
     """Inspect the analysed expression, as the rule of a view that is rolled back."""
     async with connection.transaction(force_rollback=True):
         rows = f"SELECT id FROM public.queue WHERE (\n{condition}\n)"  # noqa: S608 - analysed only
-        await connection.execute(f"CREATE TEMPORARY VIEW condition AS {rows}".encode())
+        await connection.execute(f"CREATE TEMPORARY VIEW condition AS {rows}")
         cursor = await connection.execute(
             "SELECT ev_action::text FROM pg_rewrite WHERE ev_class = 'pg_temp.condition'::regclass"
         )
@@ -179,5 +179,5 @@ async def _inspect(connection: Connection, condition: str) -> str | None:
         if volatile:
             return f"function {volatile[0][0]} is volatile, which a condition can't be"
         # planning evaluates constants, such as 1/0
-        await connection.execute(f"EXPLAIN {rows}".encode())
+        await connection.execute(f"EXPLAIN {rows}")
     return None

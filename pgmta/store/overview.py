@@ -123,8 +123,7 @@ class Overview:
         Returns the failures, the number of rows tried, and whether these are all rows.
         """
         until = time.monotonic() + seconds
-        limit = f"SET statement_timeout = {int(seconds * 1000)}"
-        self._db.execute(limit.encode())
+        self._db.execute(f"SET statement_timeout = {int(seconds * 1000)}")
         found: dict[int, tuple[int, str]] = {}
         tried = 0
         whole = True

@@ -98,7 +98,7 @@ def table(name: str) -> sql.Identifier:
 
 
 def tree(db: Connection, *, exact: bool = False) -> list[Partition]:
-    """Return all partitions, parents before children; `exact` counts rows, which reads them all.
+    """Return all partitions, parents before children.
 
     `exact` counts the rows, which reads all of them. Otherwise the number is an estimate, and the
     oldest row is the row with the lowest id.

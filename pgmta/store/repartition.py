@@ -28,7 +28,7 @@ _RACES = (pg_errors.LockNotAvailable, pg_errors.DeadlockDetected)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Moved:
     """The report of a change: rows moved, seconds without mail, tries at the lock."""
 
     name: str
@@ -120,9 +120,7 @@ class Repartition:
 
         return self._stopped(name, switch, lambda: self._run("catch_up"))
 
-    def _stopped(
-        self, name: str, switch: Callable[[], int], before: Callable[[], object]
-    ) -> Change:
+    def _stopped(self, name: str, switch: Callable[[], int], before: Callable[[], object]) -> Moved:
         """Run `switch` under the lock; ahead of each try run `before`, which stops no mail.
 
         No try waits long, because all later statements wait behind one that waits for a lock.

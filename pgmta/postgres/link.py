@@ -48,8 +48,8 @@ Work = Generator[Any, Any, Any]
 class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """psycopg's connection, with a shorter way of waiting for an answer.
 
-    psycopg wakes the caller's task, sets a timer and registers the socket anew for every 8 KB that
-    the server sends. Here the socket's callback reads them itself. The task wakes once, when the
+    For every 8 KB from the server psycopg wakes the caller's task, sets a timer and registers the
+    socket anew. Here the socket's callback reads them itself. The task wakes once, when the
     answer is complete (docs/decisions/0013 has the figures).
     """
 

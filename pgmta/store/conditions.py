@@ -89,7 +89,7 @@ def case_hint(condition: str) -> str | None:
 
 
 async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
-    """Let PostgreSQL look at each condition without running any; the keys name them in errors.
+    """Let PostgreSQL analyse each condition and run none; the keys name them in errors.
 
     A condition is one boolean expression over the columns of queue: no subselect, no volatile
     function, nothing after it. Raises ConfigError with all problems; psycopg.OperationalError if
@@ -115,7 +115,7 @@ async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
 
 
 async def _require_schema(connection: Connection) -> None:
-    """Raise SchemaMismatch where a condition may be wrong only because the schema does not fit."""
+    """Raise SchemaMismatch if the schema is of another version, which may be all that is wrong."""
     try:
         cursor = await connection.execute("SELECT name FROM schema_migrations")
     except psycopg.errors.InsufficientPrivilege:
@@ -158,10 +158,10 @@ def _words(result: PGresult, offset: int) -> str:
 
 
 async def _inspect(connection: Connection, condition: str) -> str | None:
-    """Look at the analysed expression, as the rule of a view that is rolled back again."""
+    """Inspect the analysed expression, as the rule of a view that is rolled back."""
     async with connection.transaction(force_rollback=True):
         rows = f"SELECT id FROM public.queue WHERE (\n{condition}\n)"  # noqa: S608 - analysed only
-        await connection.execute(f"CREATE TEMPORARY VIEW condition AS {rows}".encode())
+        await connection.execute(f"CREATE TEMPORARY VIEW condition AS {rows}")
         cursor = await connection.execute(
             "SELECT ev_action::text FROM pg_rewrite WHERE ev_class = 'pg_temp.condition'::regclass"
         )
@@ -178,5 +178,5 @@ async def _inspect(connection: Connection, condition: str) -> str | None:
         if volatile:
             return f"function {volatile[0][0]} is volatile, which a condition can't be"
         # planning evaluates constants, such as 1/0
-        await connection.execute(f"EXPLAIN {rows}".encode())
+        await connection.execute(f"EXPLAIN {rows}")
     return None

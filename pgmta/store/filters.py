@@ -1,4 +1,4 @@
-"""One filter grammar for all queue commands: short flags become a condition on columns of queue."""
+"""The filters of all queue commands: short flags become a condition on columns of queue."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _COMPARISON = re.compile(r"(<=|>=|<|>|=)?\s*(.+)")
 
 
 MALFORMED = "queue_malformed(sender, recipient, domain)"
-"""Rows with characters in an address that can't be released, only deleted."""
+"""The rows with control characters in an address, as SQL. They can only be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Values of one flag are alternatives; different flags must all hold.
+    """The values of the flags. Values of one flag are alternatives; different flags must all hold.
 
     Patterns know `*` for any text. Addresses, domains and patterns ignore case. `age` and
     `attempts` know `>2h`, `<=3`, `10m..2h` and a bare value: for an age at least that old, for
@@ -41,7 +41,10 @@ class Filter:
     reply: Sequence[str] = ()
 
     def condition(self) -> str | None:
-        """SQL condition, or None where nothing is filtered. Raises ValueError, naming the flag."""
+        """Return the SQL condition, None if there is no filter.
+
+        Raises ValueError, which names the flag.
+        """
         groups = [
             [f"message_id = {number}" for number in self.id],
             [_sender(text) for text in self.sender],

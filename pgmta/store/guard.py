@@ -1,4 +1,4 @@
-"""Conditions that fail on some rows: these are found, named and marked, and stop nothing.
+"""Conditions that fail on some rows. The rows are found, named and marked, and stop nothing.
 
 A statement has its conditions unchanged until one of them fails. Then the guard tries the rows, one
 condition after the other, and marks failing rows in `queue.faults`. For a while the statement
@@ -22,19 +22,19 @@ from pgmta.postgres.link import Link
 from pgmta.store.queries import bracketed, queries
 
 ACTIVE = "status IN ('QUEUED', 'DEFERRED', 'SENDING')"
-"""Rows that claims look at."""
+"""The rows that claims look at, as SQL."""
 
 RECENT = 20_000
-"""Rows before the last one tried that are tried again first: one may have been committed late."""
+"""Rows before the last tried one that are tried again first, because one may be committed late."""
 
 ALL = 1 << 62
-"""Rows that are tried again when that was not enough."""
+"""Rows that are tried again if RECENT was not enough."""
 
 BATCH = 5000
-"""Rows that one statement tries."""
+"""Rows that one statement tries, at most."""
 
-_WHILE = 60.0  # seconds for which marked rows are passed over, before the plain statement is tried
-_NAMED = 20  # rows named in the log a minute, for each guard; the others are counted
+_WHILE = 60.0  # seconds for which marked rows are passed over; then the plain statement is tried
+_NAMED = 20  # rows that each guard names in the log per minute; the others are counted
 
 _SQL = queries("guard")
 
@@ -52,7 +52,7 @@ def about_a_row(error: psycopg.Error) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition and whose it is, such as `rule spam` or `worker deliver`."""
+    """A condition and its owner, such as `rule spam` or `worker deliver`."""
 
     owner: str
     text: str
@@ -65,7 +65,7 @@ class Condition:
 
 
 class Guard:
-    """Marks the rows on which conditions fail, among those that `rows` (SQL) names."""
+    """Marks rows on which conditions fail. `rows` is SQL and says which rows count."""
 
     def __init__(self, link: Link, rows: str) -> None:
         self._link = link
@@ -94,7 +94,7 @@ class Guard:
         return self.active
 
     async def _review(self, condition: Condition) -> None:
-        """Try the next marked rows again; with more than one batch, the others have their turn."""
+        """Try the next marked rows again. The rows of other batches follow at the next review."""
         after = self._reviewed.get(condition.key, 0)
         params = {**self._params(condition), "after": after}
         ((last, marked),) = await self._link.run(self._sql["unmark"], params)
@@ -102,12 +102,12 @@ class Guard:
 
     @property
     def active(self) -> bool:
-        """Whether marked rows are to be passed over now."""
+        """Whether the statement has to pass over marked rows now."""
         return time.monotonic() < self._until
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters of the statements that contain `passing`."""
+        """The parameters of statements that contain `passing`."""
         tried = {f"tried_{key}": last for key, last in self._tried.items()}
         return tried | {f"locked_{key}": Bigints(self._locked.get(key, ())) for key in self._tried}
 
@@ -133,7 +133,7 @@ class Guard:
         self._until = time.monotonic() + _WHILE
 
     async def _advance(self, conditions: Sequence[Condition]) -> None:
-        """Try the conditions on rows that have come since."""
+        """Try the conditions on rows that came after the last tried one."""
         known = {condition.key for condition in conditions}
         self._tried = {key: last for key, last in self._tried.items() if key in known}
         for condition in conditions:

@@ -24,13 +24,13 @@ COLUMNS = (
     "lease_owner",
     "message_id",
 )
-"""Columns of queue that rows can be counted by."""
+"""The columns of queue by which rows can be counted."""
 
 UNDELIVERABLE = "undeliverable"
-"""The hold_reason of `settle` in sql/queries/settle.sql; last_reply says more."""
+"""The hold_reason that `settle` writes (sql/queries/settle.sql); last_reply says more."""
 
 HEAD = 1 << 16
-"""Octets of a message's start that are searched for its header."""
+"""Octets at the start of a message in which the header is searched."""
 
 _SQL = queries("listing")
 

@@ -76,7 +76,7 @@ def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
                     "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",
                     (name, checksum),
                 )
-                _tell_workers(db)
+                _notify_workers(db)
             applied.append(name)
         elif known[name] != checksum:
             raise MigrationError(f"{name} was changed after it had been applied")
@@ -84,7 +84,7 @@ def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
 
 
 def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
-    """Daemons that were written for the schema after `pending` may run; all others may not."""
+    """Raise MigrationError if daemons run that were not written for the schema after `pending`."""
     if found := others(db, pending[-1]):
         lines = "\n".join(f"  {each}" for each in found)
         raise MigrationError(
@@ -95,8 +95,8 @@ def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
         )
 
 
-def _tell_workers(db: psycopg.Connection) -> None:
-    """No claim that was composed before this migration gets a row after it; idle workers wake."""
+def _notify_workers(db: psycopg.Connection) -> None:
+    """Empty each claim that was composed before this migration, and wake idle workers."""
     row = db.execute("SELECT to_regclass('public.rules_version') IS NOT NULL").fetchone()
     if row and row[0]:
         db.execute("UPDATE rules_version SET version = version + 1")

@@ -33,7 +33,7 @@ class Overview:
         self._db.close()
 
     def workers(self) -> list[dict[str, Any]]:
-        """Registered workers, dead ones included (`alive`).
+        """Return the registered workers, dead ones too (`alive`).
 
         `takes` is the condition with the priority, None for every row.
         """
@@ -43,7 +43,7 @@ class Overview:
         return entries
 
     def rules(self) -> list[dict[str, Any]]:
-        """Standing rules."""
+        """Return the standing rules."""
         return self._db.execute(_SQL["rules"]).fetchall()
 
     def matches(
@@ -95,10 +95,10 @@ class Overview:
         return row or {}
 
     def verdict(self, message_id: int, conditions: list[str]) -> list[dict[int, str]]:
-        """For each condition the rows of a message that it matches, by their ids.
+        """Return for each condition the rows of a message that it matches, by their ids.
 
-        The value is empty, or the error of a condition that fails on the row. One that is refused
-        has no rows.
+        The value is empty, or the error if the condition fails on the row. A refused condition has
+        no rows.
         """
         found: list[dict[int, str]] = []
         for condition in conditions:
@@ -113,7 +113,7 @@ class Overview:
         return found
 
     def refused(self, conditions: dict[str, str]) -> list[Fault]:
-        """Of these conditions, by whose they are, those that are passed over."""
+        """Return those of the conditions, given by owner, that PostgreSQL refuses."""
         named = [Condition(owner, text) for owner, text in conditions.items()]
         return [Fault(c.owner, 0, 0, 0, e) for c, e in refused_now(self._db, named).items()]
 
@@ -123,8 +123,7 @@ class Overview:
         Returns the failures, the number of rows tried, and whether these are all rows.
         """
         until = time.monotonic() + seconds
-        limit = f"SET statement_timeout = {int(seconds * 1000)}"
-        self._db.execute(limit.encode())
+        self._db.execute(f"SET statement_timeout = {int(seconds * 1000)}")
         found: dict[int, tuple[int, str]] = {}
         tried = 0
         whole = True
@@ -137,7 +136,7 @@ class Overview:
         return (fault(owner, found) if found else None), tried, whole
 
     def add_rule(self, rule: dict[str, Any], who: str) -> None:
-        """Make a standing rule. Raises PgmtaError where the name is taken."""
+        """Add a standing rule. Raises PgmtaError if the name is taken."""
         with self._db.transaction():
             try:
                 self._db.execute(_SQL["rule"], {**rule, "who": who})

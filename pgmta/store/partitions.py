@@ -28,11 +28,11 @@ SETTINGS = {
     "autovacuum_analyze_scale_factor": "0.2",
     "autovacuum_analyze_threshold": "20000",
 }
-"""Storage settings of a leaf below queue_def: half-full pages make claims cheap (decision 0005)."""
+"""The storage settings of a leaf below queue_def. Half-full pages make claims cheap (0005)."""
 
 Connection = psycopg.Connection[dict[str, Any]]
 Values = list[str | None]
-"""Values of `_partid`; None stands for rows without one."""
+"""Values of `_partid`; None means rows without one."""
 
 _SQL = queries("partitions")
 _BOUND = re.compile(r"'((?:[^']|'')*)'|\bNULL\b")
@@ -42,7 +42,7 @@ _BOUND = re.compile(r"'((?:[^']|'')*)'|\bNULL\b")
 class Partition:
     """A partition of queue. `rows` is an estimate unless asked otherwise, `size` in octets.
 
-    `values` are those its bound names, none for a default partition; `takes` is the same for
+    `values` are the values of its bound, none for a default partition; `takes` is the same for
     readers. Tables that are partitioned themselves have neither rows nor size nor oldest.
     """
 
@@ -58,7 +58,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong (`problem`) or to be thought about (`hint`), and what may be done."""
+    """A mistake (`problem`) or a possible improvement (`hint`), and a remedy."""
 
     severity: str
     object: str
@@ -98,9 +98,10 @@ def table(name: str) -> sql.Identifier:
 
 
 def tree(db: Connection, *, exact: bool = False) -> list[Partition]:
-    """Return all partitions, parents before children; `exact` counts rows, which reads them all.
+    """Return all partitions, parents before children.
 
-    Without it the oldest row is the one with the lowest id.
+    `exact` counts the rows, which reads all of them. Otherwise the number is an estimate, and the
+    oldest row is the row with the lowest id.
     """
     found: dict[str, list[Partition]] = {}
     for row in run(db, "tree"):
@@ -145,7 +146,7 @@ def check(db: Connection, least: int | None) -> list[Finding]:
         (log,) = run(db, "log_default")
         if log["rows"]:
             text = f"{log['rows']} rows of days without a partition, the oldest of {log['oldest']}"
-            remedy = "move them away: before, the partitions of their days can't be made"
+            remedy = "move them away: until then the partitions of their days can't be made"
             found.append(Finding("problem", "attempts_default", text, remedy))
     return sorted(found, key=lambda finding: finding.severity, reverse=True)
 
@@ -156,12 +157,12 @@ def run(db: Connection, name: str, **parts: sql.Composable) -> list[dict[str, An
 
 
 def quoted(values: Values) -> str:
-    """Values for readers, quoted as in SQL: '1', 'o''clock'."""
+    """Return the values for readers, quoted as in SQL: '1', 'o''clock'."""
     return ", ".join("'" + value.replace("'", "''") + "'" for value in values if value is not None)
 
 
 def takes(values: Values) -> str:
-    """Which `_partid` a leaf takes, for readers."""
+    """Say which `_partid` a leaf takes, for readers."""
     some = quoted(values)
     if not some:
         return "rows without _partid"

@@ -1,6 +1,6 @@
 """Conditions that PostgreSQL refuses for every row, for example because a function was dropped.
 
-One of them would stop every statement that contains it. It is found, named and passed over.
+A refused condition would stop every statement that contains it. It is found, named and passed over.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pgmta.store.partitions import Connection, Partition, Values, table, takes, 
 from pgmta.store.queries import queries
 
 LOCK_TIMEOUT = 0.3
-"""Seconds for which a try to get the lock may stop mail; between tries it flows for twice that."""
+"""Seconds for which a try to get the lock may stop mail. Between tries mail flows twice as long."""
 
 _SQL = queries("repartition")
 _NAME = re.compile(r"queue_[a-z0-9_]{1,57}")
@@ -28,7 +28,7 @@ _RACES = (pg_errors.LockNotAvailable, pg_errors.DeadlockDetected)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Moved:
     """The report of a change: rows moved, seconds without mail, tries at the lock."""
 
     name: str
@@ -40,16 +40,16 @@ class Change:
 class Repartition:
     """Changes partitions, each change in one transaction: a failed one leaves nothing behind.
 
-    `wait` is how many seconds it goes on trying to get the lock. Every method raises
-    PartitionError for a change that can't be made.
+    It tries for `wait` seconds to get the lock. Every method raises PartitionError if the change
+    can't be made.
     """
 
     def __init__(self, db: Connection, wait: float = 60.0) -> None:
         self._db = db
         self._wait = wait
 
-    def add(self, name: str, values: Values) -> Change:
-        """Make a leaf for these values; rows that the default leaf has of them move there."""
+    def add(self, name: str, values: Values) -> Moved:
+        """Make a leaf for these values; their rows move there from the default leaf."""
         with self._db.transaction():
             name, values = self._begin(name), _distinct(values)
             for leaf in self._leaves():
@@ -57,7 +57,7 @@ class Repartition:
                     raise PartitionError(f"{leaf.name} has {takes(taken)} already: split that one")
             return self._new_leaf(name, values, self._default())
 
-    def split(self, name: str, values: Values, into: str) -> Change:
+    def split(self, name: str, values: Values, into: str) -> Moved:
         """Move some of a leaf's values, with their rows, into a new leaf."""
         with self._db.transaction():
             into, values = self._begin(into), _distinct(values)
@@ -69,10 +69,10 @@ class Repartition:
                 raise PartitionError(f"{leaf.name} takes nothing else: there is nothing to split")
             return self._new_leaf(into, values, leaf, left)
 
-    def drop(self, name: str) -> Change:
+    def drop(self, name: str) -> Moved:
         """Move the rows of a leaf into the default leaf and drop it.
 
-        Mail stands still while all of them move: none may be in two leaves before.
+        Mail stops while all of them move, because no row may be in two leaves before.
         """
         with self._db.transaction():
             self._begin()
@@ -92,8 +92,8 @@ class Repartition:
 
     def _new_leaf(
         self, name: str, values: Values, source: Partition, left: Values | None = None
-    ) -> Change:
-        """Make a leaf of rows that are in `source`, which keeps the values `left`, if given."""
+    ) -> Moved:
+        """Make a leaf of rows that are in `source`. `source` keeps the values `left`, if given."""
         self._parts |= {
             "target": table(name), "source": table(source.name), "columns": self._columns(),
             "mine": _condition(values), "values": _literals(values), "comment": _comment(values),
@@ -111,7 +111,7 @@ class Repartition:
                 self._run("detach")
             moved = self._run("take")
             copied = self._rows("copied", target=table(name))[0]["rows"]
-            if copied != moved:  # ids that are not unique, for one; rather no leaf than a lost row
+            if copied != moved:  # ids may not be unique; no leaf is better than a lost row
                 raise PartitionError(f"{copied} rows were copied of {moved}: nothing is changed")
             if left is not None:
                 self._run("reattach", values=_literals(left), comment=_comment(left))
@@ -120,12 +120,10 @@ class Repartition:
 
         return self._stopped(name, switch, lambda: self._run("catch_up"))
 
-    def _stopped(
-        self, name: str, switch: Callable[[], int], before: Callable[[], object]
-    ) -> Change:
+    def _stopped(self, name: str, switch: Callable[[], int], before: Callable[[], object]) -> Moved:
         """Run `switch` under the lock; ahead of each try run `before`, which stops no mail.
 
-        A statement that waits for a lock makes all later ones wait behind it, so no try waits long.
+        No try waits long, because all later statements wait behind one that waits for a lock.
         """
         self._parts.setdefault("default", table(self._default().name))
         end = time.monotonic() + self._wait
@@ -152,10 +150,10 @@ class Repartition:
                 f"no lock on the queue within {self._wait:g} s; {self._blockers()}"
             ) from error
         # the commit is still to come; it writes one record
-        return Change(name, moved, time.monotonic() - started, tries)
+        return Moved(name, moved, time.monotonic() - started, tries)
 
     def _begin(self, name: str = "") -> str:
-        """Start a change; returns the full name of the table to be made."""
+        """Start a change; return the full name of the table to be made."""
         self._parts: dict[str, sql.Composable] = {}
         if not self._rows("exclusive")[0]["free"]:
             raise PartitionError("another change of the partitions is under way")
@@ -197,7 +195,7 @@ class Repartition:
         return sql.SQL(", ").join(sql.Identifier(row["attname"]) for row in self._rows("columns"))
 
     def _options(self) -> sql.Composable:
-        """Settings of the default leaf: a new one takes them over, as a parent has none."""
+        """Return the settings of the default leaf for a new one, because a parent has none."""
         rows = self._rows("options", leaf=sql.Literal(f"public.{self._default().name}"))
         pairs = [
             sql.SQL("{} = {}").format(sql.Identifier(row["name"]), sql.Literal(row["value"]))
@@ -212,7 +210,7 @@ class Repartition:
     def _blockers(self) -> str:
         rows = self._rows("blockers")
         if not rows:
-            return "those who had it have gone: try again"
+            return "the sessions that had it have ended: try again"
         return "held by " + ", ".join(
             f"pid {row['pid']} ({row['name'] or 'unnamed'}, {row['state']}, for {row['since']})"
             for row in rows
@@ -252,7 +250,7 @@ def _comment(values: Values) -> sql.Composable:
 
 
 def _condition(values: Values) -> sql.Composable:
-    """As PostgreSQL writes a list partition's constraint, so that a check proves it."""
+    """Return a list partition's condition as PostgreSQL writes it, so that a check proves it."""
     key = sql.SQL("(metadata ->> '_partid')")
     some = [value for value in values if value is not None]
     listed = sql.SQL("{} IN ({})").format(key, _literals(list(some))) if some else sql.SQL("false")

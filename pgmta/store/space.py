@@ -1,4 +1,4 @@
-"""Room that delivered content leaves behind."""
+"""Vacuums the room of delivered content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NotAllowed(Exception):
 
 
 class Space:
-    """The pages of message_chunks; `link` is used for nothing else."""
+    """Vacuums message_chunks over a link that has no other user."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -39,7 +39,7 @@ class Space:
                 statement = _SQL["shorten" if shorten else "reclaim"]
                 await connection.execute(statement, prepare=False)
         except psycopg.Error:
-            await self._link.close()  # and with it the lock
+            await self._link.close()  # ends the lock too
             raise
         ((octets, _),) = await self._link.run(_SQL["finish"], {"key": KEY})
         return int(octets)

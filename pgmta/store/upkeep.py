@@ -20,7 +20,7 @@ class Asked:
 
 
 class Upkeep:
-    """Runs these statements over the link of the upkeep. Each method raises StoreUnavailable."""
+    """Runs the statements of these duties. Each method raises StoreUnavailable."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

@@ -1,4 +1,4 @@
-"""`queuectl explain`: why a message is where it is."""
+"""`queuectl explain`: why a message is in its state."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
 
 
 def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]) -> str:
-    """In one sentence, what must happen next to the row.
+    """Return the next event that the row waits for, in one sentence.
 
-    `deliver` has the delivering workers that run, each with the condition of what it takes.
+    `deliver` has the running delivering workers, each with the condition of the rows it takes.
     """
     status = row["status"]
     leased = row["lease_until"] is not None and row["lease_until"] > now

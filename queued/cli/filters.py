@@ -1,4 +1,4 @@
-"""The options that choose rows, the same for every queue command."""
+"""The options that choose rows. Every queue command has them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ _OPTIONS = (
     ),
     click.option("--age", multiple=True, help="Time since acceptance: '>2h', '<10m', 10m..2h."),
     click.option("--attempts", multiple=True, help="Attempts so far: 3, '>3', 2..5."),
-    click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= if absent."),
-    click.option("--reply", multiple=True, metavar="PATTERN", help="Part of the last reply."),
+    click.option(
+        "--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds rows without K."
+    ),
+    click.option("--reply", multiple=True, metavar="PATTERN", help="Text within the last reply."),
 )
 
 

@@ -1,4 +1,4 @@
-"""`queuectl partition`: the partitions of the queue, seen and changed while mail flows."""
+"""`queuectl partition`: show, check and change the partitions of the queue while mail flows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pgmta.command import (
     reporting,
 )
 from pgmta.store.partitions import Connection, Values, check, opened, tree
-from pgmta.store.repartition import Change, Repartition
+from pgmta.store.repartition import Moved, Repartition
 from queued.cli.target import CONFIG, database_of
 
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
@@ -34,13 +34,13 @@ _wait = click.option(
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to try for the lock; no try stops mail for more than 0.3 s.",
+    help="How long to try for the lock. Each try stops mail for at most 0.3 s.",
 )
 
 
 @click.group()
 def partition() -> None:
-    """See, check and change how the queue is partitioned."""
+    """Show, check and change the partitions of the queue."""
 
 
 @contextmanager
@@ -61,16 +61,16 @@ def _split_list(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -
 
 
 def _partid_options[F: Callable[..., Any]](command: F) -> F:
-    command = click.option(
-        "--null", is_flag=True, help="Rows without _partid, or with null, as well."
-    )(command)
+    command = click.option("--null", is_flag=True, help="Also rows without _partid, or with null.")(
+        command
+    )
     return click.option(
         "--partid",
         "values",
         multiple=True,
         callback=_split_list,
         metavar="VALUE[,VALUE…]",
-        help='Value of _partid; more than one by commas or by repetition; "a,b" for a comma.',
+        help='Value of _partid. Commas or repetition give several; write "a,b" for a comma.',
     )(command)
 
 
@@ -80,9 +80,9 @@ def _partid_options[F: Callable[..., Any]](command: F) -> F:
 @json_option
 @reporting
 def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
-    """Show the tree: what each partition takes, its rows, size, oldest row, and whether it is well.
+    """Show the tree: values, rows, size, oldest row and state of each partition.
 
-    Rows are estimates and the oldest is the row with the lowest id, unless --exact is given.
+    Without --exact, rows are estimates, and the oldest is the row with the lowest id.
     """
     with _database(config) as db:
         partitions = tree(db, exact=exact)
@@ -126,7 +126,7 @@ def add(config: Path, name: str, values: Values, null: bool, wait: float, as_jso
     except for the time that `stopped` shows.
     """
     with _database(config) as db:
-        _tell(Repartition(db, wait).add(name, values + [None] * null), as_json)
+        _print_moved(Repartition(db, wait).add(name, values + [None] * null), as_json)
 
 
 @partition.command()
@@ -140,9 +140,9 @@ def add(config: Path, name: str, values: Values, null: bool, wait: float, as_jso
 def split(
     config: Path, name: str, values: Values, null: bool, into: str, wait: float, as_json: bool
 ) -> None:
-    """Take values of _partid, with their rows, out of NAME into a new partition."""
+    """Move values of _partid, with their rows, from NAME into a new partition."""
     with _database(config) as db:
-        _tell(Repartition(db, wait).split(name, values + [None] * null, into), as_json)
+        _print_moved(Repartition(db, wait).split(name, values + [None] * null, into), as_json)
 
 
 @partition.command()
@@ -154,10 +154,10 @@ def split(
 def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     """Move the rows of NAME into the default partition, and drop NAME.
 
-    Mail stands still while they move: one or two seconds for 100,000 rows.
+    Mail stops while they move: one or two seconds for 100,000 rows.
     """
     with _database(config) as db:
-        _tell(Repartition(db, wait).drop(name), as_json)
+        _print_moved(Repartition(db, wait).drop(name), as_json)
 
 
 @partition.command("check")
@@ -190,12 +190,12 @@ def check_partitions(config: Path, worth: int, as_json: bool) -> None:
         sys.exit(EXIT_FAILURE)
 
 
-def _tell(change: Change, as_json: bool) -> None:
+def _print_moved(moved: Moved, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(change))
+        print_json(asdict(moved))
     else:
-        tries = f" at try {change.tries}" if change.tries > 1 else ""
+        tries = f" at try {moved.tries}" if moved.tries > 1 else ""
         print_line(
-            f"{change.name}: {change.rows} rows moved, "
-            f"mail stopped for {change.stopped * 1000:.0f} ms{tries}"
+            f"{moved.name}: {moved.rows} rows moved, "
+            f"mail stopped for {moved.stopped * 1000:.0f} ms{tries}"
         )

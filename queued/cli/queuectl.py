@@ -1,4 +1,4 @@
-"""The command `queuectl`: what operators see and do."""
+"""The command `queuectl` of operators: reads, changes, migrations."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def _warn(listing: Listing) -> None:
 @click.option(
     "--while-daemons-run",
     is_flag=True,
-    help="Do so though daemons of another version run: they take no mail until they are replaced.",
+    help="Also migrate while daemons of another version run. They take no mail until replaced.",
 )
 @json_option
 @reporting
 def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
-    """Bring the database's schema up to date; refused while daemons of another version run."""
+    """Bring the schema up to date. Refused while daemons of another version run."""
     applied = apply_migrations(
         database_to_migrate(config),
         lambda text: print_line(f"warning: {text}", err=True),
@@ -94,7 +94,13 @@ def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
 @main.command("list")
 @config_option(CONFIG)
 @filter_options
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Rows to print, at most.",
+)
 @json_option
 @reporting
 def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:

@@ -55,7 +55,7 @@ def check(config: Path) -> None:
 
 
 async def _unchecked(path: Path, settings: QueuedConfig, conditions: dict[str, str]) -> str | None:
-    """Check the conditions; return why that can't be done now. Raises ConfigError."""
+    """Check the conditions; return the reason if that is not possible now. Raises ConfigError."""
     uri = running(settings.environment, QUEUED)
     if not uri:
         return "the embedded PostgreSQL does not run"
@@ -78,7 +78,7 @@ async def _check(path: Path, uri: str, conditions: dict[str, str]) -> None:
 
 
 def _conditions(settings: QueuedConfig) -> dict[str, str]:
-    """Every condition of the file, by the words that name it in errors."""
+    """Return every condition of the file, by its name in errors."""
     conditions = {
         f"workers[{number}].where (worker {worker.name})": worker.where
         for number, worker in enumerate(settings.workers)
@@ -95,7 +95,7 @@ def _conditions(settings: QueuedConfig) -> dict[str, str]:
 @attached_option
 @reporting
 def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
-    """Run the workers until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
+    """Run the workers until SIGTERM or SIGINT. SIGHUP reads the configuration again."""
     settings = load(config, QueuedConfig)
     known = [worker.name for worker in settings.workers]
     for name in names:

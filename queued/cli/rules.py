@@ -1,4 +1,4 @@
-"""`queuectl rule`: standing rules, which hold also what comes later."""
+"""`queuectl rule`: standing rules, which also hold rows that come later."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _overview(config: Path) -> Overview:
 
 @click.group()
 def rule() -> None:
-    """Hold mail by standing rules, also what comes later."""
+    """Hold mail by standing rules, also mail that comes later."""
 
 
 @rule.command("list")
@@ -42,7 +42,7 @@ def rule() -> None:
 @json_option
 @reporting
 def list_rules(config: Path, as_json: bool) -> None:
-    """List the standing rules, those of workers included."""
+    """List the standing rules, also those of workers."""
     overview = _overview(config)
     rules = overview.rules()
     refused = overview.refused({f"rule {rule['name']}": rule["condition"] for rule in rules})
@@ -74,11 +74,13 @@ def list_rules(config: Path, as_json: bool) -> None:
 @config_option(CONFIG)
 @click.argument("name")
 @filter_options
-@click.option("--quarantine", help="Put what matches into this quarantine.")
-@click.option("--reason", required=True, help="Why; stays with the held rows.")
-@click.option("--expire", metavar="DURATION", help="The rule ends after this time.")
+@click.option("--quarantine", help="Put matching rows into this quarantine.")
+@click.option("--reason", required=True, help="Why. The held rows keep it.")
+@click.option("--expire", metavar="DURATION", help="End the rule after this time.")
 @release_after_option("--release")
-@click.option("--force", is_flag=True, help="Also if the condition fails on rows: it holds them.")
+@click.option(
+    "--force", is_flag=True, help="Add it even if its condition fails on rows; it holds these."
+)
 @reporting
 def add_rule(
     config: Path,
@@ -153,7 +155,7 @@ def _add(
 @click.argument("name")
 @reporting
 def remove_rule(config: Path, name: str) -> None:
-    """Remove the standing rule NAME; what it has held stays on hold."""
+    """Remove the standing rule NAME. Rows that it holds stay on hold."""
     overview = _overview(config)
     known = overview.remove_rule(name, who())
     overview.close()

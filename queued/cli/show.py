@@ -1,4 +1,4 @@
-"""Print one message with all that is known of it."""
+"""Print one message with its recipients and its history."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def print_history(history: list[dict[str, Any]]) -> None:
 
 
 def _headers(message: dict[str, Any]) -> list[tuple[str, str]]:
-    """Header fields as they will be sent on, unfolded; the added trace first."""
+    """Return the header fields as they will be sent, unfolded, the added trace first."""
     content = bytes(message["head"] or b"")
     head = message["trace"].encode() + content
     header = head.partition(b"\r\n\r\n")[0]

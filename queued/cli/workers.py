@@ -100,9 +100,9 @@ def _show(
 
 
 def _distinct(entries: list[dict[str, Any]]) -> list[int]:
-    """Indexes of live delivering workers, one for each name and what it takes.
+    """Return the indexes of live delivering workers, one per name and condition.
 
-    The same worker in several processes is one: they share its rows by claims.
+    A worker that several processes run counts once: they share its rows by claims.
     """
     seen: dict[tuple[str, str | None], int] = {}
     for number, entry in enumerate(entries):

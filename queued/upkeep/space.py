@@ -1,4 +1,4 @@
-"""Vacuums delivered content soon, so that new content takes its place in memory."""
+"""Vacuums the room of delivered content soon, so that new content uses the same memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.space import NotAllowed, Space
 
-_STEP = 32 << 20  # octets of delivered content that make it worth while
-_SHARE = 16  # or that part of the file, if it is more: the index is read as a whole each time
-_REST = 4  # times as long as the last one took
-_LONG = 2.0  # seconds; one that takes longer has met rows that it may not remove, for a backup say
+_STEP = 32 << 20  # octets of delivered content that are worth a vacuum
+_SHARE = 16  # or this part of the file, if it is more, because each vacuum reads the whole index
+_REST = 4  # pause after a vacuum, as a multiple of its time
+_LONG = 2.0  # seconds; a longer vacuum met rows that it may not remove, because of a backup, say
 _LONG_REST = 20
-_QUIET = 60.0  # seconds without so much, after which the file is made shorter
-_HOUR = 3600.0  # seconds after which it is in any case
-_ASK = 600.0  # seconds until we ask again whether we may
+_QUIET = 60.0  # seconds with less than a step, after which the file is shortened
+_HOUR = 3600.0  # seconds after which the file is shortened in any case
+_ASK = 600.0  # seconds until the next try, if our role may not vacuum
 
 log = get("upkeep")
 
@@ -35,8 +35,8 @@ class Reclaimer:
         self._octets = 0
         self._last = 0
         self._enough = asyncio.Event()
-        self._busy = True  # since the file was made shorter
-        self._told = False
+        self._busy = True  # content was delivered since the file was shortened
+        self._reported = False
         self._shortened = time.monotonic()
 
     def freed(self, message_id: int, octets: int) -> None:
@@ -66,10 +66,10 @@ class Reclaimer:
                     if shorten:
                         self._shortened = began
             except NotAllowed:
-                if not self._told:
+                if not self._reported:
                     hint = "call postern_grants() (PostgreSQL 17), or VACUUM (TRUNCATE) it at times"
                     log.warning("may not vacuum message_chunks, autovacuum is slower", hint=hint)
-                self._told = True
+                self._reported = True
                 await asyncio.sleep(_ASK)
             except (StoreUnavailable, psycopg.Error) as error:
                 log.warning("upkeep failed", duty="space", reason=faults.words(error))

@@ -11,7 +11,7 @@ WITH batch AS MATERIALIZED (
 ), free AS MATERIALIZED (
     SELECT id FROM queue WHERE id = ANY (ARRAY(SELECT id FROM failing)) FOR UPDATE SKIP LOCKED
 ), marked AS (
-    -- the errors as one object: a look through them for each row would be a square of their number
+    -- the errors as one object, because a search through them for each row would take quadratic time
     UPDATE queue
     SET faults = coalesce(faults, '{}') || jsonb_build_object(%(key)s::text,
         %(owner)s::text || ' fails on this row: '
@@ -26,8 +26,8 @@ UNION ALL SELECT id, NULL, error FROM failing
 WHERE id = ANY (ARRAY(SELECT id FROM failing EXCEPT SELECT id FROM free))
 
 -- name: unmark
--- Take the mark from the next marked rows by id on which the condition does not fail any more. Returns
--- the last id and how many were marked.
+-- Remove the mark from the next marked rows by id if the condition no longer fails on them. Returns the
+-- last id and the number of marked rows.
 WITH marked AS MATERIALIZED (
     SELECT id FROM queue WHERE id > %(after)s AND ({rows}) AND faults ? %(key)s::text
     ORDER BY id LIMIT %(batch)s

@@ -1,18 +1,18 @@
 -- name: workers
--- Workers by their last heartbeat.
+-- All registered workers, with their last heartbeat.
 SELECT name, owner, action, condition, priority, reach, started_at, seen_at, handled,
     seen_at > now() - interval '1 minute' AS alive
 FROM workers ORDER BY name, owner
 
 -- name: rules
--- Standing rules.
+-- All standing rules.
 SELECT name, action, condition, reason, quarantine, hold_seconds, origin, created_by, created_at,
     expires_at
 FROM rules ORDER BY name
 
 -- name: matches
--- One scan: for every condition the active rows it matches, how many of them are due and since when;
--- the rows that no delivering worker takes; and those that several take.
+-- One scan. For each condition it counts the matching active rows, and how many are due since when. It
+-- counts the rows that no delivering worker takes, and the rows that several take.
 SELECT {columns} FROM queue WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
 
 -- name: verdict
@@ -20,14 +20,14 @@ SELECT {columns} FROM queue WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
 SELECT id, error FROM queue_test(%(condition)s, ARRAY(SELECT id FROM queue WHERE message_id = %(id)s))
 
 -- name: rule
--- A standing rule of an operator.
+-- Add a standing rule of an operator.
 INSERT INTO rules (name, action, condition, reason, quarantine, hold_seconds, origin, created_by,
     expires_at)
 VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(release_after)s, 'operator',
     %(who)s, now() + make_interval(secs => %(expire)s::float8))
 
 -- name: unrule
--- A standing rule away.
+-- Remove a standing rule.
 DELETE FROM rules WHERE name = %(name)s RETURNING condition
 
 -- name: audit

@@ -1,6 +1,6 @@
 -- name: tree
 -- Every partition of queue, parents before children; bounds and keys as PostgreSQL writes them.
--- Rows are what the statistics say.
+-- The numbers of rows come from the statistics.
 SELECT c.relname AS name, p.relname AS parent, t.isleaf AS leaf,
     pg_get_expr(c.relpartbound, c.oid) AS bound, pg_get_partkeydef(p.oid) AS key,
     coalesce(nullif(pg_stat_get_live_tuples(c.oid), 0), greatest(c.reltuples, 0))::bigint AS rows,
@@ -11,7 +11,7 @@ FROM pg_partition_tree('public.queue') AS t
 ORDER BY t.level, pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT', name
 
 -- name: oldest
--- About the oldest row of a leaf, by its index: the one with the lowest id.
+-- The row of a leaf with the lowest id, by its index: about the oldest one.
 SELECT ts AS oldest FROM {leaf} ORDER BY id LIMIT 1
 
 -- name: exact
@@ -25,7 +25,7 @@ WHERE metadata ->> '_partid' IS NOT NULL
 GROUP BY 1 HAVING count(*) >= {least} ORDER BY 2 DESC, 1 LIMIT 10
 
 -- name: log_default
--- Rows of the log that no day's partition took.
+-- Rows of the log that are in no partition of a day.
 SELECT count(*) AS rows, min(ended_at) AS oldest FROM public.attempts_default
 
 -- name: findings
@@ -89,7 +89,7 @@ WITH tree AS (
         format('ALTER TABLE public.%I DETACH PARTITION public.%I FINALIZE;', parent, name)
     FROM tree WHERE inhdetachpending
     UNION ALL
-    SELECT 'problem', c.relname, 'looks like a partition of queue and is none: nobody sees its rows',
+    SELECT 'problem', c.relname, 'looks like a partition of queue and is none: no statement sees its rows',
         format('INSERT INTO public.queue SELECT * FROM public.%I; or attach or drop it', c.relname)
     FROM pg_class AS c
     WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')

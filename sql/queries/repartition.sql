@@ -11,7 +11,7 @@ FROM pg_class AS c CROSS JOIN pg_options_to_table(c.reloptions) AS o
 WHERE c.oid = {leaf}::regclass
 
 -- name: exclusive
--- One such command at a time.
+-- Take the lock that lets one such command run at a time.
 SELECT pg_try_advisory_xact_lock(hashtext('postern partitions')) AS free
 
 -- name: known
@@ -19,7 +19,7 @@ SELECT pg_try_advisory_xact_lock(hashtext('postern partitions')) AS free
 SELECT FROM pg_class WHERE oid = to_regclass({name})
 
 -- name: quiet
--- Keep VACUUM away before the short lock: its lock would else be waited for with mail waiting behind.
+-- Keep VACUUM away before the short lock. Otherwise that lock waits for VACUUM, and mail waits for both.
 -- Stops no mail.
 LOCK TABLE ONLY public.messages, ONLY {source}, ONLY {default} IN SHARE UPDATE EXCLUSIVE MODE
 
@@ -41,9 +41,9 @@ WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.pid IN 
 ORDER BY a.xact_start
 
 -- name: prepare
--- The new leaf, not attached yet. The check spares ATTACH a scan. Indexes are taken over by ATTACH,
--- settings are not, as a partitioned table has none. `moving` notes which version of which row has
--- been copied.
+-- The new leaf, not attached yet. The check spares ATTACH a scan. ATTACH takes the indexes over.
+-- It takes no settings over, because a partitioned table has none. `moving` notes which version of each row
+-- is copied.
 CREATE TABLE {target} (LIKE public.queue_def INCLUDING ALL, CONSTRAINT attach CHECK ({mine}))
     {options};
 CREATE TEMPORARY TABLE moving (id bigint, version xid) ON COMMIT DROP;
@@ -74,12 +74,13 @@ INSERT INTO {target} ({columns}) SELECT {columns} FROM fresh;
 SET LOCAL enable_nestloop = DEFAULT
 
 -- name: analyze
--- Statistics of what has been copied.
+-- Statistics of the copied rows.
 ANALYZE moving;
 ANALYZE {target}
 
 -- name: take
--- The rows are in the target: out of the source, past the trigger of queue, as no body goes with them.
+-- The rows are in the target, so remove them from the source. The trigger of queue does not run, because
+-- no body goes with them.
 DELETE FROM {source} WHERE {mine}
 
 -- name: copied

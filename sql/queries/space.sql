@@ -16,7 +16,7 @@ FROM (
 VACUUM (SKIP_LOCKED, TRUNCATE off, INDEX_CLEANUP on) message_chunks
 
 -- name: shorten
--- The same, and the file's empty end goes back to the file system.
+-- The same, and give the empty end of the file back to the file system.
 VACUUM (SKIP_LOCKED, TRUNCATE on, INDEX_CLEANUP on) message_chunks
 
 -- name: finish

@@ -205,6 +205,22 @@ def test_no_sizes(text: Any) -> None:
         parse_size(text)
 
 
+def test_the_old_name_of_a_key_is_read_with_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "queued.yaml"
+    held = "{name: w, action: hold, where: 'true', "
+    path.write_text(f"workers:\n  - {held} expire: 2h}}\n")
+    config = load(path, QueuedConfig)
+    assert config.workers[0].release_after == 7200
+    note = "workers[0].expire (worker w) has a new name: release_after"
+    assert config.notes == [note]
+    checked = CliRunner().invoke(queued.cli.queued.main, ["check", "-c", str(path)])
+    assert checked.exit_code == 0, checked.output
+    assert f"warning: {path}: {note}\n" in checked.stderr
+    path.write_text(f"workers:\n  - {held} expire: 2h, release_after: 2h}}\n")
+    with pytest.raises(ConfigError, match="only one of them"):
+        load(path, QueuedConfig)
+
+
 def test_every_command_and_option_has_a_help_text() -> None:
     bare = []
 

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from queued.cli.quarantine_retention import main as retention
 from queued.cli.queuectl import main as queuectl
-from queued.cli.retention import main as retention
 from tests.support.nexthop import Do
 from tests.support.system import System
 from tests.support.waiting import until

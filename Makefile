@@ -21,7 +21,7 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, words,
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-	@scripts/check-size
+	@$(BIN)/python scripts/check-size
 	@$(BIN)/python scripts/check-words
 	@$(BIN)/python scripts/docs --check
 	@$(BIN)/python scripts/schema --check

@@ -79,16 +79,7 @@ class Daemon:
             if worker.action is Action.DELIVER
         ]
         self._row_workers = [
-            RowWorker(
-                worker.name,
-                self._changes,
-                self._change(worker),
-                worker.every,
-                self._schema,
-                worker.batch,
-            )
-            for worker in self._workers
-            if worker.action is not Action.DELIVER
+            self._row_worker(w) for w in self._workers if w.action is not Action.DELIVER
         ]
         host = config.environment.hostname
         self._presence = Presence(
@@ -101,6 +92,12 @@ class Daemon:
             {w.name: w for w in self._delivering} | {w.name: w for w in self._row_workers},
         )
         self._turns = TurnKeeper(self._registry, {w.name: w.schedule for w in self._delivering})
+
+    def _row_worker(self, worker: Worker) -> RowWorker:
+        change = self._change(worker)
+        return RowWorker(
+            worker.name, self._changes, change, worker.every, self._schema, worker.batch
+        )
 
     def _entries(self) -> list[Entry]:
         return [

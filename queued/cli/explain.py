@@ -76,6 +76,11 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         print_line(f"warning: {fault}", err=True)
     if not rows:
         print_line(f"message {message_id} is done")
+    _print_rows(rows)
+    print_history(history)
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         print_line(f"{row['recipient']}: {row['status']}, {row['attempts']} attempts")
         print_line(f"  waits for  {row['waits_for']}")
@@ -87,7 +92,6 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         print_line(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
         if row["last_reply"]:
             print_line(f"  last reply {row['last_reply']}")
-    print_history(history)
 
 
 def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]) -> str:

@@ -96,7 +96,8 @@ class Acknowledgement:
             incoming.content.discard()
             incoming = IncomingMessage(server.config, server.committer, whole=True)
             self._session.incoming = incoming
-            refusal = incoming.replace(changed)
+            incoming.take(changed)
+            refusal = incoming.finish()
         if refusal:
             self._refused(refusal)
             if refusal[:3] == "421":  # RFC 5321, section 3.8

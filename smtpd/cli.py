@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -10,6 +12,7 @@ import uvloop
 from pgmta import logs
 from pgmta.command import attached_option, config_option, print_line, reporting
 from pgmta.config.loader import load
+from pgmta.errors import ConfigError
 from pgmta.postgres.embedded import SMTPD
 from pgmta.postgres.locate import resolve
 from smtpd.config import SmtpdConfig
@@ -40,6 +43,14 @@ def check(config: Path) -> None:
     print_line(f"{config}: ok")
 
 
+def _check_apart(path: Path) -> None:
+    """Load the hooks in a process that ends, because the master needs none of them."""
+    command = [sys.executable, "-m", "smtpd", "check", "-c", str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if result.returncode:
+        raise ConfigError(result.stderr.splitlines())
+
+
 async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
     hooks = await HookSet().load(settings, path)
     await hooks.stop(0.0)
@@ -53,6 +64,8 @@ async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
 def run(config: Path, attached: bool) -> None:
     """Take mail until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
     settings = load(config, SmtpdConfig)
+    if settings.uses_hooks:
+        _check_apart(config)
     logs.configure(settings.log, daemon="smtpd")
     uri = resolve(settings.environment, SMTPD)
     uvloop.run(Master(config, settings, uri).run(attached=attached))

@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
             return
         if left < _QUANTUM and self.closing.phase is Phase.OPEN:
             self.closing.deadline = self._server.loop.time() + self.closing.timeout
-        if self._replies:
+        if self._replies and not (self.busy and self.session.holds_replies):
             self.flush()
         if share.large or share.held:
             share.account()

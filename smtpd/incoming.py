@@ -138,14 +138,13 @@ class IncomingMessage:
         self.content.buffers.clear()
         self.content.collected = 0
 
-    def replace(self, octets: bytes) -> str:
-        """Take content of a hook; return the reply of a refusal, or nothing."""
+    def take(self, octets: bytes) -> None:
+        """Take the whole content, without transparency dots."""
         stuffed = octets.replace(b"\r\n.", b"\r\n..")
         stuffed = b"." + stuffed if stuffed.startswith(b".") else stuffed
         if stuffed and not stuffed.endswith(b"\r\n"):
             stuffed += b"\r\n"
         self.feed(stuffed + b".\r\n")
-        return self.finish()
 
     def body(self) -> bytes:
         """Return the content of a `whole` message, once `finish` was called."""

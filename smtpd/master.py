@@ -15,7 +15,6 @@ from smtpd.config import Listener, SmtpdConfig
 from smtpd.keeper import Keeper
 
 _GRACE = 40.0  # seconds for a process to stop
-_FIXED = ("listen", "processes")  # what the sockets are made of
 
 log = get("master")
 
@@ -110,10 +109,17 @@ class Master:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return False
-        changed = [n for n in _FIXED if getattr(config, n) != getattr(self._config, n)]
+        new, old = _sockets(config), _sockets(self._config)
+        changed = [name for name in new if new[name] != old[name]]
         if changed:
             problems = [f"{name}: needs a restart" for name in changed]
             log.error("configuration kept as it was", problems=problems)
             return False
         log.info("configuration read again")
         return True
+
+
+def _sockets(config: SmtpdConfig) -> dict[str, object]:
+    """Return the settings of the sockets, which last as long as the master."""
+    places = [(listener.address, listener.port, listener.backlog) for listener in config.listen]
+    return {"listen": places, "processes": config.processes}

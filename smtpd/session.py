@@ -189,6 +189,11 @@ class SmtpSession:
         return self.incoming is not None and self.incoming.content.done is not None
 
     @property
+    def holds_replies(self) -> bool:
+        """Whether the replies so far leave together with that of a hook."""
+        return self.hooks is not None and self.hooks.holds_replies(self._server.loop.time())
+
+    @property
     def in_content(self) -> bool:
         """Whether a message is under way."""
         return self.incoming is not None

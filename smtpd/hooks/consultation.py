@@ -16,6 +16,9 @@ from smtpd.hooks.server import HookServer
 FAILED = "451 4.3.0 Hook failed, try again later"
 """Reply in place of a hook that raises, answers nonsense or does not answer."""
 
+_KINDS = (("mail_options", list), ("rcpt_options", list), ("smtp_utf8", bool))
+_JUDGED = ("mail_from", "rcpt_tos", "content", "original_content")
+
 type Answered = Callable[[str | None, Envelope], None]
 
 
@@ -124,8 +127,8 @@ class _Saved:
 def _mend(envelope: Envelope) -> None:
     """Give back the attributes that a hook has taken away or set to something else."""
     has: dict[str, Any] = vars(envelope)
-    for name, usual in vars(Envelope()).items():
-        kind = type(usual)
-        wrong = name != "rcpt_tos" and kind in (list, bool) and not isinstance(has.get(name), kind)
-        if wrong or name not in has:
-            has[name] = usual if name != "rcpt_tos" else None  # which is judged
+    for name, kind in _KINDS:
+        if not isinstance(has.get(name), kind):
+            has[name] = kind()
+    for name in _JUDGED:
+        has.setdefault(name, None)

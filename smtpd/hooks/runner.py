@@ -166,6 +166,7 @@ class HookRunner:
 
     def _look_at(self, place: _Place, now: float) -> None:
         thread = place.thread
+        thread.deliver()  # those before a hook that blocks
         if thread.turned != place.turned or not (thread.queue or place.stuck):
             if place.stuck:
                 log.info("hook serves again", hook=self.name, after=round(now - place.since, 1))

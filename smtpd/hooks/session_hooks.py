@@ -20,6 +20,7 @@ from smtpd.transaction import Transaction
 type Answered = Callable[[str], None]
 type ContentAnswered = Callable[[str, bytes | None], None]
 
+_HELD = 0.5
 _NULL = "<>"  # aiosmtpd's word for the null reverse-path
 _STANDARD = frozenset(vars(Envelope()))
 
@@ -51,12 +52,24 @@ class SessionHooks:
         self._client = str(commands.session.peer[0]) if commands.session.peer else ""
         self._idle = Envelope()  # what hooks get while there is no transaction
         self._consultation: Consultation | None = None
+        self._held = 0.0  # since when replies wait, by the clock of the sessions' loop
 
     def abandon(self) -> None:
         """Cancel the hook that is being asked: the session has ended."""
         if self._consultation:
             self._consultation.abandon()
             self._consultation = None
+
+    def holds_replies(self, now: float) -> bool:
+        """Return whether earlier replies of a pipelined group may wait for that of the hook.
+
+        They leave in one write then, but wait for at most `_HELD` seconds and one hook more.
+        """
+        if self._consultation and now < (self._held or now) + _HELD:
+            self._held = self._held or now
+            return True
+        self._held = 0.0
+        return False
 
     def ask(self, word: bytes, argument: str, answered: Answered) -> str:
         """Do a command and ask its hooks; `answered` gets the reply later.

@@ -41,6 +41,7 @@ class HookThread:
         """How often the thread began a call or answered a `probe`."""
         self._awake = False  # the thread will look at the queue
         self._answers: deque[HookCall] = deque()
+        self._batch = False  # answers leave together after the calls at hand
         self._told = False  # the loop of the sessions will look at the answers
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -65,7 +66,11 @@ class HookThread:
         self.queue.append(call)
         if not self._awake:
             self._awake = True
-            self.loop.call_soon_threadsafe(self._take)
+            # after this round of the sessions' loop, so that all its calls need one wake-up
+            self._main.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self.loop.call_soon_threadsafe(self._take)
 
     def run[T](self, function: Callable[[], T]) -> Future[T]:
         """Call a function in the thread; the future gets what it returns or raises."""
@@ -114,21 +119,28 @@ class HookThread:
 
     def _take(self) -> None:
         self._awake = False
-        queue = self.queue
-        while queue:
-            try:
-                call = queue.popleft()
-            except IndexError:  # others have taken it over
-                break
-            self.turned += 1
-            if call.over:
-                self._give_back(call)
-                continue
-            task: asyncio.Task[Any] = asyncio.Task(
-                self._perform(call), loop=self.loop, eager_start=True
-            )
-            if not task.done():
-                call.task = task
+        queue, loop = self.queue, self.loop
+        try:
+            while queue:
+                try:
+                    call = queue.popleft()
+                except IndexError:  # another thread has taken it over
+                    break
+                self.turned += 1
+                if call.over:
+                    self._answers.append(call)
+                    continue
+                # it answers in this batch if it awaits nothing
+                self._batch = True
+                task: asyncio.Task[Any] = asyncio.Task(
+                    self._perform(call), loop=loop, eager_start=True
+                )
+                self._batch = False
+                if not task.done():
+                    call.task = task
+        finally:
+            self._batch = False
+            self._answer()
 
     async def _perform(self, call: HookCall) -> None:
         try:
@@ -138,14 +150,20 @@ class HookThread:
 
     def _give_back(self, call: HookCall) -> None:
         self._answers.append(call)
-        if not self._told:
+        if not self._batch:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Have the sessions' loop look at the answers."""
+        if self._answers and not self._told:
             self._told = True
             try:
-                self._main.call_soon_threadsafe(self._deliver)
+                self._main.call_soon_threadsafe(self.deliver)
             except RuntimeError:  # the process ends, and no session waits
                 self._told = False
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
+        """Give the answers so far to the sessions, in the thread of those."""
         self._told = False
         answers = self._answers
         while answers:

@@ -116,13 +116,13 @@ def test_large_content_is_whole_for_the_hook_and_421_hangs_up(
 
 
 def test_memory_of_content_for_hooks_is_bounded(database: str, db: psycopg.Connection) -> None:
-    config = {**REWRITER, "limits": {**LIMITS, "memory": "1MB"}}
+    config = {**REWRITER, "limits": {**LIMITS, "memory": "1MB", "message_size": "30MB"}}
     start = ["EHLO c > 250", MAIL, "RCPT TO:<r@example.org> > 250", DATA]
     with serving(database, **config) as port, Client(port) as large, Client(port) as small:
         for client in (large, small):
             client.reply()
             speak(client, start)
-        large.send(b"z" * 2_900_000 + b"\r\n")
+        large.send(b"z" * 20_000_000 + b"\r\n")
         time.sleep(0.2)
         speak(small, ["x\r\n. > 250 2.6.0 Mine"])
         speak(large, [". > 451 4.3.0 Queue is unavailable", "NOOP > 250"])

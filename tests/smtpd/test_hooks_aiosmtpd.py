@@ -5,6 +5,7 @@ Replies that differ are in docs/hooks.md with the RFC.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,10 +17,12 @@ import psycopg
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Mailbox, Proxy
 
+from smtpd.aiosmtpd_handler import AiosmtpdHandler
+from smtpd.config import SmtpdConfig
 from tests.smtpd.handlers import examples
 from tests.smtpd.server import Client, serving
 from tests.support.nexthop import NextHop
-from tests.support.waiting import free_port
+from tests.support.waiting import PATIENCE, free_port
 
 DOCS = Path(__file__).parents[2] / "docs" / "hooks.md"
 MAIL = ["MAIL FROM:<s@a.example> SIZE=100 BODY=8BITMIME", "RCPT TO:<r@example.com>"]
@@ -74,6 +77,8 @@ def controlling(handler: Any) -> Iterator[int]:
         try:
             yield port
         finally:
+            if hasattr(handler, "close"):
+                asyncio.run_coroutine_threadsafe(handler.close(), controller.loop).result(PATIENCE)
             controller.stop()
 
 
@@ -160,3 +165,35 @@ def test_proxy_to_a_real_next_hop(database: str, db: psycopg.Connection) -> None
         ("s@a.example",),
         ("",),
     ]
+
+
+RELAYED = [
+    "NOOP", "EHLO c.example", "NOOP x", "VRFY r@example.org", *MAIL[:1],
+    "RCPT TO:<r@elsewhere.example>", "RCPT TO:<r%elsewhere.example@example.org>",
+    "RCPT TO:<postmaster@mx.example>", "RCPT TO:<r@example.org>", "RCPT TO:<r@EXAMPLE.org>",
+    *CONTENT, "MAIL FROM:<ü@é.example> SMTPUTF8", "RCPT TO:<ü@example.org>", "RSET", "DATA",
+    "MAIL FROM:<>", "RCPT TO:<r@example.org>", "DATA", "Received: x\r\n" * 101 + "\r\n.",
+    "MAIL FROM:<>", "RCPT TO:<r@example.org>", "DATA", "a\n.\nMAIL FROM:<e@a.example>\r\n.",
+    "MAIL FROM:<>", "RCPT TO:<r@example.org>", "DATA", ("y" * 900 + "\r\n") * 1200 + ".", "QUIT",
+]  # fmt: skip
+
+
+def test_smtpd_as_a_handler_of_the_stock_controller(database: str, db: psycopg.Connection) -> None:
+    relay = {"networks": ["127.0.0.2"], "domains": ["example.org"]}
+    environment = {"hostname": "mx.example"}
+    handler = AiosmtpdHandler(
+        SmtpdConfig.model_validate({"relay": relay, "environment": environment}), database
+    )
+    with serving(database, relay=relay) as port:
+        ours = speak(port, RELAYED)
+    with controlling(handler) as port:
+        stock = speak(port, RELAYED)
+    pairs = {(flat(theirs), flat(mine)) for (_, theirs), (_, mine) in zip(stock, ours, strict=True)}
+    assert {pair for pair in pairs if pair[0] != pair[1]} <= set(differences())
+    rows = db.execute(
+        "SELECT m.size, m.chunks, m.utf8, q.sender, q.recipient, q.status, "
+        "regexp_replace(m.trace, 'id.*', '') FROM messages m JOIN queue q ON q.message_id = m.id "
+        "ORDER BY q.id"
+    ).fetchall()
+    assert len(rows) == 6
+    assert rows[:3] == rows[3:]

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
+from smtpd.cli import main
 from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
 
@@ -184,6 +186,19 @@ listen:
     ]
     assert hooks.phases[3].hooks == hooks.phases[0].hooks
     assert list(hooks.phases[0].commands) == [b"EHLO", b"RCPT"]
+
+
+def test_check_loads_the_hooks(folder: Path) -> None:
+    path = folder / "smtpd.yaml"
+    path.write_text("hooks: [site_hooks:Later]")
+    result = CliRunner().invoke(main, ["check", "-c", str(path)])
+    warning = f"{path}: site_hooks:Later: smtpd does not use auth_PLAIN, authenticator, handle_AUTH"
+    assert (result.exit_code, result.stdout) == (0, f"{warning} yet\n{path}: ok\n")
+    path.write_text("hooks: [site_hooks:Refuze]")
+    for command in ("check", "run"):
+        result = CliRunner().invoke(main, [command, "-c", str(path)])
+        reason = "hooks[0]: site_hooks has no 'Refuze'; did you mean 'Refuse'?"
+        assert (result.exit_code, result.stderr) == (2, f"{path}:1: {reason}\n")
 
 
 @pytest.mark.parametrize("value", ["handlers", "a.b", "a:b:c", "a b:C", ":C", "a:", "a:1", "1a:C"])

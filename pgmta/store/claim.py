@@ -1,4 +1,4 @@
-"""Leases due rows and reads their messages; renews leases."""
+"""Claims due rows: it leases them (pgmta/store/lease.py) and reads their messages."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.claim_rules import ClaimRules
 from pgmta.store.conditions import reach
 from pgmta.store.guard import ALL, RECENT, about_a_row
+from pgmta.store.lease import LEASE, RowLeases
 from pgmta.store.lost import take_lost
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.schema import Schema
@@ -90,7 +91,8 @@ class Claims:
         }
         self._cursor: str | None = None  # the last domain of the claim by domain; None: all seen
         self._backlog_until = 0.0  # until then the window would show the same again
-        self.lease = lease
+        self.leases = RowLeases(link, owner, lease, self._schema)
+        """The leases of the claimed rows."""
         self.saw_all = 0.0
         """When the last claim began that saw all due rows, by the monotonic clock."""
 
@@ -250,27 +252,5 @@ class Claims:
         parts = {"where": where, "partition": near, "rules": excluded}
         seen = _SQL["few"] if self._fixed["each"] else "seen"
         for name in ("claim_by_time", "claim_by_domain", "urgent_by_domain"):
-            text = _SQL[name].fill(seen=seen, lease=_SQL["lease"], result=_SQL["result"])
+            text = _SQL[name].fill(seen=seen, lease=LEASE, result=_SQL["result"])
             self._statements[name] = text.fill(**parts)
-
-    async def abandon(self, known: list[int]) -> int:
-        """Give back rows that carry our name and are not known; return how many.
-
-        It follows a claim that broke off, because that may have been committed. Raises
-        StoreUnavailable, SchemaMismatch.
-        """
-        self._schema.require()
-        params = {"owner": self._fixed["owner"], "ids": known}
-        return len(await self._link.run(_SQL["abandon"], params))
-
-    async def renew(self, items: list[Item]) -> dict[int, bool]:
-        """Renew leases and return the ids of the rows that are still ours.
-
-        The value is False if another transaction has locked the row: its lease is not renewed then.
-        Raises StoreUnavailable.
-        """
-        rows = await self._link.run(
-            _SQL["renew"],
-            {"ids": [i.id for i in items], "tokens": [i.token for i in items], "lease": self.lease},
-        )
-        return {row[0]: row[1] for row in rows}

@@ -76,7 +76,7 @@ class Claimer:
         self.returned = 0
         try:
             if self in self._outage.claimers:
-                lost = await self._claims.abandon(list(self._leases.items))
+                lost = await self._claims.leases.give_back(list(self._leases.items))
                 if lost:
                     log.info("gave back rows of a claim whose answer was lost", rows=lost)
             overdue = self._schedule.overdue if self._schedule.shared else 0.0

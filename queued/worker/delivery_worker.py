@@ -14,6 +14,7 @@ from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.contents import Contents
+from pgmta.store.lease import RowLeases
 from pgmta.store.schema import Schema
 from pgmta.store.settle import Settlements
 from queued.config import QueuedConfig, Worker
@@ -67,7 +68,7 @@ class DeliveryWorker:
         }
         lease, poll = config.process.lease, config.process.poll
         level = -1 if config.urgent.priority is None else config.urgent.priority
-        self._leases = Leases(Claims(self._links["renew"], owner, lease))
+        self._leases = Leases(RowLeases(self._links["renew"], owner, lease))
         self._settler = Settler(Settlements(self._links["settle"], owner), self._leases)
         self._dispatch = Dispatch(
             config, Contents(self._links["content"]), self._leases, self._settler, space, opener

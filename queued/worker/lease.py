@@ -10,7 +10,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
-from pgmta.store.claim import Claims
+from pgmta.store.lease import RowLeases
 
 _MARGIN = 1.0  # seconds before its end at which a lease no longer counts, at most
 _BEATS = 3  # renewals in the time of a lease
@@ -21,8 +21,8 @@ log = get("lease")
 class Leases:
     """Knows which rows this worker has leased, and until when by its own clock."""
 
-    def __init__(self, claims: Claims) -> None:
-        self._claims = claims
+    def __init__(self, leases: RowLeases) -> None:
+        self._leases = leases
         self.items: dict[int, Item] = {}
         """Rows that this worker has leased, or had when it last knew, by row id."""
         self.reserved: set[int] = set()
@@ -52,7 +52,7 @@ class Leases:
             self._again.update((item.id, item) for item in items if item.id in self.items)
         for item in fresh:
             self.items[item.id] = item
-            self._until[item.id] = claimed + self._claims.lease
+            self._until[item.id] = claimed + self._leases.seconds
         if reserved:
             self.reserved.update(item.id for item in fresh)
         return fresh
@@ -72,21 +72,21 @@ class Leases:
 
     def valid(self, items: list[Item]) -> bool:
         """Return whether all these rows are certainly still leased to this worker."""
-        limit = time.monotonic() + min(_MARGIN, self._claims.lease / (2 * _BEATS))
+        limit = time.monotonic() + min(_MARGIN, self._leases.seconds / (2 * _BEATS))
         return all(self._until.get(item.id, 0.0) > limit for item in items)
 
     async def keep(self) -> None:
         """Renew the leases of rows that are not settled; runs until cancelled."""
         while True:
-            await asyncio.sleep(self._claims.lease / _BEATS)
+            await asyncio.sleep(self._leases.seconds / _BEATS)
             before = time.monotonic()
-            soon = before + self._claims.lease * (_BEATS - 1) / _BEATS
+            soon = before + self._leases.seconds * (_BEATS - 1) / _BEATS
             ending = [item for item in self.items.values() if 0 < self._until[item.id] < soon]
             ending += self._again.values()
             if not ending:
                 continue
             try:
-                ours = await self._claims.renew(ending)
+                ours = await self._leases.renew(ending)
             except (StoreUnavailable, psycopg.Error) as error:
                 log.warning("can't renew leases", rows=len(ending), reason=str(error))
                 continue
@@ -95,7 +95,7 @@ class Leases:
                     continue  # settled meanwhile, or a later claim, whose end is not asked for
                 if item.id in ours and item.id not in self._again:
                     if ours[item.id]:
-                        self._until[item.id] = before + self._claims.lease
+                        self._until[item.id] = before + self._leases.seconds
                 else:
                     self._until[item.id] = 0.0
                     log.warning("lease lost", row=item.id, message=item.message_id)

@@ -121,7 +121,7 @@ async def test_attempts_that_an_operator_has_reset_stop_no_hand_back(
     claims = Claims(link, "w@h", 60)
     assert await claim_all(claims) == [reset]
     db.execute("UPDATE queue SET attempts = 0")
-    assert await claims.abandon([]) == 1
+    assert await claims.leases.give_back([]) == 1
     (item,) = (await claims.claim(1, [])).items
     db.execute("UPDATE queue SET attempts = 0")
     now = datetime.now(UTC)

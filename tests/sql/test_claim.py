@@ -14,6 +14,7 @@ import pytest
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION, Claims
+from pgmta.store.lease import LEASE, RowLeases
 from pgmta.store.queries import queries
 from tests.sql.rows import column, fetch, message, row
 
@@ -178,7 +179,7 @@ async def test_rows_of_a_lost_claim_are_given_back(db: psycopg.Connection, link:
     known = (await mine.claim(1, [])).items
     lost = (await mine.claim(2, [])).items
     theirs = (await other.claim(1, [])).items
-    assert await mine.abandon([item.id for item in known]) == 2
+    assert await mine.leases.give_back([item.id for item in known]) == 2
     again = (await mine.claim(10, [])).items
     assert {(i.id, i.attempts) for i in again} == {(i.id, i.attempts) for i in lost}
     assert {i.token for i in again}.isdisjoint({i.token for i in lost})
@@ -200,8 +201,8 @@ async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
     )
     assert logged == ("unknown", row_id, 1, 2, 99, "dead", 0, "r@b.example", False)
     stale = Item(item.id, 1, "", "", "", 2, item.ts, 99)
-    assert await Claims(link, "dead", 60, None).renew([stale]) == {}
-    assert await Claims(link, "heir", 3600, None).renew([item, stale]) == {row_id: True}
+    assert await RowLeases(link, "dead", 60).renew([stale]) == {}
+    assert await RowLeases(link, "heir", 3600).renew([item, stale]) == {row_id: True}
     (until,) = fetch(db, "SELECT extract(epoch FROM lease_until - now()) FROM queue")
     assert 3500 < until <= 3600
 
@@ -225,7 +226,7 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
               "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64}  # fmt: skip
     params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
-    claim = texts[name].fill(lease=texts["lease"], result=texts["result"], seen="seen")
+    claim = texts[name].fill(lease=LEASE, result=texts["result"], seen="seen")
     claim = claim.fill(where="true", partition="true", rules="")
     with db.transaction(force_rollback=True):
         explained = db.execute(b"EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF) " + claim, params)

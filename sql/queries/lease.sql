@@ -1,0 +1,64 @@
+-- name: lease
+-- Part of all claims (claim.sql): lease the due rows, and with them the other due recipients of the same messages,
+-- so that they share a transaction. A row whose lease ran out is due as well: the outcome of that
+-- attempt is unknown, and is logged before the next attempt begins.
+siblings AS MATERIALIZED (
+    SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner, lease_token,
+        lease_since
+    FROM queue
+    WHERE message_id = ANY (ARRAY(SELECT DISTINCT message_id FROM due))
+        AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+        AND queue.priority <= %(priority)s
+        AND next_attempt <= now()
+        AND (lease_until IS NULL OR lease_until < now())
+        AND domain <> ALL (%(busy)b::text[])
+        AND id <> ALL (ARRAY(SELECT id FROM due))
+        AND ({where})
+        {rules}
+    LIMIT %(siblings)s
+    FOR UPDATE SKIP LOCKED
+), taken AS MATERIALIZED (
+    SELECT * FROM due UNION ALL SELECT * FROM siblings
+), lost AS (
+    INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,
+        sender, recipient, domain, worker, host, command, enhanced, reply)
+    SELECT lease_since, id, message_id, lease_token, attempts, 0, 'unknown',
+        sender, left(recipient, 600), domain, lease_owner, '', '', '',
+        'lease ran out: the worker died or lost the database'
+    FROM taken WHERE lease_token IS NOT NULL
+), claimed AS (
+    UPDATE queue
+    SET status = 'SENDING', attempts = least(attempts, 2147483646) + 1, lease_owner = %(owner)s, lease_since = now(),
+        lease_token = (SELECT nextval('lease_tokens')),
+        lease_until = now() + make_interval(secs => %(lease)s)
+    WHERE id = ANY (ARRAY(SELECT id FROM taken)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+    RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token, priority
+)
+
+-- name: give_back
+-- Give back the rows of a claim whose answer was lost: rows under our name that are not in `ids`. Their
+-- attempt never began, so it is not counted.
+UPDATE queue
+SET status = 'QUEUED', attempts = greatest(attempts - 1, 0),
+    lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+WHERE status = 'SENDING' AND lease_owner = %(owner)s AND id <> ALL (%(ids)b::bigint[])
+RETURNING id
+
+-- name: renew
+-- Renew leases, and return for each row that is still ours whether it was renewed. A row that another
+-- transaction has locked is not renewed, or the others would wait for it.
+WITH ours AS MATERIALIZED (
+    SELECT queue.id, lease_token
+    FROM queue, unnest(%(ids)b::bigint[], %(tokens)b::bigint[]) AS ours (id, token)
+    WHERE queue.id = ours.id AND status = 'SENDING' AND lease_token = ours.token
+), free AS MATERIALIZED (
+    SELECT id FROM queue
+    WHERE id = ANY (ARRAY(SELECT id FROM ours)) AND status = 'SENDING'
+        AND lease_token = ANY (ARRAY(SELECT lease_token FROM ours))
+    FOR UPDATE SKIP LOCKED
+), prolonged AS (
+    UPDATE queue SET lease_until = now() + make_interval(secs => %(lease)s)
+    WHERE id = ANY (ARRAY(SELECT id FROM free)) AND status = 'SENDING'
+    RETURNING id
+)
+SELECT id, id = ANY (ARRAY(SELECT id FROM prolonged)) FROM ours

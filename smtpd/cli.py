@@ -38,6 +38,8 @@ def check(config: Path) -> None:
     This also imports the hooks that the file names, and makes their handlers.
     """
     settings = load(config, SmtpdConfig)
+    if settings.environment.database.where:
+        print_line(f"{config}: environment.database.where is ignored: only queued uses it")
     for warning in uvloop.run(_check_hooks(settings, config)):
         print_line(f"{config}: {warning}")
     print_line(f"{config}: ok")

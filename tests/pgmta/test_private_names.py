@@ -22,6 +22,7 @@ from psycopg import waiting
 from psycopg.types.datetime import TimestamptzLoader
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("pgmta", "queued", "smtpd")
 
 
 def digest(part: Any) -> str:
@@ -75,7 +76,7 @@ def test_values_are_of_the_kind_that_is_used() -> None:
 def test_each_is_used_in_one_module(name: str, module: str) -> None:
     found = {
         str(path.relative_to(ROOT))
-        for package in ("pgmta", "queued", "smtpd")
+        for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         if re.search(name, _without_own_waits(path))
     }
@@ -85,12 +86,12 @@ def test_each_is_used_in_one_module(name: str, module: str) -> None:
 def _without_own_waits(path: Path) -> str:
     """The source without methods of ours that are only called the same."""
     text = path.read_text(encoding="utf-8")
-    return text if path.name == "connection.py" else text.replace("async def wait(", "")
+    return text if path.name == "link.py" else text.replace("async def wait(", "")
 
 
 def test_nothing_else_of_a_library_has_a_leading_underscore() -> None:
     """A private name of another object is used only in the module that has the name itself."""
-    paths = [path for package in ("pgmta", "queued") for path in (ROOT / package).rglob("*.py")]
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert [line for path in paths for line in _foreign(path)] == []
 
 

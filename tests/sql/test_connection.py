@@ -188,7 +188,7 @@ async def test_what_was_under_way_on_a_lost_connection_ends(
         blocker.execute("LOCK TABLE t")
         task = asyncio.create_task(link.run("INSERT INTO t VALUES (1)"))
         async with asyncio.timeout(PATIENCE):
-            while not running(db):
+            while not (link._connection and running(db)):
                 await asyncio.sleep(0.01)
         assert link._connection
         backend = link._connection.backend

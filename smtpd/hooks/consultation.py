@@ -17,6 +17,7 @@ FAILED = "451 4.3.0 Hook failed, try again later"
 """Reply in place of a hook that raises, answers nonsense or does not answer."""
 
 _KINDS = (("mail_options", list), ("rcpt_options", list), ("smtp_utf8", bool))
+_NAMES = frozenset(vars(Envelope()))
 _JUDGED = ("mail_from", "rcpt_tos", "content", "original_content")
 
 type Answered = Callable[[str | None, Envelope], None]
@@ -127,6 +128,13 @@ class _Saved:
 def _mend(envelope: Envelope) -> None:
     """Give back the attributes that a hook has taken away or set to something else."""
     has: dict[str, Any] = vars(envelope)
+    if (
+        has.keys() >= _NAMES
+        and type(has["mail_options"]) is list
+        and type(has["rcpt_options"]) is list
+        and type(has["smtp_utf8"]) is bool
+    ):
+        return
     for name, kind in _KINDS:
         if not isinstance(has.get(name), kind):
             has[name] = kind()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 _LINE = re.compile(r"[245][0-5][0-9][ -][\t -~]*[!-~][\t -~]*")
@@ -22,7 +23,15 @@ def check_reply(answer: Any, pushed: Sequence[Any] = ()) -> str:
     A reply has a code of 2xx, 4xx or 5xx and a text of printable ASCII. A line has at most 512
     octets. Raises BadAnswer.
     """
+    if not pushed and type(answer) is str:
+        return _single(answer)
     return _join([*pushed, answer])
+
+
+@lru_cache(maxsize=1024)
+def _single(answer: str) -> str:
+    """Return a reply of one line; hooks mostly answer with the same few."""
+    return _join([answer])
 
 
 def check_replies(answer: Any, pushed: Sequence[Any] = ()) -> str:

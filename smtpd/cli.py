@@ -1,4 +1,7 @@
-"""The command `smtpd`."""
+"""The command `smtpd`.
+
+Each command imports its own part, so that the master holds no memory for sessions and handlers.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,6 @@ from pgmta.errors import ConfigError
 from pgmta.postgres.embedded import SMTPD
 from pgmta.postgres.locate import resolve
 from smtpd.config import SmtpdConfig
-from smtpd.devsink import serve as serve_sink
-from smtpd.hooks.hook_set import HookSet
-from smtpd.master import Master
-from smtpd.process import serve as serve_sockets
 
 _DEFAULT = "etc/smtpd.yaml"
 
@@ -54,6 +53,8 @@ def _check_apart(path: Path) -> None:
 
 
 async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
+    from smtpd.hooks.hook_set import HookSet
+
     hooks = await HookSet().load(settings, path)
     await hooks.stop(0.0)
     return hooks.warnings
@@ -70,6 +71,8 @@ def run(config: Path, attached: bool) -> None:
         _check_apart(config)
     logs.configure(settings.log, daemon="smtpd")
     uri = resolve(settings.environment, SMTPD)
+    from smtpd.master import Master
+
     uvloop.run(Master(config, settings, uri).run(attached=attached))
 
 
@@ -82,6 +85,8 @@ def serve(config: Path, descriptors: str) -> None:
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
     uri = resolve(settings.environment, SMTPD)
+    from smtpd.process import serve as serve_sockets
+
     uvloop.run(serve_sockets(settings, config, uri, [int(part) for part in descriptors.split(",")]))
 
 
@@ -99,4 +104,6 @@ def serve(config: Path, descriptors: str) -> None:
 @reporting
 def sink(address: str, port: int, maildir: Path, attached: bool) -> None:
     """Catch all mail in a Maildir: a next hop for development, never for service."""
+    from smtpd.devsink import serve as serve_sink
+
     uvloop.run(serve_sink(address, port, maildir, attached=attached))

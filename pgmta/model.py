@@ -45,7 +45,7 @@ class NewMessage:
 
 @dataclass(slots=True)
 class Message:
-    """A stored message: trace headers and, unless it is large, its octets as received."""
+    """A stored message: its trace field and, unless it is large, its octets as received."""
 
     id: int
     size: int

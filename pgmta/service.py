@@ -1,4 +1,4 @@
-"""Signals of a daemon, turned into events."""
+"""Parts of every daemon: signals as events, a wait for several events, memory settings."""
 
 from __future__ import annotations
 

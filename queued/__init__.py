@@ -1,1 +1,1 @@
-"""The queue: its floor (shared with smtpd), store, delivery, workers and operator commands."""
+"""The way out: workers, delivery, upkeep, and the commands of operators."""

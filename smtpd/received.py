@@ -1,4 +1,4 @@
-"""The trace header (RFC 5321, section 4.4)."""
+"""The trace field that smtpd adds (RFC 5321, section 4.4)."""
 
 from __future__ import annotations
 

@@ -37,11 +37,9 @@ class Member(Protocol):
 
 
 class Server:
-    """Configuration, handler, the way into the queue, and the connections of a process."""
+    """Configuration, limits, the way into the queue, and the connections of a process."""
 
-    def __init__(
-        self, config: SmtpdConfig, uri: str, loop: asyncio.AbstractEventLoop | None = None
-    ) -> None:
+    def __init__(self, config: SmtpdConfig, uri: str) -> None:
         self.config = config
         self.hostname = config.environment.hostname
         self.metadata = Metadata(config.metadata) if config.metadata else None
@@ -57,13 +55,14 @@ class Server:
         exempt = config.relay.networks if limits.exempt is None else limits.exempt
         self._limits = ConnectionLimits(limits, exempt)
         self.memory = Memory(limits.memory, self._members)
-        self.loop = loop or asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.scheduler = Scheduler(self.loop, self.memory)
         self._empty = asyncio.Event()
         self._empty.set()
         self.second = 0
-        """The second since the epoch of the last accepted message, and what it is in its trace."""
+        """The second since the epoch in which the last message was complete."""
         self.date = ""
+        """The same second as trace fields have it."""
 
     def start(self) -> None:
         """Begin to take mail to the database."""

@@ -13,7 +13,7 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.store.daemons import others
 from pgmta.store.schema import migrations
 
-_LOCK = 0x506F737465726E  # "pgmta"
+_LOCK = 0x506F737465726E  # "Postern", the former name: earlier versions take the same lock
 _TABLE = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
     name text PRIMARY KEY,

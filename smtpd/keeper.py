@@ -14,6 +14,9 @@ from pgmta.logs import get
 from pgmta.postgres.locate import handed_down
 from pgmta.service import first
 
+GRACE = 40.0
+"""Seconds for a process to stop; then it is killed."""
+
 READY = b"ready\n"
 """The line that a serving process writes to its standard output once it accepts connections."""
 
@@ -69,7 +72,7 @@ class Keeper:
         if not child:
             return False
         if self._current:
-            child.terminate()  # a successor has taken over meanwhile
+            self._retire(child)  # a successor has taken over meanwhile
         else:
             self._takes_over(child)
         return True
@@ -101,8 +104,18 @@ class Keeper:
         old = self._current
         self._takes_over(successor)
         if old and old.returncode is None:
-            old.terminate()
+            self._retire(old)
         return True
+
+    def _retire(self, child: Process) -> None:
+        """End a process; kill it if it does not stop, because a hook may hold it for ever."""
+        child.terminate()
+        asyncio.get_running_loop().call_later(GRACE, self._kill, child)
+
+    def _kill(self, child: Process) -> None:
+        if child.returncode is None:
+            log.error("process killed, because it did not stop", pid=child.pid, after=GRACE)
+            child.kill()
 
     def stop(self) -> None:
         """End all processes; sessions that are in their content may end it."""

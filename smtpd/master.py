@@ -12,9 +12,7 @@ from pgmta.errors import ConfigError, PgmtaError
 from pgmta.logs import get
 from pgmta.service import Signals
 from smtpd.config import Listener, SmtpdConfig
-from smtpd.keeper import Keeper
-
-_GRACE = 40.0  # seconds for a process to stop
+from smtpd.keeper import GRACE, Keeper
 
 log = get("master")
 
@@ -81,7 +79,7 @@ class Master:
         await asyncio.gather(reloads, return_exceptions=True)
         for keeper in self._keepers:
             keeper.stop()
-        _, slow = await asyncio.wait(runs, timeout=_GRACE)
+        _, slow = await asyncio.wait(runs, timeout=GRACE)
         if slow:
             for keeper in self._keepers:
                 keeper.signal(signal.SIGKILL)

@@ -199,8 +199,12 @@ class SmtpSession:
         return self.incoming is not None
 
     def write_ahead(self) -> bool:
-        """Begin to write content in memory into the database; False if there is too little."""
-        if not self.incoming or self.incoming.content.collected < CHUNK_SIZE:
+        """Begin to write content in memory into the database; False if there is too little.
+
+        Content for a hook stays in memory, because the hook gets all of it (`grown` refuses it).
+        """
+        incoming = self.incoming
+        if not incoming or incoming.whole or incoming.content.collected < CHUNK_SIZE:
             return False
-        self._wire.suspend(self.incoming.store(CHUNK_SIZE))
+        self._wire.suspend(incoming.store(CHUNK_SIZE))
         return True

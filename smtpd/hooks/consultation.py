@@ -31,8 +31,8 @@ class Consultation:
     former addresses. A late hook may still write into it, so a new one takes its place.
     """
 
-    __slots__ = ("_answered", "_arguments", "_call", "_client", "_index", "_reply", "_saved",
-                 "_server", "_steps")  # fmt: skip
+    __slots__ = ("_answered", "_arguments", "_call", "_client", "_envelope", "_index", "_reply",
+                 "_saved", "_server", "_steps")  # fmt: skip
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Consultation:
         self._answered = answered
         self._index = 0
         self._reply: str | None = None
+        self._envelope = server.envelope  # a hook may put another one in its place
         self._saved = _Saved(server.envelope)
         self._call: HookCall | None = None
 
@@ -56,7 +57,7 @@ class Consultation:
         """Ask the first step; `answered` is called later."""
         step, server = self._steps[self._index], self._server
         server.pushed = []
-        arguments = (server, server.session, server.envelope, *self._arguments)
+        arguments = (server, server.session, self._envelope, *self._arguments)
         methods = step.hook.methods
         self._call = step.hook.runner.call(step.method, methods.rescue, arguments, self._came)
 
@@ -72,7 +73,7 @@ class Consultation:
         if not error and answer is not MISSING:
             try:
                 self._reply = self._check(step, answer)
-            except BadAnswer as bad:
+            except Exception as bad:  # the answer may be of a class of the hook's own
                 error = bad
         if error:
             step.hook.failed(step.name, error, self._client)
@@ -87,6 +88,8 @@ class Consultation:
 
     def _check(self, step: Step, answer: Any) -> str:
         pushed = self._server.pushed
+        if not isinstance(pushed, list):
+            raise BadAnswer(f"set server.pushed to {type(pushed).__name__}, not a list")
         if step.name != "handle_EHLO":
             return check_reply(answer, pushed)
         reply = check_replies(answer, pushed)
@@ -94,7 +97,7 @@ class Consultation:
         return reply
 
     def _end(self, *, late: bool) -> None:
-        envelope = self._server.envelope
+        envelope = self._envelope
         if late or (self._reply and self._reply[0] != "2"):
             envelope = self._saved.restore(envelope, new=late)
         _mend(envelope)
@@ -109,7 +112,8 @@ class _Saved:
     def __init__(self, envelope: Envelope) -> None:
         self.mail_from = envelope.mail_from
         self.mail_options = list(envelope.mail_options)
-        self.rcpt_tos = list(envelope.rcpt_tos)
+        # without a transaction a hook may have left anything there
+        self.rcpt_tos = list(envelope.rcpt_tos) if isinstance(envelope.rcpt_tos, list) else []
         self.rcpt_options = list(envelope.rcpt_options)
         self.utf8 = envelope.smtp_utf8
 

@@ -56,13 +56,13 @@ def _join(lines: list[Any]) -> str:
 
 
 def _line(line: Any) -> str:
-    text = line.decode("latin-1") if isinstance(line, bytes) else line
-    if not isinstance(text, str):
+    if not isinstance(line, str | bytes):
         raise BadAnswer(f"returned {_show(line)}, not a reply such as '250 OK'")
+    if len(line) > _OCTETS:  # first: the pattern takes the square of the length
+        raise BadAnswer(f"returned a reply of {len(line)} octets, more than {_OCTETS}")
+    text = line.decode("latin-1") if isinstance(line, bytes) else line
     if not _LINE.fullmatch(text):
         raise BadAnswer(f"returned {_show(line)}: a reply is a code, a space and printable ASCII")
-    if len(text) > _OCTETS:
-        raise BadAnswer(f"returned a reply of {len(text)} octets, more than {_OCTETS}")
     return text
 
 

@@ -83,7 +83,7 @@ class SessionHooks:
         if reply[0] != "2":
             return reply
         arguments: tuple[Any, ...] = ()
-        finish: Callable[[str, str | None], str] = self._keep
+        finish: Callable[[str, str | None], str] = partial(self._keep, word)
         if word == b"RCPT" and transaction:
             added = len(transaction.recipients) > known
             mailbox = transaction.envelope.rcpt_tos.pop() if added else ""
@@ -153,7 +153,9 @@ class SessionHooks:
 
         def answered(answer: str | None, envelope: Envelope) -> None:
             self._consultation = None
-            transaction = self._commands.transaction
+            transaction, session = self._commands.transaction, self._commands.session
+            if not isinstance(session.host_name, str):
+                session.host_name = None
             if not transaction:
                 self._idle = envelope
             else:
@@ -183,15 +185,16 @@ class SessionHooks:
 
     # -- what follows from an answer; each returns the reply --
 
-    def _keep(self, default: str, answer: str | None) -> str:
+    def _keep(self, word: bytes, default: str, answer: str | None) -> str:
+        transaction = self._commands.transaction
+        if transaction and (problem := self._judgement.problem(transaction)):
+            return self._failed(self.words[word], problem)
         return answer or default
 
     def _name(self, name: str, default: str, answer: str | None) -> str:
         session = self._commands.session
         if answer is None:
             session.host_name = name
-        elif not isinstance(session.host_name, str):
-            session.host_name = None
         return answer or default
 
     def _sender(

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import uvloop
@@ -103,10 +104,8 @@ class HookThread:
         asyncio.set_event_loop(self.loop)
         self.loop.set_exception_handler(lambda _, context: None)  # what failed is answered for
         while not self._stopping:
-            try:
+            with suppress(BaseException):  # a hook's callback called sys.exit, or was interrupted
                 self.loop.run_forever()
-            except HookInterrupted:
-                continue
         self.loop.close()
 
     def _stop(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from smtpd import keeper as keeper_module
 from smtpd.keeper import Keeper
 from tests.support.daemons import Smtpd, lives
 from tests.support.submit import Client
@@ -199,6 +201,26 @@ def test_a_process_whose_master_has_died_ends_without_an_error(system: System) -
 async def test_a_successor_that_does_not_start_replaces_nobody(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "missing.yaml", "", [])
     assert not await keeper.replace()
+
+
+async def test_a_process_that_does_not_stop_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids, python = tmp_path / "pids", tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ >> {pids}\necho ready\nexec sleep 600\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(keeper_module, "GRACE", 0.1)
+    keeper = Keeper(tmp_path / "smtpd.yaml", "", [])
+    running = asyncio.create_task(keeper.run())
+    for _ in range(4):  # the third would wait for ever
+        async with asyncio.timeout(PATIENCE):
+            assert await keeper.replace()
+    keeper.stop()
+    keeper.signal(signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        await running
+    assert len(pids.read_text().split()) >= 4
 
 
 @pytest.mark.parametrize("module", ["smtpd", "queued"])

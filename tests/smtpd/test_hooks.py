@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -129,6 +130,28 @@ def test_memory_of_content_for_hooks_is_bounded(database: str, db: psycopg.Conne
     assert [body for _, _, body in stored(db)] == [b"x\r\n"]
 
 
+def test_content_for_a_hook_is_never_written_ahead(database: str, db: psycopg.Connection) -> None:
+    config = {**REWRITER, "limits": {**LIMITS, "memory": "2MB"}}
+    begin = "EHLO c\r\nMAIL FROM:<s@a.example>\r\nRCPT TO:<r@example.org>\r\nDATA\r\nchange\r\n"
+    content = (b"y" * 98 + b"\r\n") * 4000
+    with serving(database, **config) as port, ExitStack() as stack:
+        clients = [stack.enter_context(Client(port)) for _ in range(20)]
+        for client in clients:
+            client.send(begin.encode())
+        for start in range(0, len(content), 4000):  # all at the same time, as a network brings it
+            for client in clients:
+                client.send(content[start : start + 4000])
+        time.sleep(0.5)
+        for client in clients:
+            client.send(b".\r\nQUIT\r\n")
+        ends = [client.rest()[-2][:3] for client in clients]
+    assert set(ends) == {"250", "451"}
+    whole = len(content) + len("X-Changed: yes\r\nchange\r\n")
+    assert db.execute("SELECT size FROM messages").fetchall() == [(whole,)] * ends.count("250")
+    orphans = "SELECT FROM message_chunks WHERE message_id NOT IN (SELECT id FROM messages)"
+    assert not db.execute(orphans).fetchall()
+
+
 def test_relay_hook_and_hooks_of_listeners(database: str, db: psycopg.Connection) -> None:
     listener = {"relay": "hook", "hooks": ["tests.smtpd.handlers.changing:OpenRelay"]}
     with serving(database, listen=[listener], relay=RELAY) as port, Client(port) as client:
@@ -163,10 +186,24 @@ def test_nonsense_is_a_temporary_refusal(database: str, db: psycopg.Connection) 
         for word, answer in hostile.ANSWERS.items():
             expected = re.escape(answer) if word in hostile.GOOD else FAILED
             speak(client, [f"RCPT TO:<{word}@example.org> > {expected}$"])
-        for word in ("raise", "exit", "cancel"):
+        for word in ("raise", "exit", "cancel", "push"):
             speak(client, [f"RCPT TO:<{word}@example.org> > {FAILED}$"])
-        speak(client, [DATA, "x\r\n. > 250 2.0.0"])
-    assert stored(db) == [("s@a.example", ["r@example.org"], b"x\r\n")]
+        for _ in range(20):  # more than there may be threads
+            speak(client, ["RCPT TO:<callback@example.org> > 250 OK$"])
+        speak(client, ["RCPT TO:<take@example.org> > 250 OK$", DATA, "x\r\n. > 250 2.0.0"])
+    recipients = [f"{word}@example.org" for word in ("r", "callback", "take")]
+    assert stored(db) == [("s@a.example", recipients, b"x\r\n")]
+
+
+def test_what_a_hook_of_noop_changes_is_judged(database: str, db: psycopg.Connection) -> None:
+    with serving(database, **SCRIPT) as port, Client(port) as client:
+        client.reply()
+        speak(client, [
+            "EHLO c > 250", "NOOP recipients > 250", "NOOP sender > 250", "NOOP > 250", MAIL,
+            "RCPT TO:<r@example.org> > 250", "NOOP recipients > 451", "NOOP sender > 451",
+            "NOOP add > 250", DATA, "x\r\n. > 250", "NOOP name > 250", "MAIL FROM:<> > 503",
+        ])  # fmt: skip
+    assert stored(db) == [("s@a.example", ["r@example.org", "added@example.org"], b"x\r\n")]
 
 
 @pytest.mark.parametrize("word", ["block", "spin", "wait"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from typing import Any
@@ -40,9 +41,26 @@ class Script:
             end = time.monotonic() + float(address.partition("+")[2].partition("@")[0])
             while time.monotonic() < end:
                 pass
+        if word == "callback":  # ends the event loop of the thread, not only its task
+            server.loop.call_soon(sys.exit, 3)
+        if word == "push":
+            server.pushed = None
+        if word == "take":
+            server.envelope = None
         if word == "wait":
             await asyncio.sleep(float(address.partition("+")[2].partition("@")[0]))
         envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_NOOP(self, server: Any, session: Any, envelope: Any, word: str | None) -> str:
+        if word == "recipients":
+            envelope.rcpt_tos = 5
+        if word == "sender":
+            envelope.mail_from = 5
+        if word == "add":
+            envelope.rcpt_tos.append("added@example.org")
+        if word == "name":
+            session.host_name = 5
         return "250 OK"
 
 
@@ -61,6 +79,7 @@ ANSWERS: dict[str, Any] = {
     "octets": "250 Gr\xfc\xdfe",
     "escape": "250 \x1b[31mred",
     "long": "250 " + "x" * 600,
+    "endless": "250 " + "x" * 500_000 + "\n",
     "list": ["250 OK"],
     "empty": "",
     "intermediate": "354 go on",

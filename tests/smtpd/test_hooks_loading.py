@@ -192,12 +192,18 @@ def test_check_loads_the_hooks(folder: Path) -> None:
     path = folder / "smtpd.yaml"
     path.write_text("hooks: [site_hooks:Later]")
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
-    warning = f"{path}: site_hooks:Later: smtpd does not use auth_PLAIN, authenticator, handle_AUTH"
-    assert (result.exit_code, result.stdout) == (0, f"{warning} yet\n{path}: ok\n")
+    unused = "smtpd does not use auth_PLAIN, authenticator, handle_AUTH yet"
+    assert (result.exit_code, result.stdout) == (0, f"{path}: ok\n")
+    assert result.stderr == f"warning: {path}: site_hooks:Later: {unused}\n"
     path.write_text("hooks: [site_hooks:Refuze]")
     for command in ("check", "run"):
         result = CliRunner().invoke(main, [command, "-c", str(path)])
         reason = "hooks[0]: site_hooks has no 'Refuze'; did you mean 'Refuse'?"
+        assert (result.exit_code, result.stderr) == (2, f"{path}:1: {reason}\n")
+    path.write_text("listen: [{relay: hook}]")
+    for command in ("check", "run"):
+        result = CliRunner().invoke(main, [command, "-c", str(path)])
+        reason = "listen[0].relay: hook: no hook of this listener has a method handle_RCPT"
         assert (result.exit_code, result.stderr) == (2, f"{path}:1: {reason}\n")
 
 

@@ -109,8 +109,8 @@ def print_line(text: str, *, err: bool = False) -> None:
 
 
 def print_text(text: str, *, err: bool = False) -> None:
-    """Write a text of several lines in the same way."""
-    click.echo(printable_lines(text), err=err)
+    """Write a text of several lines in the same way; blanks replace a tab."""
+    click.echo(printable_lines(text.expandtabs(4)), err=err)
 
 
 def print_json(value: Any) -> None:

@@ -31,6 +31,11 @@ def receive(receiver: Callable[[int], None]) -> set[int]:
     return early
 
 
+def stop_came() -> bool:
+    """Return whether a signal to end waits for `receive`."""
+    return not _early.isdisjoint(STOP)
+
+
 def _caught(number: int, _: object) -> None:
     if _receivers:
         _receivers[0](number)

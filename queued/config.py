@@ -81,7 +81,9 @@ class Worker(Section):
     concurrency: Whole = Field(
         default=500, ge=1, le=10_000, description="deliver: rows leased at a time"
     )
-    batch: Whole = Field(default=200, ge=1, le=10_000, description="rows per statement, at most")
+    batch: Whole = Field(
+        default=200, ge=1, le=10_000, description="at most this number of rows per statement"
+    )
     priority: Whole = Field(
         default=9, ge=0, le=9, description="deliver: only rows of this priority or a lower number"
     )
@@ -105,7 +107,7 @@ class Worker(Section):
         if not isinstance(data, dict) or "expire" not in data:
             return read(data)
         if "release_after" in data:
-            raise ValueError("expire is the old name of release_after: only one of them may stand")
+            raise ValueError("expire is the old name of release_after: write only one of them")
         worker = read({"release_after" if k == "expire" else k: data[k] for k in data})
         worker._old_keys = ("expire",)
         return worker
@@ -142,7 +144,7 @@ class Urgent(Section):
         "rounded up; and connections of delivery.connections, rounded down",
     )
     bound: Whole = Field(
-        default=5, ge=1, le=10_000, description="rows of one next hop in reserved slots, at most"
+        default=5, ge=1, le=10_000, description="reserved slots that rows of one next hop may use"
     )
 
     def slots(self, concurrency: int) -> int:
@@ -276,7 +278,7 @@ class QueuedConfig(Section):
     def _take_old_name(self) -> QueuedConfig:
         if self.worker is not None:
             if "process" in self.model_fields_set:
-                raise ValueError("worker is the old name of process: only one of them may stand")
+                raise ValueError("worker is the old name of process: write only one of them")
             object.__setattr__(self, "process", self.worker)  # the model is frozen
         return self
 

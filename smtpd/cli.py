@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import uvloop
 
-from pgmta import logs
+from pgmta import logs, signals
 from pgmta.command import attached_option, config_option, print_line, reporting
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
@@ -21,6 +21,7 @@ from pgmta.postgres.locate import resolve
 from smtpd.config import SmtpdConfig
 
 _DEFAULT = "etc/smtpd.yaml"
+_LOOK = 0.1  # seconds between looks for a signal
 
 
 @click.group()
@@ -37,19 +38,33 @@ def check(config: Path) -> None:
     This also imports the hooks that the file names, and makes their handlers.
     """
     settings = load(config, SmtpdConfig)
+    warnings = uvloop.run(_check_hooks(settings, config))
     if settings.environment.database.where:
-        print_line(f"{config}: environment.database.where is ignored: only queued uses it")
-    for warning in uvloop.run(_check_hooks(settings, config)):
-        print_line(f"{config}: {warning}")
+        warnings.insert(0, "environment.database.where is ignored: only queued uses it")
+    for warning in warnings:
+        print_line(f"warning: {config}: {warning}", err=True)
     print_line(f"{config}: ok")
 
 
 def _check_apart(path: Path) -> None:
-    """Load the hooks in a process that ends, because the master needs none of them."""
+    """Load the hooks in a process that ends, because the master needs none of them.
+
+    A signal to stop ends both processes, because a handler may take a minute.
+    """
     command = [sys.executable, "-m", "smtpd", "check", "-c", str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if result.returncode:
-        raise ConfigError(result.stderr.splitlines())
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:  # noqa: S603
+        while True:
+            try:
+                _, errors = process.communicate(timeout=_LOOK)
+                break
+            except subprocess.TimeoutExpired:
+                if signals.stop_came():
+                    process.kill()
+    if signals.stop_came():
+        sys.exit(0)
+    if process.returncode:
+        raise ConfigError(errors.splitlines())
 
 
 async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:

@@ -264,5 +264,6 @@ class SmtpdConfig(Section):
 
     @property
     def uses_hooks(self) -> bool:
-        """Whether any hook is configured."""
-        return bool(self.hooks or any(listener.hooks for listener in self.listen))
+        """Whether a hook is configured, or a listener needs one."""
+        listeners = any(listener.hooks or listener.relay == "hook" for listener in self.listen)
+        return bool(self.hooks) or listeners

@@ -88,7 +88,8 @@ def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
     if found := others(db, pending[-1]):
         lines = "\n".join(f"  {each}" for each in found)
         raise MigrationError(
-            f"{pending[0]} is not applied, as daemons of another version run on this database:\n"
+            f"{pending[0]} is not applied, because daemons of another version run on this "
+            "database:\n"
             f"{lines}\n"
             "Stop them first; one that has crashed counts for a minute. With --while-daemons-run "
             "they go on without taking mail until they are replaced."

@@ -54,6 +54,8 @@ def release_after_option(old: str) -> Callable[[Callable[..., Any]], Callable[..
         @functools.wraps(command)
         def wrapped(*, release_after: str | None, old_length: str | None, **options: Any) -> Any:
             if old_length is not None:
+                if release_after is not None:
+                    raise click.UsageError(f"{old} is the old name of --release-after: use one")
                 print_line(f"note: {old} has a new name: --release-after", err=True)
             length = old_length if release_after is None else release_after
             return command(release_after=length, **options)

@@ -99,7 +99,7 @@ def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="Rows to print, at most.",
+    help="Print at most this number of rows.",
 )
 @json_option
 @reporting

@@ -104,7 +104,7 @@ def test_the_old_name_of_a_section_counts_with_a_note(tmp_path: Path) -> None:
     path.write_text("worker: {lease: 7s}\nprocess: {}\n", encoding="utf-8")
     result = check("queued", path)
     assert result.exit_code == 2
-    assert "worker is the old name of process: only one of them may stand" in result.stderr
+    assert "worker is the old name of process: write only one of them" in result.stderr
 
 
 scalars = st.one_of(

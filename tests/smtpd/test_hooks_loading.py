@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,19 @@ from pgmta.errors import ConfigError
 from smtpd.cli import main
 from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
+from tests.support.waiting import until
+
+SLOW = """
+import pathlib
+import time
+
+class Slow:
+    def __init__(self):
+        pathlib.Path({path!r}).touch()
+        time.sleep(3600)
+
+    async def handle_DATA(self, server, session, envelope): ...
+"""
 
 MODULE = """
 class Refuse:
@@ -192,13 +206,32 @@ def test_check_loads_the_hooks(folder: Path) -> None:
     path = folder / "smtpd.yaml"
     path.write_text("hooks: [site_hooks:Later]")
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
-    warning = f"{path}: site_hooks:Later: smtpd does not use auth_PLAIN, authenticator, handle_AUTH"
-    assert (result.exit_code, result.stdout) == (0, f"{warning} yet\n{path}: ok\n")
+    unused = "smtpd does not use auth_PLAIN, authenticator, handle_AUTH yet"
+    assert (result.exit_code, result.stdout) == (0, f"{path}: ok\n")
+    assert result.stderr == f"warning: {path}: site_hooks:Later: {unused}\n"
     path.write_text("hooks: [site_hooks:Refuze]")
     for command in ("check", "run"):
         result = CliRunner().invoke(main, [command, "-c", str(path)])
         reason = "hooks[0]: site_hooks has no 'Refuze'; did you mean 'Refuse'?"
         assert (result.exit_code, result.stderr) == (2, f"{path}:1: {reason}\n")
+    path.write_text("listen: [{relay: hook}]")
+    for command in ("check", "run"):
+        result = CliRunner().invoke(main, [command, "-c", str(path)])
+        reason = "listen[0].relay: hook: no hook of this listener has a method handle_RCPT"
+        assert (result.exit_code, result.stderr) == (2, f"{path}:1: {reason}\n")
+
+
+def test_a_signal_ends_the_start_while_a_handler_is_made(folder: Path) -> None:
+    made = folder / "made"
+    (folder / "slow_hooks.py").write_text(SLOW.format(path=str(made)))
+    path = folder / "smtpd.yaml"
+    path.write_text("hooks: [slow_hooks:Slow]")
+    command = [sys.executable, "-m", "smtpd", "run", "-c", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        until(made.exists)
+        process.terminate()
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
 
 
 @pytest.mark.parametrize("value", ["handlers", "a.b", "a:b:c", "a b:C", ":C", "a:", "a:1", "1a:C"])

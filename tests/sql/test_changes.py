@@ -230,6 +230,7 @@ def test_the_old_names_of_options_are_understood(db: psycopg.Connection, config:
     assert done.exit_code == 0, done.output
     assert done.stderr == "note: --expire has a new name: --release-after\n"
     assert fetch(db, "SELECT hold_until - now() > '59 min' FROM queue") == (True,)
+    assert CliRunner().invoke(main, [*words, "--release-after", "2h"]).exit_code == 2
     words = ["rule", "add", "-c", str(config), "r", "--domain", "x.example", "--reason", "why"]
     done = CliRunner().invoke(main, [*words, "--release", "2h", "--expire", "1d"])
     assert done.exit_code == 0, done.output

@@ -19,7 +19,7 @@ from smtpd.incoming import IncomingMessage
 from smtpd.listener import SmtpListener
 from smtpd.server import Server
 from smtpd.share import Share
-from smtpd.tally import HTTP, Tally, Verdict
+from smtpd.tally import HTTP, Consequence, Tally
 
 _COMMAND_SIZE = 2048  # octets of a command (RFC 5321, section 4.5.3.1.4 asks for 512 at least)
 
@@ -78,9 +78,7 @@ class SmtpSession:
             transport=HookTransport(wire.transport, server.loop),
         )
         judgement = Judgement(listener.handler, wire.client)
-        return SessionHooks(
-            listener.phases, commands, judgement, seen, lambda error: wire.closing.fail(error)
-        )
+        return SessionHooks(listener.phases, commands, judgement, seen, wire.closing.fail)
 
     # -- command lines --
 
@@ -119,7 +117,7 @@ class SmtpSession:
                 self._follow(self.tally.junk(self._server.loop.time()))
         elif word in HTTP:
             self._wire.closing.refuse(replies.NOT_HTTP)
-        elif self.tally.unknown() is Verdict.END:
+        elif self.tally.unknown() is Consequence.END:
             self._wire.closing.refuse(replies.TOO_MANY_UNKNOWN)
         else:
             self.reply(replies.UNKNOWN_COMMAND)
@@ -141,11 +139,11 @@ class SmtpSession:
         if reply[0] == "5":
             self._follow(self.tally.error())
 
-    def _follow(self, verdict: Verdict) -> None:
+    def _follow(self, consequence: Consequence) -> None:
         """Do what follows from an error."""
-        if verdict is Verdict.END:
+        if consequence is Consequence.END:
             self._wire.closing.refuse(replies.TOO_MANY_ERRORS)
-        elif verdict is Verdict.DELAY:
+        elif consequence is Consequence.DELAY:
             self._wire.delayed = True
 
     # -- content (section 4.1.1.4) --

@@ -72,7 +72,7 @@ class TurnSchedule:
         look = (self._place * _LOOK - clock - _OVERDUE) % (self.number * _LOOK) + _OVERDUE
         return min(turn, look) + _LATE
 
-    def rest(self, every: float) -> float:
+    def due_in(self, every: float) -> float:
         """Return the seconds until a job is due here that one worker does every `every` seconds.
 
         Workers without a turn do it five times less often, in case the one with the turn is dead.

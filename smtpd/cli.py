@@ -37,10 +37,11 @@ def check(config: Path) -> None:
     This also imports the hooks that the file names, and makes their handlers.
     """
     settings = load(config, SmtpdConfig)
+    warnings = uvloop.run(_check_hooks(settings, config))
     if settings.environment.database.where:
-        print_line(f"{config}: environment.database.where is ignored: only queued uses it")
-    for warning in uvloop.run(_check_hooks(settings, config)):
-        print_line(f"{config}: {warning}")
+        warnings.append("environment.database.where is ignored: only queued uses it")
+    for warning in warnings:
+        print_line(f"warning: {config}: {warning}", err=True)
     print_line(f"{config}: ok")
 
 

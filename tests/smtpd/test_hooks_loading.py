@@ -190,10 +190,14 @@ listen:
 
 def test_check_loads_the_hooks(folder: Path) -> None:
     path = folder / "smtpd.yaml"
-    path.write_text("hooks: [site_hooks:Later]")
+    path.write_text("hooks: [site_hooks:Later]\nenvironment: {database: {where: 'true'}}\n")
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
-    warning = f"{path}: site_hooks:Later: smtpd does not use auth_PLAIN, authenticator, handle_AUTH"
-    assert (result.exit_code, result.stdout) == (0, f"{warning} yet\n{path}: ok\n")
+    assert (result.exit_code, result.stdout) == (0, f"{path}: ok\n")
+    assert result.stderr.splitlines() == [
+        f"warning: {path}: site_hooks:Later: smtpd does not use auth_PLAIN, authenticator, "
+        "handle_AUTH yet",
+        f"warning: {path}: environment.database.where is ignored: only queued uses it",
+    ]
     path.write_text("hooks: [site_hooks:Refuze]")
     for command in ("check", "run"):
         result = CliRunner().invoke(main, [command, "-c", str(path)])

@@ -25,7 +25,7 @@ from pgmta.store.workers import Entry, Registry, Rule
 from queued.config import STANDING, Action, QueuedConfig, Worker
 from queued.presence import Presence
 from queued.upkeep import attempts, orphans, requests, untaken
-from queued.upkeep.repeat import Chore, repeat
+from queued.upkeep.repeat import RegularDuty, repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.delivery_worker import DeliveryWorker
 from queued.worker.row_worker import RowWorker
@@ -182,17 +182,17 @@ class Daemon:
             *(worker.run() for worker in self._row_workers),
             repeat("heartbeat", self._presence),
             repeat("turns", self._turns),
-            *(repeat(name, chore) for name, chore in self._chores().items()),
+            *(repeat(name, duty) for name, duty in self._duties().items()),
             repeat(
                 "untaken",
-                Chore(
+                RegularDuty(
                     untaken.EVERY, partial(untaken.warn_of_untaken, self._registry), self._schema
                 ),
                 untaken.FIRST,
             ),
         ]
 
-    def _chores(self) -> dict[str, Chore]:
+    def _duties(self) -> dict[str, RegularDuty]:
         """Return the upkeep of the queue, by the name that the log has for it."""
         retention = self._config.retention
         schema, upkeep, changes = self._schema, self._upkeep, self._changes
@@ -201,10 +201,10 @@ class Daemon:
         log_days = partial(attempts.keep_log, self._link, upkeep, retention.attempts)
         bodies = partial(orphans.remove_orphans, upkeep, retention.orphans)
         return {
-            "requests": Chore(requests.EVERY, answer, schema, self._turns),
-            "rules": Chore(requests.RULES_EVERY, rules, schema, self._turns),
-            "attempts": Chore(attempts.EVERY, log_days, schema),
-            "orphans": Chore(orphans.EVERY, bodies, schema),
+            "requests": RegularDuty(requests.EVERY, answer, schema, self._turns),
+            "rules": RegularDuty(requests.RULES_EVERY, rules, schema, self._turns),
+            "attempts": RegularDuty(attempts.EVERY, log_days, schema),
+            "orphans": RegularDuty(orphans.EVERY, bodies, schema),
         }
 
     def _reload(self) -> None:

@@ -33,11 +33,11 @@ class Turns(Protocol):
     """Divides the work of several processes."""
 
     def due_in(self, every: float) -> float:
-        """Return the seconds until a job of all processes is due in this one."""
+        """Return the seconds until a duty of all processes is due in this one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chore:
+class RegularDuty:
     """A duty that is done every `every` seconds while the schema fits.
 
     With `turns`, the process whose turn it is does it, and the others do it less often.

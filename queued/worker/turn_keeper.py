@@ -45,5 +45,5 @@ class TurnKeeper:
         return _LOOK if self._left else _LOOK_SETTLED
 
     def due_in(self, every: float) -> float:
-        """Return the seconds until a job of all processes is due here; see TurnSchedule.due_in."""
+        """Return the seconds until a duty of all processes is due here; see TurnSchedule.due_in."""
         return min((each.due_in(every) for each in self._schedules.values()), default=every)

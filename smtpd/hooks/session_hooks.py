@@ -17,8 +17,8 @@ from smtpd.hooks.reply import BadAnswer
 from smtpd.hooks.server import HookServer
 from smtpd.transaction import Transaction
 
-type Answered = Callable[[str], None]
-type ContentAnswered = Callable[[str, bytes | None], None]
+type Replied = Callable[[str], None]
+type ContentReplied = Callable[[str, bytes | None], None]
 
 _TOGETHER = 0.5  # seconds that replies wait, so that they leave in one write
 _NULL = "<>"  # aiosmtpd's word for the null reverse-path
@@ -71,7 +71,7 @@ class SessionHooks:
         self._waiting_since = 0.0
         return False
 
-    def ask(self, word: bytes, argument: str, answered: Answered) -> str:
+    def ask(self, word: bytes, argument: str, answered: Replied) -> str:
         """Do a command and ask its hooks; `answered` gets the reply later.
 
         Return the reply at once if smtpd itself refuses the command, else nothing.
@@ -113,7 +113,7 @@ class SessionHooks:
         self._consult(self.words[word], arguments, came)
         return ""
 
-    def ask_content(self, content: bytes, answered: ContentAnswered) -> None:
+    def ask_content(self, content: bytes, answered: ContentReplied) -> None:
         """Ask the hooks about a complete message.
 
         `answered` gets the reply of a refusal, the hook's 250 or nothing; and the content that a

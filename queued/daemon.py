@@ -16,13 +16,12 @@ from pgmta.service import Signals, first, tune_memory
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import Heartbeat
-from pgmta.store.row_change import Action as RowAction
-from pgmta.store.row_change import RowChange
+from pgmta.store.row_change import Action, RowChange
 from pgmta.store.schema import Schema
 from pgmta.store.space import Space
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
-from queued.config import STANDING, Action, QueuedConfig, Worker
+from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
 from queued.presence import Presence
 from queued.upkeep import attempts, orphans, requests, untaken
 from queued.upkeep.repeat import RegularDuty, repeat
@@ -76,10 +75,10 @@ class Daemon:
                 schema=self._schema,
             )
             for worker in self._workers
-            if worker.action is Action.DELIVER
+            if worker.action is WorkerAction.DELIVER
         ]
         self._row_workers = [
-            self._row_worker(w) for w in self._workers if w.action is not Action.DELIVER
+            self._row_worker(w) for w in self._workers if w.action is not WorkerAction.DELIVER
         ]
         host = config.environment.hostname
         self._presence = Presence(
@@ -125,7 +124,7 @@ class Daemon:
     def _change(self, worker: Worker) -> RowChange:
         standing = worker.action in STANDING and not worker.older
         return RowChange(
-            action=RowAction(worker.action.value),
+            action=Action(worker.action.value),
             where=self._where(worker) or "true",
             who=f"{worker.name}@{self._process}",
             reason=worker.reason or f"worker {worker.name}",

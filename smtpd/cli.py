@@ -50,7 +50,8 @@ def _check_apart(path: Path) -> None:
     command = [sys.executable, "-m", "smtpd", "check", "-c", str(path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if result.returncode:
-        raise ConfigError(result.stderr.splitlines())
+        ended = f"{path}: hooks: a module ends the process that imports it ({result.returncode})"
+        raise ConfigError(result.stderr.splitlines() or [ended])
 
 
 async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:

@@ -203,6 +203,11 @@ def test_check_loads_the_hooks(folder: Path) -> None:
         result = CliRunner().invoke(main, [command, "-c", str(path)])
         reason = "hooks[0]: site_hooks has no 'Refuze'; did you mean 'Refuse'?"
         assert (result.exit_code, result.stderr) == (2, f"{path}:1: {reason}\n")
+    (folder / "site_ends.py").write_text("import os\nos._exit(3)\n")
+    path.write_text("hooks: [site_ends:Handler]")
+    result = CliRunner().invoke(main, ["run", "-c", str(path)])
+    reason = "hooks: a module ends the process that imports it (3)"
+    assert (result.exit_code, result.stderr) == (2, f"{path}: {reason}\n")
 
 
 @pytest.mark.parametrize("value", ["handlers", "a.b", "a:b:c", "a b:C", ":C", "a:", "a:1", "1a:C"])

@@ -50,7 +50,7 @@ class Process(Section):
     )
 
 
-class Action(StrEnum):
+class WorkerAction(StrEnum):
     """The action of a worker on the rows that its condition matches."""
 
     DELIVER = "deliver"
@@ -61,7 +61,7 @@ class Action(StrEnum):
     RETRY = "retry"
 
 
-STANDING = (Action.HOLD, Action.QUARANTINE)
+STANDING = (WorkerAction.HOLD, WorkerAction.QUARANTINE)
 """Actions whose condition is a standing rule: a row that matches is never claimed."""
 
 
@@ -69,8 +69,8 @@ class Worker(Section):
     """One worker: an action, and the condition that chooses its rows."""
 
     name: str = Field(default="deliver", description="unique name, in leases, logs and audit")
-    action: Action = Field(
-        default=Action.DELIVER,
+    action: WorkerAction = Field(
+        default=WorkerAction.DELIVER,
         description="deliver, hold, quarantine, delete, release or retry",
     )
     where: str | None = Field(
@@ -116,15 +116,15 @@ class Worker(Section):
     def _consistent(self) -> Worker:
         if not _NAME.fullmatch(self.name):
             raise ValueError("name: only letters, digits, '_', '.' and '-', at most 64")
-        if self.action is Action.QUARANTINE and not self.quarantine:
+        if self.action is WorkerAction.QUARANTINE and not self.quarantine:
             raise ValueError("action quarantine needs the key quarantine")
-        if self.action is not Action.QUARANTINE and self.quarantine:
+        if self.action is not WorkerAction.QUARANTINE and self.quarantine:
             raise ValueError("the key quarantine belongs to the action quarantine")
         if self.action not in STANDING and (self.reason or self.release_after):
             raise ValueError("reason and release_after belong to the actions hold and quarantine")
-        if self.action is Action.DELIVER and self.older:
+        if self.action is WorkerAction.DELIVER and self.older:
             raise ValueError("older does not belong to the action deliver")
-        if self.action is not Action.DELIVER and not (self.where or self.older):
+        if self.action is not WorkerAction.DELIVER and not (self.where or self.older):
             raise ValueError(f"action {self.action} needs a where: it would take every row")
         return self
 

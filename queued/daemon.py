@@ -16,16 +16,15 @@ from pgmta.service import Signals, first, tune_memory
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import Heartbeat
-from pgmta.store.row_change import Action as RowAction
-from pgmta.store.row_change import RowChange
+from pgmta.store.row_change import Action, RowChange
 from pgmta.store.schema import Schema
 from pgmta.store.space import Space
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
-from queued.config import STANDING, Action, QueuedConfig, Worker
+from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
 from queued.presence import Presence
 from queued.upkeep import attempts, orphans, requests, untaken
-from queued.upkeep.repeat import Chore, repeat
+from queued.upkeep.repeat import RegularDuty, repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.delivery_worker import DeliveryWorker
 from queued.worker.row_worker import RowWorker
@@ -76,10 +75,10 @@ class Daemon:
                 schema=self._schema,
             )
             for worker in self._workers
-            if worker.action is Action.DELIVER
+            if worker.action is WorkerAction.DELIVER
         ]
         self._row_workers = [
-            self._row_worker(w) for w in self._workers if w.action is not Action.DELIVER
+            self._row_worker(w) for w in self._workers if w.action is not WorkerAction.DELIVER
         ]
         host = config.environment.hostname
         self._presence = Presence(
@@ -125,7 +124,7 @@ class Daemon:
     def _change(self, worker: Worker) -> RowChange:
         standing = worker.action in STANDING and not worker.older
         return RowChange(
-            action=RowAction(worker.action.value),
+            action=Action(worker.action.value),
             where=self._where(worker) or "true",
             who=f"{worker.name}@{self._process}",
             reason=worker.reason or f"worker {worker.name}",
@@ -182,17 +181,17 @@ class Daemon:
             *(worker.run() for worker in self._row_workers),
             repeat("heartbeat", self._presence),
             repeat("turns", self._turns),
-            *(repeat(name, chore) for name, chore in self._chores().items()),
+            *(repeat(name, duty) for name, duty in self._duties().items()),
             repeat(
                 "untaken",
-                Chore(
+                RegularDuty(
                     untaken.EVERY, partial(untaken.warn_of_untaken, self._registry), self._schema
                 ),
                 untaken.FIRST,
             ),
         ]
 
-    def _chores(self) -> dict[str, Chore]:
+    def _duties(self) -> dict[str, RegularDuty]:
         """Return the upkeep of the queue, by the name that the log has for it."""
         retention = self._config.retention
         schema, upkeep, changes = self._schema, self._upkeep, self._changes
@@ -201,10 +200,10 @@ class Daemon:
         log_days = partial(attempts.keep_log, self._link, upkeep, retention.attempts)
         bodies = partial(orphans.remove_orphans, upkeep, retention.orphans)
         return {
-            "requests": Chore(requests.EVERY, answer, schema, self._turns),
-            "rules": Chore(requests.RULES_EVERY, rules, schema, self._turns),
-            "attempts": Chore(attempts.EVERY, log_days, schema),
-            "orphans": Chore(orphans.EVERY, bodies, schema),
+            "requests": RegularDuty(requests.EVERY, answer, schema, self._turns),
+            "rules": RegularDuty(requests.RULES_EVERY, rules, schema, self._turns),
+            "attempts": RegularDuty(attempts.EVERY, log_days, schema),
+            "orphans": RegularDuty(orphans.EVERY, bodies, schema),
         }
 
     def _reload(self) -> None:

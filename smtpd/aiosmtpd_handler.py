@@ -1,6 +1,7 @@
 """smtpd's own behaviour as a handler for aiosmtpd's `Controller`.
 
-smtpd itself does not use it. tests/smtpd/test_hooks_aiosmtpd.py runs the same dialogues in both.
+smtpd itself does not use it. docs/hooks.md shows it, and tests/smtpd/test_hooks_aiosmtpd.py runs
+the same dialogues in both.
 """
 
 from __future__ import annotations

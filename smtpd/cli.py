@@ -40,7 +40,7 @@ def check(config: Path) -> None:
     settings = load(config, SmtpdConfig)
     warnings = uvloop.run(_check_hooks(settings, config))
     if settings.environment.database.where:
-        warnings.insert(0, "environment.database.where is ignored: only queued uses it")
+        warnings.append("environment.database.where is ignored: only queued uses it")
     for warning in warnings:
         print_line(f"warning: {config}: {warning}", err=True)
     print_line(f"{config}: ok")
@@ -64,7 +64,8 @@ def _check_apart(path: Path) -> None:
     if signals.stop_came():
         sys.exit(0)
     if process.returncode:
-        raise ConfigError(errors.splitlines())
+        ended = f"{path}: hooks: a module ends the process that imports it ({process.returncode})"
+        raise ConfigError(errors.splitlines() or [ended])
 
 
 async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:

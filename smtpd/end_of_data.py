@@ -18,10 +18,10 @@ class EndOfData:
     octets that it can't decide on yet; its caller keeps the content.
     """
 
-    __slots__ = ("_first", "_held", "done", "guard", "rest")
+    __slots__ = ("_first", "_undecided", "done", "guard", "rest")
 
     def __init__(self, bare_newlines: Mode) -> None:
-        self._held = b"\r\n"  # the line end of the DATA command: ".CRLF" right away is the end
+        self._undecided = b"\r\n"  # the line end of the DATA command: ".CRLF" right away is the end
         self._first = True
         self.guard = NewlineGuard(bare_newlines)
         """Its `problem` names a wrong newline, or is empty."""
@@ -31,18 +31,18 @@ class EndOfData:
 
     def feed(self, data: bytes) -> bytes:
         """Return the next content; `done` says whether it is the last."""
-        if self._held:
-            data = self._held + data
+        if self._undecided:
+            data = self._undecided + data
         end = find(data, _END)
         if end >= 0 and data[end : end + len(_END)] != _END:  # a wrong one would cut the message
             end = data.find(_END)
         if end >= 0:
             self.done = True
             self.rest = data[end + len(_END) :]
-            content, self._held = data[: end + 2], b""
+            content, self._undecided = data[: end + 2], b""
         else:
-            keep = _undecided(data)
-            content, self._held = data[: len(data) - keep], data[len(data) - keep :]
+            keep = _undecided_length(data)
+            content, self._undecided = data[: len(data) - keep], data[len(data) - keep :]
         dotted = find(content, b"\n.") >= 0 or find(content, b"\r.") >= 0
         if dotted:
             content = replace(content, b"\r\n.", b"\r\n")
@@ -60,7 +60,7 @@ class EndOfData:
         return content
 
 
-def _undecided(data: bytes) -> int:
+def _undecided_length(data: bytes) -> int:
     """Length of the longest tail that could still become CRLF-dot-something."""
     for length in range(min(_OVERLAP, len(data)), 0, -1):
         if _END.startswith(data[-length:]):

@@ -16,7 +16,7 @@ _ENOUGH = 0.75  # share of the budget down to which the sessions are relieved
 log = get("smtpd")
 
 
-class Share(Protocol):
+class MemoryShare(Protocol):
     """The memory of one connection."""
 
     held: int
@@ -29,7 +29,7 @@ class Holder(Protocol):
     """A connection, as far as its memory is concerned."""
 
     @property
-    def share(self) -> Share:
+    def share(self) -> MemoryShare:
         """Return its memory."""
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Protocol
 
 from pgmta.model import CHUNK_SIZE
 from smtpd import replies
-from smtpd.acknowledgement import Acknowledgement
-from smtpd.closing import Closing
+from smtpd.acknowledgement import Acknowledgement, Wire
 from smtpd.commands import JUNK, Commands
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.server import HookServer, HookTransport
@@ -18,42 +15,28 @@ from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.incoming import IncomingMessage
 from smtpd.listener import SmtpListener
 from smtpd.server import Server
-from smtpd.share import Share
-from smtpd.tally import HTTP, Tally, Verdict
+from smtpd.tally import HTTP, Consequence, Tally
 
 _COMMAND_SIZE = 2048  # octets of a command (RFC 5321, section 4.5.3.1.4 asks for 512 at least)
 
 _SPARED = 1 << 16  # octets of a message that is taken for a hook although memory is used up
 
 
-class Wire(Protocol):
+class SessionWire(Wire, Protocol):
     """The connection, as far as a session needs it."""
 
-    client: str
-    transport: asyncio.Transport | None
-    closing: Closing
-    share: Share
-    busy: bool
     delayed: bool
-
-    @property
-    def unread(self) -> bool:
-        """Whether there is input that has not been worked through."""
 
     def reply(self, reply: str) -> None:
         """Add a reply."""
-
-    def suspend(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for a coroutine; the commands that follow wait for it."""
-
-    def resume(self, reply: str = "") -> None:
-        """Go on with the next command."""
 
 
 class SmtpSession:
     """Answers the commands that a connection reads."""
 
-    def __init__(self, server: Server, listener: SmtpListener, wire: Wire, peer: Any) -> None:
+    def __init__(
+        self, server: Server, listener: SmtpListener, wire: SessionWire, peer: Any
+    ) -> None:
         self._server = server
         self._wire = wire
         self.tally = Tally(server.config.limits)
@@ -78,9 +61,7 @@ class SmtpSession:
             transport=HookTransport(wire.transport, server.loop),
         )
         judgement = Judgement(listener.handler, wire.client)
-        return SessionHooks(
-            listener.phases, commands, judgement, seen, lambda error: wire.closing.fail(error)
-        )
+        return SessionHooks(listener.phases, commands, judgement, seen, wire.closing.fail)
 
     # -- command lines --
 
@@ -119,7 +100,7 @@ class SmtpSession:
                 self._follow(self.tally.junk(self._server.loop.time()))
         elif word in HTTP:
             self._wire.closing.refuse(replies.NOT_HTTP)
-        elif self.tally.unknown() is Verdict.END:
+        elif self.tally.unknown() is Consequence.END:
             self._wire.closing.refuse(replies.TOO_MANY_UNKNOWN)
         else:
             self.reply(replies.UNKNOWN_COMMAND)
@@ -141,11 +122,11 @@ class SmtpSession:
         if reply[0] == "5":
             self._follow(self.tally.error())
 
-    def _follow(self, verdict: Verdict) -> None:
+    def _follow(self, consequence: Consequence) -> None:
         """Do what follows from an error."""
-        if verdict is Verdict.END:
+        if consequence is Consequence.END:
             self._wire.closing.refuse(replies.TOO_MANY_ERRORS)
-        elif verdict is Verdict.DELAY:
+        elif consequence is Consequence.DELAY:
             self._wire.delayed = True
 
     # -- content (section 4.1.1.4) --

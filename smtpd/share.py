@@ -17,7 +17,7 @@ HEAVY = 0.005
 """Seconds of work for a session since its last mail, after which it always takes turns."""
 
 
-class Content(Protocol):
+class ContentSource(Protocol):
     """A session, as far as it takes content."""
 
     @property
@@ -36,7 +36,7 @@ class Sharer(Protocol):
     blocked: bool
 
     @property
-    def session(self) -> Content:
+    def session(self) -> ContentSource:
         """Return the session that takes content."""
 
     @property

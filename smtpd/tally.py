@@ -12,8 +12,8 @@ HTTP = frozenset(b"GET POST PUT HEAD DELETE OPTIONS PATCH TRACE CONNECT".split()
 """Methods of a browser, perhaps for a hostile page: its body would be taken for commands."""
 
 
-class Verdict(Enum):
-    """The consequence of an error."""
+class Consequence(Enum):
+    """The result of an error of the client."""
 
     GO_ON = auto()
     DELAY = auto()  # the next command waits for a while
@@ -34,20 +34,20 @@ class Tally:
         self._since = 0.0
         self.unknown_commands = 0
 
-    def error(self) -> Verdict:
+    def error(self) -> Consequence:
         """Count a 5xx reply. After half of `limits.errors` the client is slowed down."""
         self.errors += 1
         if self.errors >= self._limits.errors:
-            return Verdict.END
-        return Verdict.DELAY if self.errors > self._limits.errors // 2 else Verdict.GO_ON
+            return Consequence.END
+        return Consequence.DELAY if self.errors > self._limits.errors // 2 else Consequence.GO_ON
 
-    def junk(self, now: float) -> Verdict:
+    def junk(self, now: float) -> Consequence:
         """Count a command that carries no mail, at a time of the event loop in seconds."""
         self.junk_level = max(0.0, self.junk_level - (now - self._since)) + 1
         self._since = now
-        return self.error() if self.junk_level > self._limits.junk else Verdict.GO_ON
+        return self.error() if self.junk_level > self._limits.junk else Consequence.GO_ON
 
-    def unknown(self) -> Verdict:
+    def unknown(self) -> Consequence:
         """Count an unknown command; its reply counts as an error besides."""
         self.unknown_commands += 1
-        return Verdict.END if self.unknown_commands >= _UNKNOWN else Verdict.GO_ON
+        return Consequence.END if self.unknown_commands >= _UNKNOWN else Consequence.GO_ON

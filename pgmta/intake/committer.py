@@ -20,7 +20,7 @@ from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import Notifier
 from pgmta.store.daemons import Heartbeat
-from pgmta.store.enqueue import Enqueue, chunk_count
+from pgmta.store.enqueue import SESSION, Enqueue, chunk_count
 from pgmta.store.schema import Schema
 
 log = get("ingest")
@@ -28,7 +28,6 @@ log = get("ingest")
 _LARGE = PART_SIZE // CHUNK_SIZE  # chunks, above which the client has much to send again
 _LONGER = 4  # times as long may a large message take
 _LOOK = 0.25  # seconds between two looks at how long commits take
-_SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 _PATIENCE = 420.0
 """Seconds until a client is answered whose message's commit is under way.
 
@@ -47,9 +46,9 @@ class Committer:
         # has no limit, because its result would be unknown then.
         limit, longer = _limit(config.wait), _limit(config.wait * _LONGER)
         self._links = [
-            Link(uri, f"smtpd {number}", _SETTINGS | limit) for number in range(config.connections)
+            Link(uri, f"smtpd {number}", SESSION | limit) for number in range(config.connections)
         ]
-        self._large = Link(uri, "smtpd large", _SETTINGS | longer)  # not connected until needed
+        self._large = Link(uri, "smtpd large", SESSION | longer)  # not connected until needed
         self._side = Link(uri, "smtpd side")
         self.chunks = ChunkWriter(uri)
         self._storing: set[Content] = set()  # complete ones whose only part is being written

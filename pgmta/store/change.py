@@ -161,18 +161,11 @@ class WorkerChanges:
         self._link = link
         self._guards: dict[tuple[str, Condition], Guard] = {}  # of conditions that have failed
 
-    async def batch(self, change: RowChange, size: int = BATCH) -> int:
-        """Do one batch and return the number of rows that it changed.
-
-        A row on which the condition fails is held by a hold and left by the other actions; the log
-        names it. Raises StoreUnavailable, psycopg.Error.
-        """
-        return (await self._step(change, size)).changed
-
     async def batches(self, change: RowChange, size: int = BATCH) -> AsyncIterator[int]:
         """Do batch after batch until none is left, and yield the rows that each one changed.
 
-        Workers are woken for released rows. Raises StoreUnavailable, psycopg.Error.
+        A row on which the condition fails is held by a hold and left by the other actions; the log
+        names it. Workers are woken for released rows. Raises StoreUnavailable, psycopg.Error.
         """
         if change.rule and not await self._link.run(_SQL["standing"], {"rule": change.rule}):
             return

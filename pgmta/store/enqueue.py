@@ -17,6 +17,9 @@ from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 from pgmta.store.schema import Schema
 
+SESSION = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
+"""Run-time parameters for the connections that write messages."""
+
 BLOCK = 100
 """Ids that one value of the sequence message_ids stands for."""
 

@@ -23,10 +23,6 @@ class Statement(bytes):
 
     __slots__ = ()
 
-    def where(self, condition: str) -> Statement:
-        """Return the statement with a condition, as an operator wrote it, in place of `{where}`."""
-        return self.fill(where=bracketed(condition))
-
     def fill(self, **parts: str | bytes) -> Statement:
         """Return the statement with SQL in place of some words in braces.
 

@@ -1,4 +1,4 @@
-"""Writes outcomes: every status change of a delivering worker goes through this module."""
+"""Writes outcomes: every attempt that a worker ends goes through this module."""
 
 from __future__ import annotations
 

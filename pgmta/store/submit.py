@@ -13,11 +13,10 @@ from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.newlines import check
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
-from pgmta.store.enqueue import Enqueue, chunk_count
+from pgmta.store.enqueue import SESSION, Enqueue, chunk_count
 
 _GROUP = 1000  # messages a commit, at most
 _OCTETS = 16 << 20  # of bodies a commit, about
-_SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Submission:
 
     def __init__(self, uri: str, hostname: str, connections: int = 2) -> None:
         self._hostname = hostname
-        self._links = [Link(uri, f"submit {n}", _SETTINGS) for n in range(connections)]
+        self._links = [Link(uri, f"submit {n}", SESSION) for n in range(connections)]
         # content is durable with the commit of its message, which comes after it
         self._chunk_link = Link(uri, "submit chunks", {"synchronous_commit": "off"})
 

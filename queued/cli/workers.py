@@ -24,7 +24,7 @@ from pgmta.command import (
 from pgmta.store.overview import Overview
 from pgmta.store.reading import Fault
 from queued.cli.target import CONFIG, database_of
-from queued.config import Action
+from queued.config import WorkerAction
 
 
 @click.command()
@@ -106,7 +106,7 @@ def _distinct(entries: list[dict[str, Any]]) -> list[int]:
     """
     seen: dict[tuple[str, str | None], int] = {}
     for number, entry in enumerate(entries):
-        if entry["alive"] and entry["action"] == Action.DELIVER:
+        if entry["alive"] and entry["action"] == WorkerAction.DELIVER:
             seen.setdefault((entry["name"], entry["takes"]), number)
     return list(seen.values())
 
@@ -115,7 +115,7 @@ def _warnings(
     entries: list[dict[str, Any]], rules: list[dict[str, Any]], counts: dict[str, Any]
 ) -> list[str]:
     found = []
-    if not any(e["alive"] and e["action"] == Action.DELIVER for e in entries):
+    if not any(e["alive"] and e["action"] == WorkerAction.DELIVER for e in entries):
         found.append("no delivering worker runs")
     if counts["unmatched"]:
         found.append(f"{counts['unmatched']} rows are matched by no worker; they wait for ever")

@@ -34,7 +34,7 @@ class ClientProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.descriptor = -1
         self._owed = 1  # the greeting
-        self._rest = b""  # an incomplete line
+        self._partial = b""  # an incomplete line
         self._lines: list[str] = []  # of an incomplete reply
         self._code = 0  # of an incomplete reply
         self._octets = 0  # of an incomplete reply
@@ -77,9 +77,9 @@ class ClientProtocol(asyncio.Protocol):
             )
         ):
             self.premature = True
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
+        if self._partial:
+            data = self._partial + data
+            self._partial = b""
         start = 0
         while self._owed and (end := data.find(b"\n", start)) >= 0:
             if not self._line(data[start:end]):
@@ -92,7 +92,7 @@ class ClientProtocol(asyncio.Protocol):
         elif len(data) - start > _LINE:
             self.violate("reply is too long")
         else:
-            self._rest = data[start:]
+            self._partial = data[start:]
 
     def _line(self, raw: bytes) -> bool:
         """Take a line of a reply; return False if it is none, and the connection is closed."""

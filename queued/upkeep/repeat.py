@@ -32,12 +32,12 @@ class Duty(Protocol):
 class Turns(Protocol):
     """Divides the work of several processes."""
 
-    def rest(self, every: float) -> float:
-        """Return the seconds until a job of all processes is due in this one."""
+    def due_in(self, every: float) -> float:
+        """Return the seconds until a duty of all processes is due in this one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chore:
+class RegularDuty:
     """A duty that is done every `every` seconds while the schema fits.
 
     With `turns`, the process whose turn it is does it, and the others do it less often.
@@ -55,7 +55,7 @@ class Chore:
 
     def pause(self) -> float:
         """Return the seconds until it is due again."""
-        return self.turns.rest(self.every) if self.turns else self.every
+        return self.turns.due_in(self.every) if self.turns else self.every
 
 
 async def repeat(name: str, duty: Duty, after: float = 0.0) -> None:

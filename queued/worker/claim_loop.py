@@ -158,7 +158,7 @@ class ClaimLoop:
             self._woken.clear()
             if await self.claimer.claim(want, busy, max(0, self._dispatch.room)) >= want:
                 continue
-            poll = schedule.rest(self._poll) if schedule.shared else self._poll
+            poll = schedule.due_in(self._poll) if schedule.shared else self._poll
             with suppress(TimeoutError):
                 async with asyncio.timeout(poll):
                     if busy:

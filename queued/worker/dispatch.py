@@ -27,7 +27,7 @@ from queued.worker.verdict import judge
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
-_REST = 30.0  # seconds for which claims leave out an unreachable destination, at most
+_LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
 
 log = get("worker")
 
@@ -82,7 +82,7 @@ class Dispatch:
         """Use new routes, limits and intervals from now on."""
         self._routes = Routes(config.routes)
         self._retry = config.retry
-        self._rest = min(_REST, config.retry.intervals[0] / 2)
+        self._left_out = min(_LEFT_OUT, config.retry.intervals[0] / 2)
         self._group = config.delivery.recipients
         self._mode = config.delivery.bare_newlines
         self._bound = config.urgent.bound
@@ -106,7 +106,7 @@ class Dispatch:
         loaded = [queue for queue in self._queues.values() if queue.load >= free]
         domains = {domain for queue in loaded for domain in queue.domains}
         if self._down:
-            domains.update(*(down.domains for down in self._resting()))
+            domains.update(*(down.domains for down in self._still_down()))
         return sorted(domains), sum(queue.load for queue in loaded)
 
     def crowded(self, free: int) -> list[str]:
@@ -118,10 +118,10 @@ class Dispatch:
         full = {key: queue for key, queue in self._queues.items() if queue.urgent >= most}
         self._crowded = {key: names for key, names in self._crowded.items() if key in full}
         domains = {domain for queue in full.values() for domain in queue.domains}
-        domains.update(*self._crowded.values(), *(down.domains for down in self._resting()))
+        domains.update(*self._crowded.values(), *(down.domains for down in self._still_down()))
         return sorted(domains)
 
-    def _resting(self) -> Iterable[_Down]:
+    def _still_down(self) -> Iterable[_Down]:
         now = time.monotonic()
         for key in [key for key, down in self._down.items() if down.until <= now]:
             del self._down[key]
@@ -269,7 +269,7 @@ class Dispatch:
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
         down = self._down.setdefault(destination.key, _Down(0.0, result, set()))
-        down.until = time.monotonic() + self._rest
+        down.until = time.monotonic() + self._left_out
         down.result = result
         down.domains.update(domains)
 

@@ -44,6 +44,6 @@ class TurnKeeper:
         """Return the seconds until the next question."""
         return _LOOK if self._left else _LOOK_SETTLED
 
-    def rest(self, every: float) -> float:
-        """Return the seconds until a job of all processes is due here; see TurnSchedule.rest."""
-        return min((each.rest(every) for each in self._schedules.values()), default=every)
+    def due_in(self, every: float) -> float:
+        """Return the seconds until a duty of all processes is due here; see TurnSchedule.due_in."""
+        return min((each.due_in(every) for each in self._schedules.values()), default=every)

@@ -14,7 +14,7 @@ _TURN = 5.0  # seconds: each worker that begins one has cold caches
 _LOOK = 0.25  # seconds between the polls of two workers that have no turn
 _OVERDUE = 0.1  # seconds after which due mail counts as left behind
 _LATE = 0.001  # seconds that a wait is longer: timers have whole milliseconds and may be early
-_SELDOM = 5  # times as long are the pauses of workers without a turn in periodic jobs
+_SELDOM = 5  # times as long are the pauses of workers without a turn in duties
 _SPREAD = 1.5  # factor per sample by which the clock's error may grow, so that old samples go
 
 
@@ -72,8 +72,8 @@ class TurnSchedule:
         look = (self._place * _LOOK - clock - _OVERDUE) % (self.number * _LOOK) + _OVERDUE
         return min(turn, look) + _LATE
 
-    def rest(self, every: float) -> float:
-        """Return the seconds until a job is due here that one worker does every `every` seconds.
+    def due_in(self, every: float) -> float:
+        """Return the seconds until a duty is due here that one worker does every `every` seconds.
 
         Workers without a turn do it five times less often, in case the one with the turn is dead.
         """

@@ -15,7 +15,7 @@ from queued.worker.turns import DelayedWake, TurnSchedule
 
 _AFTER = 0.05  # seconds in which the ordinary loop may claim before this one does
 _BUDGET = 4 << 20  # octets of content that come with a claim, however much the other mail has
-_REST = 1.0  # seconds without a claim after one whose rows mostly found no room at their next hop
+_PAUSE = 1.0  # seconds without a claim after one whose rows mostly found no room at their next hop
 
 
 class UrgentLoop:
@@ -76,7 +76,7 @@ class UrgentLoop:
         Returns whether it was a notification.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._schedule.rest(self._poll)):
+            async with asyncio.timeout(self._schedule.due_in(self._poll)):
                 while not self._woken.is_set():
                     self._freed.clear()
                     free = self._slots - len(self._leases.reserved)
@@ -96,7 +96,7 @@ class UrgentLoop:
             busy = self._dispatch.crowded(free)
             found = await self.claimer.claim(max(1, free // 2), busy, _BUDGET)
             if self.claimer.returned > found // 2:
-                await asyncio.sleep(_REST)
+                await asyncio.sleep(_PAUSE)
             if not found:
                 return busy
         return []

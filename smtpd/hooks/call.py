@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-type Method = Callable[..., Any]
+from smtpd.hooks.methods import Method
+
 type Done = Callable[[Any, BaseException | None], None]
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from pgmta.logs import get
 from smtpd.hooks import interpreter
-from smtpd.hooks.call import Done, HookCall, Method
+from smtpd.hooks.call import Done, HookCall
+from smtpd.hooks.methods import Method
 from smtpd.hooks.thread import HookThread
 
 _LOOK = 0.05  # seconds between two looks at the threads, while calls are open
@@ -83,7 +84,7 @@ class HookRunner:
         self._open[call] = None
         self._put(call)
         if not self._look_handle:
-            self._rest()
+            self._begin_look()
         return call
 
     async def stop(self, grace: float) -> None:
@@ -134,7 +135,7 @@ class HookRunner:
             call.finish(error)
             call.cancel()
 
-    def _rest(self) -> None:
+    def _begin_look(self) -> None:
         """Begin to look, after a time without calls or in which the sessions' loop was late."""
         self._looked = self._loop.time()
         for place in self._places:
@@ -146,7 +147,7 @@ class HookRunner:
         """Look for calls whose time is over, and for threads that are stuck."""
         now = self._loop.time()
         if now > self._looked + 2 * _LOOK:
-            self._rest()
+            self._begin_look()
             return
         self._looked = now
         self._look_handle = None

@@ -17,10 +17,10 @@ from smtpd.hooks.reply import BadAnswer
 from smtpd.hooks.server import HookServer
 from smtpd.transaction import Transaction
 
-type Answered = Callable[[str], None]
-type ContentAnswered = Callable[[str, bytes | None], None]
+type Replied = Callable[[str], None]
+type ContentReplied = Callable[[str, bytes | None], None]
 
-_HELD = 0.5
+_TOGETHER = 0.5  # seconds that replies wait, so that they leave in one write
 _NULL = "<>"  # aiosmtpd's word for the null reverse-path
 _STANDARD = frozenset(vars(Envelope()))
 
@@ -52,7 +52,7 @@ class SessionHooks:
         self._client = str(commands.session.peer[0]) if commands.session.peer else ""
         self._idle = Envelope()  # what hooks get while there is no transaction
         self._consultation: Consultation | None = None
-        self._held = 0.0  # since when replies wait, by the clock of the sessions' loop
+        self._waiting_since = 0.0  # of replies, by the clock of the sessions' loop; 0: none waits
 
     def abandon(self) -> None:
         """Cancel the hook that is being asked: the session has ended."""
@@ -63,15 +63,15 @@ class SessionHooks:
     def holds_replies(self, now: float) -> bool:
         """Return whether earlier replies of a pipelined group may wait for that of the hook.
 
-        They leave in one write then, but wait for at most `_HELD` seconds and one hook more.
+        They leave in one write then, but wait for at most `_TOGETHER` seconds and one hook more.
         """
-        if self._consultation and now < (self._held or now) + _HELD:
-            self._held = self._held or now
+        if self._consultation and now < (self._waiting_since or now) + _TOGETHER:
+            self._waiting_since = self._waiting_since or now
             return True
-        self._held = 0.0
+        self._waiting_since = 0.0
         return False
 
-    def ask(self, word: bytes, argument: str, answered: Answered) -> str:
+    def ask(self, word: bytes, argument: str, answered: Replied) -> str:
         """Do a command and ask its hooks; `answered` gets the reply later.
 
         Return the reply at once if smtpd itself refuses the command, else nothing.
@@ -113,7 +113,7 @@ class SessionHooks:
         self._consult(self.words[word], arguments, came)
         return ""
 
-    def ask_content(self, content: bytes, answered: ContentAnswered) -> None:
+    def ask_content(self, content: bytes, answered: ContentReplied) -> None:
         """Ask the hooks about a complete message.
 
         `answered` gets the reply of a refusal, the hook's 250 or nothing; and the content that a

@@ -43,7 +43,7 @@ class HookThread:
         self._awake = False  # the thread will look at the queue
         self._answers: deque[HookCall] = deque()
         self._batch = False  # answers leave together after the calls at hand
-        self._told = False  # the loop of the sessions will look at the answers
+        self._signalled = False  # the loop of the sessions will look at the answers
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -154,16 +154,16 @@ class HookThread:
 
     def _answer(self) -> None:
         """Have the sessions' loop look at the answers."""
-        if self._answers and not self._told:
-            self._told = True
+        if self._answers and not self._signalled:
+            self._signalled = True
             try:
                 self._main.call_soon_threadsafe(self.deliver)
             except RuntimeError:  # the process ends, and no session waits
-                self._told = False
+                self._signalled = False
 
     def deliver(self) -> None:
         """Give the answers so far to the sessions, in the thread of those."""
-        self._told = False
+        self._signalled = False
         answers = self._answers
         while answers:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgmta.address import parse_mailbox
 from pgmta.model import Reply
-from tests.support.tracer import traced
+from tests.support.tracer import traced, usual
 
 
 def test_each_function_is_named_once_in_the_order_of_its_first_call() -> None:
@@ -17,3 +17,8 @@ def test_each_function_is_named_once_in_the_order_of_its_first_call() -> None:
         assert calls[0] == "pgmta/address.py: parse_mailbox"
         assert calls[-1] == "pgmta/model.py: Reply.enhanced"
         assert len(calls) == len(set(calls))
+
+
+def test_the_usual_way_leaves_out_other_work() -> None:
+    """One trace has a function more, and begins with one that the way calls later."""
+    assert usual(["abc", "cab", "abxc", "abc"]) == ["a", "b", "c"]

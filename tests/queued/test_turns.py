@@ -35,9 +35,9 @@ def test_one_at_a_time_and_everybody(number: int, now: float, ahead: list[float]
         pauses = [schedule.pause for schedule in schedules]
         assert pauses.count(0.0) == 1
         seen.append(pauses.index(0.0))
-        assert schedules[seen[-1]].rest(1.0) == 1.0
-        assert all(1.0 <= schedule.rest(1.0) <= 5.0 for schedule in schedules)
-        assert all(schedule.rest(3600.0) == 3600.0 for schedule in schedules)
+        assert schedules[seen[-1]].due_in(1.0) == 1.0
+        assert all(1.0 <= schedule.due_in(1.0) <= 5.0 for schedule in schedules)
+        assert all(schedule.due_in(3600.0) == 3600.0 for schedule in schedules)
         assert [schedule.overdue for schedule in schedules] == [
             OVERDUE if pause else 0.0 for pause in pauses
         ]
@@ -49,7 +49,7 @@ def test_one_at_a_time_and_everybody(number: int, now: float, ahead: list[float]
         clock = (now // TURN + turn + 1) * TURN - OVERDUE / 2
         following = schedules[(seen[-1] + 1) % number]
         assert following.pause == pytest.approx(OVERDUE / 2, abs=0.01)
-        assert following.rest(0.02) == pytest.approx(OVERDUE / 2, abs=0.01)
+        assert following.due_in(0.02) == pytest.approx(OVERDUE / 2, abs=0.01)
     assert sorted(seen) == list(range(number))
 
 

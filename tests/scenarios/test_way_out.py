@@ -13,7 +13,7 @@ from pgmta.service import Signals
 from queued.config import QueuedConfig
 from queued.daemon import Daemon
 from tests.support.nexthop import NextHop
-from tests.support.tracer import traced
+from tests.support.tracer import traced, usual
 from tests.support.waiting import PATIENCE
 
 FLOW = Path(__file__).parents[2] / "docs" / "flow.md"
@@ -67,8 +67,7 @@ async def test_a_message_passes_the_functions_of_the_documentation(database: str
             traces = [await deliver(db, number) for number in range(2, 6)]
         signals.stop.set()
         await daemon
-    # duties of the daemon that happen to fall into a trace are not in all of them
-    way = [name for name in traces[-1] if all(name in trace for trace in traces)]
+    way = usual(traces)
     files = {name.partition(":")[0] for name in way}
     found = "\n".join(f"{place}. `{name}`" for place, name in enumerate(way, 1))
     assert way == documented(), found

@@ -204,11 +204,14 @@ listen:
 
 def test_check_loads_the_hooks(folder: Path) -> None:
     path = folder / "smtpd.yaml"
-    path.write_text("hooks: [site_hooks:Later]")
+    path.write_text("hooks: [site_hooks:Later]\nenvironment: {database: {where: 'true'}}\n")
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
-    unused = "smtpd does not use auth_PLAIN, authenticator, handle_AUTH yet"
     assert (result.exit_code, result.stdout) == (0, f"{path}: ok\n")
-    assert result.stderr == f"warning: {path}: site_hooks:Later: {unused}\n"
+    assert result.stderr.splitlines() == [
+        f"warning: {path}: site_hooks:Later: smtpd does not use auth_PLAIN, authenticator, "
+        "handle_AUTH yet",
+        f"warning: {path}: environment.database.where is ignored: only queued uses it",
+    ]
     path.write_text("hooks: [site_hooks:Refuze]")
     for command in ("check", "run"):
         result = CliRunner().invoke(main, [command, "-c", str(path)])
@@ -232,6 +235,15 @@ def test_a_signal_ends_the_start_while_a_handler_is_made(folder: Path) -> None:
         process.terminate()
         _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (0, "")
+
+
+def test_a_module_that_ends_its_process_is_an_error(folder: Path) -> None:
+    path = folder / "smtpd.yaml"
+    (folder / "site_ends.py").write_text("import os\nos._exit(3)\n")
+    path.write_text("hooks: [site_ends:Handler]")
+    result = CliRunner().invoke(main, ["run", "-c", str(path)])
+    reason = "hooks: a module ends the process that imports it (3)"
+    assert (result.exit_code, result.stderr) == (2, f"{path}: {reason}\n")
 
 
 @pytest.mark.parametrize("value", ["handlers", "a.b", "a:b:c", "a b:C", ":C", "a:", "a:1", "1a:C"])

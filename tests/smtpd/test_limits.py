@@ -17,7 +17,7 @@ from smtpd.commands import _COMMANDS, Commands
 from smtpd.config import Limits
 from smtpd.connection import _QUANTUM
 from smtpd.server import Server
-from smtpd.tally import Tally, Verdict
+from smtpd.tally import Consequence, Tally
 from tests.smtpd.server import Client, serving
 from tests.support.waiting import PATIENCE, SLACK, until
 
@@ -115,17 +115,17 @@ def test_errors_are_counted_from_mail_to_mail(database: str, db: psycopg.Connect
 def test_tally(waits: list[float], junk: int, errors: int) -> None:
     """A client that sends one such command per second is never hung up on; a burst is."""
     tally = Tally(Limits(junk=junk, errors=errors))
-    now, verdicts = 0.0, []
+    now, consequences = 0.0, []
     for wait in waits:
         now += wait
-        verdicts.append(tally.junk(now))
+        consequences.append(tally.junk(now))
     if all(wait >= 1 for wait in waits):
-        assert set(verdicts) <= {Verdict.GO_ON}
+        assert set(consequences) <= {Consequence.GO_ON}
     if len(waits) >= now + junk + errors + 1:
-        assert Verdict.END in verdicts
+        assert Consequence.END in consequences
     tally.errors = tally.unknown_commands = 0  # mail was accepted
     tally.junk_level = 0.0
-    assert tally.junk(now) is Verdict.GO_ON
+    assert tally.junk(now) is Consequence.GO_ON
 
 
 @pytest.mark.parametrize("word", ["GET / HTTP/1.1", "post /x HTTP/1.1"])

@@ -24,8 +24,9 @@ WHERE = Statement(b"SELECT %(n)s::int, {list} WHERE {where}")
 def test_a_condition_stands_in_a_statement_as_it_is_written(
     db: psycopg.Connection, condition: str
 ) -> None:
+    longer = f"{condition} AND true" if "--" not in condition else condition
     for statement in (
-        WHERE.fill(list="2").where(f"{condition} AND true" if "--" not in condition else condition),
+        WHERE.fill(list="2").fill(where=bracketed(longer)),
         WHERE.fill(list="2", where=bracketed(condition)),
     ):
         assert db.execute(statement, {"n": 1}).fetchall() == [(1, 2)]
@@ -34,8 +35,9 @@ def test_a_condition_stands_in_a_statement_as_it_is_written(
 def test_a_statement_may_be_part_of_another(db: psycopg.Connection) -> None:
     part = Statement(b"(SELECT {what})")
     statement = WHERE.fill(list=part).fill(what="3")
-    assert db.execute(statement.where("true"), {"n": 1}).fetchall() == [(1, 3)]
-    assert WHERE.where("true") is WHERE.where("true")  # kept, not made again
+    where = bracketed("true")
+    assert db.execute(statement.fill(where=where), {"n": 1}).fetchall() == [(1, 3)]
+    assert WHERE.fill(where=where) is WHERE.fill(where=where)  # kept, not made again
     assert WHERE.fill() == WHERE
 
 

@@ -118,7 +118,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
             (Action.DELETE, "message_id = 8"),
         ):
             change = RowChange(action, where, "w", reason="test", quarantine="q")
-            assert await changes.batch(change) == 1 or action is Action.RETRY
+            assert await changes.run(change) == 1 or action is Action.RETRY
         assert await upkeep.orphans(60, 10) == 2
         db.execute("UPDATE rules SET expires_at = now()")
         assert await upkeep.expire_rules() == ["r"]

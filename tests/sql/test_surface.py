@@ -151,9 +151,8 @@ async def test_an_attempt_in_flight_is_recorded_whatever_an_operator_does(
         assert one(db, "SELECT queue_delete('message_id > 2', 'gone')") == 2
         assert one(db, "SELECT count(*) FROM queue WHERE lease_token IS NOT NULL") == 4
         changes = WorkerChanges(link)
-        assert (
-            await changes.batch(RowChange(Action.DELETE, "status = 'DELETE'", "w")) == 0
-        )  # still leased
+        requests = RowChange(Action.DELETE, "status = 'DELETE'", "w")
+        assert await changes.run(requests) == 0  # still leased
         # released again before its outcome is known: no other worker may claim it
         assert one(db, "SELECT queue_release('message_id = 2')") == 1
         assert (await Claims(link, "other", 60).claim(10, [])).items == []
@@ -165,7 +164,7 @@ async def test_an_attempt_in_flight_is_recorded_whatever_an_operator_does(
             (2, "QUEUED", None, "450 4.2.0 later"),
             (3, "DELETE", None, "connection lost after the final dot"),
         ]
-        assert await changes.batch(RowChange(Action.DELETE, "status = 'DELETE'", "w")) == 1
+        assert await changes.run(requests) == 1
     assert db.execute("SELECT id FROM messages").fetchall() == [(2,)]
     history = db.execute(
         "SELECT event, code, host FROM attempt_history WHERE message_id = 3 ORDER BY ended_at"
@@ -265,7 +264,7 @@ async def test_operators_workers_and_moving_rows_do_not_disturb_each_other(
                         await settlements.settle([outcome(i, e) for i, e in pairs])
                         settled = True
                 gone += sum(event is Event.DELIVERED for _, event in pairs)
-                deleted = await changes.batch(RowChange(Action.DELETE, "status = 'DELETE'", name))
+                deleted = await changes.run(RowChange(Action.DELETE, "status = 'DELETE'", name))
                 gone += deleted
                 await asyncio.sleep(0.01)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
@@ -46,3 +47,14 @@ def traced(packages: tuple[str, ...] = _PACKAGES) -> Iterator[list[str]]:
 def shown(name: str) -> str:
     """Return a qualified name as docs/flow.md has it: `Class.method.nested`."""
     return name.replace(".<locals>", "")
+
+
+def usual(traces: Sequence[Sequence[str]]) -> list[str]:
+    """Return the functions that are in all traces, in the order that most of the traces have.
+
+    Other work of the process falls into some traces. It may call a function of the way earlier
+    than the way does, as a NOTIFY does with `Link.run`.
+    """
+    in_all = set.intersection(*map(set, traces))
+    orders = Counter(tuple(name for name in trace if name in in_all) for trace in traces)
+    return list(orders.most_common(1)[0][0])

@@ -243,12 +243,12 @@ class Connection(asyncio.Protocol):
         return True
 
     def _skip(self, at: int) -> None:
-        """Throw away the beginning of a line that is too long."""
-        self._skipped += len(self._input) - at
+        """Throw away the beginning of a line that is too long; pause after each 64 KB."""
+        pauses, self._skipped = self._skipped // _LINE, self._skipped + len(self._input) - at
         self.forget()
         if self._skipped > _SKIP:
             self.closing.refuse(replies.LINE_WITHOUT_END)
-        else:
+        elif self._skipped // _LINE > pauses:  # not for each octet, which would put off the end
             self.suspend(asyncio.sleep(_DELAY))
 
     def reply(self, reply: str) -> None:

@@ -201,6 +201,7 @@ def test_content_without_end_is_ended(database: str) -> None:
     [
         ({"data_time": "1s"}, BEGIN, b"x"),  # content, octet by octet
         ({"timeout": "1s"}, b"", b"N"),  # a command, octet by octet
+        ({"timeout": "1s"}, b"N" * 70_000, b"N"),  # the rest of one that is too long
     ],
 )
 def test_dripping_keeps_no_place(

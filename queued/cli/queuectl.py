@@ -153,7 +153,7 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
 def count(config: Path, by: str, as_json: bool, **filters: Any) -> None:
     """Count rows by the values of a column."""
     if by not in COLUMNS and not by.startswith("metadata."):
-        raise ConfigError([f"--by {by!r}: {hint(by, COLUMNS)}"])
+        raise ConfigError([f"--by {by!r}: {hint(by, [*COLUMNS, 'metadata.KEY'])}"])
     uri = database_of(config)
     where = condition(uri, filters) or "true"
     with _listing(uri) as listing:

@@ -160,6 +160,11 @@ class _Exchange:
     def suspend(self, work: Coroutine[Any, Any, None]) -> None:
         """Do what comes before the commit."""
         self._task = asyncio.create_task(work)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not self.answer.done():
+            self.answer.set_exception(error)  # or aiosmtpd would wait for ever
 
     def stop(self) -> None:
         """Leave the end of the session to aiosmtpd."""

@@ -16,6 +16,7 @@ from smtpd.hooks.thread import HookThread
 
 _LOOK = 0.05  # seconds between two looks at the threads, while calls are open
 _STUCK = 0.1  # seconds in which a thread begins no call although one waits
+_ALONE = 1.0  # the same if none waits: a busy loop slows the sessions nevertheless
 _INTERRUPT = 1.0  # seconds between two interruptions of a stuck thread
 _END = 1.0  # seconds for threads to end
 
@@ -37,6 +38,7 @@ class _Place:
         self.thread = thread
         self.turned = -1
         self.since = 0.0  # when the thread was seen to make no progress first
+        self.probed = False  # the thread shall show that it makes progress
         self.stuck = False
         self.interrupted = 0.0
 
@@ -168,11 +170,15 @@ class HookRunner:
     def _look_at(self, place: _Place, now: float) -> None:
         thread = place.thread
         thread.deliver()  # those before a hook that blocks
-        if thread.turned != place.turned or not (thread.queue or place.stuck):
+        if thread.turned != place.turned:
             if place.stuck:
                 log.info("hook serves again", hook=self.name, after=round(now - place.since, 1))
             place.turned, place.since, place.stuck = thread.turned, now, False
-        elif not place.stuck and now - place.since >= _STUCK:
+            place.probed = False
+        elif not (thread.queue or place.stuck or place.probed):
+            place.since, place.probed = now, True
+            thread.probe()
+        elif not place.stuck and now - place.since >= (_STUCK if thread.queue else _ALONE):
             log.warning("hook blocks its thread", hook=self.name)
             place.stuck = True
             place.interrupted = place.since + self._time

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Mailbox, Proxy
 
 from smtpd.aiosmtpd_handler import AiosmtpdHandler
 from smtpd.config import SmtpdConfig
+from smtpd.incoming import IncomingMessage
 from tests.smtpd.handlers import examples
 from tests.smtpd.server import Client, serving
 from tests.support.nexthop import NextHop
@@ -197,3 +199,17 @@ def test_smtpd_as_a_handler_of_the_stock_controller(database: str, db: psycopg.C
     ).fetchall()
     assert len(rows) == 6
     assert rows[:3] == rows[3:]
+
+
+def test_an_error_before_the_commit_is_answered(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prepare(_: IncomingMessage) -> str:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(IncomingMessage, "prepare", prepare)
+    settings = {"relay": {"networks": ["127.0.0.1"]}, "environment": {"hostname": "mx.example"}}
+    handler = AiosmtpdHandler(SmtpdConfig.model_validate(settings), database)
+    with controlling(handler) as port:
+        lines = ["EHLO c", "MAIL FROM:<s@a.example>", "RCPT TO:<r@b.example>", "DATA", "x\r\n."]
+        assert speak(port, lines)[-1][1] == "451 4.3.0 Internal error, try again later"

@@ -201,6 +201,27 @@ async def test_a_busy_loop_in_python_is_ended_after_its_time() -> None:
                 await asyncio.sleep(0.02)
 
 
+async def test_a_busy_loop_beside_which_no_call_waits_is_ended_too() -> None:
+    ended, usual = threading.Event(), sys.getswitchinterval()
+
+    async def spins(*_: Any) -> None:
+        try:
+            while True:
+                pass
+        finally:
+            ended.set()
+
+    async with running(time=0.3) as runner:
+        spinning = begin(runner, spins)[0]
+        with pytest.raises(HookTimeout):
+            await asyncio.wait_for(spinning, PATIENCE)
+        while not ended.is_set():
+            await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE):
+            while sys.getswitchinterval() != usual:
+                await asyncio.sleep(0.05)
+
+
 async def test_calls_end_when_smtpd_stops() -> None:
     async with running() as runner:
         short, long = begin(runner, sleep, 0.2)[0], begin(runner, sleep, 3600)[0]

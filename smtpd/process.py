@@ -33,6 +33,7 @@ async def serve(config: SmtpdConfig, path: Path, uri: str, descriptors: list[int
     Raises ConfigError if a hook of the file at `path` can't be loaded.
     """
     signals = Signals()
+    master = _keep_stdout_for_the_master()
     _allow_files(config.limits.connections + TURNED_AWAY + _FILES)
     loop = asyncio.get_running_loop()
     hooks = await HookSet().load(config, path)
@@ -54,7 +55,7 @@ async def serve(config: SmtpdConfig, path: Path, uri: str, descriptors: list[int
     tune_memory()
     log.info("serving", pid=os.getpid())
     with contextlib.suppress(BrokenPipeError):  # the master has died, and we end as well
-        os.write(sys.stdout.fileno(), READY)
+        os.write(master, READY)
     await signals.stop.wait()
     for server in servers:
         server.close()
@@ -64,6 +65,17 @@ async def serve(config: SmtpdConfig, path: Path, uri: str, descriptors: list[int
     beating.cancel()
     await asyncio.wait([beating])
     await heartbeat.leave()
+
+
+def _keep_stdout_for_the_master() -> int:
+    """Return the pipe to the master, and send to stderr what hooks print.
+
+    The master reads one line from the pipe. With more in it a hook would block.
+    """
+    pipe = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - open until the end
+    return pipe
 
 
 def _allow_files(number: int) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from smtpd import keeper as keeper_module
 from smtpd.keeper import Keeper
+from tests.smtpd.handlers import printing
 from tests.support.daemons import Smtpd, lives
 from tests.support.submit import Client
 from tests.support.system import System
@@ -116,6 +117,16 @@ def test_reload_keeps_transactions_and_takes_the_new_file(system: System) -> Non
     with smtpd.connect().begin("a@example.org", ["x@new.example"]) as later:
         assert later.finish(MAIL).code == 250
     system.expected = {"configuration kept as it was"}
+
+
+def test_hooks_that_print_disturb_no_process(system: System) -> None:
+    """Their output goes to stderr; the pipe to the master is not theirs."""
+    system.expected = {printing.AT_IMPORT, printing.TEXT}
+    smtpd = system.smtpd(hooks=["tests.smtpd.handlers.printing:Printer"], hook_limits={"time": 5})
+    smtpd.signal(signal.SIGHUP)
+    assert smtpd.wait_log("processes replaced")["number"] == 1
+    with smtpd.connect().begin("a@example.org", ["x@hop.example"]) as client:
+        assert client.finish(MAIL).code == 250
 
 
 def test_children_end_with_a_killed_master(system: System) -> None:

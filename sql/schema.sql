@@ -461,7 +461,7 @@ CREATE FUNCTION public.queue_takes(action text) RETURNS text
     END
 $$;
 
-COMMENT ON FUNCTION public.queue_takes(action text) IS 'Returns the condition for the rows that an action of an operator takes; null if there is no such action. pgmta/store/change.py has the same.';
+COMMENT ON FUNCTION public.queue_takes(action text) IS 'Returns the condition for the rows that an action of an operator takes; null if there is no such action. pgmta/store/row_change.py has the same.';
 
 CREATE FUNCTION public.queue_test(condition text, ids bigint[]) RETURNS TABLE(id bigint, error text)
     LANGUAGE plpgsql STABLE

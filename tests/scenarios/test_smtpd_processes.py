@@ -121,10 +121,12 @@ def test_reload_keeps_transactions_and_takes_the_new_file(system: System) -> Non
 
 def test_hooks_that_print_disturb_no_process(system: System) -> None:
     """Their output goes to stderr; the pipe to the master is not theirs."""
-    system.expected = {printing.AT_IMPORT, printing.TEXT}
+    system.expected = {printing.AT_IMPORT, printing.LINE}
     smtpd = system.smtpd(hooks=["tests.smtpd.handlers.printing:Printer"], hook_limits={"time": 5})
     smtpd.signal(signal.SIGHUP)
     assert smtpd.wait_log("processes replaced")["number"] == 1
+    successor = smtpd.wait_log("serving", 2)["pid"]
+    until(lambda: [child.pid for child in smtpd.children()] == [successor])
     with smtpd.connect().begin("a@example.org", ["x@hop.example"]) as client:
         assert client.finish(MAIL).code == 250
 

@@ -7,7 +7,8 @@ from typing import Any
 from aiosmtpd.smtp import MISSING
 
 AT_IMPORT = "printed at import"
-TEXT = "x" * 400_000  # more than a pipe and its reader hold
+LINE = "x" * 1000  # the kernel mixes no other output into a line of this length
+LINES = 400  # more than a pipe and its reader hold
 
 print(AT_IMPORT, flush=True)
 
@@ -16,5 +17,6 @@ class Printer:
     """Prints much for each message, and decides nothing."""
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> Any:
-        print(TEXT, flush=True)
+        for _ in range(LINES):
+            print(LINE)
         return MISSING

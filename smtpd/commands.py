@@ -27,6 +27,8 @@ class Commands:
         self.session = Session(server.loop)
         """The session, in the form that handlers get."""
         self.session.peer = peer
+        self.path = ""
+        """The path of the last MAIL or RCPT, without its angle brackets."""
         self.transaction: Transaction | None = None
         """The arguments of MAIL and RCPT so far."""
 
@@ -97,6 +99,7 @@ class Commands:
             refusal = self._parameters(rest, transaction)
             if refusal:
                 return refusal
+        self.path = path
         reply = self._handler.mail(transaction, path)
         if reply[0] == "2":
             protocol = "ESMTP" if self.session.extended_smtp else "SMTP"
@@ -140,6 +143,7 @@ class Commands:
             return replies.SYNTAX_RCPT
         if rest:
             return replies.UNKNOWN_PARAMETER.format(plain(rest.partition("=")[0][:40]))
+        self.path = path
         return self._handler.rcpt(transaction, self._client, path)
 
     def _data(self, argument: str) -> str:

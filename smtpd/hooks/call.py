@@ -50,18 +50,9 @@ class HookCall:
         self.answer: Any = None
         self.error: BaseException | None = None
 
-    async def perform(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Call the hook in its own loop, and keep what it returns or raises."""
-        try:
-            self.arguments[1].loop = loop  # hooks make timers and futures with session.loop
-            self.answer = await self.method(*self.arguments)
-        except Exception as error:
-            await self._rescue(error)
-        except BaseException as error:  # a hook that ends its task ends neither thread nor process
-            self.error = error
-
-    async def _rescue(self, error: Exception) -> None:
-        if not self.rescue:
+    async def rescued(self, error: BaseException) -> None:
+        """Keep what the hook raised, or the answer of `handle_exception` to it."""
+        if not (self.rescue and isinstance(error, Exception)):
             self.error = error
             return
         try:

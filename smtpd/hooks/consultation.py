@@ -111,10 +111,10 @@ class _Saved:
 
     def __init__(self, envelope: Envelope) -> None:
         self.mail_from = envelope.mail_from
-        self.mail_options = list(envelope.mail_options)
+        self.mail_options = envelope.mail_options[:]
         # without a transaction a hook may have left anything there
         self.rcpt_tos = list(envelope.rcpt_tos) if isinstance(envelope.rcpt_tos, list) else []
-        self.rcpt_options = list(envelope.rcpt_options)
+        self.rcpt_options = envelope.rcpt_options[:]
         self.utf8 = envelope.smtp_utf8
 
     def restore(self, envelope: Envelope, *, new: bool) -> Envelope:

@@ -115,7 +115,11 @@ class HookRunner:
         return place
 
     def _put(self, call: HookCall) -> None:
-        place = next((place for place in self._places if not place.stuck), None)
+        places = self._places
+        if places and not places[0].stuck:  # mostly
+            places[0].thread.put(call)
+            return
+        place = next((place for place in places if not place.stuck), None)
         if not place and len(self._places) < self._most:
             place = self._add()
         if place:

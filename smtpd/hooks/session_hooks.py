@@ -8,7 +8,6 @@ from typing import Any
 
 from aiosmtpd.smtp import Envelope
 
-from pgmta.address import split_path
 from smtpd.commands import Commands
 from smtpd.hooks.consultation import FAILED, Consultation
 from smtpd.hooks.judgement import Judgement
@@ -87,14 +86,14 @@ class SessionHooks:
         if word == b"RCPT" and transaction:
             added = len(transaction.recipients) > known
             mailbox = transaction.envelope.rcpt_tos.pop() if added else ""
-            path, _ = split_path(argument[3:])
+            path = commands.path
             arguments = (path, [])
             finish = partial(self._recipient, transaction, path, mailbox)
         elif word == b"MAIL" and commands.transaction:
             envelope = commands.transaction.envelope
             sender, options = envelope.mail_from, envelope.mail_options
             envelope.mail_from, envelope.mail_options = None, []
-            arguments = (split_path(argument[5:])[0] or _NULL, list(options))
+            arguments = (commands.path or _NULL, list(options))
             finish = partial(self._sender, sender, options)
         elif word in (b"HELO", b"EHLO"):
             session.host_name, self._idle = name, Envelope()

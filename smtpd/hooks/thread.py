@@ -142,15 +142,16 @@ class HookThread:
             self._answer()
 
     async def _perform(self, call: HookCall) -> None:
+        arguments = call.arguments
         try:
-            await call.perform(self.loop)
+            arguments[1].loop = self.loop  # hooks make timers and futures with session.loop
+            call.answer = await call.method(*arguments)
+        except BaseException as error:  # a hook that ends its task ends neither thread nor process
+            await call.rescued(error)
         finally:
-            self._give_back(call)
-
-    def _give_back(self, call: HookCall) -> None:
-        self._answers.append(call)
-        if not self._batch:
-            self._answer()
+            self._answers.append(call)
+            if not self._batch:
+                self._answer()
 
     def _answer(self) -> None:
         """Have the sessions' loop look at the answers."""

@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 
@@ -88,7 +89,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def check(script: ModuleType, root: Path, *files: str) -> list[str]:
-    return [str(error) for error in script.check(root, list(files), True, len(files) > 1)]
+    return [str(error) for error in script.check(root, list(files), len(files) > 1)]
 
 
 def test_good_files(script: ModuleType, root: Path) -> None:
@@ -121,6 +122,6 @@ def test_exit_codes(tmp_path: Path) -> None:
 
 
 def test_left_out_are_files_that_exist(script: ModuleType) -> None:
-    """No entry of NOT_YET is left behind after the last of its files."""
-    files = script.tracked(SCRIPT.parents[1])
-    assert [p for p in script.NOT_YET if not any(script.matches(f, [p]) for f in files)] == []
+    """No entry of LEFT_OUT is left behind after the last of its files."""
+    files = script.listed(SCRIPT.parents[1])
+    assert [p for p in script.LEFT_OUT if not any(fnmatch(f, p) for f in files)] == []

@@ -91,13 +91,8 @@ class SmtpSession:
                 self._wire.closing.content_begins()
             elif reply is replies.BYE:
                 self._wire.closing.hang_up(linger=self._wire.unread)
-            elif word in JUNK or (
-                word == b"RCPT"
-                and reply[0] != "5"
-                and transaction
-                and len(transaction.recipients) == known  # one too many, or one twice
-            ):
-                self._follow(self.tally.junk(self._server.loop.time()))
+            else:
+                self._count_useless(word, known, reply)
         elif word in HTTP:
             self._wire.closing.refuse(replies.NOT_HTTP)
         elif self.tally.unknown() is Consequence.END:
@@ -107,14 +102,23 @@ class SmtpSession:
 
     def _answered(self, word: bytes, known: int, reply: str) -> None:
         """Send the reply of the hooks, and go on with the next command."""
-        transaction = self.commands.transaction
-        idle = word == b"RCPT" and transaction and len(transaction.recipients) == known
         self.reply(reply)
         if word == b"QUIT" or reply[:3] == "421":  # RFC 5321, section 3.8
             self._wire.closing.hang_up(linger=self._wire.unread)
-        elif word in JUNK or (idle and reply[0] != "5"):
-            self._follow(self.tally.junk(self._server.loop.time()))
+        else:
+            self._count_useless(word, known, reply)
         self._wire.resume()
+
+    def _count_useless(self, word: bytes, known: int, reply: str) -> None:
+        """Count a command that carries no mail, or a RCPT that added no recipient to `known`."""
+        transaction = self.commands.transaction
+        if word in JUNK or (
+            word == b"RCPT"
+            and reply[0] != "5"
+            and transaction
+            and len(transaction.recipients) == known  # one too many, or one twice
+        ):
+            self._follow(self.tally.junk(self._server.loop.time()))
 
     def reply(self, reply: str) -> None:
         """Send a reply; a 5xx counts as an error of the client."""

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -109,7 +109,8 @@ async def test_errors_come_back() -> None:
             await ask(runner, lambda *_: "250 a plain function")
 
 
-async def test_a_hook_that_never_answers_is_cancelled_after_its_time() -> None:
+def endless() -> tuple[Callable[..., Coroutine[Any, Any, None]], asyncio.Event]:
+    """A hook that never answers, and the event that its cancellation sets."""
     cancelled = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -119,6 +120,11 @@ async def test_a_hook_that_never_answers_is_cancelled_after_its_time() -> None:
         finally:
             loop.call_soon_threadsafe(cancelled.set)
 
+    return never, cancelled
+
+
+async def test_a_hook_that_never_answers_is_cancelled_after_its_time() -> None:
+    never, cancelled = endless()
     async with running(time=0.3) as runner:
         began = time.monotonic()
         waiting = begin(runner, never)[0]
@@ -130,15 +136,7 @@ async def test_a_hook_that_never_answers_is_cancelled_after_its_time() -> None:
 
 
 async def test_a_session_that_ends_cancels_its_hook() -> None:
-    cancelled = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    async def never(*_: Any) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            loop.call_soon_threadsafe(cancelled.set)
-
+    never, cancelled = endless()
     async with running() as runner:
         future, call = begin(runner, never)
         await ask(runner, thread)

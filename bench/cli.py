@@ -50,6 +50,7 @@ def _run(
 @relay_options(*SHARED)
 @click.command(context_settings=HELP)
 @click.option("--phase", default="both", type=click.Choice(["ingest", "relay", "both"]))
+@click.option("--hook", help="Handler of smtpd; with PYTHONPATH=. bench.rcpt_hook:Handler is one.")
 @click.option("--runs", default=1, type=click.IntRange(1), help="Repeat; shows min, median, max.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 @click.option("--selftest", "alone", is_flag=True, help="Source straight into sink, no product.")

@@ -39,6 +39,7 @@ class Options:
     sample: float
     keep: bool
     commands: Path
+    hook: str | None = None  # of smtpd
     observe: float = 0.0  # seconds between readings of each process's memory; 0: none
     urgent: float = 0.0  # urgent messages per second beside a backlog of live destinations; 0: none
     urgent_seconds: float = 30.0  # of each window
@@ -237,7 +238,8 @@ def measure(name: str, options: Options, directory: Path, server: Server) -> Res
             if name == "relay":
                 next_hop = phase.start_sink(traces=1)
                 phase.groups["queued"] = product.start_queued(options.workers, next_hop)
-            pid, port = product.start_smtpd(options.processes)
+            hooks = {"hooks": [options.hook]} if options.hook else {}
+            pid, port = product.start_smtpd(options.processes, hooks)
             phase.groups["smtpd"] = [pid]
 
             def after() -> None:

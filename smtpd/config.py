@@ -218,6 +218,11 @@ class HookLimits(Section):
         default=16, ge=1, le=256, description="threads, of which all but one wait for a blocked one"
     )
     calls: Whole = Field(default=2000, ge=1, description="open calls; further ones get 451 4.3.0")
+    direct: bool = Field(
+        default=True,
+        description="call a handler that awaits nothing in the thread of the sessions, after it "
+        "has answered 500 calls at once",
+    )
 
 
 class Content(Section):

@@ -77,11 +77,12 @@ class SmtpSession:
         known = len(transaction.recipients) if transaction else 0
         if self.hooks and word in self.hooks.words:
             reply = self.hooks.ask(word, argument, partial(self._answered, word, known))
-            if not reply:
+            if reply:
+                self._conclude(word, known, reply)
+            else:
                 self._wire.busy = True  # until the hooks answer
-                return
-        else:
-            reply = self.commands.do(word, argument)
+            return
+        reply = self.commands.do(word, argument)
         if reply:
             self.reply(reply)
             if reply is replies.DATA_GO:
@@ -102,12 +103,16 @@ class SmtpSession:
 
     def _answered(self, word: bytes, known: int, reply: str) -> None:
         """Send the reply of the hooks, and go on with the next command."""
+        self._conclude(word, known, reply)
+        self._wire.resume()
+
+    def _conclude(self, word: bytes, known: int, reply: str) -> None:
+        """Send the reply to a command that hooks were asked about."""
         self.reply(reply)
         if word == b"QUIT" or reply[:3] == "421":  # RFC 5321, section 3.8
             self._wire.closing.hang_up(linger=self._wire.unread)
         else:
             self._count_useless(word, known, reply)
-        self._wire.resume()
 
     def _count_useless(self, word: bytes, known: int, reply: str) -> None:
         """Count a command that carries no mail, or a RCPT that added no recipient to `known`."""

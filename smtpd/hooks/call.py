@@ -9,6 +9,11 @@ from typing import Any
 from smtpd.hooks.methods import Method
 
 type Done = Callable[[Any, BaseException | None], None]
+type Undo = Callable[[], None]
+
+
+class HookTimeout(Exception):
+    """A hook did not answer within its time."""
 
 
 class HookCall:
@@ -24,15 +29,22 @@ class HookCall:
         "deadline",
         "done",
         "error",
+        "failed",
         "loop",
         "method",
         "over",
         "rescue",
         "task",
+        "undo",
     )
 
     def __init__(
-        self, method: Method, rescue: Method | None, arguments: tuple[Any, ...], done: Done
+        self,
+        method: Method,
+        rescue: Method | None,
+        arguments: tuple[Any, ...],
+        done: Done,
+        undo: Undo,
     ) -> None:
         self.method = method
         self.rescue = rescue
@@ -40,6 +52,8 @@ class HookCall:
         self.arguments = arguments
         """Server, session, envelope, and the hook's own arguments."""
         self.done = done
+        self.undo = undo
+        """Takes back the changes of a direct call, before the method begins anew."""
         self.deadline = 0.0
         """Time of the sessions' event loop at which the session stops to wait, in seconds."""
         self.over = False
@@ -49,9 +63,12 @@ class HookCall:
         self.task: asyncio.Task[None] | None = None
         self.answer: Any = None
         self.error: BaseException | None = None
+        self.failed = False
+        """Whether the method raised, `handle_exception` or not."""
 
     async def rescued(self, error: BaseException) -> None:
         """Keep what the hook raised, or the answer of `handle_exception` to it."""
+        self.failed = True
         if not (self.rescue and isinstance(error, Exception)):
             self.error = error
             return
@@ -68,6 +85,11 @@ class HookCall:
             self.over = True
             done, self.done = self.done, _nothing
             done(self.answer, error or self.error)
+
+    def answered(self, answer: Any, error: BaseException | None) -> None:
+        """Give the session the answer of a direct call."""
+        self.answer = answer
+        self.finish(error)
 
     def abandon(self) -> None:
         """Cancel the hook: the session waits no longer and gets no answer."""

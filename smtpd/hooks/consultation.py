@@ -7,10 +7,9 @@ from typing import Any
 
 from aiosmtpd.smtp import MISSING, Envelope
 
-from smtpd.hooks.call import HookCall
+from smtpd.hooks.call import HookCall, HookTimeout
 from smtpd.hooks.phases import Step
 from smtpd.hooks.reply import BadAnswer, check_replies, check_reply
-from smtpd.hooks.runner import HookTimeout
 from smtpd.hooks.server import HookServer
 
 FAILED = "451 4.3.0 Hook failed, try again later"
@@ -31,8 +30,8 @@ class Consultation:
     former addresses. A late hook may still write into it, so a new one takes its place.
     """
 
-    __slots__ = ("_answered", "_arguments", "_call", "_client", "_envelope", "_index", "_reply",
-                 "_saved", "_server", "_steps")  # fmt: skip
+    __slots__ = ("_answered", "_arguments", "_before", "_call", "_client", "_envelope", "_index",
+                 "_reply", "_saved", "_server", "_steps")  # fmt: skip
 
     def __init__(
         self,
@@ -50,22 +49,34 @@ class Consultation:
         self._index = 0
         self._reply: str | None = None
         self._envelope = server.envelope  # a hook may put another one in its place
-        self._saved = _Saved(server.envelope)
+        self._saved = self._before = _Saved(server.envelope)
         self._call: HookCall | None = None
 
     def begin(self) -> None:
-        """Ask the first step; `answered` is called later."""
+        """Ask the first step; `answered` is called later, or at once after direct calls."""
         step, server = self._steps[self._index], self._server
         server.pushed = []
+        if self._index:
+            _mend(self._envelope)
+            self._before = _Saved(self._envelope)
         arguments = (server, server.session, self._envelope, *self._arguments)
         methods = step.hook.methods
-        self._call = step.hook.runner.call(step.method, methods.rescue, arguments, self._came)
+        runner = step.hook.runner
+        call = runner.call(step.method, methods.rescue, arguments, self._came, self._undo)
+        if call:  # else the next step may have been asked already
+            self._call = call
 
     def abandon(self) -> None:
         """Cancel what runs: the session has ended."""
         if self._call:
             self._call.abandon()
             self._call = None
+
+    def _undo(self) -> None:
+        """Give the step that is asked its envelope as it was."""
+        self._server.pushed = []
+        self._before.restore(self._envelope, new=False)
+        self._before.restore_content(self._envelope)
 
     def _came(self, answer: Any, error: BaseException | None) -> None:
         self._call = None
@@ -105,9 +116,10 @@ class Consultation:
 
 
 class _Saved:
-    """The addresses of an envelope before it was given to a hook."""
+    """The addresses and the content of an envelope before it was given to a hook."""
 
-    __slots__ = ("mail_from", "mail_options", "rcpt_options", "rcpt_tos", "utf8")
+    __slots__ = ("content", "mail_from", "mail_options", "original", "rcpt_options", "rcpt_tos",
+                 "utf8")  # fmt: skip
 
     def __init__(self, envelope: Envelope) -> None:
         self.mail_from = envelope.mail_from
@@ -116,17 +128,22 @@ class _Saved:
         self.rcpt_tos = list(envelope.rcpt_tos) if isinstance(envelope.rcpt_tos, list) else []
         self.rcpt_options = envelope.rcpt_options[:]
         self.utf8 = envelope.smtp_utf8
+        self.content, self.original = envelope.content, envelope.original_content
 
     def restore(self, envelope: Envelope, *, new: bool) -> Envelope:
-        """Return the envelope as it was; a `new` one if a hook may still write into it."""
+        """Return the addresses as they were; in a `new` envelope if a hook may still write."""
         if new:
             envelope = Envelope()
         envelope.mail_from = self.mail_from
-        envelope.mail_options = self.mail_options
-        envelope.rcpt_tos = self.rcpt_tos
-        envelope.rcpt_options = self.rcpt_options
+        envelope.mail_options = self.mail_options[:]  # the hook may be called again
+        envelope.rcpt_tos = self.rcpt_tos[:]
+        envelope.rcpt_options = self.rcpt_options[:]
         envelope.smtp_utf8 = self.utf8
         return envelope
+
+    def restore_content(self, envelope: Envelope) -> None:
+        """Put the content back."""
+        envelope.content, envelope.original_content = self.content, self.original
 
 
 def _mend(envelope: Envelope) -> None:

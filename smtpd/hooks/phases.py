@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pgmta.logs import get
+from smtpd.hooks.call import HookTimeout
 from smtpd.hooks.methods import PHASES, Method, Methods
 from smtpd.hooks.reply import BadAnswer
-from smtpd.hooks.runner import HookOverload, HookRunner, HookTimeout
+from smtpd.hooks.runner import HookOverload, HookRunner
 
 _EVERY = 60.0  # seconds between two log lines about one hook
 

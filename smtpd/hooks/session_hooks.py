@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -51,6 +52,8 @@ class SessionHooks:
         self._client = str(commands.session.peer[0]) if commands.session.peer else ""
         self._idle = Envelope()  # what hooks get while there is no transaction
         self._consultation: Consultation | None = None
+        self._asking = False  # an answer that comes now is returned, not called back
+        self._reply = ""  # that answer
         self._waiting_since = 0.0  # of replies, by the clock of the sessions' loop; 0: none waits
 
     def abandon(self) -> None:
@@ -71,9 +74,9 @@ class SessionHooks:
         return False
 
     def ask(self, word: bytes, argument: str, answered: Replied) -> str:
-        """Do a command and ask its hooks; `answered` gets the reply later.
+        """Do a command and ask its hooks; return the reply, or nothing: `answered` gets it later.
 
-        Return the reply at once if smtpd itself refuses the command, else nothing.
+        The reply is there at once if smtpd itself refuses the command, and after direct calls.
         """
         commands, session = self._commands, self._commands.session
         name, transaction = session.host_name, commands.transaction
@@ -107,16 +110,21 @@ class SessionHooks:
             self._idle = Envelope()
 
         def came(answer: str | None) -> None:
-            answered(finish(reply, answer))
+            text = finish(reply, answer)
+            if self._asking:
+                self._reply = text
+            else:
+                answered(text)
 
+        self._reply = ""
         self._consult(self.words[word], arguments, came)
-        return ""
+        return self._reply
 
     def ask_content(self, content: bytes, answered: ContentReplied) -> None:
         """Ask the hooks about a complete message.
 
         `answered` gets the reply of a refusal, the hook's 250 or nothing; and the content that a
-        hook put in place of this one, or None.
+        hook put in place of this one, or None. It is called later.
         """
         transaction = self._commands.transaction
         assert transaction  # noqa: S101 - DATA has seen one
@@ -140,7 +148,13 @@ class SessionHooks:
             reply = answer if answer and answer[:3] == "250" else ""
             answered(reply, bytes(changed) if changed != content else None)
 
-        self._consult(self.content_steps, (), came)
+        def came_later(answer: str | None) -> None:
+            if self._asking:  # the session has not finished the command yet
+                asyncio.get_running_loop().call_soon(self._try, came, answer)
+            else:
+                came(answer)
+
+        self._consult(self.content_steps, (), came_later)
 
     def _consult(
         self,
@@ -159,13 +173,18 @@ class SessionHooks:
                 self._idle = envelope
             else:
                 transaction.envelope = envelope
-            try:
-                came(answer)
-            except Exception as error:  # of this session alone
-                self._fail(error)
+            self._try(came, answer)
 
         self._consultation = Consultation(steps, self._server, self._client, arguments, answered)
+        self._asking = True
         self._consultation.begin()
+        self._asking = False
+
+    def _try(self, came: Callable[[str | None], None], answer: str | None) -> None:
+        try:
+            came(answer)
+        except Exception as error:  # of this session alone
+            self._fail(error)
 
     def _envelope(self) -> Envelope:
         """Return the envelope that hooks get, with what they noted in it before MAIL."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
@@ -21,6 +21,16 @@ log = get("hooks")
 
 class HookInterrupted(BaseException):
     """Ends Python code of a hook that does not give its thread back."""
+
+
+class CallTrial(Protocol):
+    """Measures calls in the thread in which they run."""
+
+    def begin(self) -> Any:
+        """Return the state before a call."""
+
+    def end(self, start: Any, *, failed: bool) -> None:
+        """Count the call that began in that state."""
 
 
 class HookThread:
@@ -38,6 +48,8 @@ class HookThread:
         self._done = done
         self.queue: deque[HookCall] = deque()
         """Calls that the thread has not begun."""
+        self.trial: CallTrial | None = None
+        """Measures each call, if there is one."""
         self.turned = 0
         """How often the thread began a call or answered a `probe`."""
         self._awake = False  # the thread will look at the queue
@@ -100,6 +112,11 @@ class HookThread:
                 ctypes.c_ulong(ident), ctypes.py_object(HookInterrupted)
             )
 
+    @property
+    def ident(self) -> int:
+        """The thread's number."""
+        return self._thread.ident or 0
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.set_exception_handler(lambda _, context: None)  # what failed is answered for
@@ -131,10 +148,14 @@ class HookThread:
                     continue
                 # it answers in this batch if it awaits nothing
                 self._batch = True
+                trial = self.trial
+                start = trial.begin() if trial else None
                 task: asyncio.Task[Any] = asyncio.Task(
                     self._perform(call), loop=loop, eager_start=True
                 )
                 self._batch = False
+                if trial:
+                    trial.end(start, failed=call.failed or not task.done())
                 if not task.done():
                     call.task = task
         finally:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from smtpd.hooks.call import HookCall
-from smtpd.hooks.runner import HookOverload, HookRunner, HookTimeout
+from smtpd.hooks.call import HookCall, HookTimeout
+from smtpd.hooks.runner import HookOverload, HookRunner
 from tests.support.waiting import PATIENCE
 
 
@@ -34,7 +34,7 @@ async def running(**limits: Any) -> AsyncIterator[HookRunner]:
 
 def begin(
     runner: HookRunner, method: Callable[..., Any], *arguments: Any, rescue: Any = None
-) -> tuple[asyncio.Future[Any], HookCall]:
+) -> tuple[asyncio.Future[Any], HookCall | None]:
     future = asyncio.get_running_loop().create_future()
 
     def done(answer: Any, error: BaseException | None) -> None:
@@ -140,6 +140,7 @@ async def test_a_session_that_ends_cancels_its_hook() -> None:
     async with running() as runner:
         future, call = begin(runner, never)
         await ask(runner, thread)
+        assert call
         call.abandon()
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
         assert not future.done()

@@ -15,7 +15,7 @@ from typing import Any
 
 from pgmta.logs import get
 from smtpd.hooks import outside
-from smtpd.hooks.call import Done, HookTimeout
+from smtpd.hooks.call import Done
 from smtpd.hooks.methods import Method
 from smtpd.hooks.thread import HookInterrupted, HookThread
 from smtpd.hooks.trial import Trial, waits
@@ -97,8 +97,7 @@ class DirectCalls:
             log.warning("hook blocks the sessions, and stays in its thread", hook=self._name)
             self._back("")
             self.stay()
-            done(None, HookTimeout("blocked the sessions"))
-            return True
+            return False
         if spent > _SLOW:
             self._judge(spent, waited=waited)
         done(answer, None)

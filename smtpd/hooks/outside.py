@@ -31,6 +31,12 @@ def install() -> None:
         sys.addaudithook(_see)
 
 
+def start_thread() -> None:
+    """Forget an ended thread that had the number of the calling one."""
+    _begun.discard(threading.get_ident())
+    _bound.discard(threading.get_ident())
+
+
 def forget() -> None:
     """Forget what the calling thread has begun."""
     _begun.discard(threading.get_ident())

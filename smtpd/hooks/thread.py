@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import uvloop
 
 from pgmta.logs import get
+from smtpd.hooks import outside
 from smtpd.hooks.call import HookCall
 
 log = get("hooks")
@@ -118,6 +119,7 @@ class HookThread:
         return self._thread.ident or 0
 
     def _run(self) -> None:
+        outside.start_thread()
         asyncio.set_event_loop(self.loop)
         self.loop.set_exception_handler(lambda _, context: None)  # what failed is answered for
         while not self._stopping:

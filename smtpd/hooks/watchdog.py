@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from pgmta.logs import get
 from smtpd.hooks import outside
 from smtpd.hooks.thread import HookInterrupted
 
@@ -18,8 +17,7 @@ _LOOKS = 3  # that find the same call
 _IDLE = 40  # looks without a direct call, then the watchdog sleeps
 _BUSY = 0.02  # seconds of CPU: less in all looks means that the system has stopped the process
 _SIGNAL = getattr(signal, "SIGRTMIN", 0) + 5  # a real-time signal
-
-log = get("hooks")
+_TASKS = Path("/proc/self/task")  # the threads of the process
 
 
 class HookMoved(BaseException):
@@ -59,7 +57,7 @@ class Watchdog:
     def possible() -> bool:
         """Return whether the calling thread gets signals, and the system measures threads."""
         main = threading.current_thread() is threading.main_thread()
-        return main and sys.platform == "linux"
+        return main and sys.platform == "linux" and _TASKS.is_dir()
 
     def start(self) -> None:
         """Begin to watch; done once, when the first handler is called directly."""
@@ -130,5 +128,5 @@ class Watchdog:
 
     def _state(self) -> str:
         """Return the state of the sessions' thread; R means that it could run (proc(5))."""
-        text = Path(f"/proc/self/task/{self._main.native_id}/stat").read_text()
+        text = (_TASKS / f"{self._main.native_id}" / "stat").read_text()
         return text.rpartition(")")[2].split()[0]

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from pgmta.intake.content import TRANSITIONS, Content
+from smtpd.hooks import hook_set
+from smtpd.hooks.trial import Trial
+from smtpd.hooks.watchdog import Watchdog
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +20,17 @@ def checked_states(monkeypatch: pytest.MonkeyPatch) -> None:
         object.__setattr__(self, name, value)
 
     monkeypatch.setattr(Content, "__setattr__", setattr_checked)
+
+
+@pytest.fixture(params=["thread", "direct"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where hooks run that await nothing; direct calls begin after the first call.
+
+    The sessions of `serving` are not in the main thread, which alone gets signals. So there is no
+    watchdog.
+    """
+    if request.param == "direct":
+        monkeypatch.setattr(Watchdog, "possible", lambda: True)
+        monkeypatch.setattr(Watchdog, "start", lambda _: None)
+        monkeypatch.setattr(hook_set, "Trial", lambda: Trial(0))
+    return str(request.param)

@@ -127,6 +127,7 @@ def without_port(seen: list[Any]) -> str:
     return re.sub(r"('127\.0\.0\.1'), \d+", r"\1, PORT", repr(seen))
 
 
+@pytest.mark.usefixtures("place")
 def test_same_handler_same_replies_same_content(database: str) -> None:
     different = set()
     for name, (make, lines) in TABLE.items():
@@ -140,6 +141,7 @@ def test_same_handler_same_replies_same_content(database: str) -> None:
     assert different == set(differences()), "a line of docs/hooks.md is no difference"
 
 
+@pytest.mark.usefixtures("place")
 def test_mailbox(database: str, tmp_path: Path) -> None:
     kept: list[str] = []
     for name, serve in (("stock", controlling), ("ours", lambda h: hooked(database, h))):

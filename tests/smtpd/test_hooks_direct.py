@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sqlite3
 import threading
 import time
@@ -36,7 +35,6 @@ async def running(calls: int = 5, watchdog: Watchdog | None = None) -> AsyncIter
     runner = HookRunner("test", time=60.0, threads=4, calls=1000)
     await asyncio.wrap_future(runner.run(lambda: None))
     runner.try_direct(Trial(calls), watchdog)
-    gc.collect()  # not in a call that has to be quick
     try:
         yield runner
     finally:

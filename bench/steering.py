@@ -85,7 +85,7 @@ def left(uri: str, rows: int) -> list[str]:
     with psycopg.connect(uri, autocommit=True) as connection:
         found = connection.execute(
             "SELECT (SELECT count(*) FROM queue), (SELECT count(*) FROM messages), count(*),"
-            " count(DISTINCT queue_id) FROM attempts WHERE event = 'deleted' AND domain = %s",
+            " count(DISTINCT row_id) FROM attempts WHERE event = 'deleted' AND domain = %s",
             [DOMAIN],
         ).fetchone()
     wanted = (0, 0, rows, rows)

@@ -129,7 +129,7 @@ def check(uri: str, number: int) -> list[str]:
     with psycopg.connect(uri, autocommit=True) as connection:
         found = connection.execute(
             "SELECT (SELECT count(*) FROM queue), (SELECT count(*) FROM messages), count(*),"
-            " count(DISTINCT queue_id), count(*) FILTER (WHERE event = 'delivered' AND attempt = 1)"
+            " count(DISTINCT row_id), count(*) FILTER (WHERE event = 'delivered' AND attempt = 1)"
             " FROM attempts"
         ).fetchone()
     wanted = (0, 0, number, number, number)

@@ -97,7 +97,7 @@ class Sender:
                 """,
                 [f"u{name}@{domain}", domain],
             )
-            self._db.execute("NOTIFY postern_queue")
+            self._db.execute("NOTIFY pgmta_queue")
         return name
 
 

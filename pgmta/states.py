@@ -17,6 +17,7 @@ class Status(StrEnum):
     SENDING = "SENDING"  # leased by a worker until lease_until
     HOLD = "HOLD"  # waits for an operator; never claimed
     DELETE = "DELETE"  # an operator's request to delete; never claimed
+    SCHEDULED = "SCHEDULED"  # waits for send_at; never claimed
 
 
 class Event(StrEnum):

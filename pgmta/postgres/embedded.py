@@ -35,10 +35,10 @@ __all__ = [
     "tool",
 ]
 
-SMTPD = "postern_smtpd"
+SMTPD = "pgmta_smtpd"
 """The role of smtpd."""
 
-QUEUED = "postern_queued"
+QUEUED = "pgmta_queued"
 """The role of queued."""
 
 _ROLES = (SMTPD, QUEUED)

@@ -20,7 +20,7 @@ from psycopg.waiting import Ready, Wait
 
 from pgmta.errors import AnswerLost, Backend, StoreUnavailable
 from pgmta.postgres import binary, faults
-from pgmta.postgres.locate import writable
+from pgmta.postgres.locate import SEARCH_PATH, writable
 
 # A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
 _DEFAULTS: dict[str, Any] = {
@@ -31,7 +31,7 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 30_000,  # milliseconds
 }
 # The statements, and the trigger that removes bodies, rely on seeing rows that others committed.
-_SETTINGS = {"default_transaction_isolation": "read committed"}
+_SETTINGS = {"default_transaction_isolation": "read committed", "search_path": SEARCH_PATH}
 _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
 _CANCEL = 5.0  # seconds for the server to end a statement whose caller has gone
 _BACKEND = """pg_backend_pid(),

@@ -10,6 +10,9 @@ import psycopg
 from pgmta.config.environment import Environment
 from pgmta.postgres.embedded import DATABASE, Server, directory_of, join, start
 
+SEARCH_PATH = "pgmta, public"
+"""Where statements of pgmta look. An operator's condition may name functions in `public`."""
+
 INHERITED = "PGMTA_DATABASE_URI"
 """Environment variable in which a parent gives its children the URI that it has resolved."""
 

@@ -13,7 +13,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres.link import Link, connect
 
-CHANNEL: Final = "postern_queue"
+CHANNEL: Final = "pgmta_queue"
 NOTIFY: Final = f"NOTIFY {CHANNEL}"
 """Wakes the workers; functions of the database execute the same."""
 _END = 1.0  # seconds that a notification under way may take when its process stops

@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres import instants
-from pgmta.postgres.locate import writable
+from pgmta.postgres.locate import SEARCH_PATH, writable
 
 
 def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
@@ -23,6 +23,7 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
             connection = psycopg.connect(
                 wish, autocommit=True, row_factory=dict_row, application_name="pgmta queuectl"
             )
+            connection.execute("SELECT set_config('search_path', %s, false)", (SEARCH_PATH,))
             instants.register(connection)
             return connection
         except psycopg.OperationalError as error:

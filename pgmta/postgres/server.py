@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
+from psycopg import errors as pg_errors
 from psycopg import sql
 
 from pgmta.errors import ServerRefused, StoreUnavailable
@@ -24,7 +25,8 @@ from pgmta.postgres.folders import locked, make_file, make_private, open_own, us
 from pgmta.postgres.leftovers import SOCKET, end_orphans, remove_leftovers
 from pgmta.postgres.programs import Programs
 
-DATABASE = "postern"
+DATABASE = "pgmta"
+_FORMER_DATABASE = "postern"  # up to version 0.1
 OWNER = "postgres"
 """The role that owns the database; a superuser."""
 
@@ -234,11 +236,7 @@ class Server:
         self._map(reload=True)
         try:
             with psycopg.connect(self.uri("postgres"), autocommit=True) as connection:
-                known = connection.execute(
-                    "SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)
-                ).fetchone()
-                if not known:
-                    connection.execute(f"CREATE DATABASE {DATABASE}")
+                self._make_database(connection)
                 there: dict[str, bool] = dict(
                     connection.execute("SELECT rolname, rolcanlogin FROM pg_roles")
                 )
@@ -250,6 +248,20 @@ class Server:
                         )
         except psycopg.Error as error:
             raise StoreUnavailable(str(error).strip()) from error
+
+    def _make_database(self, connection: psycopg.Connection) -> None:
+        names = {name for (name,) in connection.execute("SELECT datname FROM pg_database")}
+        if DATABASE in names:
+            return
+        if _FORMER_DATABASE not in names:
+            connection.execute(f"CREATE DATABASE {DATABASE}")
+            return
+        try:
+            connection.execute(f"ALTER DATABASE {_FORMER_DATABASE} RENAME TO {DATABASE}")
+        except pg_errors.ObjectInUse:
+            raise ServerRefused(
+                f"daemons of an earlier version use the PostgreSQL in {self.data}: stop them first"
+            ) from None
 
     def _map(self, *, reload: bool) -> None:
         """Let this user and the server's log in as any role; `peer` proves who they are."""

@@ -160,7 +160,7 @@ def _words(result: PGresult, offset: int) -> str:
 async def _inspect(connection: Connection, condition: str) -> str | None:
     """Inspect the analysed expression, as the rule of a view that is rolled back."""
     async with connection.transaction(force_rollback=True):
-        rows = f"SELECT id FROM public.queue WHERE (\n{condition}\n)"  # noqa: S608 - analysed only
+        rows = f"SELECT id FROM pgmta.queue WHERE (\n{condition}\n)"  # noqa: S608 - analysed only
         await connection.execute(f"CREATE TEMPORARY VIEW condition AS {rows}")
         cursor = await connection.execute(
             "SELECT ev_action::text FROM pg_rewrite WHERE ev_class = 'pg_temp.condition'::regclass"

@@ -75,7 +75,10 @@ class Heartbeat:
 
 
 def others(db: psycopg.Connection, schema: str) -> list[str]:
-    """Return a line for each living daemon that knows another schema than `schema`."""
+    """Return a line for each living daemon that knows another schema than `schema`.
+
+    The search_path of the connection names the schema of our tables first.
+    """
     known: list[str] = []
     found: list[str] = []
     new = _there(db, "daemons")
@@ -99,5 +102,5 @@ def others(db: psycopg.Connection, schema: str) -> list[str]:
 
 
 def _there(db: psycopg.Connection, table: str) -> bool:
-    row = db.execute("SELECT to_regclass(%s) IS NOT NULL", (f"public.{table}",)).fetchone()
+    row = db.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
     return bool(row and row[0])

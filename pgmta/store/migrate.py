@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import LiteralString
 
 import psycopg
 
 from pgmta.errors import MigrationError, StoreUnavailable
-from pgmta.postgres.locate import writable
+from pgmta.postgres.locate import SEARCH_PATH, writable
 from pgmta.postgres.notify import NOTIFY
 from pgmta.store.daemons import others
 from pgmta.store.schema import migrations
 
 _LOCK = 0x506F737465726E  # "Postern", the former name: earlier versions take the same lock
+_SCHEMA = "0011_schema.sql"
+"""The migration that moves everything from schema public to schema pgmta."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
     name text PRIMARY KEY,
@@ -56,31 +59,74 @@ def migrate(
 
 
 def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
+    wanted = migrations()
+    home = _home(db)
+    new = not home and _SCHEMA in wanted
+    if new and not _is_there(db, "to_regnamespace('pgmta')"):
+        db.execute("CREATE SCHEMA pgmta")
+    _look_in(db, "pgmta" if new else home or "public")
     db.execute(_TABLE)
     known: dict[str, str] = dict(
         db.execute("SELECT name, checksum FROM schema_migrations").fetchall()
     )
-    wanted = migrations()
     if unknown := sorted(set(known) - set(wanted)):
         raise MigrationError(f"the database is newer than this pgmta: it has {unknown[-1]}")
     pending = [name for name in wanted if name not in known]
     if known and pending and not while_daemons_run:
         _refuse_under_daemons(db, pending)
-    applied = []
     for name, text in wanted.items():
         checksum = hashlib.sha256(text.encode()).hexdigest()
         if name not in known:
             with db.transaction():
-                db.execute(text.encode())
+                db.execute((_renamed(text) if new and name < _SCHEMA else text).encode())
+                if name == _SCHEMA:
+                    _look_in(db, SEARCH_PATH)
                 db.execute(
                     "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",
                     (name, checksum),
                 )
                 _notify_workers(db)
-            applied.append(name)
         elif known[name] != checksum:
             raise MigrationError(f"{name} was changed after it had been applied")
-    return applied
+    return pending
+
+
+def _look_in(db: psycopg.Connection, path: str) -> None:
+    db.execute("SELECT set_config('search_path', %s, false)", (path,))
+
+
+def _home(db: psycopg.Connection) -> str:
+    """Return the schema that has our history: pgmta, public up to a version, or ''.
+
+    Other programs may have tables of the same names in `public`.
+    """
+    for schema in ("pgmta", "public"):
+        table = f"{schema}.schema_migrations"
+        columns = db.execute(
+            "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass(%s)"
+            " AND attname IN ('name', 'checksum', 'applied_at')",
+            (table,),
+        ).fetchone()
+        if columns != (3,):
+            continue
+        ours = f"SELECT FROM {table} WHERE name = '0001_queue.sql'"
+        if schema == "pgmta" or db.execute(ours.encode()).fetchone() is not None:
+            return schema
+    return ""
+
+
+def _renamed(text: str) -> str:
+    """Return a migration from before the schema pgmta, for a new database: with the names of today.
+
+    `public` may belong to other programs there.
+    """
+    text = text.replace("public.", "pgmta.").replace("search_path = public", "search_path = pgmta")
+    return text.replace("postern", "pgmta").replace("Postern", "pgmta")
+
+
+def _is_there(db: psycopg.Connection, expression: LiteralString) -> bool:
+    row = db.execute(f"SELECT {expression} IS NOT NULL").fetchone()
+    return bool(row and row[0])
 
 
 def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
@@ -98,7 +144,6 @@ def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
 
 def _notify_workers(db: psycopg.Connection) -> None:
     """Empty each claim that was composed before this migration, and wake idle workers."""
-    row = db.execute("SELECT to_regclass('public.rules_version') IS NOT NULL").fetchone()
-    if row and row[0]:
+    if _is_there(db, "to_regclass('rules_version')"):
         db.execute("UPDATE rules_version SET version = version + 1")
         db.execute(NOTIFY)

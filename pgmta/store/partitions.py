@@ -81,7 +81,7 @@ def opened(uri: str) -> Iterator[Connection]:
         ) as db:  # fmt: skip
             instants.register(db)
             db.execute("SET standard_conforming_strings = on")
-            db.execute("SET search_path = public")
+            db.execute("SET search_path = pgmta, public")
             db.execute("SET statement_timeout = 0")
             db.execute("SET idle_in_transaction_session_timeout = 0")  # between tries at the lock
             db.execute("SET default_transaction_isolation = 'read committed'")
@@ -94,7 +94,7 @@ def opened(uri: str) -> Iterator[Connection]:
 
 def table(name: str) -> sql.Identifier:
     """Return the table's name for a statement."""
-    return sql.Identifier("public", name)
+    return sql.Identifier("pgmta", name)
 
 
 def tree(db: Connection, *, exact: bool = False) -> list[Partition]:

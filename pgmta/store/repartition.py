@@ -160,7 +160,7 @@ class Repartition:
         if not name:
             return name
         name = full_name(name)
-        if self._rows("known", name=sql.Literal(f"public.{name}")):
+        if self._rows("known", name=sql.Literal(f"pgmta.{name}")):
             raise PartitionError(f"there is a table {name} already")
         return name
 
@@ -196,7 +196,7 @@ class Repartition:
 
     def _options(self) -> sql.Composable:
         """Return the settings of the default leaf for a new one, because a parent has none."""
-        rows = self._rows("options", leaf=sql.Literal(f"public.{self._default().name}"))
+        rows = self._rows("options", leaf=sql.Literal(f"pgmta.{self._default().name}"))
         pairs = [
             sql.SQL("{} = {}").format(sql.Identifier(row["name"]), sql.Literal(row["value"]))
             for row in rows

@@ -9,7 +9,7 @@ from pgmta.store.queries import queries
 
 _SQL = queries("space")
 
-KEY = int.from_bytes(b"postern", "big")  # of the advisory lock
+KEY = int.from_bytes(b"pgmta", "big")  # of the advisory lock
 
 
 class NotAllowed(Exception):

@@ -67,7 +67,7 @@ class Reclaimer:
                         self._shortened = began
             except NotAllowed:
                 if not self._reported:
-                    hint = "call postern_grants() (PostgreSQL 17), or VACUUM (TRUNCATE) it at times"
+                    hint = "call pgmta.grants() (PostgreSQL 17), or VACUUM (TRUNCATE) it at times"
                     log.warning("may not vacuum message_chunks, autovacuum is slower", hint=hint)
                 self._reported = True
                 await asyncio.sleep(_ASK)

@@ -60,12 +60,12 @@ SELECT (SELECT count(*) FROM found),
     DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM found))
     RETURNING id, message_id, attempts, sender, recipient, domain, lease_token
 ), logged AS (
-    INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,
+    INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
         sender, recipient, domain, worker, host, command, enhanced, reply)
     SELECT now(), id, message_id, coalesce(lease_token, 0), attempts, 0, 'deleted',
         sender, left(recipient, 600), domain, %(who)s, '', '', '', coalesce(%(details)s::jsonb ->> 'reason', '')
     FROM gone
-    RETURNING queue_id
+    RETURNING row_id
 )
 SELECT (SELECT count(*) FROM found), count(*) FROM logged
 

@@ -20,7 +20,7 @@ siblings AS MATERIALIZED (
 ), taken AS MATERIALIZED (
     SELECT * FROM due UNION ALL SELECT * FROM siblings
 ), lost AS (
-    INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,
+    INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
         sender, recipient, domain, worker, host, command, enhanced, reply)
     SELECT lease_since, id, message_id, lease_token, attempts, 0, 'unknown',
         sender, left(recipient, 600), domain, lease_owner, '', '', '',

@@ -20,8 +20,8 @@ FROM messages AS m WHERE m.id = %(id)s
 -- name: history
 -- Every attempt for a message, in order; it outlives the message.
 SELECT started_at, ended_at, event, attempt, code, enhanced, reply, command, host, worker, sender,
-    recipient, queue_id, lease_token
-FROM attempts WHERE message_id = %(id)s ORDER BY ended_at, queue_id
+    recipient, row_id, lease_token
+FROM attempts WHERE message_id = %(id)s ORDER BY ended_at, row_id
 
 -- name: count
 -- Rows by the value of one column.

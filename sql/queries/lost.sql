@@ -18,7 +18,7 @@ WITH picked AS MATERIALIZED (
         lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
     WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND lease_token = %(token)s
 )
-INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,
+INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
     sender, recipient, domain, worker, host, command, enhanced, reply)
 SELECT lease_since, id, message_id, lease_token, attempts, 0, 'unknown',
     sender, left(recipient, 600), domain, lease_owner, '', '', '',

@@ -1,7 +1,7 @@
 -- name: columns
 -- Columns of queue; a leaf may have them in another order.
 SELECT attname FROM pg_attribute
-WHERE attrelid = 'public.queue'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+WHERE attrelid = 'pgmta.queue'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
 ORDER BY attnum
 
 -- name: options
@@ -12,7 +12,7 @@ WHERE c.oid = {leaf}::regclass
 
 -- name: exclusive
 -- Take the lock that lets one such command run at a time.
-SELECT pg_try_advisory_xact_lock(hashtext('postern partitions')) AS free
+SELECT pg_try_advisory_xact_lock(hashtext('pgmta partitions')) AS free
 
 -- name: known
 -- Whether there is a table of this name.
@@ -21,14 +21,14 @@ SELECT FROM pg_class WHERE oid = to_regclass({name})
 -- name: quiet
 -- Keep VACUUM away before the short lock. Otherwise that lock waits for VACUUM, and mail waits for both.
 -- Stops no mail.
-LOCK TABLE ONLY public.messages, ONLY {source}, ONLY {default} IN SHARE UPDATE EXCLUSIVE MODE
+LOCK TABLE ONLY pgmta.messages, ONLY {source}, ONLY {default} IN SHARE UPDATE EXCLUSIVE MODE
 
 -- name: stop
 -- Stop the mail. The root first: a statement that waits for it has not yet chosen its partitions.
 -- Then messages, in the order in which settle and a prepared enqueue take them.
-LOCK TABLE ONLY public.queue, ONLY public.queue_def, ONLY {source}, ONLY {default}
+LOCK TABLE ONLY pgmta.queue, ONLY pgmta.queue_def, ONLY {source}, ONLY {default}
     IN ACCESS EXCLUSIVE MODE;
-LOCK TABLE ONLY public.messages IN {messages} MODE
+LOCK TABLE ONLY pgmta.messages IN {messages} MODE
 
 -- name: blockers
 -- Sessions that hold a lock on the queue.
@@ -36,15 +36,15 @@ SELECT a.pid, a.application_name AS name, a.state, date_trunc('second', clock_ti
 FROM pg_stat_activity AS a
 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.pid IN (
     SELECT l.pid FROM pg_locks AS l
-    WHERE l.granted AND l.relation IN ('public.queue'::regclass, 'public.messages'::regclass,
-        'public.queue_def'::regclass))
+    WHERE l.granted AND l.relation IN ('pgmta.queue'::regclass, 'pgmta.messages'::regclass,
+        'pgmta.queue_def'::regclass))
 ORDER BY a.xact_start
 
 -- name: prepare
 -- The new leaf, not attached yet. The check spares ATTACH a scan. ATTACH takes the indexes over.
 -- It takes no settings over, because a partitioned table has none. `moving` notes which version of each row
 -- is copied.
-CREATE TABLE {target} (LIKE public.queue_def INCLUDING ALL, CONSTRAINT attach CHECK ({mine}))
+CREATE TABLE {target} (LIKE pgmta.queue_def INCLUDING ALL, CONSTRAINT attach CHECK ({mine}))
     {options};
 CREATE TEMPORARY TABLE moving (id bigint, version xid) ON COMMIT DROP;
 SET LOCAL jit = off;
@@ -89,17 +89,17 @@ SELECT count(*) AS rows FROM {target}
 
 -- name: attach
 -- The filled table becomes a leaf.
-ALTER TABLE public.queue_def ATTACH PARTITION {target} FOR VALUES IN ({values});
+ALTER TABLE pgmta.queue_def ATTACH PARTITION {target} FOR VALUES IN ({values});
 ALTER TABLE {target} DROP CONSTRAINT attach;
 COMMENT ON TABLE {target} IS {comment}
 
 -- name: detach
 -- The leaf stands alone.
-ALTER TABLE public.queue_def DETACH PARTITION {source}
+ALTER TABLE pgmta.queue_def DETACH PARTITION {source}
 
 -- name: reattach
 -- The leaf takes fewer values.
-ALTER TABLE public.queue_def ATTACH PARTITION {source} FOR VALUES IN ({values});
+ALTER TABLE pgmta.queue_def ATTACH PARTITION {source} FOR VALUES IN ({values});
 COMMENT ON TABLE {source} IS {comment}
 
 -- name: merge

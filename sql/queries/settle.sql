@@ -12,7 +12,7 @@ WITH outcome AS MATERIALIZED (
         AS o (id, token, event, status, delay, message_id, sender, recipient, domain, attempt,
             code, enhanced, reply, host, command, started_at, ended_at)
 ), logged AS (
-    INSERT INTO attempts (ended_at, started_at, queue_id, message_id, lease_token, attempt, code,
+    INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
         event, sender, recipient, domain, worker, host, command, enhanced, reply)
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
         event, sender, recipient, domain, %(worker)s, host, command, enhanced, reply
@@ -20,7 +20,7 @@ WITH outcome AS MATERIALIZED (
         -- written a second time, because the answer to the first commit was lost with its connection
         AND NOT (%(again)s AND EXISTS (
             SELECT FROM attempts AS a
-            WHERE a.message_id = outcome.message_id AND a.queue_id = outcome.id
+            WHERE a.message_id = outcome.message_id AND a.row_id = outcome.id
                 AND a.lease_token = outcome.token AND a.ended_at = outcome.ended_at))
 ), delivered AS (
     DELETE FROM queue
@@ -64,7 +64,7 @@ WITH outcome AS MATERIALIZED (
         AS o (id, token, message_id, sender, recipient, domain, attempt,
             code, enhanced, reply, host, command, started_at, ended_at)
 ), logged AS (
-    INSERT INTO attempts (ended_at, started_at, queue_id, message_id, lease_token, attempt, code,
+    INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
         event, sender, recipient, domain, worker, host, command, enhanced, reply)
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
         'delivered', sender, recipient, domain, %(worker)s, host, command, enhanced, reply

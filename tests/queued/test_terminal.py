@@ -126,7 +126,7 @@ def test_every_command_on_rows_of_a_hostile_peer(
             **dict.fromkeys(("sender", "recipient", "domain") if status == "HOLD" else (), HOSTILE),
         )  # fmt: skip
     db.execute(
-        "INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code, event,"
+        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
         " sender, recipient, domain, worker, host, command, enhanced, reply)"
         " SELECT now(), 1, 1, 1, 1, 550, 'failed', t, t, t, t, t, t, t, t"
         " FROM (SELECT %s) AS x (t)",

@@ -33,6 +33,6 @@ def test_one_mail_on_which_a_rule_fails_stops_no_other(system: System) -> None:
     # without its rule the mail goes out, with no restart
     system.ask("DELETE FROM rules")
     system.ask("UPDATE queue SET status = 'QUEUED'")
-    system.ask("NOTIFY postern_queue")
+    system.ask("NOTIFY pgmta_queue")
     hop.wait_kept(63)
     system.wait_empty()

@@ -39,7 +39,7 @@ def put(system: System, local: str, domain: str, number: int, priority: int) -> 
         " SELECT id, 's@a.example', %s || n || '@' || %s, %s, %s FROM numbers",
         *(number, local, domain, domain, priority),
     )
-    system.ask("NOTIFY postern_queue")
+    system.ask("NOTIFY pgmta_queue")
     return {f"{local}{n}@{domain}" for n in range(1, number + 1)}
 
 

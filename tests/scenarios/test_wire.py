@@ -46,7 +46,7 @@ def put(
                 "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (%s, %s, %s, %s)",
                 (found[0], sender, recipient, domain),
             )
-        db.execute("NOTIFY postern_queue")
+        db.execute("NOTIFY pgmta_queue")
     return int(found[0])
 
 

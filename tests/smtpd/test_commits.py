@@ -180,7 +180,7 @@ def test_a_commit_whose_connection_breaks_is_looked_up(
         with psycopg.connect(outside, autocommit=True) as admin:
             admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
             if fault == "backend":
-                admin.execute("ALTER DATABASE postern ALLOW_CONNECTIONS false")
+                admin.execute("ALTER DATABASE pgmta ALLOW_CONNECTIONS false")
                 admin.execute("SELECT pg_terminate_backend(%s)", (backend,))
         if fault == "server":
             server.crash()
@@ -195,7 +195,7 @@ def test_a_commit_whose_connection_breaks_is_looked_up(
         else:
             with psycopg.connect(outside, autocommit=True) as admin:
                 admin.execute("SELECT pg_reload_conf()")
-                admin.execute("ALTER DATABASE postern ALLOW_CONNECTIONS true")
+                admin.execute("ALTER DATABASE pgmta ALLOW_CONNECTIONS true")
             blocker.rollback()
         codes, told = answers(clients)
         assert set(codes) <= {"250", "451"}  # what had not been sent is refused

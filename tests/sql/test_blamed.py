@@ -110,7 +110,7 @@ async def test_a_lost_attempt_that_the_log_refuses_stops_no_claim(
     assert column(db, "SELECT id FROM queue WHERE status = 'HOLD' ORDER BY id") == lost[::2]
     (reason,) = fetch(db, "SELECT hold_reason FROM queue WHERE id = %s", lost[0])
     assert reason.startswith("lease ran out, but the database refuses to log that: no entry for x1")
-    assert column(db, "SELECT queue_id FROM attempts WHERE event = 'unknown'") == [lost[1]]
+    assert column(db, "SELECT row_id FROM attempts WHERE event = 'unknown'") == [lost[1]]
 
 
 async def test_attempts_that_an_operator_has_reset_stop_no_hand_back(

@@ -196,7 +196,7 @@ async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
     assert item.token != 99
     logged = fetch(
         db,
-        "SELECT event, queue_id, message_id, attempt, lease_token, worker, code, recipient, "
+        "SELECT event, row_id, message_id, attempt, lease_token, worker, code, recipient, "
         "started_at = (SELECT lease_since FROM queue) FROM attempts",
     )
     assert logged == ("unknown", row_id, 1, 2, 99, "dead", 0, "r@b.example", False)

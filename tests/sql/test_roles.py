@@ -35,7 +35,7 @@ from tests.sql.rows import operate
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
 from tests.support.database import data_folder, with_database
 
-ROLES = ("postern_smtpd", "postern_queued", "postern_operator", "postern_reader")
+ROLES = ("pgmta_smtpd", "pgmta_queued", "pgmta_operator", "pgmta_reader", "pgmta_submit")
 
 
 def acting(uri: str, role: str) -> str:
@@ -56,7 +56,7 @@ async def alive(link: Link, program: str) -> None:
 
 
 async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> None:
-    async with linked(database, role="postern_smtpd") as link:
+    async with linked(database, role="pgmta_smtpd") as link:
         await alive(link, "smtpd")
         store = Enqueue(link)
         first = (await store.block())[0]
@@ -84,8 +84,8 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
     db.execute("DROP TABLE attempts_" + one(db, "SELECT to_char(now() + '1 d', 'YYYYMMDD')"))
     db.execute("CREATE TABLE attempts_20200101 PARTITION OF attempts "
                "FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")  # fmt: skip
-    await check_conditions(acting(database, "postern_queued"), {"where": "domain = 'x'"})
-    async with linked(database, role="postern_queued", **SESSION) as link:
+    await check_conditions(acting(database, "pgmta_queued"), {"where": "domain = 'x'"})
+    async with linked(database, role="pgmta_queued", **SESSION) as link:
         await alive(link, "queued")
         registry, upkeep, changes = Registry(link, "h:1"), Upkeep(link), WorkerChanges(link)
         rule = Rule("r", "hold", "message_id = 8", "wait", None, None)
@@ -131,7 +131,7 @@ async def test_operator_has_the_commands_and_the_functions(
     database: str, db: psycopg.Connection
 ) -> None:
     await enqueue(database, *(message(n, "b@example.com") for n in range(1, 4)))
-    uri = acting(database, "postern_operator")
+    uri = acting(database, "pgmta_operator")
     overview, listing = Overview(uri), Listing(uri)
     for name in ("hold", "quarantine", "release", "retry", "set", "delete", "hold"):
         change = RowChange(
@@ -151,7 +151,7 @@ async def test_operator_has_the_commands_and_the_functions(
     assert (listing.message(1) or {})["head"] == b"hello"
     for store in (overview, listing):
         store.close()
-    db.execute("SET ROLE postern_operator")
+    db.execute("SET ROLE pgmta_operator")
     for call in ("release('true')", "hold('true', 'a')", "quarantine('true', 'q', 'b')",
                  "release('true')", "retry('true')", "delete('true', 'c')"):  # fmt: skip
         assert one(db, f"SELECT queue_{call}") == 3
@@ -161,8 +161,8 @@ async def test_operator_has_the_commands_and_the_functions(
 
 async def test_reader_sees_all_but_the_bodies(database: str, db: psycopg.Connection) -> None:
     await enqueue(database, message(1, "b@example.com"))
-    views = db.execute("SELECT viewname FROM pg_views WHERE schemaname = 'public'").fetchall()
-    db.execute("SET ROLE postern_reader")
+    views = db.execute("SELECT viewname FROM pg_views WHERE schemaname = 'pgmta'").fetchall()
+    db.execute("SET ROLE pgmta_reader")
     assert len(views) >= 7
     for (name,) in [*views, ("queue",), ("attempts",), ("rules",), ("workers",), ("audit",)]:
         db.execute(sql.SQL("TABLE {}").format(sql.Identifier(name)))
@@ -170,7 +170,14 @@ async def test_reader_sees_all_but_the_bodies(database: str, db: psycopg.Connect
 
 
 FORBIDDEN = {
-    "postern_smtpd": [
+    "pgmta_submit": [
+        "SELECT id FROM queue",
+        "SELECT id FROM messages",
+        "SELECT message_id FROM attempts",
+        "SELECT nextval('message_ids')",
+        "SELECT queue_hold('true', 'x')",
+    ],
+    "pgmta_smtpd": [
         "SELECT body FROM messages",
         "SELECT trace FROM messages",
         "SELECT data FROM message_chunks",
@@ -193,7 +200,7 @@ FORBIDDEN = {
         "INSERT INTO rules VALUES ('r')",
         "INSERT INTO audit (who, action, condition) VALUES ('', '', '')",
     ],
-    "postern_queued": [
+    "pgmta_queued": [
         "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (1, '', 'b', 'c')",
         "UPDATE queue SET recipient = 'evil@example.net'",
         "UPDATE queue_def_def SET status = 'HOLD'",
@@ -210,9 +217,9 @@ FORBIDDEN = {
         "DELETE FROM attempts",
         "SELECT 1 FROM audit",
         "SELECT queue_delete('true', 'x')",
-        "SELECT postern_grants()",
+        "SELECT grants()",
     ],
-    "postern_operator": [
+    "pgmta_operator": [
         "UPDATE messages SET size = 1",
         "DELETE FROM messages",
         "DELETE FROM message_chunks",
@@ -229,7 +236,7 @@ FORBIDDEN = {
         "SELECT queue_delete('nextval(''queue_ids'') > 0', 'x')",
         "CREATE TABLE mine (x integer)",
     ],
-    "postern_reader": [
+    "pgmta_reader": [
         "SELECT body FROM messages",
         "TABLE messages",
         "SELECT data FROM message_chunks",
@@ -276,11 +283,11 @@ def test_an_owner_without_createrole_gets_everything_but_the_roles(bare_server: 
     uri = with_database(bare_server, "p0")
     migrate(acting(uri, "plain"))
     with psycopg.connect(uri, autocommit=True) as db:
-        assert one(db, "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'postern%'") == 0
-        db.execute("CREATE ROLE postern_smtpd")
+        assert one(db, "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'pgmta%'") == 0
+        db.execute("CREATE ROLE pgmta_smtpd")
         db.execute("SET ROLE plain")
-        assert sorted(one(db, "SELECT postern_grants()")) == sorted(ROLES[1:])
-        db.execute("RESET ROLE; SET ROLE postern_smtpd")
+        assert sorted(one(db, "SELECT grants()")) == sorted(ROLES[1:])
+        db.execute("RESET ROLE; SET ROLE pgmta_smtpd")
         assert one(db, "SELECT nextval('message_ids')") == 1
 
 
@@ -301,6 +308,6 @@ def test_databases_of_one_server_migrate_at_the_same_moment(bare_server: str) ->
     assert errors == []
     for number in range(4):
         with psycopg.connect(with_database(bare_server, f"p{number}")) as db:
-            assert one(db, "SELECT postern_grants()") == []
-            db.execute("SET ROLE postern_reader")
+            assert one(db, "SELECT grants()") == []
+            db.execute("SET ROLE pgmta_reader")
             db.execute("TABLE queue_overview")

@@ -78,7 +78,7 @@ async def test_every_event_moves_the_row_as_the_table_of_transitions_says(
         target = TRANSITIONS[Status.SENDING, event]
         assert (state(db, item.id) or (None,))[0] == target
     logged = db.execute(
-        "SELECT event, queue_id, attempt, lease_token, code, enhanced, reply, command, host, "
+        "SELECT event, row_id, attempt, lease_token, code, enhanced, reply, command, host, "
         "worker, started_at, ended_at FROM attempts"
     ).fetchall()
     assert sorted(logged) == sorted(
@@ -117,7 +117,9 @@ async def test_a_delivery_removes_the_row_whatever_has_become_of_it(
 ) -> None:
     item = await claimed(db, link)
     db.execute(
-        'UPDATE queue SET status = %s, lease_token = 0, metadata = \'{"_partid": "9"}\'', (status,)
+        "UPDATE queue SET status = %s, send_at = now(), lease_token = 0,"
+        """ metadata = '{"_partid": "9"}'""",
+        (status,),
     )
     store = Settlements(link, "worker")
     assert await store.settle([outcome(item, Event.DELIVERED)]) == {item.id}

@@ -79,6 +79,7 @@ async def test_a_role_without_the_right_leaves_it_to_autovacuum(
     role = "test_space_" + str(db.info.dbname)[-12:]
     name = sql.Identifier(role)
     db.execute(sql.SQL("CREATE ROLE {}").format(name))
+    db.execute(sql.SQL("GRANT USAGE ON SCHEMA pgmta TO {}").format(name))
     try:
         await link.run(f"SET ROLE {role}")
         with pytest.raises(NotAllowed):

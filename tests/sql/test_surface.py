@@ -91,7 +91,7 @@ async def test_functions_change_what_matches_and_leave_an_audit_row(
         ("q:1", "virus", 2, 2),
         (None, "spam?", 3, 0),
     }
-    db.execute("LISTEN postern_queue")
+    db.execute("LISTEN pgmta_queue")
     assert one(db, "SELECT queue_release('hold_reason = ''spam?''')") == 3
     assert len(list(db.notifies(timeout=PATIENCE, stop_after=1))) == 1
     assert one(db, "SELECT queue_retry('true')") == 6  # held ones stay held
@@ -199,6 +199,7 @@ async def test_views_answer(database: str, db: psycopg.Connection) -> None:
         ("SENDING", 1, 1, 5, 0),
         ("HOLD", 1, 1, 5, 0),
         ("DELETE", 0, 0, 0, 0),
+        ("SCHEDULED", 0, 0, 0, 0),
     }
     assert db.execute(
         "SELECT rows, queued, deferred, sending, held, deleting, last_reply FROM queue_by_domain "

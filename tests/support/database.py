@@ -48,6 +48,9 @@ def fresh_database(server: str, template: str | None = None) -> Iterator[str]:
     base = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
     with psycopg.connect(server, autocommit=True) as db:
         db.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + base)
+        if template:  # a copy has the tables, but not the settings of the database
+            path = sql.SQL("ALTER DATABASE {} SET search_path = pgmta, public")
+            db.execute(path.format(sql.Identifier(name)))
     try:
         yield with_database(server, name)
     finally:
@@ -69,7 +72,7 @@ class PrivateServer:
     def __init__(self, directory: Path) -> None:
         self._server = Server(directory)
         self._server.start()
-        self.uri = self._server.uri("postern")
+        self.uri = self._server.uri("pgmta")
         migrate(self.uri)
 
     def crash(self) -> None:

@@ -86,7 +86,7 @@ class System:
         """The log of attempts, in order."""
         return self.ask(
             "SELECT * FROM attempts WHERE %s::text IS NULL OR recipient = %s"
-            " ORDER BY lease_token, ended_at, queue_id",
+            " ORDER BY lease_token, ended_at, row_id",
             recipient,
             recipient,
         )
@@ -145,5 +145,5 @@ class System:
                     " VALUES (%s, 'sender@example.org', %s, %s)",
                     (row[0], recipient, recipient.rpartition("@")[2]),
                 )
-            db.execute("NOTIFY postern_queue")
+            db.execute("NOTIFY pgmta_queue")
         return int(row[0])

@@ -1,0 +1,369 @@
+-- A schema of its own, roles of that name, and the columns that submission and later parts need.
+-- In a new database `migrate` makes everything in schema pgmta from the first migration on: then
+-- nothing moves here (docs/decisions/0029).
+
+-- 1. The schema, and what moves into it.
+
+DO $$
+BEGIN
+    IF to_regnamespace('pgmta') IS NULL THEN
+        CREATE SCHEMA pgmta;
+    END IF;
+END $$;
+COMMENT ON SCHEMA pgmta IS 'pgmta, a mail relay whose queue is a PostgreSQL table.';
+
+DO $$
+DECLARE
+    kind text;
+    object text;
+    grantee oid;
+BEGIN
+    IF to_regclass('pgmta.schema_migrations') IS NOT NULL THEN RETURN; END IF;
+    -- whoever was given rights by name has them on, and reaches the objects as before
+    FOR grantee IN
+        SELECT DISTINCT acl.grantee FROM (
+            SELECT relacl AS given FROM pg_class WHERE oid IN (
+                SELECT relid FROM pg_partition_tree('public.queue')
+                UNION SELECT relid FROM pg_partition_tree('public.attempts')
+                UNION SELECT unnest(ARRAY['public.messages', 'public.message_chunks', 'public.workers', 'public.rules', 'public.rules_version', 'public.audit', 'public.daemons',
+                    'public.queue_overview', 'public.queue_by_domain', 'public.attempt_history', 'public.attempt_rates',
+                    'public.duplicates', 'public.hold_overview', 'public.worker_overview']::regclass[]))
+            UNION ALL
+            SELECT attacl FROM pg_attribute WHERE attacl IS NOT NULL AND attrelid IN (
+                SELECT relid FROM pg_partition_tree('public.queue')
+                UNION SELECT unnest(ARRAY['public.attempts', 'public.messages', 'public.message_chunks']::regclass[]))
+        ) AS object CROSS JOIN aclexplode(object.given) AS acl
+    LOOP
+        EXECUTE 'GRANT USAGE ON SCHEMA pgmta TO ' || CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END;
+    END LOOP;
+    -- leaves that operators made may stand in any schema
+    FOR kind, object IN
+        SELECT 'TABLE', relid::regclass::text FROM pg_partition_tree('public.queue')
+        UNION ALL SELECT 'TABLE', relid::regclass::text FROM pg_partition_tree('public.attempts')
+        UNION ALL SELECT 'TABLE', 'public.' || name FROM unnest(ARRAY['messages', 'message_chunks',
+            'workers', 'rules', 'rules_version', 'audit', 'daemons', 'schema_migrations']) AS name
+        UNION ALL SELECT 'SEQUENCE', 'public.' || name
+        FROM unnest(ARRAY['message_ids', 'queue_ids', 'lease_tokens']) AS name
+        UNION ALL SELECT 'VIEW', 'public.' || name FROM unnest(ARRAY['queue_overview', 'queue_by_domain',
+            'attempt_history', 'attempt_rates', 'duplicates', 'hold_overview', 'worker_overview']) AS name
+        UNION ALL SELECT 'FUNCTION', oid::regprocedure::text FROM pg_proc
+        WHERE pronamespace = 'public'::regnamespace AND (proname = ANY (ARRAY['attempts_expire',
+                'attempts_partitions', 'messages_refcount_func', 'queue_change', 'queue_change_rows',
+                'queue_condition', 'queue_delete', 'queue_hold', 'queue_hold_stamp', 'queue_malformed',
+                'queue_quarantine', 'queue_quiet', 'queue_release', 'queue_retry', 'queue_sender_domain',
+                'queue_sender_domain_func', 'queue_takes', 'queue_test', 'rules_changed', 'rules_valid'])
+            OR starts_with(proname, 'postern_grants'))
+    LOOP
+        EXECUTE format('ALTER %s %s SET SCHEMA pgmta', kind, object);
+    END LOOP;
+END $$;
+SET LOCAL search_path = pgmta, public;
+
+-- 2. The functions name the schema. Those that evaluate an operator's condition have a search_path
+-- of their own, so that a condition means the same whoever calls.
+
+DO $$
+DECLARE
+    function regprocedure;
+    source text;
+BEGIN
+    FOR function IN
+        SELECT oid FROM pg_proc WHERE pronamespace = 'pgmta'::regnamespace
+    LOOP
+        source := replace(replace(pg_get_functiondef(function), 'public.', 'pgmta.'), 'postern', 'pgmta');
+        IF function::text ~ '\mqueue_test\(' THEN
+            source := replace(source, 'blank.metadata := ''{}'';', 'blank.metadata := ''{}'';
+        blank.tenant := '''';
+        blank.on_failed := ''hold'';
+        blank.once := false;');
+            source := replace(source, '\mpublic\s*\.', '\m(public|pgmta)\s*\.');
+        END IF;
+        EXECUTE source;
+        IF function::text ~ '\mqueue_(test|condition|change)\(' THEN
+            EXECUTE format('ALTER FUNCTION %s SET search_path = pgmta, public, pg_temp', function);
+        END IF;
+    END LOOP;
+    -- one function gives all rights from now on, under the name of its schema
+    FOR function IN
+        SELECT oid FROM pg_proc WHERE pronamespace = 'pgmta'::regnamespace
+            AND proname ~ '^(postern|pgmta)_grants'
+    LOOP
+        EXECUTE 'DROP FUNCTION ' || function;
+    END LOOP;
+END $$;
+UPDATE rules SET condition = regexp_replace(condition, '\mpublic\s*\.\s*queue\M', 'queue', 'gi')
+WHERE condition ~* '\mpublic\s*\.\s*queue\M';
+
+-- 3. States, events and columns. Only on_failed and once act already.
+
+ALTER TABLE queue DROP CONSTRAINT queue_status;
+ALTER TABLE queue
+    ADD COLUMN send_at timestamptz,
+    ADD COLUMN tenant text COLLATE "C" NOT NULL DEFAULT '',
+    ADD COLUMN on_failed text NOT NULL DEFAULT 'hold'
+        CONSTRAINT queue_on_failed CHECK (on_failed IN ('hold', 'remove')),
+    ADD COLUMN once boolean NOT NULL DEFAULT false,
+    ADD COLUMN notify text,
+    ADD COLUMN orcpt text,
+    ADD CONSTRAINT queue_status CHECK (status IN
+        ('QUEUED', 'DEFERRED', 'SENDING', 'HOLD', 'DELETE', 'SCHEDULED')),
+    ADD CONSTRAINT queue_send_at CHECK (status <> 'SCHEDULED' OR send_at IS NOT NULL);
+COMMENT ON COLUMN queue.message_id IS 'messages.id, the message id that the client got.';
+COMMENT ON COLUMN queue.status IS
+    'QUEUED, DEFERRED (an attempt failed for now), SENDING (leased), HOLD (an operator decides), '
+    'DELETE (to be removed), SCHEDULED (waits for send_at).';
+COMMENT ON COLUMN queue.metadata IS
+    'Free for rules; keys beginning with _ belong to pgmta (_partid, _quarantineid).';
+COMMENT ON COLUMN queue.send_at IS 'When a scheduled row may be sent; null: at once.';
+COMMENT ON COLUMN queue.tenant IS 'For whom the mail is; empty: no tenant.';
+COMMENT ON COLUMN queue.on_failed IS
+    'What becomes of the row after a final failure: hold, or remove with an entry in the log.';
+COMMENT ON COLUMN queue.once IS
+    'Never a second copy: an unknown outcome and a lost lease are final.';
+COMMENT ON COLUMN queue.notify IS 'NOTIFY of the recipient (RFC 3461, section 4.1); null: not given.';
+COMMENT ON COLUMN queue.orcpt IS 'ORCPT of the recipient (RFC 3461, section 4.2); null: not given.';
+COMMENT ON CONSTRAINT queue_on_failed ON queue IS 'The two policies.';
+COMMENT ON CONSTRAINT queue_send_at ON queue IS 'A scheduled row has a time.';
+
+CREATE TABLE queue_scheduled PARTITION OF queue FOR VALUES IN ('SCHEDULED');
+COMMENT ON TABLE queue_scheduled IS 'Rows that wait for send_at, apart from those that claims look at.';
+CREATE INDEX queue_scheduled_due ON queue_scheduled (send_at);
+COMMENT ON INDEX queue_scheduled_due IS 'Scheduled rows whose time comes.';
+
+ALTER TABLE messages
+    ADD COLUMN tenant text COLLATE "C" NOT NULL DEFAULT '',
+    ADD COLUMN format text,
+    ADD COLUMN template_id bigint,
+    ADD COLUMN params jsonb,
+    ADD COLUMN message_id_header text COLLATE "C",
+    ADD COLUMN envid text,
+    ADD COLUMN ret text CONSTRAINT messages_ret CHECK (ret IN ('FULL', 'HDRS')),
+    ADD COLUMN requiretls boolean NOT NULL DEFAULT false,
+    ADD COLUMN submitted_by text;
+ALTER TABLE messages
+    ALTER COLUMN tenant SET STATISTICS 10, ALTER COLUMN format SET STATISTICS 0,
+    ALTER COLUMN template_id SET STATISTICS 10, ALTER COLUMN params SET STATISTICS 0,
+    ALTER COLUMN message_id_header SET STATISTICS 10, ALTER COLUMN envid SET STATISTICS 0,
+    ALTER COLUMN ret SET STATISTICS 0, ALTER COLUMN requiretls SET STATISTICS 0,
+    ALTER COLUMN submitted_by SET STATISTICS 10;
+COMMENT ON COLUMN messages.id IS 'The message id: the client gets it with 250, and Received has it.';
+COMMENT ON COLUMN messages.chunks IS 'Chunks in message_chunks; 0: the whole content is in body.';
+COMMENT ON COLUMN messages.tenant IS 'For whom the mail is; empty: no tenant.';
+COMMENT ON COLUMN messages.format IS 'How the content is composed; null: body and chunks have it whole.';
+COMMENT ON COLUMN messages.template_id IS 'Template that the content is composed from; null: none.';
+COMMENT ON COLUMN messages.params IS 'Values for the template; content, which readers do not see.';
+COMMENT ON COLUMN messages.message_id_header IS
+    'Message-ID of the header (RFC 5322, section 3.6.4), with its brackets; null: it has none.';
+COMMENT ON COLUMN messages.envid IS 'ENVID of the envelope (RFC 3461, section 4.4); null: not given.';
+COMMENT ON COLUMN messages.ret IS 'RET of the envelope (RFC 3461, section 4.3); null: not given.';
+COMMENT ON COLUMN messages.requiretls IS 'MAIL FROM carried REQUIRETLS (RFC 8689).';
+COMMENT ON COLUMN messages.submitted_by IS
+    'Login of the SQL session that submitted the message; null: it came by a daemon or a program of pgmta.';
+COMMENT ON CONSTRAINT messages_ret ON messages IS 'The two values of RFC 3461.';
+CREATE INDEX messages_message_id_header ON messages USING hash (message_id_header)
+    WHERE message_id_header IS NOT NULL;
+COMMENT ON INDEX messages_message_id_header IS 'Search by Message-ID.';
+COMMENT ON TABLE message_chunks IS
+    'Content that is too large for its message row, in chunks. They are written before the message row. '
+    'Chunks without a message belong to a transaction that did not end.';
+COMMENT ON COLUMN message_chunks.message_id IS 'messages.id; no foreign key, because the chunks come first.';
+COMMENT ON COLUMN message_chunks.position IS 'Order of the chunks, from 0.';
+COMMENT ON COLUMN message_chunks.stored_at IS 'When the chunk was committed.';
+COMMENT ON COLUMN message_chunks.data IS 'Octets as received; each chunk but the last has 8,096.';
+
+ALTER TABLE attempts RENAME COLUMN queue_id TO row_id;
+ALTER VIEW attempt_history RENAME COLUMN queue_id TO row_id;
+ALTER VIEW duplicates RENAME COLUMN queue_id TO row_id;
+ALTER TABLE attempts DROP CONSTRAINT attempts_event;
+ALTER TABLE attempts
+    ADD COLUMN tenant text COLLATE "C" NOT NULL DEFAULT '',
+    ADD COLUMN message_id_header text COLLATE "C",
+    ADD COLUMN submitted_by text,
+    ADD COLUMN metadata jsonb,
+    ADD CONSTRAINT attempts_event CHECK (event IN ('delivered', 'deferred', 'failed', 'unknown',
+        'deleted', 'cancelled', 'expired', 'suppressed'));
+COMMENT ON COLUMN attempts.message_id IS 'messages.id, the message id; the message may be gone.';
+COMMENT ON COLUMN attempts.event IS
+    'delivered, deferred, failed (held or removed), unknown (the next hop may have it: a reason for a '
+    'duplicate); without an attempt: deleted (on request), cancelled (by the sender), expired (too late), '
+    'suppressed (the recipient wants no mail).';
+COMMENT ON COLUMN attempts.tenant IS 'As queue.tenant.';
+COMMENT ON COLUMN attempts.message_id_header IS 'As messages.message_id_header.';
+COMMENT ON COLUMN attempts.submitted_by IS 'As messages.submitted_by.';
+COMMENT ON COLUMN attempts.metadata IS 'As queue.metadata; null: it was empty.';
+COMMENT ON COLUMN attempt_history.message_id IS 'The message id.';
+COMMENT ON COLUMN duplicates.message_id IS 'The message id.';
+-- Bloom filters for ranges of pages: next to no cost at a commit, and a search reads few ranges.
+CREATE INDEX attempts_message_id_header ON attempts USING brin
+    (message_id_header text_bloom_ops (n_distinct_per_range = 2000, false_positive_rate = 0.01))
+    WITH (pages_per_range = 32, autosummarize = on);
+COMMENT ON INDEX attempts_message_id_header IS 'Search by Message-ID for mail that has left the queue.';
+
+CREATE OR REPLACE VIEW queue_overview AS
+SELECT known.status, coalesce(q.rows, 0)::bigint AS rows, coalesce(q.messages, 0) AS messages,
+    coalesce(q.octets, 0)::bigint AS octets, q.oldest, q.next_due,
+    coalesce(q.due_now, 0)::bigint AS due_now
+FROM (VALUES ('QUEUED'), ('DEFERRED'), ('SENDING'), ('HOLD'), ('DELETE'), ('SCHEDULED')) AS known (status)
+LEFT JOIN (
+    SELECT p.status, sum(p.rows) AS rows, count(*) AS messages, sum(m.size) AS octets,
+        min(p.oldest) AS oldest, min(p.next_due) AS next_due, sum(p.due_now) AS due_now
+    FROM (
+        SELECT status, message_id, count(*) AS rows, min(ts) AS oldest,
+            min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED')) AS next_due,
+            count(*) FILTER (WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+                AND next_attempt <= now() AND (lease_until IS NULL OR lease_until < now())) AS due_now
+        FROM queue GROUP BY status, message_id
+    ) AS p LEFT JOIN messages AS m ON m.id = p.message_id
+    GROUP BY p.status
+) AS q ON q.status = known.status;
+
+CREATE OR REPLACE VIEW queue_by_domain AS
+SELECT domain, count(*) AS rows,
+    count(*) FILTER (WHERE status = 'QUEUED') AS queued,
+    count(*) FILTER (WHERE status = 'DEFERRED') AS deferred,
+    count(*) FILTER (WHERE status = 'SENDING') AS sending,
+    count(*) FILTER (WHERE status = 'HOLD') AS held,
+    count(*) FILTER (WHERE status = 'DELETE') AS deleting,
+    min(ts) AS oldest,
+    min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED')) AS next_attempt,
+    mode() WITHIN GROUP (ORDER BY last_reply COLLATE "C") AS last_reply,
+    count(*) FILTER (WHERE status = 'SCHEDULED') AS scheduled
+FROM queue GROUP BY domain;
+COMMENT ON COLUMN queue_by_domain.scheduled IS 'Rows that wait for send_at.';
+
+-- 4. Roles. They belong to the cluster, so the former ones stay; each gets its rights from the new one.
+
+CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    given record;
+    missing text[] := '{}';
+BEGIN
+    FOR given IN SELECT * FROM (VALUES
+        ('pgmta_smtpd', 'SELECT ON daemons, schema_migrations'),
+        ('pgmta_smtpd', 'INSERT, UPDATE, DELETE ON daemons'),
+        ('pgmta_smtpd', 'USAGE ON SEQUENCE message_ids, queue_ids'),
+        ('pgmta_smtpd', 'SELECT (id), INSERT (id, size, utf8, chunks, trace, body, message_id_header) ON messages'),
+        ('pgmta_smtpd', 'INSERT (message_id, sender, recipient, domain, priority, metadata, status,
+            hold_reason, held_by, held_at, sender_domain) ON queue'),
+        ('pgmta_smtpd', 'SELECT (message_id) ON attempts'),
+        -- a message that is refused in the end takes its chunks away
+        ('pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE
+            ON message_chunks'),
+
+        ('pgmta_queued', 'SELECT ON daemons, schema_migrations'),
+        ('pgmta_queued', 'INSERT, UPDATE, DELETE ON daemons'),
+        ('pgmta_queued', 'USAGE ON SEQUENCE lease_tokens'),
+        -- it watches the sequence of the rows (docs/decisions/0028)
+        ('pgmta_queued', 'SELECT ON SEQUENCE queue_ids'),
+        ('pgmta_queued', 'SELECT, DELETE, UPDATE (status, next_attempt, attempts, last_reply,
+            metadata, lease_since, lease_until, lease_token, lease_owner, hold_reason, held_by,
+            hold_until, faults) ON queue'),
+        -- FOR UPDATE asks for the right to change some column: this one does no harm
+        ('pgmta_queued', 'SELECT, DELETE, UPDATE (received_at) ON messages'),
+        ('pgmta_queued', 'SELECT, DELETE ON message_chunks'),
+        ('pgmta_queued', 'SELECT, INSERT ON attempts'),
+        ('pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE ON workers, rules'),
+        ('pgmta_queued', 'SELECT ON rules_version'),
+        ('pgmta_queued', 'EXECUTE ON FUNCTION attempts_partitions(integer), attempts_expire(interval),
+            queue_test(text, bigint[]), queue_condition(text),
+            queue_change_rows(text, bigint[], text, jsonb)'),
+
+        ('pgmta_operator', 'SELECT ON messages, message_chunks, queue, attempts, workers, rules,
+            rules_version, audit, daemons, schema_migrations, queue_overview, queue_by_domain,
+            attempt_history, attempt_rates, duplicates, hold_overview, worker_overview'),
+        -- rows go by status DELETE, which leaves a trace in the log
+        ('pgmta_operator', 'UPDATE (status, next_attempt, priority, metadata, hold_reason, held_by,
+            hold_until) ON queue'),
+        ('pgmta_operator', 'INSERT, UPDATE, DELETE ON rules'),
+        -- at and role are the database's own words
+        ('pgmta_operator', 'INSERT (who, action, condition, details, rows, finished_at),
+            UPDATE (rows, finished_at) ON audit'),
+        ('pgmta_operator', 'EXECUTE ON FUNCTION queue_condition(text), queue_quiet(),
+            queue_takes(text), queue_test(text, bigint[]), queue_change(text, text, jsonb),
+            queue_change_rows(text, bigint[], text, jsonb), queue_hold(text, text, interval),
+            queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),
+            queue_delete(text, text)'),
+
+        -- params are content
+        ('pgmta_reader', 'SELECT (id, received_at, size, utf8, chunks, trace, tenant, format,
+            template_id, message_id_header, envid, ret, requiretls, submitted_by) ON messages'),
+        ('pgmta_reader', 'SELECT (message_id, position, stored_at) ON message_chunks'),
+        ('pgmta_reader', 'SELECT ON queue, attempts, workers, rules, rules_version, audit, daemons,
+            schema_migrations, queue_overview, queue_by_domain, attempt_history, attempt_rates,
+            duplicates, hold_overview, worker_overview'),
+        ('pgmta_reader', 'EXECUTE ON FUNCTION queue_test(text, bigint[])'),
+
+        ('pgmta_submit', '')
+        ) AS rights (role, what)
+    LOOP
+        IF to_regrole(given.role) IS NULL THEN
+            IF given.role <> ALL (missing) THEN missing := missing || given.role; END IF;
+            CONTINUE;
+        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA pgmta TO %I', given.role);
+        IF given.what <> '' THEN
+            EXECUTE format('GRANT %s TO %I', given.what, given.role);
+        END IF;
+    END LOOP;
+    IF to_regrole('pgmta_queued') IS NOT NULL
+            AND current_setting('server_version_num')::integer >= 170000 THEN
+        EXECUTE 'GRANT MAINTAIN ON message_chunks TO pgmta_queued';
+    END IF;
+    RETURN missing;
+END $$;
+REVOKE EXECUTE ON FUNCTION grants() FROM PUBLIC;
+COMMENT ON FUNCTION grants() IS
+    'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their '
+    'rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+
+DO $$
+DECLARE
+    part text;
+    missing text[];
+BEGIN
+    FOREACH part IN ARRAY ARRAY['smtpd', 'queued', 'operator', 'reader', 'submit'] LOOP
+        BEGIN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', 'pgmta_' || part);
+        EXCEPTION
+            -- there already; being made by the migration of another database; not allowed
+            WHEN duplicate_object OR unique_violation OR insufficient_privilege THEN NULL;
+        END;
+        CONTINUE WHEN to_regrole('postern_' || part) IS NULL;
+        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA pgmta FROM %I', 'postern_' || part);
+        EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA pgmta FROM %I', 'postern_' || part);
+        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgmta FROM %I', 'postern_' || part);
+        EXECUTE format('REVOKE ALL ON SCHEMA pgmta FROM %I', 'postern_' || part);
+        CONTINUE WHEN to_regrole('pgmta_' || part) IS NULL;
+        BEGIN
+            EXECUTE format('GRANT %I TO %I', 'pgmta_' || part, 'postern_' || part);
+        EXCEPTION WHEN insufficient_privilege OR unique_violation THEN
+            -- unique_violation: by the migration of another database at the same time
+            IF SQLSTATE = '42501' THEN
+                RAISE WARNING 'pgmta_% could not be granted to postern_%', part, part
+                    USING HINT = 'A superuser does that: GRANT pgmta_… TO postern_…';
+            END IF;
+        END;
+    END LOOP;
+    missing := grants();
+    IF missing <> '{}' THEN
+        RAISE WARNING 'roles that could not be made: %', array_to_string(missing, ', ')
+            USING HINT = 'Create them (NOLOGIN) and call pgmta.grants() as owner of the tables.';
+    END IF;
+END $$;
+
+-- 5. In a database that has nothing but this, statements find the tables without the schema's name.
+
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+            WHERE n.nspname !~ '^(pgmta$|pg_|information_schema$)' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+                AND NOT EXISTS (SELECT FROM pg_depend AS d
+                    WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')) THEN
+        RETURN;
+    END IF;
+    EXECUTE format('ALTER DATABASE %I SET search_path = pgmta, public', current_database());
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE WARNING 'the search_path of the database could not be set'
+        USING HINT = format('Its owner does that: ALTER DATABASE %I SET search_path = pgmta, public;', current_database());
+END $$;

@@ -1,0 +1,137 @@
+"""The migration to schema pgmta: databases of before, databases of others, and new ones."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from pgmta.errors import MigrationError
+from pgmta.postgres.embedded import tool
+from pgmta.postgres.operator import connect_operator
+from pgmta.store import migrate as migrations_of
+from pgmta.store.migrate import migrate
+from pgmta.store.schema import migrations
+from tests.sql.test_surface import one
+from tests.support.database import fresh_database
+
+BEFORE = {name: text for name, text in migrations().items() if name < "0011"}
+STRANGERS = ("messages", "queue", "audit", "accounts", "workers", "daemons")
+
+
+@pytest.fixture
+def before(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URI of a database of the version before schema pgmta, with rows in several leaves."""
+    with fresh_database(server) as uri:
+        with monkeypatch.context() as patch:
+            patch.setattr(migrations_of, "migrations", lambda: BEFORE)
+            migrate(uri)
+        with psycopg.connect(uri, autocommit=True) as db:
+            db.execute("""
+                CREATE SCHEMA leaves;
+                CREATE TABLE leaves.queue_ours PARTITION OF queue_def FOR VALUES IN ('ours');
+                CREATE TABLE queue_two PARTITION OF queue_def FOR VALUES IN ('two');
+                INSERT INTO messages (id, size, trace, body)
+                SELECT number, 1, '', 'x' FROM generate_series(1, 9) AS number;
+                INSERT INTO queue (message_id, sender, recipient, domain, metadata)
+                SELECT id, 's@a.example', 'r@b.example', 'b.example', CASE id % 3
+                    WHEN 0 THEN jsonb '{"_partid": "ours"}'
+                    WHEN 1 THEN '{"_partid": "two"}' ELSE '{}' END
+                FROM messages;
+                UPDATE queue SET status = 'HOLD', hold_reason = 'ticket 1' WHERE message_id = 9;
+                INSERT INTO rules (name, action, condition, reason, origin)
+                VALUES ('r', 'hold', 'public.queue.domain = ''never.example''', '', 'operator');
+                INSERT INTO attempts (started_at, queue_id, message_id, lease_token, attempt, code,
+                    event, sender, recipient, domain, worker, host, command, enhanced, reply)
+                VALUES (now(), 7, 8, 9, 1, 250, 'delivered', '', '', '', '', '', '', '', '')
+            """)  # fmt: skip
+        yield uri
+
+
+def structure(uri: str) -> str:
+    """What pg_dump says of schema pgmta, without rights."""
+    text = subprocess.run(
+        [tool("pg_dump"), "--schema-only", "--no-owner", "--no-privileges", "--schema=pgmta",
+         "--exclude-table=pgmta.queue_ours", "--exclude-table=pgmta.queue_two", f"--dbname={uri}"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    kept = (line for line in text.splitlines() if not re.match(r"--|\\(un)?restrict", line))
+    return "\n".join(line for line in kept if line)
+
+
+def ours_in(db: psycopg.Connection, schema: str) -> set[str]:
+    rows = db.execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind <> 'i'"
+        " UNION SELECT proname FROM pg_proc WHERE pronamespace = %s::regnamespace",
+        (schema, schema),
+    )
+    return {name for (name,) in rows}
+
+
+def test_a_database_of_before_moves_with_leaves_rules_and_rights(before: str, server: str) -> None:
+    grantee = "grantee_" + before.split("pgmta_test_")[1][:12]
+    with psycopg.connect(before, autocommit=True) as db:
+        db.execute(f"CREATE ROLE {grantee}; GRANT SELECT ON queue_overview TO {grantee}".encode())
+        try:
+            assert migrate(before) == [name for name in migrations() if name >= "0011"]
+            assert ours_in(db, "public") == ours_in(db, "leaves") == set()
+        finally:
+            db.execute("SET search_path = pgmta")
+        with psycopg.connect(before, autocommit=True) as fresh:
+            assert one(fresh, "SHOW search_path") == "pgmta, public"
+            assert one(fresh, "SELECT count(*) FROM queue") == 9
+            assert one(fresh, "SELECT count(*) FROM queue_ours") == 2
+            assert one(fresh, "SELECT row_id FROM attempt_history") == 7
+            assert one(fresh, "SELECT condition FROM rules") == "queue.domain = 'never.example'"
+            assert one(fresh, "SELECT queue_release('status = ''HOLD''')") == 1
+            fresh.execute(f"SET ROLE {grantee}".encode())
+            assert one(fresh, "SELECT rows FROM queue_overview WHERE status = 'QUEUED'") == 9
+        db.execute(f"DROP OWNED BY {grantee}; DROP ROLE {grantee}".encode())
+    with fresh_database(server) as uri:
+        migrate(uri)
+        assert structure(uri) == structure(before)
+    assert migrate(before) == []
+
+
+def test_a_failure_leaves_everything_where_it_was(
+    before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = {**migrations(), "0011_schema.sql": migrations()["0011_schema.sql"] + "SELECT 1/0;"}
+    monkeypatch.setattr(migrations_of, "migrations", lambda: broken)
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        migrate(before)
+    with psycopg.connect(before, autocommit=True) as db:
+        assert ours_in(db, "public") >= {"queue", "queue_two", "messages", "queue_hold"}
+        assert one(db, "SELECT to_regnamespace('pgmta')") is None
+
+
+def test_the_tables_of_others_are_not_touched(server: str) -> None:
+    with fresh_database(server) as uri:
+        with psycopg.connect(uri, autocommit=True) as db:
+            for name in STRANGERS:
+                db.execute(f"CREATE TABLE public.{name} (theirs integer)".encode())
+            db.execute("CREATE TABLE public.schema_migrations (version text PRIMARY KEY)")
+            path = one(db, "SHOW search_path")
+        assert migrate(uri) == list(migrations())
+        with psycopg.connect(uri, autocommit=True) as db:
+            assert ours_in(db, "public") == {*STRANGERS, "schema_migrations"}
+            assert one(db, "SHOW search_path") == path
+            assert db.execute("TABLE public.queue").fetchall() == []
+            assert one(db, "SELECT count(*) FROM pgmta.queue") == 0
+        with connect_operator(uri) as operator:
+            assert operator.execute("SELECT count(*) AS rows FROM queue").fetchone() == {"rows": 0}
+        assert migrate(uri) == []
+
+
+def test_a_daemon_of_before_stops_the_migration(before: str) -> None:
+    with psycopg.connect(before, autocommit=True) as db:
+        db.execute(
+            "INSERT INTO daemons"
+            " VALUES ('a:1:x', 'smtpd', 'a.example', 1, '0.1', '0010_changes.sql')"
+        )
+        with pytest.raises(MigrationError, match=r"smtpd on a\.example, pid 1"):
+            migrate(before)
+        assert one(db, "SELECT count(*) FROM public.queue") == 9

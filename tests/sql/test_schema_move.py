@@ -52,7 +52,7 @@ def before(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def structure(uri: str) -> str:
-    """What pg_dump says of schema pgmta, without rights."""
+    """Return the dump of schema pgmta, without rights."""
     text = subprocess.run(
         [tool("pg_dump"), "--schema-only", "--no-owner", "--no-privileges", "--schema=pgmta",
          "--exclude-table=pgmta.queue_ours", "--exclude-table=pgmta.queue_two", f"--dbname={uri}"],

@@ -36,6 +36,10 @@ _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has
 _CANCEL = 5.0  # seconds for the server to end a statement whose caller has gone
 _BACKEND = """pg_backend_pid(),
     (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))"""
+_POOLER = (
+    "the database is reached through a connection pooler, which pgmta's own connections can't use: "
+    "name PostgreSQL itself in environment.database.uri; only SQL functions work behind a pooler"
+)
 _END = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE (pid, backend_start) = (%(pid)s, %(began)s)
@@ -244,7 +248,8 @@ class Link:
 async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -> Connection:
     """Open an autocommit connection that appears as `pgmta NAME` in pg_stat_activity.
 
-    Raises psycopg.Error.
+    Raises psycopg.Error, also if a pooler stands before the server: settings, prepared statements,
+    LISTEN and advisory locks belong to a session.
     """
     given = psycopg.conninfo.conninfo_to_dict(uri)
     options = {key: value for key, value in _DEFAULTS.items() if key not in given}
@@ -261,6 +266,8 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     try:
         cursor = await connection.execute(f"SELECT {pairs}, {_BACKEND}".encode(), flat)
         connection.backend = (await cursor.fetchall())[0][-2:]
+        if connection.info.backend_pid != connection.backend[0]:
+            raise psycopg.OperationalError(_POOLER)
     except BaseException:
         await connection.close()
         raise

@@ -152,3 +152,22 @@ def test_an_interrupted_first_start_leaves_nothing_that_counts() -> None:
     finally:
         server.stop("immediate")
         shutil.rmtree(folder)
+
+
+def test_the_database_of_former_versions_is_renamed_when_nobody_uses_it() -> None:
+    folder = data_folder()
+    server = Server(folder)
+    server.start()
+    try:
+        with psycopg.connect(server.uri("postgres"), autocommit=True) as db:
+            db.execute(f"ALTER DATABASE {DATABASE} RENAME TO postern")
+        with psycopg.connect(server.uri("postern"), autocommit=True) as old:
+            old.execute("CREATE TABLE kept ()")
+            with pytest.raises(ServerRefused, match="daemons of an earlier version"):
+                server.start()
+        server.start()
+        with psycopg.connect(server.uri(DATABASE)) as db:
+            assert db.execute("SELECT count(*) FROM kept").fetchone() == (0,)
+    finally:
+        server.stop("immediate")
+        shutil.rmtree(folder)

@@ -24,7 +24,7 @@ async def test_a_pooler_is_refused_in_words(database: str, tmp_path: Path) -> No
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
             at = data.find(_KEY_DATA)
-            if at >= 0:  # BackendKeyData: length, process, key; a pooler has numbers of its own
+            if at >= 0:  # BackendKeyData: length, process, key; a pooler has other numbers
                 data = data[: at + 5] + b"\x7f\xff\xff\xfe" + data[at + 9 :]
             writer.write(data)
         writer.close()

@@ -48,12 +48,12 @@ class Filter:
         groups = [
             [f"message_id = {number}" for number in self.id],
             [_sender(text) for text in self.sender],
-            [_alike("recipient", text) for text in self.recipient],
+            [alike("recipient", text) for text in self.recipient],
             [_pattern("domain", _domain(text)) for text in self.domain],
-            [f"status = {_quote(text.upper())}" for text in self.status],
+            [f"status = {quoted(text.upper())}" for text in self.status],
             [_age(text) for text in self.age],
             [_number("attempts", text) for text in self.attempts],
-            [_metadata(text) for text in self.metadata],
+            [metadata_is("metadata", text) for text in self.metadata],
             [_pattern("last_reply", text if "*" in text else f"*{text}*") for text in self.reply],
         ]
         parts = [f"({' OR '.join(group)})" for group in groups if group]
@@ -62,26 +62,28 @@ class Filter:
         return " AND ".join(parts) or None
 
 
-def _quote(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return a text as an SQL literal. Raises ValueError."""
     if "\0" in text:
         raise ValueError("a value can't contain NUL")
     return Literal(text).as_string(None)
 
 
 def _pattern(column: str, text: str) -> str:
-    return _alike(column, text) if "*" in text else f"{column} = {_quote(text)}"
+    return alike(column, text) if "*" in text else f"{column} = {quoted(text)}"
 
 
-def _alike(column: str, text: str) -> str:
+def alike(column: str, text: str) -> str:
+    """Return the condition that a column is like a pattern; `*` stands for any text."""
     like = re.sub(r"([\\%_])", r"\\\1", text).replace("*", "%")
-    return f"{column} ILIKE {_quote(like)}"
+    return f"{column} ILIKE {quoted(like)}"
 
 
 def _sender(text: str) -> str:
     local, at, domain = text.rpartition("@")
     if (local, at) == ("*", "@") and domain and "*" not in domain:
-        return f"sender_domain = {_quote(_domain(domain))}"
-    return _alike("sender", text)
+        return f"sender_domain = {quoted(_domain(domain))}"
+    return alike("sender", text)
 
 
 def _domain(text: str) -> str:
@@ -91,12 +93,13 @@ def _domain(text: str) -> str:
         return text.lower()
 
 
-def _metadata(text: str) -> str:
+def metadata_is(column: str, text: str) -> str:
+    """Return the condition for `key=value` on a column of metadata. Raises ValueError."""
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise ValueError(f"--metadata {text!r}: expected key=value, or key= for an absent one")
-    column = f"metadata ->> {_quote(key)}"
-    return f"({column}) IS NULL" if not value else _pattern(f"({column})", value)
+    part = f"({column} ->> {quoted(key)})"
+    return f"{part} IS NULL" if not value else _pattern(part, value)
 
 
 def _age(text: str) -> str:

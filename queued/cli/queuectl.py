@@ -30,6 +30,7 @@ from pgmta.store.migrate import migrate as apply_migrations
 from queued.cli.change import COMMANDS
 from queued.cli.explain import explain
 from queued.cli.filters import condition, filter_options
+from queued.cli.find import find
 from queued.cli.partition import partition
 from queued.cli.rules import rule
 from queued.cli.show import print_message, why
@@ -45,6 +46,7 @@ def main() -> None:
 
 main.add_command(up)
 main.add_command(explain)
+main.add_command(find)
 main.add_command(partition)
 main.add_command(workers)
 main.add_command(rule)

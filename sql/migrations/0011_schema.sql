@@ -1,6 +1,6 @@
 -- A schema of its own, roles of that name, and the columns that submission and later parts need.
 -- In a new database `migrate` makes everything in schema pgmta from the first migration on: then
--- nothing moves here (docs/decisions/0029).
+-- nothing moves here (docs/decisions/0030).
 
 -- 1. The schema, and what moves into it.
 

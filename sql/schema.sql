@@ -606,7 +606,11 @@ CREATE VIEW pgmta.attempt_history AS
     worker,
     sender,
     domain,
-    row_id
+    row_id,
+    tenant,
+    message_id_header,
+    submitted_by,
+    metadata
    FROM pgmta.attempts;
 
 COMMENT ON VIEW pgmta.attempt_history IS 'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with ended_at it reads only those days.';
@@ -642,6 +646,14 @@ COMMENT ON COLUMN pgmta.attempt_history.sender IS 'Reverse-path.';
 COMMENT ON COLUMN pgmta.attempt_history.domain IS 'The recipient''s domain.';
 
 COMMENT ON COLUMN pgmta.attempt_history.row_id IS 'queue.id of the row, which may be gone.';
+
+COMMENT ON COLUMN pgmta.attempt_history.tenant IS 'For whom the mail is; empty: no tenant.';
+
+COMMENT ON COLUMN pgmta.attempt_history.message_id_header IS 'Message-ID of the header (RFC 5322, section 3.6.4); null: it has none.';
+
+COMMENT ON COLUMN pgmta.attempt_history.submitted_by IS 'Login of the SQL session that submitted the message; null: none did.';
+
+COMMENT ON COLUMN pgmta.attempt_history.metadata IS 'Metadata of the row at that time; null: it was empty.';
 
 CREATE VIEW pgmta.attempt_rates AS
  SELECT date_trunc('minute'::text, ended_at) AS minute,
@@ -1575,6 +1587,14 @@ CREATE INDEX queue_def_id_idx ON ONLY pgmta.queue_def USING btree (id);
 
 CREATE INDEX queue_def_def_id_idx ON pgmta.queue_def_def USING btree (id);
 
+CREATE INDEX queue_once ON ONLY pgmta.queue USING btree (id) WHERE once;
+
+COMMENT ON INDEX pgmta.queue_once IS 'Rows with once whose lease ran out.';
+
+CREATE INDEX queue_def_id_idx1 ON ONLY pgmta.queue_def USING btree (id) WHERE once;
+
+CREATE INDEX queue_def_def_id_idx1 ON pgmta.queue_def_def USING btree (id) WHERE once;
+
 CREATE INDEX queue_urgent ON ONLY pgmta.queue USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
 
 COMMENT ON INDEX pgmta.queue_urgent IS 'Claims of urgent rows, destination by destination, where many are due.';
@@ -1603,6 +1623,8 @@ CREATE INDEX queue_delete_domain_priority_next_attempt_idx ON pgmta.queue_delete
 
 CREATE INDEX queue_delete_id_idx ON pgmta.queue_delete USING btree (id);
 
+CREATE INDEX queue_delete_id_idx1 ON pgmta.queue_delete USING btree (id) WHERE once;
+
 CREATE INDEX queue_delete_lower_priority_next_attempt_idx ON pgmta.queue_delete USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
 
 CREATE INDEX queue_delete_message_id_idx ON pgmta.queue_delete USING btree (message_id);
@@ -1612,6 +1634,8 @@ CREATE INDEX queue_delete_priority_timezone_idx ON pgmta.queue_delete USING btre
 CREATE INDEX queue_hold_domain_priority_next_attempt_idx ON pgmta.queue_hold USING btree (domain, priority, next_attempt);
 
 CREATE INDEX queue_hold_id_idx ON pgmta.queue_hold USING btree (id);
+
+CREATE INDEX queue_hold_id_idx1 ON pgmta.queue_hold USING btree (id) WHERE once;
 
 CREATE INDEX queue_hold_lower_priority_next_attempt_idx ON pgmta.queue_hold USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
 
@@ -1635,6 +1659,8 @@ COMMENT ON INDEX pgmta.queue_scheduled_due IS 'Scheduled rows whose time comes.'
 
 CREATE INDEX queue_scheduled_id_idx ON pgmta.queue_scheduled USING btree (id);
 
+CREATE INDEX queue_scheduled_id_idx1 ON pgmta.queue_scheduled USING btree (id) WHERE once;
+
 CREATE INDEX queue_scheduled_lower_priority_next_attempt_idx ON pgmta.queue_scheduled USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
 
 CREATE INDEX queue_scheduled_message_id_idx ON pgmta.queue_scheduled USING btree (message_id);
@@ -1655,6 +1681,8 @@ ALTER INDEX pgmta.queue_def_domain_priority_next_attempt_idx ATTACH PARTITION pg
 
 ALTER INDEX pgmta.queue_def_id_idx ATTACH PARTITION pgmta.queue_def_def_id_idx;
 
+ALTER INDEX pgmta.queue_def_id_idx1 ATTACH PARTITION pgmta.queue_def_def_id_idx1;
+
 ALTER INDEX pgmta.queue_def_lower_priority_next_attempt_idx ATTACH PARTITION pgmta.queue_def_def_lower_priority_next_attempt_idx;
 
 ALTER INDEX pgmta.queue_def_message_id_idx ATTACH PARTITION pgmta.queue_def_def_message_id_idx;
@@ -1664,6 +1692,8 @@ ALTER INDEX pgmta.queue_def_priority_timezone_idx ATTACH PARTITION pgmta.queue_d
 ALTER INDEX pgmta.queue_domain_due ATTACH PARTITION pgmta.queue_def_domain_priority_next_attempt_idx;
 
 ALTER INDEX pgmta.queue_id ATTACH PARTITION pgmta.queue_def_id_idx;
+
+ALTER INDEX pgmta.queue_once ATTACH PARTITION pgmta.queue_def_id_idx1;
 
 ALTER INDEX pgmta.queue_urgent ATTACH PARTITION pgmta.queue_def_lower_priority_next_attempt_idx;
 
@@ -1675,6 +1705,8 @@ ALTER INDEX pgmta.queue_domain_due ATTACH PARTITION pgmta.queue_delete_domain_pr
 
 ALTER INDEX pgmta.queue_id ATTACH PARTITION pgmta.queue_delete_id_idx;
 
+ALTER INDEX pgmta.queue_once ATTACH PARTITION pgmta.queue_delete_id_idx1;
+
 ALTER INDEX pgmta.queue_urgent ATTACH PARTITION pgmta.queue_delete_lower_priority_next_attempt_idx;
 
 ALTER INDEX pgmta.queue_message_id ATTACH PARTITION pgmta.queue_delete_message_id_idx;
@@ -1685,6 +1717,8 @@ ALTER INDEX pgmta.queue_domain_due ATTACH PARTITION pgmta.queue_hold_domain_prio
 
 ALTER INDEX pgmta.queue_id ATTACH PARTITION pgmta.queue_hold_id_idx;
 
+ALTER INDEX pgmta.queue_once ATTACH PARTITION pgmta.queue_hold_id_idx1;
+
 ALTER INDEX pgmta.queue_urgent ATTACH PARTITION pgmta.queue_hold_lower_priority_next_attempt_idx;
 
 ALTER INDEX pgmta.queue_message_id ATTACH PARTITION pgmta.queue_hold_message_id_idx;
@@ -1694,6 +1728,8 @@ ALTER INDEX pgmta.queue_due ATTACH PARTITION pgmta.queue_hold_priority_timezone_
 ALTER INDEX pgmta.queue_domain_due ATTACH PARTITION pgmta.queue_scheduled_domain_priority_next_attempt_idx;
 
 ALTER INDEX pgmta.queue_id ATTACH PARTITION pgmta.queue_scheduled_id_idx;
+
+ALTER INDEX pgmta.queue_once ATTACH PARTITION pgmta.queue_scheduled_id_idx1;
 
 ALTER INDEX pgmta.queue_urgent ATTACH PARTITION pgmta.queue_scheduled_lower_priority_next_attempt_idx;
 

@@ -125,6 +125,10 @@ COMMENT ON COLUMN queue.orcpt IS 'ORCPT of the recipient (RFC 3461, section 4.2)
 COMMENT ON CONSTRAINT queue_on_failed ON queue IS 'The two policies.';
 COMMENT ON CONSTRAINT queue_send_at ON queue IS 'A scheduled row has a time.';
 
+-- on no column of a lease: that would end heap-only updates for all rows
+CREATE INDEX queue_once ON queue (id) WHERE once;
+COMMENT ON INDEX queue_once IS 'Rows with once whose lease ran out.';
+
 CREATE TABLE queue_scheduled PARTITION OF queue FOR VALUES IN ('SCHEDULED');
 COMMENT ON TABLE queue_scheduled IS 'Rows that wait for send_at, apart from those that claims look at.';
 CREATE INDEX queue_scheduled_due ON queue_scheduled (send_at);
@@ -198,6 +202,19 @@ CREATE INDEX attempts_message_id_header ON attempts USING brin
     (message_id_header text_bloom_ops (n_distinct_per_range = 2000, false_positive_rate = 0.01))
     WITH (pages_per_range = 32, autosummarize = on);
 COMMENT ON INDEX attempts_message_id_header IS 'Search by Message-ID for mail that has left the queue.';
+
+CREATE OR REPLACE VIEW attempt_history AS
+SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_at AS duration,
+    event, nullif(code, 0) AS code, nullif(enhanced, '') AS enhanced, reply,
+    nullif(command, '') AS command, nullif(host, '') AS host, worker, sender, domain, row_id,
+    tenant, message_id_header, submitted_by, metadata
+FROM attempts;
+COMMENT ON COLUMN attempt_history.tenant IS 'For whom the mail is; empty: no tenant.';
+COMMENT ON COLUMN attempt_history.message_id_header IS
+    'Message-ID of the header (RFC 5322, section 3.6.4); null: it has none.';
+COMMENT ON COLUMN attempt_history.submitted_by IS
+    'Login of the SQL session that submitted the message; null: none did.';
+COMMENT ON COLUMN attempt_history.metadata IS 'Metadata of the row at that time; null: it was empty.';
 
 CREATE OR REPLACE VIEW queue_overview AS
 SELECT known.status, coalesce(q.rows, 0)::bigint AS rows, coalesce(q.messages, 0) AS messages,

@@ -68,6 +68,12 @@ class Item:
     ts: datetime
     token: int
     urgent: bool = False
+    once: bool = False  # never a second copy: an unknown outcome is final
+    remove: bool = False  # the row goes after a final failure, instead of being held
+    tenant: str = ""
+    metadata: str | None = None  # JSON; None: empty
+    message_id_header: str | None = None  # of the message, as the next
+    submitted_by: str | None = None  # login of an SQL session
 
 
 @dataclass(slots=True, frozen=True)

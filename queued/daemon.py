@@ -16,6 +16,7 @@ from pgmta.service import Signals, first, tune_memory
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import Heartbeat
+from pgmta.store.lost import FinalLeases
 from pgmta.store.row_change import Action, RowChange
 from pgmta.store.schema import Schema
 from pgmta.store.space import Space
@@ -23,7 +24,7 @@ from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
 from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
 from queued.presence import Presence
-from queued.upkeep import attempts, orphans, requests, untaken
+from queued.upkeep import attempts, final_leases, orphans, requests, untaken
 from queued.upkeep.repeat import RegularDuty, repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.delivery_worker import DeliveryWorker
@@ -199,9 +200,11 @@ class Daemon:
         rules = partial(requests.apply_rules, changes, self._registry)
         log_days = partial(attempts.keep_log, self._link, upkeep, retention.attempts)
         bodies = partial(orphans.remove_orphans, upkeep, retention.orphans)
+        final = final_leases.FinalLeaseDuty(FinalLeases(self._link, f"upkeep@{self._process}"))
         return {
             "requests": RegularDuty(requests.EVERY, answer, schema, self._turns),
             "rules": RegularDuty(requests.RULES_EVERY, rules, schema, self._turns),
+            "final leases": RegularDuty(final_leases.EVERY, final.settle, schema, self._turns),
             "attempts": RegularDuty(attempts.EVERY, log_days, schema),
             "orphans": RegularDuty(orphans.EVERY, bodies, schema),
         }

@@ -1300,7 +1300,7 @@ CREATE VIEW pgmta.queue_overview AS
                     count(*) AS rows,
                     min(queue.ts) AS oldest,
                     min(queue.next_attempt) FILTER (WHERE (queue.status = ANY (ARRAY['QUEUED'::text, 'DEFERRED'::text]))) AS next_due,
-                    count(*) FILTER (WHERE ((queue.status = ANY (ARRAY['QUEUED'::text, 'DEFERRED'::text, 'SENDING'::text])) AND (queue.next_attempt <= now()) AND ((queue.lease_until IS NULL) OR (queue.lease_until < now())))) AS due_now
+                    count(*) FILTER (WHERE ((queue.status = ANY (ARRAY['QUEUED'::text, 'DEFERRED'::text, 'SENDING'::text])) AND (queue.next_attempt <= now()) AND ((queue.lease_until IS NULL) OR ((queue.lease_until < now()) AND (NOT queue.once))))) AS due_now
                    FROM pgmta.queue
                   GROUP BY queue.status, queue.message_id) p
              LEFT JOIN pgmta.messages m ON ((m.id = p.message_id)))

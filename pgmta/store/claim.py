@@ -206,21 +206,33 @@ class Claims:
         }
         if rules.guarded:
             params |= rules.guard.params
+        return self._read(await self._link.run(self._statements[name], params), claim)
+
+    def _read(self, rows: list[tuple[Any, ...]], claim: Claim) -> tuple[bool, str]:
+        """Add the rows of a claim's answer to `claim`; return as `_run` does."""
         found = False, ""
+        before = len(claim.items)
+        origins: dict[int, tuple[str | None, str | None]] = {}
         parts: dict[int, dict[int, bytes]] = {}
-        for row in await self._link.run(self._statements[name], params):
+        for row in rows:
             match row[0]:
                 case "row":
-                    claim.items.append(Item(*row[2:11]))
+                    item = Item(*row[2:14])
+                    item.metadata = row[1]
+                    claim.items.append(item)
                 case "message":
-                    _, trace, _, number, _, _, _, chunks, _, octets, utf8, body = row
+                    _, trace, _, number, header, login, _, chunks, _, octets, utf8, *_, body = row
                     claim.messages[number] = Message(number, octets, utf8, trace, chunks, body)
+                    if header or login:
+                        origins[number] = header, login
                 case "chunk":
-                    _, _, _, number, _, _, _, position, _, _, _, data = row
-                    parts.setdefault(number, {})[position] = data
+                    parts.setdefault(row[3], {})[row[7]] = row[14]
                 case "claim":
-                    _, last, rules.current, _, _, _, _, _, _, _, remains, _ = row
-                    found = remains, last
+                    self._rules.current = row[2]
+                    found = row[10], row[1]
+        for item in claim.items[before:] if origins else ():
+            if origin := origins.get(item.message_id):
+                item.message_id_header, item.submitted_by = origin
         for number, chunk in parts.items():
             message = claim.messages[number]
             if sorted(chunk) == list(range(message.chunks)):

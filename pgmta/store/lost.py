@@ -1,11 +1,14 @@
-"""Rows whose lease ran out, one by one: PostgreSQL may refuse the log entry of one of them."""
+"""Rows whose lease ran out, apart from claims: those that no claim can log, or none may take."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import psycopg
 
 from pgmta.logs import get
 from pgmta.postgres import faults
+from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.store.guard import about_a_row
 from pgmta.store.queries import queries
@@ -42,6 +45,52 @@ async def take_lost(link: Link, who: str) -> bool:
                 found = True
         rows = await _next(link, after)
     return found
+
+
+class FinalLeases:
+    """Leases of rows with `once` that ran out: the outcome is unknown, and no attempt follows.
+
+    `who` stands at the holds.
+    """
+
+    def __init__(self, link: Link, who: str) -> None:
+        self._link = link
+        self._who = who
+
+    async def next(self, after: int, page: int) -> tuple[int, int, list[int]]:
+        """Look at the next `page` rows with `once` by id, after a row.
+
+        Returns the last id, the number of rows, and the ids of those whose lease ran out. Raises
+        StoreUnavailable.
+        """
+        params = {"after": after, "page": page}
+        ((last, number, ids),) = await self._link.run(_SQL["final"], params)
+        return last or after, number, ids
+
+    async def settle(self, ids: list[int]) -> int:
+        """Log these rows as unknown, and hold or remove them; return how many.
+
+        A row that another transaction has locked is left. A row whose log entry PostgreSQL refuses
+        goes on hold, with the reason. Raises StoreUnavailable, and psycopg.Error if the reason is
+        not one row.
+        """
+        try:
+            return len(await self._run("settle_final", ids=Bigints(ids)))
+        except psycopg.Error as error:
+            if not about_a_row(error):
+                raise
+            if len(ids) > 1:
+                return sum([await self.settle([each]) for each in ids])
+            words = faults.words(error)
+        reason = f"outcome unknown, but the database refuses to log that: {words}"[:_REASON]
+        held = await self._run("hold_final", id=ids[0], reason=reason)
+        for (message_id,) in held:
+            log.error("a lost attempt can't be logged: the row is on hold", row=ids[0],
+                      message=message_id, reason=words)  # fmt: skip
+        return len(held)
+
+    async def _run(self, name: str, **params: Any) -> list[tuple[Any, ...]]:
+        return await self._link.run(_SQL[name], {"who": self._who, **params})
 
 
 async def _next(link: Link, after: int) -> list[tuple[int, int, int]]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pgmta.errors import Backend
 from pgmta.model import ENHANCED, Outcome
 from pgmta.postgres.binary import Bigints, Instants, Integers, Smallints, Texts
 from pgmta.postgres.link import Link
-from pgmta.states import TRANSITIONS, Event, Status
+from pgmta.states import Event, after
 from pgmta.store.queries import queries
 from pgmta.text import printable
 
 _SQL = queries("settle")
+_SETTLE = _SQL["settle"].fill(removable="", kept="")
+_REMOVING = _SQL["settle"].fill(removable=_SQL["removable"], kept=_SQL["kept"])
+_NONE = Texts()
 _REASON = 1000  # characters
 _INDEXED = 600  # characters of a recipient in the log: an index entry has at most 2,704 octets
 
@@ -51,14 +55,22 @@ class Settlements:
             "commands": Texts(o.stage for o in outcomes),
             "started": Instants(o.started for o in outcomes),
             "ended": Instants(o.ended for o in outcomes),
+            "tenants": _some(o.item.tenant for o in outcomes),
+            "headers": _some(o.item.message_id_header for o in outcomes),
+            "logins": _some(o.item.submitted_by for o in outcomes),
+            "metadata": _some(o.item.metadata for o in outcomes),
             "worker": self._worker,
         }
+        statement = _SQL["delivered"]
         if not plain:
+            statuses = [_status_after(o) for o in outcomes]
             values["events"] = Texts(o.event.value for o in outcomes)
-            values["statuses"] = [_status_after(o) for o in outcomes]
+            values["statuses"] = statuses
             values["delays"] = [o.delay for o in outcomes]
             values["again"] = again
-        rows = await self._link.run(_SQL["delivered" if plain else "settle"], values)
+            gone = sum(o.event is Event.DELIVERED for o in outcomes)
+            statement = _REMOVING if statuses.count(None) > gone else _SETTLE
+        rows = await self._link.run(statement, values)
         return {row[0] for row in rows}
 
     async def set_aside(self, outcome: Outcome, refusal: str) -> None:
@@ -85,5 +97,11 @@ class Settlements:
 
 
 def _status_after(outcome: Outcome) -> str | None:
-    status = TRANSITIONS[Status.SENDING, outcome.event]
+    status = after(outcome.event, once=outcome.item.once, remove=outcome.item.remove)
     return status.value if status else None
+
+
+def _some(values: Iterable[str | None]) -> Texts:
+    """Return an array with '' for None; without any value the array is empty."""
+    texts = Texts(value or "" for value in values)
+    return texts if any(texts) else _NONE

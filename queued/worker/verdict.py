@@ -38,11 +38,14 @@ def event_of(result: Result) -> Event:
 def judge(
     item: Item, result: Result, retry: Retry, *, started: datetime, now: datetime, chance: float
 ) -> Outcome:
-    """Return the outcome to settle: a message past `retry.expire` is held instead of deferred."""
+    """Return the outcome to settle: a message past `retry.expire` fails instead of being deferred.
+
+    The unknown outcome of a row with `once` stays unknown, because it is final anyway.
+    """
     event = event_of(result)
     note = ""
     wait = 0.0
-    if event in (Event.DEFER, Event.UNKNOWN):
+    if event is Event.DEFER or (event is Event.UNKNOWN and not item.once):
         wait = delay(retry, item.attempts, chance)
         if (now - item.ts).total_seconds() + wait > retry.expire:
             why = "outcome unknown" if event is Event.UNKNOWN else "undelivered"

@@ -228,7 +228,8 @@ LEFT JOIN (
         SELECT status, message_id, count(*) AS rows, min(ts) AS oldest,
             min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED')) AS next_due,
             count(*) FILTER (WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
-                AND next_attempt <= now() AND (lease_until IS NULL OR lease_until < now())) AS due_now
+                AND next_attempt <= now()
+                AND (lease_until IS NULL OR (lease_until < now() AND NOT once))) AS due_now
         FROM queue GROUP BY status, message_id
     ) AS p LEFT JOIN messages AS m ON m.id = p.message_id
     GROUP BY p.status

@@ -58,13 +58,15 @@ SELECT (SELECT count(*) FROM found),
 -- One batch of a worker's deletion: the rows go at once, each with a last entry in the log.
 {found}, gone AS (
     DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM found))
-    RETURNING id, message_id, attempts, sender, recipient, domain, lease_token
+    RETURNING id, message_id, attempts, sender, recipient, domain, lease_token, tenant, metadata
 ), logged AS (
     INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-        sender, recipient, domain, worker, host, command, enhanced, reply)
-    SELECT now(), id, message_id, coalesce(lease_token, 0), attempts, 0, 'deleted',
-        sender, left(recipient, 600), domain, %(who)s, '', '', '', coalesce(%(details)s::jsonb ->> 'reason', '')
-    FROM gone
+        sender, recipient, domain, worker, host, command, enhanced, reply,
+        tenant, message_id_header, submitted_by, metadata)
+    SELECT now(), gone.id, message_id, coalesce(lease_token, 0), attempts, 0, 'deleted',
+        sender, left(recipient, 600), domain, %(who)s, '', '', '', coalesce(%(details)s::jsonb ->> 'reason', ''),
+        gone.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
+    FROM gone LEFT JOIN messages ON messages.id = message_id
     RETURNING row_id
 )
 SELECT (SELECT count(*) FROM found), count(*) FROM logged

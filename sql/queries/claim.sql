@@ -15,7 +15,7 @@ WITH seen AS MATERIALIZED (
             AND queue.priority = level.priority
             AND next_attempt AT TIME ZONE 'UTC'
                 <= (now() - make_interval(secs => %(overdue)s)) AT TIME ZONE 'UTC'
-            AND (lease_until IS NULL OR lease_until < now())
+            AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
             AND ({where})
         ORDER BY next_attempt AT TIME ZONE 'UTC'
         LIMIT %(window)s
@@ -23,13 +23,13 @@ WITH seen AS MATERIALIZED (
     LIMIT %(window)s
 ), due AS MATERIALIZED (
     SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner, lease_token,
-        lease_since
+        lease_since, tenant, metadata
     FROM queue
     WHERE id = ANY (ARRAY(
             SELECT id FROM {seen} WHERE domain <> ALL (%(busy)b::text[]) LIMIT %(limit)s))
         AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
         AND next_attempt <= now()
-        AND (lease_until IS NULL OR lease_until < now())
+        AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
         AND (SELECT version FROM rules_version) = %(version)s
         {rules}
     FOR UPDATE SKIP LOCKED
@@ -37,7 +37,8 @@ WITH seen AS MATERIALIZED (
 SELECT 'claim' AS kind, NULL::text AS text, (SELECT version FROM rules_version) AS id,
     NULL::bigint AS message_id, NULL::text AS sender, NULL::text AS recipient, NULL::text AS domain,
     NULL::integer AS number, NULL::timestamptz AS ts, NULL::bigint AS size,
-    (SELECT count(*) FROM seen) >= %(window)s AS flag, NULL::bytea AS data
+    (SELECT count(*) FROM seen) >= %(window)s AS flag, NULL::boolean AS once,
+    NULL::boolean AS remove, NULL::text AS tenant, NULL::bytea AS data
 {result}
 
 -- name: claim_by_domain
@@ -62,13 +63,13 @@ WITH RECURSIVE walk AS (
     CROSS JOIN generate_series(0, %(priority)s) AS level (priority)
     CROSS JOIN LATERAL (
         SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner,
-            lease_token, lease_since
+            lease_token, lease_since, tenant, metadata
         FROM queue
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
             AND queue.domain = walk.domain
             AND queue.priority = level.priority
             AND next_attempt <= now() - make_interval(secs => %(overdue)s)
-            AND (lease_until IS NULL OR lease_until < now())
+            AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
             AND ({where})
             {rules}
         ORDER BY next_attempt
@@ -87,7 +88,7 @@ SELECT 'claim' AS kind,
     NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
-    NULL::bytea AS data
+    NULL::boolean AS once, NULL::boolean AS remove, NULL::text AS tenant, NULL::bytea AS data
 {result}
 
 -- name: few
@@ -119,14 +120,14 @@ WITH RECURSIVE walk AS (
     CROSS JOIN generate_series(0, %(priority)s) AS level (priority)
     CROSS JOIN LATERAL (
         SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner,
-            lease_token, lease_since
+            lease_token, lease_since, tenant, metadata
         FROM queue
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
             AND queue.priority <= 3
             AND lower(queue.domain) = walk.domain
             AND queue.priority = level.priority
             AND next_attempt <= now() - make_interval(secs => %(overdue)s)
-            AND (lease_until IS NULL OR lease_until < now())
+            AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
             AND ({where})
             {rules}
         ORDER BY next_attempt
@@ -145,29 +146,31 @@ SELECT 'claim' AS kind,
     NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
-    NULL::bytea AS data
+    NULL::boolean AS once, NULL::boolean AS remove, NULL::text AS tenant, NULL::bytea AS data
 {result}
 
 -- name: result
 -- Part of all claims. Their first row, of kind 'claim', is about the claim itself. Rows of kind 'row'
--- are the leased rows, and `flag` says whether each is urgent. Rows of kind 'message' are their
--- messages, each once: `number` of chunks, and `flag` for SMTPUTF8. Rows of kind 'chunk' are chunks of
--- their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
+-- are the leased rows: `flag` says whether each is urgent, and `text` is its metadata, null if empty.
+-- Rows of kind 'message' are their messages, each once: `number` of chunks, `flag` for SMTPUTF8,
+-- Message-ID in `sender`, and the login that submitted it in `recipient`. Rows of kind 'chunk' are
+-- chunks of their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
 -- in chunks.
 UNION ALL
-SELECT 'row', NULL, id, message_id, sender, recipient, domain, attempts,
+SELECT 'row', CASE WHEN metadata <> '{}' THEN metadata::text END, id, message_id, sender, recipient, domain, attempts,
     -- a program's calendar is shorter than PostgreSQL's, and has no infinity
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), lease_token,
-    priority <= %(urgent)s, NULL
+    priority <= %(urgent)s, once, on_failed = 'remove', tenant, NULL
 FROM claimed
 UNION ALL
-SELECT 'message', trace, NULL, id, NULL, NULL, NULL, chunks, NULL, size, utf8,
-    CASE WHEN chunks = 0 AND size <= %(inline)s
+SELECT 'message', trace, NULL, id, message_id_header, submitted_by, NULL, chunks, NULL, size, utf8,
+    NULL, NULL, NULL, CASE WHEN chunks = 0 AND size <= %(inline)s
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))
 UNION ALL
-SELECT 'chunk', NULL, NULL, message_id, NULL, NULL, NULL, position, NULL, NULL, NULL, data
+SELECT 'chunk', NULL, NULL, message_id, NULL, NULL, NULL, position, NULL, NULL, NULL, NULL, NULL, NULL,
+    data
 FROM message_chunks WHERE message_id = ANY (ARRAY(
     SELECT id FROM (
         SELECT id, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS octets

@@ -1,16 +1,17 @@
 -- name: lease
 -- Part of all claims (claim.sql): lease the due rows, and with them the other due recipients of the same messages,
 -- so that they share a transaction. A row whose lease ran out is due as well: the outcome of that
--- attempt is unknown, and is logged before the next attempt begins.
+-- attempt is unknown, and is logged before the next attempt begins. Unless the row has `once`: no claim
+-- takes it, and an upkeep duty settles it (lost.sql).
 siblings AS MATERIALIZED (
     SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner, lease_token,
-        lease_since
+        lease_since, tenant, metadata
     FROM queue
     WHERE message_id = ANY (ARRAY(SELECT DISTINCT message_id FROM due))
         AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
         AND queue.priority <= %(priority)s
         AND next_attempt <= now()
-        AND (lease_until IS NULL OR lease_until < now())
+        AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
         AND domain <> ALL (%(busy)b::text[])
         AND id <> ALL (ARRAY(SELECT id FROM due))
         AND ({where})
@@ -21,18 +22,22 @@ siblings AS MATERIALIZED (
     SELECT * FROM due UNION ALL SELECT * FROM siblings
 ), lost AS (
     INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-        sender, recipient, domain, worker, host, command, enhanced, reply)
-    SELECT lease_since, id, message_id, lease_token, attempts, 0, 'unknown',
+        sender, recipient, domain, worker, host, command, enhanced, reply,
+        tenant, message_id_header, submitted_by, metadata)
+    SELECT lease_since, taken.id, message_id, lease_token, attempts, 0, 'unknown',
         sender, left(recipient, 600), domain, lease_owner, '', '', '',
-        'lease ran out: the worker died or lost the database'
-    FROM taken WHERE lease_token IS NOT NULL
+        'lease ran out: the worker died or lost the database',
+        taken.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
+    FROM taken LEFT JOIN messages ON messages.id = message_id
+    WHERE lease_token IS NOT NULL
 ), claimed AS (
     UPDATE queue
     SET status = 'SENDING', attempts = least(attempts, 2147483646) + 1, lease_owner = %(owner)s, lease_since = now(),
         lease_token = (SELECT nextval('lease_tokens')),
         lease_until = now() + make_interval(secs => %(lease)s)
     WHERE id = ANY (ARRAY(SELECT id FROM taken)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
-    RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token, priority
+    RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token, priority,
+        once, on_failed, tenant, metadata
 )
 
 -- name: give_back

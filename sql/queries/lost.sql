@@ -1,16 +1,18 @@
 -- name: ran_out
--- The next rows by id whose lease ran out and that wait for a claim.
+-- The next rows by id whose lease ran out and that wait for a claim, so none with `once`.
 SELECT id, message_id, lease_token FROM queue
 WHERE id > %(after)s AND status IN ('QUEUED', 'DEFERRED', 'SENDING') AND lease_until < now()
+    AND NOT once
 ORDER BY id LIMIT %(batch)s
 
 -- name: unknown
 -- Log that the outcome of one row's last attempt is unknown, as a claim does, and let the row wait.
 WITH picked AS MATERIALIZED (
-    SELECT id, message_id, sender, recipient, domain, attempts, lease_owner, lease_token, lease_since
+    SELECT id, message_id, sender, recipient, domain, attempts, lease_owner, lease_token, lease_since,
+        tenant, metadata
     FROM queue
     WHERE id = %(id)s AND lease_token = %(token)s AND lease_until < now()
-        AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+        AND status IN ('QUEUED', 'DEFERRED', 'SENDING') AND NOT once
     FOR UPDATE
 ), freed AS (
     UPDATE queue
@@ -19,11 +21,13 @@ WITH picked AS MATERIALIZED (
     WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND lease_token = %(token)s
 )
 INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-    sender, recipient, domain, worker, host, command, enhanced, reply)
-SELECT lease_since, id, message_id, lease_token, attempts, 0, 'unknown',
+    sender, recipient, domain, worker, host, command, enhanced, reply,
+    tenant, message_id_header, submitted_by, metadata)
+SELECT lease_since, picked.id, message_id, lease_token, attempts, 0, 'unknown',
     sender, left(recipient, 600), domain, lease_owner, '', '', '',
-    'lease ran out: the worker died or lost the database'
-FROM picked
+    'lease ran out: the worker died or lost the database',
+    picked.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
+FROM picked LEFT JOIN messages ON messages.id = message_id
 
 -- name: hold
 -- Put a row whose log entry is refused on hold: else the log could not explain a second delivery.
@@ -32,3 +36,51 @@ SET status = 'HOLD', hold_reason = %(reason)s, held_by = %(who)s, hold_until = N
     lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
 WHERE id = %(id)s AND lease_token = %(token)s AND lease_until < now()
     AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+
+-- name: final
+-- Of the next rows by id with `once`: the last id, how many they are, and those whose lease ran out.
+WITH page AS MATERIALIZED (
+    SELECT id, status, lease_until FROM queue WHERE once AND id > %(after)s ORDER BY id LIMIT %(page)s
+)
+SELECT max(id), count(*),
+    coalesce(array_agg(id) FILTER (WHERE lease_until < now() AND status <> 'DELETE'), '{}')
+FROM page
+
+-- name: settle_final
+-- Settle rows with `once` whose lease ran out: the outcome is unknown, and no attempt follows. A row that an
+-- operator held stays, and its hold does not end by time.
+WITH picked AS MATERIALIZED (
+    SELECT id, message_id, status, on_failed, sender, recipient, domain, attempts, lease_owner,
+        lease_token, lease_since, tenant, metadata
+    FROM queue
+    WHERE id = ANY (%(ids)b::bigint[]) AND once AND lease_until < now() AND status <> 'DELETE'
+    FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM queue
+    WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE on_failed = 'remove' AND status <> 'HOLD'))
+), held AS (
+    UPDATE queue
+    SET status = 'HOLD', held_by = coalesce(held_by, %(who)s), hold_until = NULL,
+        hold_reason = concat_ws('; ', 'outcome unknown: a release may send a second copy', hold_reason),
+        last_reply = 'lease ran out: the worker died or lost the database',
+        lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+    WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE on_failed <> 'remove' OR status = 'HOLD'))
+)
+INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
+    sender, recipient, domain, worker, host, command, enhanced, reply,
+    tenant, message_id_header, submitted_by, metadata)
+SELECT lease_since, picked.id, message_id, lease_token, attempts, 0, 'unknown',
+    sender, left(recipient, 600), domain, lease_owner, '', '', '',
+    'lease ran out: the worker died or lost the database',
+    picked.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
+FROM picked LEFT JOIN messages ON messages.id = message_id
+RETURNING row_id, message_id
+
+-- name: hold_final
+-- Put such a row on hold if its log entry is refused: never a second copy, and the reason is with it.
+UPDATE queue
+SET status = 'HOLD', hold_reason = concat_ws('; ', %(reason)s::text, hold_reason),
+    held_by = coalesce(held_by, %(who)s), hold_until = NULL,
+    lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+WHERE id = %(id)s AND once AND lease_until < now() AND status <> 'DELETE'
+RETURNING message_id

@@ -1,56 +1,82 @@
 -- name: settle
 -- The outcomes of many attempts in one commit. A delivery is a fact: its row is deleted, whatever its
 -- status is by now. Any other outcome counts only under its own lease. If an operator has given the row
--- another status since, that status stays.
+-- another status since, that status stays; but if the row has `once`, an unknown outcome is final. A
+-- status of null removes the row. Without values of the last four columns their arrays are empty.
 WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
         %(delays)b::float8[], %(message_ids)b::bigint[], %(senders)b::text[],
         %(recipients)b::text[], %(domains)b::text[], %(attempts)b::integer[],
         %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(hosts)b::text[],
-        %(commands)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[])
+        %(commands)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[],
+        %(tenants)b::text[], %(headers)b::text[], %(logins)b::text[], %(metadata)b::text[])
         AS o (id, token, event, status, delay, message_id, sender, recipient, domain, attempt,
-            code, enhanced, reply, host, command, started_at, ended_at)
+            code, enhanced, reply, host, command, started_at, ended_at,
+            tenant, message_id_header, submitted_by, metadata)
 ), logged AS (
     INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
-        event, sender, recipient, domain, worker, host, command, enhanced, reply)
+        event, sender, recipient, domain, worker, host, command, enhanced, reply,
+        tenant, message_id_header, submitted_by, metadata)
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
-        event, sender, recipient, domain, %(worker)s, host, command, enhanced, reply
+        event, sender, recipient, domain, %(worker)s, host, command, enhanced, reply,
+        coalesce(tenant, ''), nullif(message_id_header, ''), nullif(submitted_by, ''),
+        nullif(metadata, '')::jsonb
     FROM outcome WHERE event <> 'handed back'
         -- written a second time, because the answer to the first commit was lost with its connection
         AND NOT (%(again)s AND EXISTS (
             SELECT FROM attempts AS a
             WHERE a.message_id = outcome.message_id AND a.row_id = outcome.id
                 AND a.lease_token = outcome.token AND a.ended_at = outcome.ended_at))
-), delivered AS (
+), gone AS (
     DELETE FROM queue
-    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered'))
+    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE status IS NULL)) {removable}
     RETURNING id
 ), moved AS (
     -- No join: if a partition was empty when the plan was made, a join later reads all its rows for
     -- each outcome (docs/decisions/0005).
     UPDATE queue
     SET (status, last_reply, next_attempt, attempts, hold_reason, held_by,
-            lease_owner, lease_since, lease_token, lease_until) = (
-        SELECT CASE WHEN queue.status = 'SENDING' THEN o.status ELSE queue.status END,
+            hold_until, lease_owner, lease_since, lease_token, lease_until) = (
+        SELECT CASE WHEN queue.status = 'SENDING' THEN coalesce(o.status, 'HOLD')
+                WHEN o.final AND queue.status <> 'DELETE' THEN 'HOLD' ELSE queue.status END,
             coalesce(nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''),
                 queue.last_reply),
-            CASE WHEN queue.status = 'SENDING' AND o.event IN ('deferred', 'unknown')
+            CASE WHEN queue.status = 'SENDING' AND o.status = 'DEFERRED'
                 THEN now() + make_interval(secs => o.delay) ELSE queue.next_attempt END,
             greatest(queue.attempts - CASE WHEN o.event = 'handed back' THEN 1 ELSE 0 END, 0),
             CASE WHEN o.event = 'failed' AND queue.status = 'SENDING'
-                THEN 'undeliverable' ELSE queue.hold_reason END,
-            CASE WHEN o.event = 'failed' AND queue.status = 'SENDING'
+                THEN 'undeliverable'
+                WHEN o.final AND queue.status <> 'DELETE'
+                THEN concat_ws('; ', 'outcome unknown: a release may send a second copy',
+                    queue.hold_reason)
+                ELSE queue.hold_reason END,
+            CASE WHEN (o.event = 'failed' OR o.final) AND queue.status = 'SENDING'
                 THEN %(worker)s ELSE queue.held_by END,
+            CASE WHEN NOT o.final THEN queue.hold_until END,
             NULL::text, NULL::timestamptz, NULL::bigint, NULL::timestamptz
-        FROM outcome AS o
+        FROM (
+            SELECT *, event = 'unknown' AND status IS DISTINCT FROM 'DEFERRED' AS final FROM outcome
+        ) AS o
         WHERE o.id = queue.id AND o.token = queue.lease_token AND o.event <> 'delivered')
-    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event <> 'delivered'))
+    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event <> 'delivered')) {kept}
         AND lease_token = ANY (ARRAY(
             SELECT o.token FROM outcome AS o WHERE o.id = queue.id AND o.event <> 'delivered'))
     RETURNING id
 )
-SELECT id FROM delivered UNION ALL SELECT id FROM moved
+SELECT id FROM gone UNION ALL SELECT id FROM moved
+
+-- name: removable
+-- Part of settle if not only deliveries remove rows. An operator's hold and request stay.
+AND (id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered')) OR EXISTS (
+    SELECT FROM outcome AS o
+    WHERE o.id = queue.id AND o.token = queue.lease_token AND o.status IS NULL
+        AND (queue.status = 'SENDING'
+            OR (o.event = 'unknown' AND queue.status NOT IN ('HOLD', 'DELETE')))))
+
+-- name: kept
+-- Part of settle likewise: the other rows, also one whose status changed while this statement waited.
+AND id <> ALL (ARRAY(SELECT id FROM gone))
 
 -- name: delivered
 -- The same if all were delivered, which is mostly so: half of the cost of a statement is its set-up,
@@ -60,14 +86,19 @@ WITH outcome AS MATERIALIZED (
         %(ids)b::bigint[], %(tokens)b::bigint[], %(message_ids)b::bigint[], %(senders)b::text[],
         %(recipients)b::text[], %(domains)b::text[], %(attempts)b::integer[],
         %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(hosts)b::text[],
-        %(commands)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[])
+        %(commands)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[],
+        %(tenants)b::text[], %(headers)b::text[], %(logins)b::text[], %(metadata)b::text[])
         AS o (id, token, message_id, sender, recipient, domain, attempt,
-            code, enhanced, reply, host, command, started_at, ended_at)
+            code, enhanced, reply, host, command, started_at, ended_at,
+            tenant, message_id_header, submitted_by, metadata)
 ), logged AS (
     INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
-        event, sender, recipient, domain, worker, host, command, enhanced, reply)
+        event, sender, recipient, domain, worker, host, command, enhanced, reply,
+        tenant, message_id_header, submitted_by, metadata)
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
-        'delivered', sender, recipient, domain, %(worker)s, host, command, enhanced, reply
+        'delivered', sender, recipient, domain, %(worker)s, host, command, enhanced, reply,
+        coalesce(tenant, ''), nullif(message_id_header, ''), nullif(submitted_by, ''),
+        nullif(metadata, '')::jsonb
     FROM outcome
 )
 DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) RETURNING id

@@ -46,7 +46,7 @@ FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
     SELECT * FROM queue
     WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND queue.priority = level.priority
         AND next_attempt AT TIME ZONE 'UTC' <= (now() - interval '1 minute') AT TIME ZONE 'UTC'
-        AND (lease_until IS NULL OR lease_until < now())
+        AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
     ORDER BY next_attempt AT TIME ZONE 'UTC' LIMIT %(each)s
 ) AS pick
 

@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
-from pgmta.states import TRANSITIONS, Event, Status
+from pgmta.states import GONE, TRANSITIONS, Event, Status, after
 
 DOCS = Path(__file__).parents[2] / "docs" / "states.md"
 ARROW = re.compile(r"^    ([A-Z]+|\[\*\]) --> ([A-Z]+|\[\*\]): (.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `([A-Z]+)` \| `([^`]+)` \| `([^`]+)` \|", re.MULTILINE)
 
 
+EVERY = {
+    (source, event, target)
+    for (source, event), targets in TRANSITIONS.items()
+    for target in targets
+}
+
+
 def test_transitions_are_those_of_the_documentation() -> None:
     rows = ROW.findall(DOCS.read_text(encoding="utf-8"))
-    assert len(rows) == len(TRANSITIONS)
+    assert len(rows) == len(EVERY)
     assert {
-        (Status(source), Event(event)): None if target == "(gone)" else Status(target)
+        (Status(source), Event(event), GONE if target == "(gone)" else Status(target))
         for source, event, target in rows
-    } == TRANSITIONS
+    } == EVERY
 
 
 def test_transitions_are_those_of_the_diagram() -> None:
     arrows = ARROW.findall(DOCS.read_text(encoding="utf-8"))
     assert arrows[0] == ("[*]", "QUEUED", "accepted")
+    assert len(arrows) == len(EVERY) + 1
     assert {
-        (Status(source), Event(event)): None if target == "[*]" else Status(target)
+        (Status(source), Event(event), GONE if target == "[*]" else Status(target))
         for source, target, event in arrows[1:]
-    } == TRANSITIONS
+    } == EVERY
+
+
+def test_once_and_on_failed_choose_among_the_targets_of_an_event() -> None:
+    final = {False: Status.HOLD, True: GONE}
+    chosen = set()
+    for event in (event for status, event in TRANSITIONS if status is Status.SENDING):
+        plain, *others = TRANSITIONS[Status.SENDING, event]
+        for once, remove in itertools.product((False, True), repeat=2):
+            target = after(event, once=once, remove=remove)
+            chosen.add((Status.SENDING, event, target))
+            if event is Event.FAIL or (once and event in (Event.UNKNOWN, Event.TAKEOVER)):
+                assert target is final[remove]
+            else:
+                assert target is plain
+                assert not others or not once
+    assert chosen == {each for each in EVERY if each[0] is Status.SENDING}
 
 
 def test_every_status_is_explained_and_every_event_moves_a_row() -> None:

@@ -33,9 +33,9 @@ retries = st.builds(
 chances = st.floats(min_value=0, max_value=1, exclude_max=True)
 
 
-def item(age: float = 0.0, attempts: int = 1) -> Item:
+def item(age: float = 0.0, attempts: int = 1, *, once: bool = False) -> Item:
     born = NOW - timedelta(seconds=age)
-    return Item(1, 2, "s@a.example", "r@b.example", "b.example", attempts, born, 3)
+    return Item(1, 2, "s@a.example", "r@b.example", "b.example", attempts, born, 3, once=once)
 
 
 @given(retries, st.integers(0, 50), chances)
@@ -59,6 +59,7 @@ def test_delay_is_within_jitter_below_its_interval(
     chances,
     st.floats(0, 1e7),
     st.integers(1, 20),
+    st.booleans(),
 )
 def test_every_result_has_its_verdict(
     retry: Retry,
@@ -69,15 +70,19 @@ def test_every_result_has_its_verdict(
     chance: float,
     age: float,
     attempts: int,
+    once: bool,
 ) -> None:
     result = Result(
         Reply(code, "a\nb\x1b" + "é" * 2000), "h:25", stage, permanent and not code, unknown
     )
-    outcome = judge(item(age, attempts), result, retry, started=NOW, now=NOW, chance=chance)
+    row = item(age, attempts, once=once)
+    outcome = judge(row, result, retry, started=NOW, now=NOW, chance=chance)
     wait = delay(retry, attempts, chance)
     seen_age = (NOW - outcome.item.ts).total_seconds()
     unknown = unknown or (stage is Stage.END_OF_DATA and code // 100 not in (2, 4, 5))
-    if unknown and seen_age + wait > retry.expire:
+    if unknown and once:  # final, whatever the age
+        assert (outcome.event, outcome.delay) == (Event.UNKNOWN, 0)
+    elif unknown and seen_age + wait > retry.expire:
         # perhaps delivered: an operator decides, instead of a duplicate every few hours for ever
         assert outcome.event is Event.FAIL
         assert "outcome unknown" in outcome.reply.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.nexthop import EXTENSIONS, Do, Script, Transaction, at, hanging_at
@@ -95,6 +97,47 @@ def test_every_answer_has_its_outcome(system: System, extensions: tuple[str, ...
         assert (row["status"], row["attempts"]) == (status, 1), name
         assert row["last_reply"].startswith(reply), (name, row["last_reply"])
         assert unleased(row), name
+
+
+@both
+def test_on_failed_and_once_decide_what_becomes_of_the_row(
+    system: System, extensions: tuple[str, ...]
+) -> None:
+    """Removed or held; an unknown outcome is final with `once`, and no other one is."""
+    names = ("dot5", "mail5", "dot3", "dropdot", "dot4", "drop", "helo")
+    hops = {name: system.hop(CASES[name][0], extensions) for name in names}
+    routes = {f"{name}.example": hop.target for name, hop in hops.items()}
+    system.queued(routes=routes, retry=LATER)
+    policies: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "once": {"once": True},
+        "remove": {"on_failed": "remove"},
+        "both": {"once": True, "on_failed": "remove"},
+    }
+    for name in names:
+        for policy, columns in policies.items():
+            system.enqueue(f"{policy}@{name}.example", **columns)
+    system.wait_queue(lambda rows: all(row["status"] in ("HOLD", "DEFERRED") for row in rows))
+    rows = system.rows()
+    for name in names:
+        _, plain, event, reply, _, _ = CASES[name]
+        for policy, columns in policies.items():
+            recipient = f"{policy}@{name}.example"
+            final = plain == "HOLD" or (event == "unknown" and "once" in columns)
+            expected = (None if "on_failed" in columns else "HOLD") if final else plain
+            assert system.events(recipient) == [event]
+            assert rows.get(recipient, {}).get("status") == expected, recipient
+            if expected:
+                row = rows[recipient]
+                assert row["last_reply"].startswith(reply)
+                assert unleased(row)
+            if expected == "HOLD":
+                why = "undeliverable" if event == "failed" else "outcome unknown: a release may"
+                assert row["hold_reason"].startswith(why)
+                assert row["held_by"].startswith("deliver@")
+    assert {row["message_id"] for row in rows.values()} == {
+        message["id"] for message in system.ask("SELECT id FROM messages")
+    }
 
 
 def unleased(row: Row) -> bool:

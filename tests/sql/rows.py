@@ -40,7 +40,7 @@ def row(db: psycopg.Connection, message_id: int, **columns: Any) -> int:
         if name in values:
             seconds = values.pop(name)
             (values[column],) = fetch(db, "SELECT now() + make_interval(secs => %s)", seconds)
-    if values.get("status") == "SENDING":
+    if values.get("status") == "SENDING" or "lease_token" in values:
         (values["lease_since"],) = fetch(db, "SELECT now()")
         values = {"lease_owner": "old", "lease_token": 0, **values}
     if "metadata" in values:

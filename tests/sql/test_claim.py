@@ -15,6 +15,7 @@ from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.lease import LEASE, RowLeases
+from pgmta.store.lost import take_lost
 from pgmta.store.queries import queries
 from tests.sql.rows import column, fetch, message, row
 
@@ -205,6 +206,37 @@ async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
     assert await RowLeases(link, "heir", 3600).renew([item, stale]) == {row_id: True}
     (until,) = fetch(db, "SELECT extract(epoch FROM lease_until - now()) FROM queue")
     assert 3500 < until <= 3600
+
+
+@pytest.mark.parametrize("way", ["by time", "by domain", "urgent by domain"])
+async def test_no_claim_takes_over_a_row_that_must_not_go_twice(
+    db: psycopg.Connection, link: Link, way: str
+) -> None:
+    """Also one that was released, or is a further recipient; no other row has to wait."""
+    gone = [
+        {"lease": -1, "status": "SENDING"},
+        {"lease": -1, "status": "QUEUED", "lease_token": 7, "lease_owner": "old"},
+        {"lease": -1, "status": "DEFERRED", "lease_token": 7, "lease_owner": "old"},
+    ]
+    message(db, 1)
+    lost = [row(db, 1, once=True, due=-9, priority=1, **each) for each in gone * 9]
+    others = [row(db, 1, due=-5, priority=1, **each) for each in gone]
+    fresh = [row(db, 1, once=True, priority=1) for _ in range(4)]
+    claims = Claims(link, "w", 60, urgent=1, each=20 if way.startswith("urgent") else 0)
+    if way != "by time":
+        claims._cursor = ""
+    items = [*(await claims.claim(5, [])).items, *(await claims.claim(30, [])).items]
+    assert sorted(item.id for item in items) == [*others, *fresh]
+    assert [item.id for item in items if item.once] == fresh
+    assert not await take_lost(link, "w")
+    assert column(db, "SELECT id FROM queue WHERE lease_owner = 'w' ORDER BY id") == [
+        *others, *fresh
+    ]  # fmt: skip
+    # what never began may begin
+    assert await claims.leases.give_back([item.id for item in items if not item.once]) == 4
+    assert len((await claims.claim(9, [])).items) == 4
+    assert column(db, "SELECT DISTINCT row_id FROM attempts ORDER BY 1") == others
+    assert lost == column(db, "SELECT id FROM queue WHERE lease_until < now() ORDER BY id")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,8 +15,11 @@ import pytest
 from pgmta.errors import Stage
 from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres.link import Link
-from pgmta.states import TRANSITIONS, Event, Status
+from pgmta.states import TRANSITIONS, Event, Status, after
+from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims
+from pgmta.store.lost import FinalLeases, take_lost
+from pgmta.store.row_change import Action, RowChange
 from pgmta.store.settle import Settlements
 from tests.sql.rows import column, fetch, message, row
 
@@ -75,8 +81,7 @@ async def test_every_event_moves_the_row_as_the_table_of_transitions_says(
     assert await store.settle(outcomes) == {item.id for item in items.values()}
     assert {event: state(db, item.id) for event, item in items.items()} == expected
     for event, item in items.items():
-        target = TRANSITIONS[Status.SENDING, event]
-        assert (state(db, item.id) or (None,))[0] == target
+        assert (state(db, item.id) or (None,))[0] == TRANSITIONS[Status.SENDING, event][0]
     logged = db.execute(
         "SELECT event, row_id, attempt, lease_token, code, enhanced, reply, command, host, "
         "worker, started_at, ended_at FROM attempts"
@@ -127,6 +132,140 @@ async def test_a_delivery_removes_the_row_whatever_has_become_of_it(
     assert column(db, "SELECT id FROM messages") == []
     assert await store.settle([outcome(item, Event.DELIVERED)]) == set()
     assert column(db, "SELECT event FROM attempts") == ["delivered"] * 2
+
+
+@pytest.mark.parametrize("stale", [False, True], ids=["own lease", "older lease"])
+async def test_once_and_on_failed_decide_what_becomes_of_a_row(
+    db: psycopg.Connection, link: Link, *, stale: bool
+) -> None:
+    """For every event, whatever status an operator has given the row during the attempt."""
+    events = (Event.DELIVERED, Event.DEFER, Event.UNKNOWN, Event.FAIL, Event.HAND_BACK)
+    store = Settlements(link, "worker")
+    rows: dict[int, tuple[Outcome, Status, Status | None]] = {}
+    for n, (event, status, once, remove) in enumerate(
+        itertools.product(events, Status, (False, True), (False, True)), 1
+    ):
+        policy = {"once": once, "on_failed": "remove" if remove else "hold"}
+        row(db, message(db, n), **policy, metadata={"status": status, "event": event})
+    for item in (await Claims(link, "worker", 60).claim(1000, [])).items:
+        facts = json.loads(item.metadata or "")
+        event, status = Event(facts["event"]), Status(facts["status"])
+        expected: Status | None = status
+        if event is Event.DELIVERED:
+            expected = None
+        elif status is Status.SENDING and not stale:
+            expected = after(event, once=item.once, remove=item.remove)
+        elif event is Event.UNKNOWN and item.once and status is not Status.DELETE and not stale:
+            expected = None if item.remove and status is not Status.HOLD else Status.HOLD
+        rows[item.id] = outcome(item, event, Reply(0, "lost")), status, expected
+    assert len(rows) == n
+    db.execute(
+        "UPDATE queue SET status = metadata ->> 'status', send_at = now(), hold_reason = 'mine',"
+        " held_by = 'me', hold_until = now() + '1 h', lease_token = lease_token + %s::int",
+        (stale,),
+    )
+    outcomes = [each for each, _, _ in rows.values()]
+    changed = {i for i, (each, _, _) in rows.items() if not stale or each.event is Event.DELIVERED}
+    assert await store.settle(outcomes) == changed
+    left = {
+        found[0]: found[1:]
+        for found in db.execute(
+            "SELECT id, status, lease_token, hold_reason, held_by, hold_until FROM queue"
+        )
+    }
+    uncertain = "outcome unknown: a release may send a second copy"
+    for row_id, (each, status, expected) in rows.items():
+        found = left.get(row_id, (None,) * 5)
+        assert found[0] == expected, (each.event, status, each.item)
+        if expected is None or stale:
+            continue
+        assert found[1] is None
+        final = each.event is Event.UNKNOWN and each.item.once
+        if final and expected is Status.HOLD:
+            held = status is Status.HOLD
+            assert found[2:] == (f"{uncertain}; mine", "me" if held else found[3], None)
+        elif status is Status.HOLD:
+            assert found[2:4] == ("mine", "me")
+            assert found[4]
+    assert len(column(db, "SELECT id FROM messages")) == len(left)
+    # a second time, because the answer was lost with the connection
+    before = fetch(db, "SELECT array_agg(q ORDER BY id)::text FROM queue AS q")
+    assert await store.settle(outcomes, again=True) == set()
+    assert fetch(db, "SELECT array_agg(q ORDER BY id)::text FROM queue AS q") == before
+    assert fetch(db, "SELECT count(*) FROM attempts")[0] == len(
+        [each for each in outcomes if each.event is not Event.HAND_BACK]
+    )
+
+
+@pytest.mark.parametrize("remove", [False, True])
+async def test_an_operator_is_quicker_than_an_outcome_that_waits_for_his_lock(
+    database: str, db: psycopg.Connection, link: Link, *, remove: bool
+) -> None:
+    policy = {"once": True, "on_failed": "remove" if remove else "hold"}
+    failed = await claimed(db, link, **policy)
+    lost = await claimed(db, link, **policy)
+    held = await claimed(db, link, **policy)
+    store = Settlements(link, "worker")
+    outcomes = [outcome(failed, Event.FAIL), *(outcome(i, Event.UNKNOWN) for i in (lost, held))]
+    with psycopg.connect(database) as operator:
+        operator.execute("UPDATE queue SET status = 'QUEUED' WHERE id <> %s", (held.id,))
+        operator.execute("UPDATE queue SET status = 'HOLD' WHERE id = %s", (held.id,))
+        task = asyncio.create_task(store.settle(outcomes))
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while fetch(db, waiting)[0] == 0:
+            await asyncio.sleep(0.01)
+        operator.commit()
+    assert await task == {failed.id, lost.id, held.id}
+    assert (state(db, failed.id) or ())[:1] == ("QUEUED",)
+    assert (state(db, lost.id) or (None,))[0] == (None if remove else "HOLD")
+    assert (state(db, held.id) or ())[:1] == ("HOLD",)
+    assert column(db, "SELECT DISTINCT lease_token FROM queue") == [None]
+
+
+async def test_every_entry_of_the_log_says_whose_mail_it_was(
+    database: str, db: psycopg.Connection, link: Link
+) -> None:
+    """By whichever way it comes; and the second half of the rows has none of these values."""
+    ways = ("delivered", "plain", "deferred", "lost", "lost singly", "final", "deleted")
+    message(db, 1)
+    message(db, 2)
+    db.execute("UPDATE messages SET message_id_header = '<ü@x>', submitted_by = 'app' WHERE id = 1")
+    metadata = {"k": 'ü"\\'}
+    ids = {
+        (n, way): row(db, n, **({"tenant": "t", "metadata": metadata} if n == 1 else {}),
+                      recipient=f"{way}@b.example", once=way == "final")
+        for n in (1, 2) for way in ways
+    }  # fmt: skip
+    items = {item.id: item for item in (await Claims(link, "w", 60).claim(99, [])).items}
+    store = Settlements(link, "w")
+
+    def mine(way: str) -> list[Item]:
+        return [items[ids[n, way]] for n in (1, 2)]
+
+    await store.settle([outcome(i, Event.DELIVERED) for i in mine("plain")])
+    await store.settle([outcome(i, Event.DELIVERED) for i in mine("delivered")][1:])
+    await store.settle(
+        [outcome(i, Event.DELIVERED) for i in mine("delivered")[:1]]
+        + [outcome(i, Event.DEFER, delay=3600.0) for i in mine("deferred")]
+    )
+    db.execute("UPDATE queue SET lease_until = now() - interval '1 s' WHERE recipient ~ '^[lf]'")
+    db.execute("UPDATE queue SET priority = 9 WHERE recipient LIKE 'lost singly%'")
+    db.execute("UPDATE queue SET status = 'DELETE', lease_until = now() WHERE recipient ~ '^del'")
+    assert len((await Claims(link, "w", 60, priority=5).claim(99, [])).items) == 2
+    assert not await take_lost(link, "w")
+    final = FinalLeases(link, "w")
+    assert await final.settle((await final.next(0, 99))[2]) == 2
+    changes = WorkerChanges(link)
+    assert await changes.run(RowChange(Action.DELETE, "status = 'DELETE'", "w", "asked")) == 2
+    logged = db.execute(
+        "SELECT message_id, split_part(recipient, '@', 1), tenant, message_id_header,"
+        " submitted_by, metadata FROM attempts"
+    )
+    assert sorted(logged, key=str) == sorted(
+        ((n, way, *(("t", "<ü@x>", "app", metadata) if n == 1 else ("", None, None, None)))
+         for n, way in ids),
+        key=str,
+    )  # fmt: skip
 
 
 async def test_replies_of_any_text_fit_and_an_empty_one_keeps_the_last(

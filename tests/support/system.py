@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import dict_row
 
 from tests.support.daemons import Daemon, Queued, Smtpd
@@ -129,8 +130,18 @@ class System:
         assert self.ask("SELECT id FROM messages") == []
         assert self.ask("SELECT message_id FROM message_chunks") == []
 
-    def enqueue(self, *recipients: str, content: bytes = b"Subject: x\r\n\r\nx\r\n") -> int:
-        """Put one message into the queue by SQL, as smtpd would; returns its id."""
+    def enqueue(
+        self, *recipients: str, content: bytes = b"Subject: x\r\n\r\nx\r\n", **columns: object
+    ) -> int:
+        """Put one message into the queue by SQL, as smtpd would; returns its id.
+
+        `columns` are further columns of its rows.
+        """
+        names = ["message_id", "sender", "recipient", "domain", *columns]
+        insert = sql.SQL("INSERT INTO queue ({}) VALUES ({})").format(
+            sql.SQL(", ").join(map(sql.Identifier, names)),
+            sql.SQL(", ").join(sql.Placeholder() for _ in names),
+        )
         with psycopg.connect(self.uri) as db:
             row = db.execute(
                 "INSERT INTO messages (id, size, trace, body)"
@@ -140,10 +151,8 @@ class System:
             ).fetchone()
             assert row
             for recipient in recipients:
-                db.execute(
-                    "INSERT INTO queue (message_id, sender, recipient, domain)"
-                    " VALUES (%s, 'sender@example.org', %s, %s)",
-                    (row[0], recipient, recipient.rpartition("@")[2]),
-                )
+                domain = recipient.rpartition("@")[2]
+                values = [row[0], "sender@example.org", recipient, domain, *columns.values()]
+                db.execute(insert, values)
             db.execute("NOTIFY pgmta_queue")
         return int(row[0])

@@ -1,0 +1,196 @@
+"""Rows with `once`: whatever dies, no recipient gets a second copy."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.database import PrivateServer
+from tests.support.nexthop import Do, NextHop, Script, Transaction, as_usual, holding_at
+from tests.support.system import System
+from tests.support.waiting import until
+
+PHASES = ("connect", "EHLO", "MAIL", "RCPT", "DATA", "content", "end of data", "settle")
+PAST_DOT = ("content", "end of data", "settle")  # the hop has the message, also if a worker dies
+PROCESS = {"lease": "3s", "poll": "100ms"}
+POLICIES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "once": {"once": True},
+    "both": {"once": True, "on_failed": "remove"},
+}
+UNCERTAIN = "outcome unknown: a release may send a second copy"
+
+
+def wait_phase(phase: str, hop: NextHop) -> None:
+    """Wait until all mail for the hop is in this phase, or waits for a connection."""
+    if phase in ("connect", "EHLO"):
+        hop.wait(lambda: hop.connections)
+    elif phase in ("end of data", "settle"):
+        hop.wait_kept(len(POLICIES))
+    else:
+        hop.wait(lambda: len(hop.transactions) == len(POLICIES))
+
+
+@contextmanager
+def blocked_settlements(system: System) -> Iterator[None]:
+    """No outcome is written meanwhile; afterwards the statements that waited are gone."""
+    with psycopg.connect(system.uri) as db:
+        db.execute("LOCK TABLE attempts IN SHARE MODE")
+        yield
+        db.execute(
+            "SELECT pg_terminate_backend(pid, 9999) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'pgmta queued%' AND datname = current_database()"
+        )
+
+
+def test_a_worker_is_killed_in_each_phase(system: System) -> None:
+    system.expected.add("outcome is kept until the database takes it")
+    hops = {
+        phase: system.hop(holding_at("end of data" if phase == "settle" else phase))
+        for phase in PHASES
+    }
+    routes = {f"p{n}.example": hop.target for n, hop in enumerate(hops.values())}
+    victim = system.queued(routes=routes, process=PROCESS)
+    people = {
+        (phase, policy): f"{policy}@p{n}.example"
+        for n, phase in enumerate(PHASES)
+        for policy in POLICIES
+    }
+    for (_, policy), person in people.items():
+        system.enqueue(person, **POLICIES[policy])
+    for phase, hop in hops.items():
+        wait_phase(phase, hop)
+    system.wait_queue(lambda rows: all(row["status"] == "SENDING" for row in rows))
+    with blocked_settlements(system):
+        hops["settle"].release()
+        waiting = (
+            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgmta queued%%settle'"
+            " AND wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        until(lambda: system.ask(waiting))
+        victim.kill()
+    assert system.attempts() == []
+    for hop in hops.values():
+        hop.script = as_usual
+        hop.release()
+    heir = system.queued(routes=routes, process=PROCESS)
+    rows = system.wait_queue(
+        lambda rows: (
+            {row["recipient"] for row in rows} == {people[phase, "once"] for phase in PHASES}
+            and all(row["status"] == "HOLD" for row in rows)
+        )
+    )
+    for row in rows:
+        assert row["hold_reason"] == UNCERTAIN
+        assert row["held_by"].startswith("upkeep@")
+        assert row["hold_until"] is None
+        assert row["last_reply"].startswith("lease ran out")
+    for (phase, policy), person in people.items():
+        sent = hops[phase].deliveries()[person]
+        assert sent == (policy == "plain") + (phase in PAST_DOT), (phase, policy)
+        events = system.events(person)
+        assert events == (["unknown", "delivered"] if policy == "plain" else ["unknown"]), person
+    assert len(system.ask("SELECT id FROM messages")) == len(PHASES)
+    settled = heir.events("leases ran out, and these rows are not sent again")
+    assert sum(entry["rows"] for entry in settled) == 2 * len(PHASES)
+    doubled = {row["recipient"] for row in system.ask("SELECT recipient FROM duplicates")}
+    assert doubled == {people[phase, "plain"] for phase in PHASES}
+
+
+def losing(dice: random.Random) -> Script:
+    """A next hop that loses connections here and there, also after it has taken the message."""
+
+    def script(point: str, line: str, transaction: Transaction | None) -> Do | None:
+        chance = dice.random()
+        if point == "end of data":
+            return Do(drop=True) if chance < 0.1 else Do(line="451 4.3.0 Later" * (chance < 0.2))
+        return Do(drop=True) if chance < 0.01 else None
+
+    return script
+
+
+def test_workers_are_killed_at_any_moment(system: System) -> None:
+    """Each mail leaves at most one copy; each that is not certainly delivered is on hold."""
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    dice = random.Random(seed)
+    hop = system.hop(losing(dice))
+    settings: dict[str, Any] = {"process": PROCESS, "retry": {"intervals": ["0.2s"]}}
+    people: set[str] = set()
+    for turn in range(6):
+        workers = [system.queued(hop, **settings) for _ in range(2)]
+        for n in range(60):
+            more = [f"x{turn}.{n}.{i}@d{n % 3}.example" for i in range(n % 3 + 1)]
+            people.update(more)
+            system.enqueue(*more, once=True)
+        time.sleep(dice.uniform(0.0, 0.4))
+        for worker in workers:
+            worker.kill()
+    system.queued(hop, **settings)
+    held = system.wait_queue(lambda rows: all(row["status"] == "HOLD" for row in rows))
+    delivered = hop.deliveries()
+    assert max(delivered.values()) == 1
+    left = {row["recipient"] for row in held}
+    assert people - left <= set(delivered) <= people
+    finals: dict[str, list[str]] = {}
+    for attempt in system.attempts():
+        if attempt["event"] != "deferred":
+            finals.setdefault(attempt["recipient"], []).append(attempt["event"])
+    assert finals == {person: ["unknown"] if person in left else ["delivered"] for person in people}
+    assert {row["hold_reason"] for row in held} <= {UNCERTAIN}
+    assert system.ask("SELECT recipient FROM duplicates") == []
+
+
+@pytest.mark.parametrize("lease", ["60s", "3s"], ids=["within the lease", "longer than the lease"])
+def test_outcomes_that_wait_for_the_database_are_written(
+    private_server: PrivateServer, private_system: System, lease: str
+) -> None:
+    """PostgreSQL dies during the attempts, and the worker knows the outcomes when it is back."""
+    system = private_system
+    hop = system.hop(holding_at("end of data"))
+    queued = system.queued(hop, process={"lease": lease, "poll": "100ms"})
+    people = [f"x{n}@hop.example" for n in range(16)]
+    for person in people:
+        system.enqueue(person, once=True, on_failed="remove" if person > "x2" else "hold")
+    hop.wait_kept(len(people))
+    private_server.crash()
+    hop.release()
+    queued.wait_log("can't settle")
+    if lease == "3s":
+        time.sleep(3.5)
+    private_server.start()
+    system.wait_empty()
+    assert hop.deliveries() == dict.fromkeys(people, 1)
+    assert [attempt["event"] for attempt in system.attempts()] == ["delivered"] * len(people)
+
+
+def test_a_stop_in_the_middle_leaves_nothing_to_be_sent_twice(system: System) -> None:
+    """A drain hands back rows that had not begun; a row cut off after the dot is unknown."""
+    hop, slow = system.hop(holding_at("end of data")), system.hop(holding_at("MAIL"))
+    routes = {"hop.example": hop.target, "slow.example": slow.target}
+    first = system.queued(
+        routes=routes, process={**PROCESS, "drain": "1s"}, delivery={"connections": 2}
+    )
+    for n in range(6):
+        system.enqueue(f"x{n}@hop.example", f"x{n}@slow.example", once=True)
+    hop.wait_kept(2)
+    slow.wait(lambda: len(slow.transactions) == 2)
+    first.stop()
+    rows = system.queue()
+    cut = {person for t in hop.kept for person in t.recipients}
+    assert {row["recipient"] for row in rows if row["status"] == "HOLD"} == cut
+    assert {row["status"] for row in rows if row["recipient"] not in cut} <= {"QUEUED", "DEFERRED"}
+    for each in (hop, slow):
+        each.script = as_usual
+        each.release()
+    system.ask("UPDATE queue SET next_attempt = now() WHERE status = 'DEFERRED'")
+    system.queued(routes=routes, process=PROCESS)
+    system.wait_queue(lambda rows: len(rows) == 2)
+    assert set((hop.deliveries() + slow.deliveries()).values()) == {1}
+    assert {row["recipient"] for row in system.queue()} == cut

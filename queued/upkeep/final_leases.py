@@ -6,18 +6,18 @@ from pgmta.logs import get
 from pgmta.store.lost import FinalLeases
 
 EVERY = 2.0  # seconds
-_PAGE = 5000  # rows that one statement looks at
-_PAGES = 2  # such statements per round: the next round goes on
+_PAGE = 5000  # rows that one statement looks at: some milliseconds
 _BATCH = 500  # rows that one statement settles
 
 log = get("upkeep")
 
 
 class FinalLeaseDuty:
-    """Settles these rows, a part of all rows with `once` per round.
+    """Settles these rows: a round looks at one page of the rows with `once`, and the next goes on.
 
-    After an outage of the database it waits for one more round. The workers that were cut off as
-    well can write the outcomes that they know first.
+    After a page with lost rows it looks at the following one at once. After an outage of the
+    database it waits for one more round: the workers that were cut off as well can write the
+    outcomes that they know first.
     """
 
     def __init__(self, leases: FinalLeases) -> None:
@@ -30,13 +30,13 @@ class FinalLeaseDuty:
         sure, self._sure = self._sure, False
         settled = 0
         try:
-            for _ in range(_PAGES):
+            more = True
+            while more:
                 last, number, ran_out = await self._leases.next(self._after, _PAGE)
                 for start in range(0, len(ran_out) if sure else 0, _BATCH):
                     settled += await self._leases.settle(ran_out[start : start + _BATCH])
                 self._after = last if number == _PAGE else 0
-                if not self._after:
-                    break
+                more = sure and bool(ran_out and self._after)
         finally:
             if settled:
                 log.warning("leases ran out, and these rows are not sent again", rows=settled)

@@ -132,9 +132,9 @@ async def test_the_duty_goes_through_all_rows_in_parts(
     ids = column(
         db,
         "UPDATE queue SET lease_token = 7, lease_until = now() - interval '1 s',"
-        " lease_since = now(), lease_owner = 'dead' WHERE id % 2 = 0 RETURNING id",
+        " lease_since = now(), lease_owner = 'dead' WHERE id % 8 = 0 RETURNING id",
     )
-    for _ in range(5):
+    for _ in range(10):
         await duty.settle()
     assert column(db, "SELECT id FROM queue WHERE status = 'HOLD' ORDER BY id") == sorted(ids)
 

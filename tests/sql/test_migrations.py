@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import psycopg
 import pytest
 
 from pgmta.errors import MigrationError, SchemaMismatch
-from pgmta.states import Status
+from pgmta.states import Event, Removal, Status
 from pgmta.store import migrate as migrate_module
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.enqueue import Enqueue
@@ -69,6 +70,12 @@ def test_statuses_of_sql_and_python_are_the_same(db: psycopg.Connection) -> None
         "WHERE conname = 'queue_status' AND conrelid = 'queue'::regclass"
     ).fetchone() or ("",)
     assert {s for s in check.split("'") if s.isupper()} == {status.value for status in Status}
+    (check,) = db.execute(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint "
+        "WHERE conname = 'attempts_event' AND conrelid = 'attempts'::regclass"
+    ).fetchone() or ("",)
+    without_entry = {Event.CLAIM, Event.TAKEOVER, Event.HAND_BACK}  # a takeover's is `unknown`
+    assert set(re.findall("'([a-z]+)'", check)) == {*Event, *Removal} - without_entry
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from pgmta.store.contents import Contents
 from pgmta.store.daemons import Heartbeat
 from pgmta.store.enqueue import Enqueue
 from pgmta.store.listing import Listing
+from pgmta.store.lost import FinalLeases
 from pgmta.store.migrate import migrate
 from pgmta.store.overview import Overview
 from pgmta.store.queries import queries
@@ -119,6 +120,12 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         ):
             change = RowChange(action, where, "w", reason="test", quarantine="q")
             assert await changes.run(change) == 1 or action is Action.RETRY
+        db.execute("UPDATE queue SET once = true, lease_until = now() - interval '1 s',"
+                   " on_failed = CASE message_id WHEN 9 THEN 'remove' ELSE 'hold' END"
+                   " WHERE lease_token IS NOT NULL")  # fmt: skip
+        leases = FinalLeases(link, "upkeep")
+        left = (await leases.next(0, 10))[2]
+        assert await leases.settle(left) == len(left) > 0
         assert await upkeep.orphans(60, 10) == 2
         db.execute("UPDATE rules SET expires_at = now()")
         assert await upkeep.expire_rules() == ["r"]

@@ -11,8 +11,16 @@ from psycopg import errors as pg_errors
 
 from pgmta.address import domain_of
 from pgmta.errors import AnswerLost, Backend, StoreUnavailable, Undecided
-from pgmta.model import CHUNK_SIZE, NewMessage
-from pgmta.postgres.binary import Bigints, Booleans, Bytes, Integers, Smallints, Texts
+from pgmta.model import CHUNK_SIZE, NewMessage, Options
+from pgmta.postgres.binary import (
+    Bigints,
+    Booleans,
+    Bytes,
+    Integers,
+    OptionalTexts,
+    Smallints,
+    Texts,
+)
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 from pgmta.store.schema import Schema
@@ -27,11 +35,8 @@ _PATIENCE = 30.0  # seconds until what became of a commit is left open
 _LOOK = 0.25  # seconds between two looks
 
 _SQL = queries("enqueue")
-_MESSAGES = _SQL["messages"]
-_CHUNKED = _MESSAGES.fill(chunks=_SQL["chunk_count"])
-_WHOLE = _SQL["enqueue"].fill(messages=_MESSAGES.fill(chunks="chunks"))
-_ENQUEUE = _SQL["enqueue"].fill(messages=_CHUNKED)
-_HELD = _SQL["enqueue_held"].fill(messages=_CHUNKED)
+_ENQUEUE = _SQL["enqueue"].fill(more="")
+_MORE = _SQL["enqueue"].fill(more=_SQL["more"])
 # COPY in binary form: a header, for each row the number of fields and each with its length, an end
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
@@ -113,6 +118,7 @@ class Enqueue:
             "chunks": Integers(m.chunks for m in group),
             "traces": Texts(m.trace for m in group),
             "bodies": Bytes(m.body for m in group),
+            "headers": OptionalTexts(m.message_id_header for m in group),
             "message_ids": Bigints(m.id for m, _, _ in rows),
             "senders": Texts(m.sender for m, _, _ in rows),
             "sender_domains": Texts(
@@ -126,11 +132,10 @@ class Enqueue:
                 text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
             ),
         }
-        # most have none, and a look at the chunks costs what several rows do
-        statement = _ENQUEUE if any(m.chunks for m in group) else _WHOLE
-        if any(m.holds for m in group):
-            statement = _HELD
-            values["holds"] = [h for m in group for h in m.holds or [None] * len(m.recipients)]
+        statement = _ENQUEUE
+        if any(m.holds or m.options for m in group):
+            statement = _MORE
+            values |= _more(group)
         await self._link.run(statement, values)
 
     async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
@@ -158,6 +163,27 @@ def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryvie
             chunk = view[start : start + CHUNK_SIZE]
             yield _COPY_ROW.pack(3, 8, message_id, 4, position, len(chunk))
             yield chunk
+
+
+def _more(group: list[NewMessage]) -> dict[str, object]:
+    """Return the parameters for holds and options."""
+    options = [m.options or Options() for m in group]
+    blanks = [[None] * len(m.recipients) for m in group]
+    holds = [h for m, blank in zip(group, blanks, strict=True) for h in m.holds or blank]
+    notify = [n for o, blank in zip(options, blanks, strict=True) for n in o.notify or blank]
+    orcpt = [n for o, blank in zip(options, blanks, strict=True) for n in o.orcpt or blank]
+    return {
+        "holds": OptionalTexts(holds),
+        "tenants": Texts(o.tenant for o in options),
+        "on_failed": Texts(o.on_failed for o in options),
+        "once": Booleans(o.once for o in options),
+        "logins": OptionalTexts(o.submitted_by for o in options),
+        "envids": OptionalTexts(o.envid for o in options),
+        "rets": OptionalTexts(o.ret for o in options),
+        "requiretls": Booleans(o.requiretls for o in options),
+        "notifies": OptionalTexts(notify),
+        "orcpts": OptionalTexts(orcpt),
+    }
 
 
 def chunk_count(octets: int) -> int:

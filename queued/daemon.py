@@ -23,7 +23,7 @@ from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
 from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
 from queued.presence import Presence
-from queued.upkeep import attempts, orphans, requests, untaken
+from queued.upkeep import attempts, keys, orphans, requests, untaken
 from queued.upkeep.repeat import RegularDuty, repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.delivery_worker import DeliveryWorker
@@ -199,11 +199,14 @@ class Daemon:
         rules = partial(requests.apply_rules, changes, self._registry)
         log_days = partial(attempts.keep_log, self._link, upkeep, retention.attempts)
         bodies = partial(orphans.remove_orphans, upkeep, retention.orphans)
+        host = self._config.environment.hostname
+        submissions = partial(keys.expire_keys, upkeep, host, retention.keys)
         return {
             "requests": RegularDuty(requests.EVERY, answer, schema, self._turns),
             "rules": RegularDuty(requests.RULES_EVERY, rules, schema, self._turns),
             "attempts": RegularDuty(attempts.EVERY, log_days, schema),
             "orphans": RegularDuty(orphans.EVERY, bodies, schema),
+            "keys": RegularDuty(keys.EVERY, submissions, schema),
         }
 
     def _reload(self) -> None:

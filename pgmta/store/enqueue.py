@@ -6,6 +6,8 @@ import asyncio
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from psycopg import errors as pg_errors
 
@@ -22,7 +24,8 @@ from pgmta.postgres.binary import (
     Texts,
 )
 from pgmta.postgres.link import Link
-from pgmta.store.queries import queries
+from pgmta.postgres.together import run_together
+from pgmta.store.queries import Statement, queries
 from pgmta.store.schema import Schema
 
 SESSION = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
@@ -41,6 +44,14 @@ _MORE = _SQL["enqueue"].fill(more=_SQL["more"])
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
 _COPY_END = struct.pack("!h", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A statement that is done in the transaction of a group, before it."""
+
+    statement: Statement
+    params: dict[str, Any]
 
 
 class Enqueue:
@@ -62,8 +73,9 @@ class Enqueue:
         group: list[NewMessage],
         patience: float = _PATIENCE,
         away: Callable[[StoreUnavailable], None] = lambda error: None,
+        beside: Companion | None = None,
     ) -> None:
-        """Store the group; on return it is durable.
+        """Store the group; on return it is durable. So is what `beside` does, or neither is.
 
         If the connection breaks before the answer, the store looks the group up on a new one. It
         does so for at most `patience` seconds. The message ids are known before, so a committed
@@ -75,9 +87,10 @@ class Enqueue:
         if self._schema.problem:
             self._schema.require()
         try:
-            await self._insert(group)
+            await self._insert(group, beside)
         except AnswerLost as error:
-            await self._find_out(group, [error.backend], time.monotonic() + patience, away)
+            until = time.monotonic() + patience
+            await self._find_out(group, [error.backend], until, away, beside)
 
     async def _find_out(
         self,
@@ -85,6 +98,7 @@ class Enqueue:
         lost: list[Backend],
         until: float,
         away: Callable[[StoreUnavailable], None],
+        beside: Companion | None,
     ) -> None:
         """Look the group up until it is known what became of it; if it is not there, write it."""
         while True:
@@ -100,7 +114,7 @@ class Enqueue:
                 await asyncio.sleep(_LOOK)
                 continue
             try:
-                await self._insert(group)
+                await self._insert(group, beside)
                 return
             except AnswerLost as error:
                 lost.append(error.backend)
@@ -109,7 +123,7 @@ class Enqueue:
                     raise
                 return
 
-    async def _insert(self, group: list[NewMessage]) -> None:
+    async def _insert(self, group: list[NewMessage], beside: Companion | None) -> None:
         rows = [(m, address, domain) for m in group for address, domain in m.recipients]
         values: dict[str, object] = {
             "ids": Bigints(m.id for m in group),
@@ -136,7 +150,11 @@ class Enqueue:
         if any(m.holds or m.options for m in group):
             statement = _MORE
             values |= _more(group)
-        await self._link.run(statement, values)
+        if beside:
+            companion = (beside.statement, beside.params)
+            await run_together(self._link, [companion, (statement, values)])
+        else:
+            await self._link.run(statement, values)
 
     async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
         """Store content in chunks, ahead of its messages, in one commit.

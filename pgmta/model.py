@@ -23,6 +23,21 @@ ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
 
 
 @dataclass(slots=True)
+class Options:
+    """Options of a message beside its envelope and content; few messages have any."""
+
+    tenant: str = ""
+    on_failed: str = "hold"
+    once: bool = False
+    submitted_by: str | None = None
+    envid: str | None = None
+    ret: str | None = None
+    requiretls: bool = False
+    notify: list[str | None] | None = None  # for each recipient
+    orcpt: list[str | None] | None = None  # for each recipient
+
+
+@dataclass(slots=True)
 class NewMessage:
     """An accepted message on its way into the store.
 
@@ -41,6 +56,8 @@ class NewMessage:
     holds: list[str | None] | None = None  # for each recipient, why it is on hold; None: none is
     priority: int = 5
     sender_domain: str | None = None  # normalised; None: that of `sender`
+    message_id_header: str | None = None  # Message-ID of its header
+    options: Options | None = None
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
 from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
 from queued.presence import Presence
-from queued.upkeep import attempts, final_leases, orphans, requests, untaken
+from queued.upkeep import attempts, final_leases, keys, orphans, requests, untaken
 from queued.upkeep.repeat import RegularDuty, repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.delivery_worker import DeliveryWorker
@@ -201,12 +201,15 @@ class Daemon:
         log_days = partial(attempts.keep_log, self._link, upkeep, retention.attempts)
         bodies = partial(orphans.remove_orphans, upkeep, retention.orphans)
         final = final_leases.FinalLeaseDuty(FinalLeases(self._link, f"upkeep@{self._process}"))
+        host = self._config.environment.hostname
+        submissions = partial(keys.expire_keys, upkeep, host, retention.keys)
         return {
             "requests": RegularDuty(requests.EVERY, answer, schema, self._turns),
             "rules": RegularDuty(requests.RULES_EVERY, rules, schema, self._turns),
             "final leases": RegularDuty(final_leases.EVERY, final.settle, schema, self._turns),
             "attempts": RegularDuty(attempts.EVERY, log_days, schema),
             "orphans": RegularDuty(orphans.EVERY, bodies, schema),
+            "keys": RegularDuty(keys.EVERY, submissions, schema),
         }
 
     def _reload(self) -> None:

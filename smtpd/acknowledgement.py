@@ -144,6 +144,7 @@ class Acknowledgement:
             utf8=transaction.envelope.smtp_utf8,
             metadata=metadata,
             holds=holds,
+            message_id_header=incoming.message_id,
         )
         content.buffers.clear()
         server.committer.commit(content, message, self.committed)

@@ -10,6 +10,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
 from pgmta.logs import get
+from pgmta.message_id import message_id
 from pgmta.model import CHUNK_SIZE, PART_SIZE
 from smtpd import replies
 from smtpd.config import SmtpdConfig
@@ -46,6 +47,8 @@ class IncomingMessage:
         """Octets of content so far."""
         self.large = False
         """Whether more than a little content has been in memory."""
+        self.message_id: str | None = None
+        """The Message-ID of its header, once `finish` was called."""
         self.ready = False
         """Whether the message can be committed at once; otherwise `prepare` it."""
 
@@ -94,6 +97,7 @@ class IncomingMessage:
         # header fields are looked for only if the words are there
         if head.lower().count(b"received:") > limit and hops(self.header()) > limit:
             return replies.TOO_MANY_HOPS
+        self.message_id = message_id(head)
         if not content.chunks and content.collected <= PART_SIZE:
             available = self._committer.ids.available
             if not content.id and available:

@@ -51,6 +51,63 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.attempts_partitions(days integer) IS 'Makes the day partitions of attempts from today to that many days ahead; returns how many.';
 
+CREATE FUNCTION pgmta.cancel(id bigint, reason text DEFAULT NULL::text) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    chances integer :=
+        CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 10 ELSE 1 END;
+    login text;
+    flying bigint[];
+    waiting bigint[];
+    stopped integer;
+BEGIN
+    IF reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" OR length(reason) > 500 THEN
+        PERFORM submit_refuse('reason', 'it is over 500 characters or has control characters');
+    END IF;
+    SELECT m.submitted_by INTO login FROM messages AS m WHERE m.id = cancel.id;
+    IF NOT FOUND THEN
+        SELECT a.submitted_by INTO login FROM attempts AS a WHERE a.message_id = cancel.id LIMIT 1;
+    END IF;
+    -- one error for both, so that ids of others can't be found out
+    IF NOT FOUND OR login IS DISTINCT FROM session_user AND NOT sees_all_mail(cancelling => true) THEN
+        PERFORM submit_refuse('id', 'there is no such message of this login', NULL, NULL, 'no_data_found');
+    END IF;
+    FOR chance IN 1 .. chances LOOP
+        BEGIN
+            SELECT array_agg(found.id) FILTER (WHERE found.lease_until >= now()),
+                array_agg(found.id) FILTER (WHERE found.lease_until >= now() IS NOT true)
+            INTO flying, waiting
+            FROM (
+                SELECT q.id, q.lease_until FROM queue AS q
+                WHERE q.message_id = cancel.id AND q.status <> 'DELETE' ORDER BY q.id FOR UPDATE
+            ) AS found;
+            -- The attempt ends and its outcome counts. After a deferral queued removes the row.
+            UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
+            UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
+            WHERE q.id = ANY (flying);
+            WITH gone AS (
+                DELETE FROM queue AS q WHERE q.id = ANY (waiting)
+                RETURNING q.id, q.attempts, q.lease_token, q.sender, q.recipient, q.domain, q.tenant, q.metadata
+            )
+            INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender,
+                recipient, domain, worker, host, command, enhanced, reply, tenant, message_id_header,
+                submitted_by, metadata)
+            SELECT now(), gone.id, cancel.id, coalesce(gone.lease_token, 0), gone.attempts, 0, 'cancelled', gone.sender,
+                left(gone.recipient, 600), gone.domain, session_user, '', '', '', coalesce(reason, ''), gone.tenant,
+                m.message_id_header, m.submitted_by, nullif(gone.metadata, '{}')
+            FROM gone JOIN messages AS m ON m.id = cancel.id;
+            GET DIAGNOSTICS stopped = ROW_COUNT;
+            RETURN stopped;
+        EXCEPTION WHEN serialization_failure OR deadlock_detected THEN
+            IF chance = chances THEN RAISE; END IF;  -- a row has moved to another partition meanwhile
+        END;
+    END LOOP;
+END $$;
+
+COMMENT ON FUNCTION pgmta.cancel(id bigint, reason text) IS 'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed after its attempt, unless that delivers. A login that only submits has its own mail.';
+
 CREATE FUNCTION pgmta.grants() RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
@@ -62,10 +119,10 @@ BEGIN
     FOR given IN SELECT * FROM (VALUES
         ('pgmta_smtpd', 'SELECT ON daemons, schema_migrations'),
         ('pgmta_smtpd', 'INSERT, UPDATE, DELETE ON daemons'),
-        ('pgmta_smtpd', 'USAGE ON SEQUENCE message_ids, queue_ids'),
-        ('pgmta_smtpd', 'SELECT (id), INSERT (id, size, utf8, chunks, trace, body, message_id_header) ON messages'),
-        ('pgmta_smtpd', 'INSERT (message_id, sender, recipient, domain, priority, metadata, status,
-            hold_reason, held_by, held_at, sender_domain) ON queue'),
+        ('pgmta_smtpd', 'USAGE ON SEQUENCE message_ids'),
+        -- mail comes in by this function; is it known already?
+        ('pgmta_smtpd', 'EXECUTE ON FUNCTION queue_put'),
+        ('pgmta_smtpd', 'SELECT (id) ON messages'),
         ('pgmta_smtpd', 'SELECT (message_id) ON attempts'),
         -- a message that is refused in the end takes its chunks away
         ('pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE
@@ -88,6 +145,9 @@ BEGIN
         ('pgmta_queued', 'EXECUTE ON FUNCTION attempts_partitions(integer), attempts_expire(interval),
             queue_test(text, bigint[]), queue_condition(text),
             queue_change_rows(text, bigint[], text, jsonb)'),
+        -- FOR UPDATE again
+        ('pgmta_queued', 'SELECT, DELETE, UPDATE (created_at) ON idempotency_keys'),
+        ('pgmta_queued', 'SELECT, UPDATE (hostname) ON submit_settings'),
 
         ('pgmta_operator', 'SELECT ON messages, message_chunks, queue, attempts, workers, rules,
             rules_version, audit, daemons, schema_migrations, queue_overview, queue_by_domain,
@@ -103,7 +163,9 @@ BEGIN
             queue_takes(text), queue_test(text, bigint[]), queue_change(text, text, jsonb),
             queue_change_rows(text, bigint[], text, jsonb), queue_hold(text, text, interval),
             queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),
-            queue_delete(text, text)'),
+            queue_delete(text, text), status(bigint[]), cancel(bigint, text)'),
+        ('pgmta_operator', 'SELECT ON message_status, idempotency_keys'),
+        ('pgmta_operator', 'SELECT, UPDATE (hostname, message_size) ON submit_settings'),
 
         -- params are content
         ('pgmta_reader', 'SELECT (id, received_at, size, utf8, chunks, trace, tenant, format,
@@ -112,9 +174,11 @@ BEGIN
         ('pgmta_reader', 'SELECT ON queue, attempts, workers, rules, rules_version, audit, daemons,
             schema_migrations, queue_overview, queue_by_domain, attempt_history, attempt_rates,
             duplicates, hold_overview, worker_overview'),
-        ('pgmta_reader', 'EXECUTE ON FUNCTION queue_test(text, bigint[])'),
+        ('pgmta_reader', 'SELECT ON message_status, submit_settings'),
+        ('pgmta_reader', 'EXECUTE ON FUNCTION queue_test(text, bigint[]), status(bigint[])'),
 
-        ('pgmta_submit', '')
+        ('pgmta_submit', 'EXECUTE ON FUNCTION submit, status(bigint[]), cancel(bigint, text)'),
+        ('pgmta_submit', 'SELECT ON message_status')
         ) AS rights (role, what)
     LOOP
         IF to_regrole(given.role) IS NULL THEN
@@ -122,9 +186,7 @@ BEGIN
             CONTINUE;
         END IF;
         EXECUTE format('GRANT USAGE ON SCHEMA pgmta TO %I', given.role);
-        IF given.what <> '' THEN
-            EXECUTE format('GRANT %s TO %I', given.what, given.role);
-        END IF;
+        EXECUTE format('GRANT %s TO %I', given.what, given.role);
     END LOOP;
     IF to_regrole('pgmta_queued') IS NOT NULL
             AND current_setting('server_version_num')::integer >= 170000 THEN
@@ -134,6 +196,47 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+
+CREATE FUNCTION pgmta.mailbox_domain(address text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $_$
+DECLARE
+    domain text := split_part(address, '@', -1) COLLATE "C";
+    names text := '[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*';
+    atom text := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~-]+';
+    octet text := '(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])';
+    groups text := '([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)';
+    written text;
+BEGIN
+    IF octet_length(address) > 254 OR length(address) - length(domain) > 65 THEN RETURN NULL; END IF;
+    IF address !~ concat('^', atom, '(\.', atom, ')*@', names, '$') COLLATE "C" THEN
+        -- no dot-string and name, as nearly all are
+        IF address ~ '[^\u0001-\u007f]' COLLATE "C" THEN
+            -- no control or format characters, nor any from outside the basic plane
+            IF getdatabaseencoding() <> 'UTF8' OR address ~ ('[\u0080-\u009f\u00ad\u0600-\u0605\u061c\u06dd'
+                '\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\uffff]'
+                '|[^\u0001-\uffff]') COLLATE "C" THEN RETURN NULL; END IF;
+            atom := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~\u0080-\uffff-]+';
+        END IF;
+        IF left(address, length(address) - length(domain)) !~ concat('^(', atom, '(\.', atom, ')*',
+                '|"([^"\\\u0001-\u001f\u007f]|\\[ -~])*")@$') COLLATE "C" THEN RETURN NULL; END IF;
+        IF domain ~ '^\[' THEN
+            IF domain ~ concat('^\[', octet, '(\.', octet, '){3}\]$') COLLATE "C" THEN RETURN domain; END IF;
+            written := lower(substr(rtrim(domain, ']'), 7) COLLATE "C");
+            -- eight groups of digits, or at most seven around ::
+            IF domain !~* '^\[ipv6:[^]]+\]$' COLLATE "C" OR written !~ concat('^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$|^',
+                    groups, '?::', groups, '?$') COLLATE "C" THEN RETURN NULL; END IF;
+            IF regexp_count(written, '[0-9a-f]+') - (written !~ '::')::integer > 7 THEN RETURN NULL; END IF;
+            written := host(written::inet);
+            -- PostgreSQL and Python write an address with an IPv4 address in it differently
+            RETURN CASE WHEN written !~ '\.' THEN concat('[IPv6:', written, ']') END;
+        END IF;
+        IF domain !~ concat('^', names, '$') COLLATE "C" THEN RETURN NULL; END IF;
+    END IF;
+    RETURN CASE WHEN domain !~ '[^.]{64}' THEN lower(domain) END;
+END $_$;
+
+COMMENT ON FUNCTION pgmta.mailbox_domain(address text) IS 'The domain of a mailbox (RFC 5321, section 4.1.2) in lower case, or an address literal; null if the text is no mailbox. A domain beyond ASCII has to be written in A-labels.';
 
 CREATE FUNCTION pgmta.messages_refcount_func() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -360,6 +463,60 @@ CREATE FUNCTION pgmta.queue_malformed(sender text, recipient text, domain text) 
 
 COMMENT ON FUNCTION pgmta.queue_malformed(sender text, recipient text, domain text) IS 'Whether an address holds a control character, bidi mark or line separator. Such a row can be on hold or be deleted, and nothing else.';
 
+CREATE FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[] DEFAULT NULL::text[], tenants text[] DEFAULT NULL::text[], on_failed text[] DEFAULT NULL::text[], once boolean[] DEFAULT NULL::boolean[], logins text[] DEFAULT NULL::text[], envids text[] DEFAULT NULL::text[], rets text[] DEFAULT NULL::text[], requiretls boolean[] DEFAULT NULL::boolean[], notifies text[] DEFAULT NULL::text[], orcpts text[] DEFAULT NULL::text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+BEGIN
+    -- Chunks are written without a sync, so a crash before this statement can lose them.
+    IF 0 < ANY (queue_put.chunks) THEN  -- mostly not, and a query costs what several rows do
+        IF EXISTS (
+            SELECT FROM unnest(ids, queue_put.chunks) AS message (id, number)
+            WHERE number > 0
+                AND number <> (SELECT count(*) FROM message_chunks WHERE message_id = message.id)
+        ) THEN
+            RAISE EXCEPTION 'chunks of a message are missing' USING
+                ERRCODE = 'not_null_violation', TABLE = 'messages', COLUMN = 'chunks';
+        END IF;
+    END IF;
+    -- The whole group fails if one id exists already, because the caller repeats a group then.
+    IF holds IS NULL AND tenants IS NULL AND logins IS NULL AND envids IS NULL AND notifies IS NULL THEN
+        -- One statement: the set-up of a second one costs as much as a row.
+        WITH new_messages AS (
+            INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header)
+            SELECT * FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, headers)
+        )
+        INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata)
+        SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb
+        FROM unnest(message_ids, senders, sender_domains, recipients, domains, priorities, queue_put.metadata)
+            AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata);
+        RETURN;
+    END IF;
+    WITH new_messages AS (
+        INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant,
+            submitted_by, envid, ret, requiretls)
+        SELECT id, size, utf8, chunks, trace, body, header, coalesce(tenant, ''), login, envid, ret,
+            coalesce(requiretls, false)
+        FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, headers, tenants, logins, envids,
+                rets, queue_put.requiretls)
+            AS message (id, size, utf8, chunks, trace, body, header, tenant, login, envid, ret, requiretls)
+    )
+    INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
+        status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt)
+    SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb,
+        CASE WHEN hold IS NULL THEN 'QUEUED' ELSE 'HOLD' END, hold,
+        CASE WHEN hold IS NOT NULL THEN 'smtpd' END, CASE WHEN hold IS NOT NULL THEN now() END,
+        coalesce(tenants[place], ''), coalesce(queue_put.on_failed[place], 'hold'),
+        coalesce(queue_put.once[place], false), notify, orcpt
+    FROM unnest(message_ids, senders, sender_domains, recipients, domains, priorities, queue_put.metadata, holds,
+            notifies, orcpts)
+        AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata, hold, notify, orcpt)
+    CROSS JOIN LATERAL array_position(ids, message_id) AS place;
+END $$;
+
+COMMENT ON FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[], tenants text[], on_failed text[], once boolean[], logins text[], envids text[], rets text[], requiretls boolean[], notifies text[], orcpts text[]) IS 'Stores a group of messages with all their rows: the one way into the queue. It checks nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
+
 CREATE FUNCTION pgmta.queue_quarantine(condition text, quarantine text, reason text, release_after interval DEFAULT NULL::interval) RETURNS bigint
     LANGUAGE sql
     AS $$
@@ -522,6 +679,287 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.rules_valid() IS 'Refuses what is no condition: it would stop every claim.';
+
+CREATE FUNCTION pgmta.sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT pg_has_role(session_user, c.relowner, 'MEMBER') OR EXISTS (
+        SELECT FROM pg_roles AS r
+        WHERE (r.rolname = 'pgmta_operator' OR r.rolname = 'pgmta_reader' AND NOT cancelling)
+            AND pg_has_role(session_user, r.oid, 'MEMBER'))
+    FROM pg_class AS c WHERE c.oid = 'messages'::regclass
+$$;
+
+COMMENT ON FUNCTION pgmta.sees_all_mail(cancelling boolean) IS 'Whether this login sees (or may cancel) all mail: the owner, operators and readers. Others have only what they submitted themselves.';
+
+CREATE FUNCTION pgmta.status(ids bigint[]) RETURNS TABLE(message_id bigint, recipient text, state text, attempts integer, next_attempt timestamp with time zone, at timestamp with time zone, code integer, reply text)
+    LANGUAGE sql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+    SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
+    FROM message_status AS s WHERE s.message_id = ANY (ARRAY(SELECT DISTINCT unnest(ids)))
+    ORDER BY s.message_id, s.row_id
+$$;
+
+COMMENT ON FUNCTION pgmta.status(ids bigint[]) IS 'The state of each recipient of these messages, in the order of ids and rows, all at one moment. An unknown id has no row, nor has one of another login.';
+
+CREATE FUNCTION pgmta.submit(sender text, recipients text[], content bytea, send_at timestamp with time zone DEFAULT NULL::timestamp with time zone, priority integer DEFAULT 5, metadata jsonb DEFAULT '{}'::jsonb, key text DEFAULT NULL::text, tenant text DEFAULT ''::text, on_failed text DEFAULT 'hold'::text, once boolean DEFAULT false, wake boolean DEFAULT false) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+DECLARE
+    chunk CONSTANT integer := 8096;
+    message_id bigint;
+    known bigint;
+    rows integer;
+    octets integer;
+    header text;
+    settings submit_settings;
+    envelope record;
+    missing text := CASE WHEN sender IS NULL THEN 'sender' WHEN content IS NULL THEN 'content'
+        WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
+        WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
+        WHEN once IS NULL THEN 'once' WHEN wake IS NULL THEN 'wake' END;
+BEGIN
+    IF missing IS NOT NULL THEN PERFORM submit_refuse(missing, 'it is null'); END IF;
+    SELECT * INTO settings FROM submit_settings;
+    PERFORM submit_options(send_at, priority, metadata, key, tenant, on_failed);
+    envelope := submit_envelope(sender, recipients);
+    header := submit_content(content, coalesce(settings.message_size, 52428800));
+    -- each submission opens a block of ids, so that smtpd's blocks never have this one
+    message_id := nextval('message_ids');
+    IF key IS NOT NULL THEN
+        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
+            metadata, on_failed, once, send_at)::text, getdatabaseencoding()) || sha256(content)));
+        IF known IS NOT NULL THEN RETURN known; END IF;
+    END IF;
+    octets := octet_length(content);
+    IF octets > chunk THEN
+        content := content || ''::bytea;  -- read from its table once, not for each chunk
+        INSERT INTO message_chunks (message_id, position, data)
+        SELECT message_id, number, substring(submit.content FROM number * chunk + 1 FOR chunk)
+        FROM generate_series(0, (octets - 1) / chunk) AS number;
+    END IF;
+    rows := cardinality(envelope.addresses);
+    PERFORM queue_put(
+        ARRAY[message_id], ARRAY[octets::bigint],
+        ARRAY[concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C"],
+        ARRAY[CASE WHEN octets > chunk THEN (octets - 1) / chunk + 1 ELSE 0 END],
+        ARRAY[concat('Received: by ', coalesce(settings.hostname, 'localhost'), ' (pgmta) with SQL id ', message_id,
+            E';\r\n\t', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'Dy, DD Mon YYYY HH24:MI:SS +0000'), E'\r\n')],
+        ARRAY[CASE WHEN octets > chunk THEN ''::bytea ELSE content END], ARRAY[header],
+        array_fill(message_id, ARRAY[rows]), array_fill(sender, ARRAY[rows]),
+        array_fill(envelope.sender_domain, ARRAY[rows]), envelope.addresses, envelope.domains,
+        array_fill(priority::smallint, ARRAY[rows]), array_fill(metadata::text, ARRAY[rows]),
+        tenants => ARRAY[tenant], on_failed => ARRAY[on_failed], once => ARRAY[once],
+        logins => ARRAY[session_user::text]);
+    IF wake THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+    RETURN message_id;
+END $$;
+
+COMMENT ON FUNCTION pgmta.submit(sender text, recipients text[], content bytea, send_at timestamp with time zone, priority integer, metadata jsonb, key text, tenant text, on_failed text, once boolean, wake boolean) IS 'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC 5322, each line with CRLF. docs/sql.md has the arguments and errors.';
+
+CREATE FUNCTION pgmta.submit_content(content bytea, size_limit bigint) RETURNS text
+    LANGUAGE plpgsql
+    AS $_$
+DECLARE
+    octets bigint := octet_length(content);
+    slice CONSTANT integer := 65536;
+    ending integer;
+    bare boolean;
+    header text;
+    value text;
+BEGIN
+    IF octets = 0 THEN
+        PERFORM submit_refuse('content', 'it is empty');
+    ELSIF octets > size_limit THEN
+        PERFORM submit_refuse('content', format('it is over %s octets', size_limit), format('It has %s.', octets));
+    ELSIF position('\x00'::bytea IN content) > 0 THEN
+        PERFORM submit_refuse('content', 'it has NUL', 'At octet ' || position('\x00'::bytea IN content));
+    END IF;
+    -- Escaped text is ASCII in every encoding. Each octet and the next one are in one slice.
+    IF octets <= slice THEN
+        bare := encode(content, 'escape') ~ '\r([^\n]|$)|(^|[^\r])\n' COLLATE "C";
+    ELSE
+        bare := get_byte(content, 0) = 10 OR get_byte(content, octets::integer - 1) = 13 OR EXISTS (
+            SELECT FROM generate_series(1, octets::integer, slice) AS place
+            WHERE encode(substring(content FROM place FOR slice + 1), 'escape')
+                ~ '\r[^\n]|[^\r]\n' COLLATE "C");
+    END IF;
+    IF bare THEN
+        PERFORM submit_refuse('content', 'it has a bare CR or LF', NULL,
+            'Each line ends with CR LF: replace(content, E''\n'', E''\r\n'').');
+    END IF;
+    ending := position('\x0d0a0d0a'::bytea IN substring(content FROM 1 FOR slice));
+    IF ending = 0 AND octets > slice THEN
+        PERFORM submit_refuse('content', 'its header does not end within 64 KB');
+    END IF;
+    header := encode(substring(content FROM 1 FOR CASE ending WHEN 0 THEN slice ELSE ending - 1 END), 'escape');
+    -- whole fields with their continuations (RFC 5322, section 2.2)
+    IF header !~ '^[!-9;-~]+[ \t]*:[^\r]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r]*)*(\r\n)?$' COLLATE "C" THEN
+        PERFORM submit_refuse('content', 'it does not begin with header fields', NULL,
+            'Fields such as From: and Subject: come first, each in one line or folded, then an empty line.');
+    END IF;
+    IF strpos(lower(header), 'received:') > 0 AND regexp_count(header, '^received:', 1, 'in') > 100 THEN
+        PERFORM submit_refuse('content', 'it has over 100 Received fields', NULL, 'It may be in a loop.');
+    END IF;
+    IF strpos(lower(header), 'message-id') = 0 THEN RETURN NULL; END IF;
+    value := substring(header FROM '(?in)^message-id[ \t]*:([^\r]*(?:\r\n[ \t][^\r]*)*)');
+    value := btrim(regexp_replace(value, '\r\n[ \t]+', ' ', 'g'), E' \t\v\f');
+    -- a backslash is doubled; any other stands for an octet beyond ASCII
+    IF value !~ '^([ -[^-~\]]|\\\\)+$' COLLATE "C" THEN RETURN NULL; END IF;
+    value := replace(value, '\\', '\');
+    RETURN CASE WHEN length(value) <= 998 THEN value END;
+END $_$;
+
+COMMENT ON FUNCTION pgmta.submit_content(content bytea, size_limit bigint) IS 'Raises the error of content that can''t be a message. Returns the Message-ID of the header; null if it has none, or one that is not printable ASCII of at most 998 characters.';
+
+CREATE FUNCTION pgmta.submit_envelope(sender text, recipients text[], OUT addresses text[], OUT sender_domain text, OUT domains text[]) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    bad integer;
+BEGIN
+    IF sender = '' THEN
+        sender_domain := '';
+    ELSE
+        sender_domain := mailbox_domain(sender);
+        IF sender_domain IS NULL THEN PERFORM submit_refuse_mailbox('sender', sender, 'Address: '); END IF;
+    END IF;
+    IF recipients IS NULL OR cardinality(recipients) = 0 THEN
+        PERFORM submit_refuse('recipients', 'there is none', NULL, 'Give a list: ARRAY[''bob@example.com''].');
+    ELSIF cardinality(recipients) > 1000 THEN
+        PERFORM submit_refuse('recipients', 'there are over 1000', NULL, 'Submit the message several times.');
+    ELSIF cardinality(recipients) = 1 THEN
+        addresses := recipients;
+        domains := ARRAY[mailbox_domain(recipients[array_lower(recipients, 1)])];
+        bad := CASE WHEN domains[1] IS NULL THEN 1 END;
+    ELSE
+        -- each recipient once, as smtpd does: the domain in any case, the local part as it is
+        SELECT array_agg(address ORDER BY place), array_agg(domain ORDER BY place),
+            min(place) FILTER (WHERE domain IS NULL)
+        INTO addresses, domains, bad
+        FROM (
+            SELECT DISTINCT ON (left(address, length(domain) * -1), domain) address, domain, place
+            FROM unnest(recipients) WITH ORDINALITY AS given (address, place),
+                LATERAL (SELECT mailbox_domain(address) OFFSET 0) AS parsed (domain)
+            ORDER BY left(address, length(domain) * -1), domain, place
+        ) AS different;
+    END IF;
+    IF bad IS NOT NULL THEN
+        PERFORM submit_refuse_mailbox('recipients', (SELECT address
+                FROM unnest(recipients) WITH ORDINALITY AS given (address, place) WHERE place = bad),
+            format('Recipient %s of %s: ', bad, cardinality(recipients)));
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION pgmta.submit_envelope(sender text, recipients text[], OUT addresses text[], OUT sender_domain text, OUT domains text[]) IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
+
+CREATE FUNCTION pgmta.submit_key(tenant text, key text, message_id bigint, fingerprint bytea) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    first_one idempotency_keys;
+BEGIN
+    LOOP
+        -- waits for an open transaction that has the key, and for no other
+        INSERT INTO idempotency_keys (tenant, key, message_id, fingerprint, submitted_by)
+        VALUES (submit_key.tenant, submit_key.key, submit_key.message_id, submit_key.fingerprint, session_user)
+        ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO NOTHING;
+        IF FOUND THEN RETURN NULL; END IF;
+        SELECT k.* INTO first_one FROM idempotency_keys AS k
+        WHERE k.tenant = submit_key.tenant AND k.key = submit_key.key;
+        EXIT WHEN FOUND;  -- else it was removed meanwhile, because its time is over
+    END LOOP;
+    IF first_one.submitted_by <> session_user THEN
+        PERFORM submit_refuse('key', 'another login has used it', NULL,
+            'Give each login a tenant or a prefix for its keys.', 'unique_violation');
+    ELSIF first_one.fingerprint <> fingerprint THEN
+        PERFORM submit_refuse('key', 'it was used for another message',
+            'Message ' || first_one.message_id || ' had it.', NULL, 'unique_violation');
+    END IF;
+    RETURN first_one.message_id;
+END $$;
+
+COMMENT ON FUNCTION pgmta.submit_key(tenant text, key text, message_id bigint, fingerprint bytea) IS 'Takes a key for a message; returns null, or the id of the message that had it first. Raises an error if that was another message, or belongs to another login.';
+
+CREATE FUNCTION pgmta.submit_options(send_at timestamp with time zone, priority integer, metadata jsonb, key text, tenant text, on_failed text) RETURNS void
+    LANGUAGE plpgsql
+    AS $_$
+DECLARE
+    bad text;
+BEGIN
+    IF send_at IS NOT NULL AND NOT isfinite(send_at) THEN
+        PERFORM submit_refuse('send_at', 'it is infinite');
+    ELSIF send_at > clock_timestamp() THEN
+        PERFORM submit_refuse('send_at', 'it is in the future', NULL, 'Mail can''t be scheduled yet.', '0A000');
+    END IF;
+    IF priority NOT BETWEEN 0 AND 9 THEN
+        PERFORM submit_refuse('priority', 'it is not from 0 (first) to 9', format('It is %s.', priority));
+    END IF;
+    IF on_failed NOT IN ('hold', 'remove') THEN
+        PERFORM submit_refuse('on_failed', 'it is neither hold nor remove');
+    ELSIF tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
+        PERFORM submit_refuse('tenant', 'it is no name of 1 to 64 letters, digits and . _ @ + -');
+    END IF;
+    IF key IS NOT NULL AND key !~ '^[^\u0001-\u001f\u007f]{1,255}$' COLLATE "C" THEN
+        PERFORM submit_refuse('key', 'it is empty, over 255 characters or has control characters');
+    END IF;
+    IF jsonb_typeof(metadata) <> 'object' THEN
+        PERFORM submit_refuse('metadata', 'it is no JSON object', 'It is of type ' || jsonb_typeof(metadata));
+    ELSIF octet_length(metadata::text) > 4000 THEN
+        PERFORM submit_refuse('metadata', 'it is over 4000 octets as text');
+    ELSIF metadata <> '{}' THEN
+        bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
+                WHERE starts_with(name, '_') AND name <> '_partid');
+        IF bad IS NOT NULL THEN
+            PERFORM submit_refuse('metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
+                'Such keys belong to pgmta; only _partid may be given.');
+        ELSIF jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number')
+                OR length(metadata ->> '_partid') > 100 THEN
+            PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
+        END IF;
+    END IF;
+END $_$;
+
+COMMENT ON FUNCTION pgmta.submit_options(send_at timestamp with time zone, priority integer, metadata jsonb, key text, tenant text, on_failed text) IS 'Raises the error of the first bad argument beside envelope and content.';
+
+CREATE FUNCTION pgmta.submit_refuse(argument text, reason text, detail text DEFAULT NULL::text, hint text DEFAULT NULL::text, state text DEFAULT 'invalid_parameter_value'::text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    hint := coalesce(hint, 'docs/sql.md has the arguments: "Submit in your transaction".');
+    IF detail IS NULL THEN  -- an option of RAISE can't be null
+        RAISE EXCEPTION '%: %', argument, reason USING ERRCODE = state, COLUMN = argument, HINT = hint;
+    END IF;
+    RAISE EXCEPTION '%: %', argument, reason
+        USING ERRCODE = state, COLUMN = argument, HINT = hint, DETAIL = detail;
+END $$;
+
+COMMENT ON FUNCTION pgmta.submit_refuse(argument text, reason text, detail text, hint text, state text) IS 'Raises the error of a bad argument, with its name as COLUMN.';
+
+CREATE FUNCTION pgmta.submit_refuse_mailbox(argument text, address text, place text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM submit_refuse(argument,
+        CASE WHEN address IS NULL THEN 'an address is null'
+            WHEN address ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
+            WHEN octet_length(address) > 254 THEN 'an address is over 254 octets'
+            WHEN address !~ '@' THEN 'an address has no domain'
+            WHEN length(address) - length(split_part(address, '@', -1)) > 65
+                THEN 'a local part is over 64 characters'
+            ELSE 'an address is malformed' END,
+        place || to_json(left(address, 100)),
+        CASE WHEN split_part(address, '@', -1) ~ '[^\u0001-\u007f]' COLLATE "C"
+                THEN 'Write the domain in A-labels: xn--…'
+            WHEN address ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END);
+END $$;
+
+COMMENT ON FUNCTION pgmta.submit_refuse_mailbox(argument text, address text, place text) IS 'Raises the error of text that is no mailbox.';
 
 CREATE TABLE pgmta.attempts (
     ended_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -960,6 +1398,30 @@ COMMENT ON COLUMN pgmta.hold_overview.next_expiry IS 'When the next of them rele
 
 COMMENT ON COLUMN pgmta.hold_overview.without_expiry IS 'Rows that wait for an operator.';
 
+CREATE TABLE pgmta.idempotency_keys (
+    tenant text NOT NULL COLLATE pg_catalog."C",
+    key text NOT NULL COLLATE pg_catalog."C",
+    message_id bigint NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    fingerprint bytea NOT NULL,
+    submitted_by text NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON TABLE pgmta.idempotency_keys IS 'Keys of submissions of the last day (retention.keys in queued.yaml): a repetition gets the first id.';
+
+COMMENT ON COLUMN pgmta.idempotency_keys.tenant IS 'Argument tenant; each tenant has its own keys.';
+
+COMMENT ON COLUMN pgmta.idempotency_keys.key IS 'Argument key.';
+
+COMMENT ON COLUMN pgmta.idempotency_keys.message_id IS 'Id of the first submission; its message may be gone.';
+
+COMMENT ON COLUMN pgmta.idempotency_keys.created_at IS 'When the transaction of the first submission began.';
+
+COMMENT ON COLUMN pgmta.idempotency_keys.fingerprint IS 'SHA-256 of all that makes the message.';
+
+COMMENT ON COLUMN pgmta.idempotency_keys.submitted_by IS 'Login of the first submission.';
+
 CREATE SEQUENCE pgmta.lease_tokens
     START WITH 1
     INCREMENT BY 1
@@ -1077,6 +1539,85 @@ COMMENT ON COLUMN pgmta.messages.requiretls IS 'MAIL FROM carried REQUIRETLS (RF
 COMMENT ON COLUMN pgmta.messages.submitted_by IS 'Login of the SQL session that submitted the message; null: it came by a daemon or a program of pgmta.';
 
 COMMENT ON CONSTRAINT messages_ret ON pgmta.messages IS 'The two values of RFC 3461.';
+
+CREATE VIEW pgmta.message_status WITH (security_barrier='true') AS
+ SELECT q.message_id,
+    q.recipient,
+        CASE
+            WHEN ((q.status = 'SENDING'::text) OR (q.lease_until > now())) THEN 'sending'::text
+            WHEN ((q.status = 'HOLD'::text) AND (q.hold_reason = 'undeliverable'::text)) THEN 'failed'::text
+            WHEN (q.status = 'HOLD'::text) THEN 'held'::text
+            WHEN (q.status = 'DELETE'::text) THEN 'cancelled'::text
+            ELSE lower(q.status)
+        END AS state,
+    q.attempts,
+        CASE
+            WHEN (q.status = ANY (ARRAY['QUEUED'::text, 'DEFERRED'::text])) THEN q.next_attempt
+            WHEN (q.status = 'SCHEDULED'::text) THEN q.send_at
+            ELSE NULL::timestamp with time zone
+        END AS next_attempt,
+        CASE
+            WHEN (q.status = 'SENDING'::text) THEN q.lease_since
+            WHEN (q.status = 'HOLD'::text) THEN q.held_at
+            WHEN (q.attempts > 0) THEN ( SELECT max(a.ended_at) AS max
+               FROM pgmta.attempts a
+              WHERE ((a.message_id = q.message_id) AND (a.row_id = q.id)))
+            ELSE q.ts
+        END AS at,
+    ("substring"(q.last_reply, '^([245][0-9][0-9])(?: |$)'::text))::integer AS code,
+    regexp_replace(q.last_reply, '^[245][0-9][0-9]( |$)'::text, ''::text) AS reply,
+    q.id AS row_id
+   FROM (pgmta.queue q
+     JOIN pgmta.messages m ON ((m.id = q.message_id)))
+  WHERE (( SELECT pgmta.sees_all_mail() AS sees_all_mail) OR (m.submitted_by = SESSION_USER))
+UNION ALL
+ SELECT last.message_id,
+    last.recipient,
+        CASE last.event
+            WHEN 'deleted'::text THEN 'cancelled'::text
+            WHEN 'deferred'::text THEN 'unknown'::text
+            ELSE last.event
+        END AS state,
+    last.attempt AS attempts,
+    NULL::timestamp with time zone AS next_attempt,
+    last.ended_at AS at,
+    NULLIF(last.code, 0) AS code,
+    NULLIF(last.reply, ''::text) AS reply,
+    last.row_id
+   FROM ( SELECT DISTINCT ON (attempts.message_id, attempts.row_id) attempts.message_id,
+            attempts.row_id,
+            attempts.recipient,
+            attempts.event,
+            attempts.attempt,
+            attempts.ended_at,
+            attempts.code,
+            attempts.reply,
+            attempts.submitted_by
+           FROM pgmta.attempts
+          ORDER BY attempts.message_id, attempts.row_id, attempts.ended_at DESC, attempts.attempt DESC) last
+  WHERE ((( SELECT pgmta.sees_all_mail() AS sees_all_mail) OR (last.submitted_by = SESSION_USER)) AND (NOT (EXISTS ( SELECT
+           FROM pgmta.queue q
+          WHERE (q.id = last.row_id)))));
+
+COMMENT ON VIEW pgmta.message_status IS 'Each recipient of each message with its state, also of mail that has left the queue. Name message_id in the condition, or call status(ids): without it the whole log is read. A login that only submits sees its own mail.';
+
+COMMENT ON COLUMN pgmta.message_status.message_id IS 'The message id, as submit() or the 250 gave it.';
+
+COMMENT ON COLUMN pgmta.message_status.recipient IS 'Forward-path.';
+
+COMMENT ON COLUMN pgmta.message_status.state IS 'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. failed: it may still be on hold, and an operator may release it.';
+
+COMMENT ON COLUMN pgmta.message_status.attempts IS 'Attempts so far.';
+
+COMMENT ON COLUMN pgmta.message_status.next_attempt IS 'When it is due; null if it is not waiting.';
+
+COMMENT ON COLUMN pgmta.message_status.at IS 'Since when the state is this one.';
+
+COMMENT ON COLUMN pgmta.message_status.code IS 'Reply code of the last attempt; null if it had none.';
+
+COMMENT ON COLUMN pgmta.message_status.reply IS 'Text of the last reply, or the reason.';
+
+COMMENT ON COLUMN pgmta.message_status.row_id IS 'queue.id of the recipient''s row, which may be gone.';
 
 CREATE VIEW pgmta.queue_by_domain AS
  SELECT domain,
@@ -1427,6 +1968,23 @@ COMMENT ON COLUMN pgmta.schema_migrations.checksum IS 'SHA-256 of the file when 
 
 COMMENT ON COLUMN pgmta.schema_migrations.applied_at IS 'When it was applied.';
 
+CREATE TABLE pgmta.submit_settings (
+    one boolean DEFAULT true NOT NULL,
+    hostname text,
+    message_size bigint DEFAULT 52428800 NOT NULL,
+    CONSTRAINT submit_settings_hostname_check CHECK ((hostname ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$'::text)),
+    CONSTRAINT submit_settings_message_size_check CHECK ((message_size > 0)),
+    CONSTRAINT submit_settings_one_check CHECK (one)
+);
+
+COMMENT ON TABLE pgmta.submit_settings IS 'The settings of submit(); one row.';
+
+COMMENT ON COLUMN pgmta.submit_settings.one IS 'Keeps it at one row.';
+
+COMMENT ON COLUMN pgmta.submit_settings.hostname IS 'Host name in the Received field; null until queued writes its own, then localhost is there.';
+
+COMMENT ON COLUMN pgmta.submit_settings.message_size IS 'Octets of the largest content.';
+
 CREATE TABLE pgmta.workers (
     owner text NOT NULL,
     name text NOT NULL,
@@ -1506,6 +2064,9 @@ ALTER TABLE ONLY pgmta.audit
 ALTER TABLE ONLY pgmta.daemons
     ADD CONSTRAINT daemons_pkey PRIMARY KEY (process);
 
+ALTER TABLE ONLY pgmta.idempotency_keys
+    ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (tenant, key);
+
 ALTER TABLE ONLY pgmta.message_chunks
     ADD CONSTRAINT message_chunks_pkey PRIMARY KEY (message_id, "position");
 
@@ -1525,6 +2086,9 @@ ALTER TABLE ONLY pgmta.rules_version
 
 ALTER TABLE ONLY pgmta.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY pgmta.submit_settings
+    ADD CONSTRAINT submit_settings_pkey PRIMARY KEY (one);
 
 ALTER TABLE ONLY pgmta.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (owner, name);
@@ -1562,6 +2126,10 @@ CREATE INDEX attempts_default_recipient_idx ON pgmta.attempts_default USING btre
 CREATE INDEX audit_at ON pgmta.audit USING btree (at);
 
 COMMENT ON INDEX pgmta.audit_at IS 'What was done lately.';
+
+CREATE INDEX idempotency_keys_created_at ON pgmta.idempotency_keys USING btree (created_at);
+
+COMMENT ON INDEX pgmta.idempotency_keys_created_at IS 'Keys whose time is over.';
 
 CREATE INDEX messages_message_id_header ON pgmta.messages USING hash (message_id_header) WHERE (message_id_header IS NOT NULL);
 

@@ -18,6 +18,7 @@ _HEADER = struct.Struct("!iiIii")  # dimensions, whether there are nulls, elemen
 _LENGTH = struct.Struct("!i")
 _SHORT = 256  # octets of an element whose length need not be packed anew
 _LENGTHS = [_LENGTH.pack(length) for length in range(_SHORT)]
+_NULL = _LENGTH.pack(-1)
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # of a timestamptz in binary form
 _MICROSECOND = timedelta(microseconds=1)
 _EMPTY = struct.Struct("!iiI")
@@ -46,6 +47,10 @@ class Instants(list[datetime]):
 
 class Texts(list[str]):
     """A text[] without nulls."""
+
+
+class OptionalTexts(list[str | None]):
+    """A text[] that may have nulls."""
 
 
 class Bytes(list[bytes]):
@@ -117,6 +122,20 @@ class _TextsDumper(_ArrayDumper):
     element = _TEXT
 
 
+class _OptionalTextsDumper(Dumper):
+    format = Format.BINARY
+    oid = 1009
+
+    def dump(self, obj: Any) -> bytes:
+        if not obj:
+            return _EMPTY.pack(0, 0, _TEXT)
+        octets = [None if text is None else text.encode() for text in obj]
+        parts = [_HEADER.pack(1, 1, _TEXT, len(obj), 1)]
+        for each in octets:
+            parts += (_NULL, b"") if each is None else (_LENGTH.pack(len(each)), each)
+        return b"".join(parts)
+
+
 def register(connection: AsyncConnection[Any]) -> None:
     """Make a connection accept these lists as parameters."""
     for kind, dumper in (
@@ -126,6 +145,7 @@ def register(connection: AsyncConnection[Any]) -> None:
         (Booleans, _BooleansDumper),
         (Instants, _InstantsDumper),
         (Texts, _TextsDumper),
+        (OptionalTexts, _OptionalTextsDumper),
         (Bytes, _BytesDumper),
     ):
         connection.adapters.register_dumper(kind, dumper)

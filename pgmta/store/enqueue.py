@@ -6,15 +6,26 @@ import asyncio
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from psycopg import errors as pg_errors
 
 from pgmta.address import domain_of
 from pgmta.errors import AnswerLost, Backend, StoreUnavailable, Undecided
-from pgmta.model import CHUNK_SIZE, NewMessage
-from pgmta.postgres.binary import Bigints, Booleans, Bytes, Integers, Smallints, Texts
+from pgmta.model import CHUNK_SIZE, NewMessage, Options
+from pgmta.postgres.binary import (
+    Bigints,
+    Booleans,
+    Bytes,
+    Integers,
+    OptionalTexts,
+    Smallints,
+    Texts,
+)
 from pgmta.postgres.link import Link
-from pgmta.store.queries import queries
+from pgmta.postgres.together import run_together
+from pgmta.store.queries import Statement, queries
 from pgmta.store.schema import Schema
 
 SESSION = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
@@ -27,15 +38,20 @@ _PATIENCE = 30.0  # seconds until what became of a commit is left open
 _LOOK = 0.25  # seconds between two looks
 
 _SQL = queries("enqueue")
-_MESSAGES = _SQL["messages"]
-_CHUNKED = _MESSAGES.fill(chunks=_SQL["chunk_count"])
-_WHOLE = _SQL["enqueue"].fill(messages=_MESSAGES.fill(chunks="chunks"))
-_ENQUEUE = _SQL["enqueue"].fill(messages=_CHUNKED)
-_HELD = _SQL["enqueue_held"].fill(messages=_CHUNKED)
+_ENQUEUE = _SQL["enqueue"].fill(more="")
+_MORE = _SQL["enqueue"].fill(more=_SQL["more"])
 # COPY in binary form: a header, for each row the number of fields and each with its length, an end
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
 _COPY_END = struct.pack("!h", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A statement that is done in the transaction of a group, before it."""
+
+    statement: Statement
+    params: dict[str, Any]
 
 
 class Enqueue:
@@ -57,8 +73,9 @@ class Enqueue:
         group: list[NewMessage],
         patience: float = _PATIENCE,
         away: Callable[[StoreUnavailable], None] = lambda error: None,
+        beside: Companion | None = None,
     ) -> None:
-        """Store the group; on return it is durable.
+        """Store the group; on return it is durable. So is what `beside` does, or neither is.
 
         If the connection breaks before the answer, the store looks the group up on a new one. It
         does so for at most `patience` seconds. The message ids are known before, so a committed
@@ -70,9 +87,10 @@ class Enqueue:
         if self._schema.problem:
             self._schema.require()
         try:
-            await self._insert(group)
+            await self._insert(group, beside)
         except AnswerLost as error:
-            await self._find_out(group, [error.backend], time.monotonic() + patience, away)
+            until = time.monotonic() + patience
+            await self._find_out(group, [error.backend], until, away, beside)
 
     async def _find_out(
         self,
@@ -80,6 +98,7 @@ class Enqueue:
         lost: list[Backend],
         until: float,
         away: Callable[[StoreUnavailable], None],
+        beside: Companion | None,
     ) -> None:
         """Look the group up until it is known what became of it; if it is not there, write it."""
         while True:
@@ -95,7 +114,7 @@ class Enqueue:
                 await asyncio.sleep(_LOOK)
                 continue
             try:
-                await self._insert(group)
+                await self._insert(group, beside)
                 return
             except AnswerLost as error:
                 lost.append(error.backend)
@@ -104,7 +123,7 @@ class Enqueue:
                     raise
                 return
 
-    async def _insert(self, group: list[NewMessage]) -> None:
+    async def _insert(self, group: list[NewMessage], beside: Companion | None) -> None:
         rows = [(m, address, domain) for m in group for address, domain in m.recipients]
         values: dict[str, object] = {
             "ids": Bigints(m.id for m in group),
@@ -113,6 +132,7 @@ class Enqueue:
             "chunks": Integers(m.chunks for m in group),
             "traces": Texts(m.trace for m in group),
             "bodies": Bytes(m.body for m in group),
+            "headers": OptionalTexts(m.message_id_header for m in group),
             "message_ids": Bigints(m.id for m, _, _ in rows),
             "senders": Texts(m.sender for m, _, _ in rows),
             "sender_domains": Texts(
@@ -126,12 +146,15 @@ class Enqueue:
                 text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
             ),
         }
-        # most have none, and a look at the chunks costs what several rows do
-        statement = _ENQUEUE if any(m.chunks for m in group) else _WHOLE
-        if any(m.holds for m in group):
-            statement = _HELD
-            values["holds"] = [h for m in group for h in m.holds or [None] * len(m.recipients)]
-        await self._link.run(statement, values)
+        statement = _ENQUEUE
+        if any(m.holds or m.options for m in group):
+            statement = _MORE
+            values |= _more(group)
+        if beside:
+            companion = (beside.statement, beside.params)
+            await run_together(self._link, [companion, (statement, values)])
+        else:
+            await self._link.run(statement, values)
 
     async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
         """Store content in chunks, ahead of its messages, in one commit.
@@ -158,6 +181,27 @@ def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryvie
             chunk = view[start : start + CHUNK_SIZE]
             yield _COPY_ROW.pack(3, 8, message_id, 4, position, len(chunk))
             yield chunk
+
+
+def _more(group: list[NewMessage]) -> dict[str, object]:
+    """Return the parameters for holds and options."""
+    options = [m.options or Options() for m in group]
+    blanks = [[None] * len(m.recipients) for m in group]
+    holds = [h for m, blank in zip(group, blanks, strict=True) for h in m.holds or blank]
+    notify = [n for o, blank in zip(options, blanks, strict=True) for n in o.notify or blank]
+    orcpt = [n for o, blank in zip(options, blanks, strict=True) for n in o.orcpt or blank]
+    return {
+        "holds": OptionalTexts(holds),
+        "tenants": Texts(o.tenant for o in options),
+        "on_failed": Texts(o.on_failed for o in options),
+        "once": Booleans(o.once for o in options),
+        "logins": OptionalTexts(o.submitted_by for o in options),
+        "envids": OptionalTexts(o.envid for o in options),
+        "rets": OptionalTexts(o.ret for o in options),
+        "requiretls": Booleans(o.requiretls for o in options),
+        "notifies": OptionalTexts(notify),
+        "orcpts": OptionalTexts(orcpt),
+    }
 
 
 def chunk_count(octets: int) -> int:

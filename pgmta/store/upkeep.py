@@ -44,6 +44,14 @@ class Upkeep:
         ((dropped,),) = await self._link.run(_SQL["expire_attempts"], {"age": age})
         return int(dropped)
 
+    async def expire_keys(self, age: float, batch: int) -> int:
+        """Remove one batch of keys of submissions older than `age` seconds; return how many."""
+        return len(await self._link.run(_SQL["expire_keys"], {"age": age, "batch": batch}))
+
+    async def introduce(self, hostname: str) -> None:
+        """Give submissions by SQL a host name for their trace field, if they have none."""
+        await self._link.run(_SQL["introduce"], {"hostname": hostname})
+
     async def expire_rules(self) -> list[str]:
         """Remove standing rules whose time is over; return their names."""
         return [name for (name,) in await self._link.run(_SQL["expire_rules"])]

@@ -2,47 +2,20 @@
 -- The first of the next 100 message ids, and which migrations the database has.
 SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
 
--- name: messages
--- Part of both below: the messages of a group. The whole group fails if one id exists already,
--- because the caller is repeating a group that did commit then.
-WITH new_messages AS (
-    INSERT INTO messages (id, size, utf8, chunks, trace, body)
-    SELECT id, size, utf8, {chunks}, trace, body
-    FROM unnest(
-        %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
-        %(traces)b::text[], %(bodies)b::bytea[]) AS message (id, size, utf8, chunks, trace, body)
-)
-
--- name: chunk_count
--- The number of chunks of a message, in a group that has some. It is null if some are missing, and
--- the column refuses null. Chunks are written without a sync, so a crash before this statement can
--- lose them.
-CASE WHEN chunks = 0 OR chunks = (
-    SELECT count(*) FROM message_chunks AS chunk WHERE chunk.message_id = message.id)
-THEN chunks END
-
 -- name: enqueue
--- A group of messages and all their rows in one statement, which is one commit.
-{messages}
-INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata)
-SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb
-FROM unnest(
+-- A group of messages and all their rows, in one commit. The whole group fails if one id exists already,
+-- because the caller is repeating a group that did commit then. `more` is for what few groups have. An
+-- answer without columns is the cheapest to read.
+SELECT FROM queue_put(
+    %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
+    %(traces)b::text[], %(bodies)b::bytea[], %(headers)b::text[],
     %(message_ids)b::bigint[], %(senders)b::text[], %(sender_domains)b::text[], %(recipients)b::text[],
-    %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[])
-    AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata)
+    %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[]{more})
 
--- name: enqueue_held
--- The same where some rows go on hold at once, each with its reason.
-{messages}
-INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
-    status, hold_reason, held_by, held_at)
-SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb,
-    CASE WHEN hold IS NULL THEN 'QUEUED' ELSE 'HOLD' END, hold,
-    CASE WHEN hold IS NOT NULL THEN 'smtpd' END, CASE WHEN hold IS NOT NULL THEN now() END
-FROM unnest(
-    %(message_ids)b::bigint[], %(senders)b::text[], %(sender_domains)b::text[], %(recipients)b::text[],
-    %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[], %(holds)b::text[])
-    AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata, hold)
+-- name: more
+-- The same with holds, each with its reason, and with options.
+, %(holds)b::text[], %(tenants)b::text[], %(on_failed)b::text[], %(once)b::boolean[], %(logins)b::text[],
+    %(envids)b::text[], %(rets)b::text[], %(requiretls)b::boolean[], %(notifies)b::text[], %(orcpts)b::text[]
 
 -- name: known
 -- Which of these messages are stored, or were until a worker was done with them.

@@ -39,6 +39,20 @@ RETURNING message_id
 -- Drop old day partitions of the attempts log.
 SELECT attempts_expire(make_interval(secs => %(age)s))
 
+-- name: expire_keys
+-- One batch of keys of submissions whose time is over. An open transaction has none of them locked for long.
+DELETE FROM idempotency_keys
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM idempotency_keys
+    WHERE created_at < now() - make_interval(secs => %(age)s)
+    ORDER BY created_at LIMIT %(batch)s
+    FOR UPDATE SKIP LOCKED))
+RETURNING message_id
+
+-- name: introduce
+-- The host name of trace fields, as long as an operator has set none.
+UPDATE submit_settings SET hostname = %(hostname)s WHERE hostname IS NULL
+
 -- name: expire_rules
 -- Remove standing rules whose time is over.
 DELETE FROM rules WHERE expires_at <= now() RETURNING name

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from pgmta.model import CHUNK_SIZE, NewMessage, Outcome, Reply
+from pgmta.model import CHUNK_SIZE, NewMessage, Options, Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.claim import Claims
 from pgmta.store.contents import Contents
-from pgmta.store.enqueue import BLOCK, Enqueue
+from pgmta.store.enqueue import BLOCK, Companion, Enqueue
+from pgmta.store.queries import Statement
 from pgmta.store.settle import Settlements
 from pgmta.store.upkeep import Upkeep
 from tests.sql.rows import column, fetch
@@ -57,7 +58,7 @@ class Unlucky(Link):
     async def run(
         self, query: str | bytes, params: dict[str, object] | None = None, *, tries: int = 10
     ) -> list[tuple[object, ...]]:
-        if not self.lost and isinstance(query, bytes) and b"INSERT INTO queue" in query:
+        if not self.lost and isinstance(query, bytes) and b"queue_put" in query:
             self.lost = True
             if self.committed:
                 await super().run(query, params)
@@ -139,7 +140,7 @@ async def test_a_repetition_waits_for_a_first_try_that_is_still_committing(
     first = psycopg.connect(database)
     waiting = (
         "SELECT 1 FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid)) "
-        "AND query LIKE '%%INSERT INTO queue%%'"
+        "AND query LIKE '%%queue_put%%'"
     )
 
     def finish() -> None:
@@ -229,3 +230,71 @@ async def test_orphaned_chunks_go_with_their_time(db: psycopg.Connection, link: 
     assert await Upkeep(link).orphans(3600, 2) == 2
     assert await Upkeep(link).orphans(3600, 2) == 0
     assert column(db, "SELECT DISTINCT message_id FROM message_chunks ORDER BY 1") == [3, 5]
+
+
+COMPANION = Statement(b"INSERT INTO notes VALUES (%(note)s)")
+
+
+@pytest.fixture
+def notes(db: psycopg.Connection) -> None:
+    db.execute("CREATE TABLE notes (note integer PRIMARY KEY)")
+
+
+@pytest.mark.usefixtures("notes")
+async def test_a_companion_is_done_with_its_group_or_not_at_all(
+    db: psycopg.Connection, link: Link
+) -> None:
+    store = Enqueue(link)
+    await store.commit(group(300), beside=Companion(COMPANION, {"note": 1}))
+    with pytest.raises(psycopg.errors.UniqueViolation, match="notes"):
+        await store.commit(group(400), beside=Companion(COMPANION, {"note": 1}))
+    with pytest.raises(psycopg.errors.UniqueViolation, match="messages"):
+        await store.commit(group(302), beside=Companion(COMPANION, {"note": 2}))
+    await store.commit(group(500, 1), beside=Companion(COMPANION, {"note": 3}))
+    assert column(db, "SELECT note FROM notes ORDER BY note") == [1, 3]
+    assert column(db, "SELECT id FROM messages ORDER BY id") == [300, 301, 302, 500]
+    same = (
+        "SELECT count(DISTINCT x.xmin::text) FROM (SELECT xmin FROM notes WHERE note = 3 UNION ALL "
+    )
+    assert fetch(db, same + "SELECT xmin FROM messages WHERE id = 500) AS x") == (1,)
+
+
+@pytest.mark.usefixtures("notes")
+async def test_a_companion_is_done_once_if_the_connection_is_lost(
+    database: str, db: psycopg.Connection, link: Link
+) -> None:
+    """A trigger ends the connection in the first commit: nothing is stored, and it is repeated."""
+    db.execute("CREATE SEQUENCE tries")
+    db.execute(
+        "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF nextval('tries') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;"
+        " RETURN NULL; END $$"
+    )
+    db.execute("CREATE TRIGGER lose AFTER INSERT ON messages EXECUTE FUNCTION lose()")
+    await Enqueue(link).commit(group(300), beside=Companion(COMPANION, {"note": 1}))
+    assert column(db, "SELECT note FROM notes") == [1]
+    assert column(db, "SELECT id FROM messages ORDER BY id") == [300, 301, 302]
+
+
+async def test_options_reach_their_columns(db: psycopg.Connection, link: Link) -> None:
+    plain, rich = group(300, 2)
+    plain.message_id_header = "<a@b>"
+    rich.options = Options(
+        "acme", "remove", True, "shop", "env", "HDRS", True, ["NEVER", None], ["rfc822;x", None]
+    )
+    rich.holds = [None, "why"]
+    await Enqueue(link).commit([plain, rich])
+    assert db.execute(
+        "SELECT id, tenant, submitted_by, envid, ret, requiretls, message_id_header FROM messages"
+    ).fetchall() == [
+        (300, "", None, None, None, False, "<a@b>"),
+        (301, "acme", "shop", "env", "HDRS", True, None),
+    ]
+    assert db.execute(
+        "SELECT message_id, tenant, on_failed, once, notify, orcpt, status, hold_reason"
+        " FROM queue ORDER BY id"
+    ).fetchall() == [
+        (300, "", "hold", False, None, None, "QUEUED", None),
+        (301, "acme", "remove", True, "NEVER", "rfc822;x", "QUEUED", None),
+        (301, "acme", "remove", True, None, None, "HOLD", "why"),
+    ]

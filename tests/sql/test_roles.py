@@ -193,10 +193,10 @@ FORBIDDEN = {
         "DELETE FROM queue",
         "UPDATE queue SET priority = 0",
         "UPDATE queue SET status = 'DELETE'",
-        "INSERT INTO queue (message_id, sender, recipient, domain, status, lease_owner) "
-        "VALUES (1, 'a', 'b', 'c', 'SENDING', 'x')",
-        "INSERT INTO queue (message_id, sender, recipient, domain, attempts) "
-        "VALUES (1, 'a', 'b', 'c', 9)",
+        "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (1, 'a', 'b', 'c')",
+        "INSERT INTO messages (id, size, trace, body) VALUES (5, 0, '', '')",
+        "SELECT nextval('queue_ids')",
+        "SELECT submit('', '{a@b}', 'S: x')",
         "DELETE FROM messages",
         "UPDATE messages SET body = ''",
         "SELECT nextval('lease_tokens')",

@@ -1,0 +1,24 @@
+"""Keys of submissions by SQL: old ones go."""
+
+from __future__ import annotations
+
+from pgmta.logs import get
+from pgmta.store.upkeep import Upkeep
+
+EVERY = 600.0  # seconds
+_BATCH = 5000
+
+log = get("upkeep")
+
+
+async def expire_keys(upkeep: Upkeep, hostname: str, age: float) -> None:
+    """Remove keys older than `age` seconds, and see that submissions have a host name.
+
+    Raises StoreUnavailable, psycopg.Error.
+    """
+    await upkeep.introduce(hostname)
+    removed = 0
+    while rows := await upkeep.expire_keys(age, _BATCH):
+        removed += rows
+    if removed:
+        log.info("removed keys of submissions", rows=removed)

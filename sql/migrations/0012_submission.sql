@@ -1,0 +1,400 @@
+-- Mail from SQL in the caller's transaction, and one door for all mail: docs/decisions/0029-submission.md.
+-- Every function that acts with the owner's rights has a search_path of its own.
+
+-- 1. The one door: a group of messages with their rows.
+
+CREATE FUNCTION queue_put(
+    -- of each message
+    ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], headers text[],
+    -- of each row
+    message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[],
+    priorities smallint[], metadata text[], holds text[] DEFAULT NULL,
+    -- more of each message, which its rows have too; null: the columns have their defaults
+    tenants text[] DEFAULT NULL, on_failed text[] DEFAULT NULL, once boolean[] DEFAULT NULL, logins text[] DEFAULT NULL,
+    envids text[] DEFAULT NULL, rets text[] DEFAULT NULL, requiretls boolean[] DEFAULT NULL,
+    -- more of each row
+    notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER  -- callers set plan_cache_mode = force_generic_plan
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    -- Chunks are written without a sync, so a crash before this statement can lose them.
+    IF 0 < ANY (queue_put.chunks) THEN  -- mostly not, and a query costs what several rows do
+        IF EXISTS (
+            SELECT FROM unnest(ids, queue_put.chunks) AS message (id, number)
+            WHERE number > 0
+                AND number <> (SELECT count(*) FROM message_chunks WHERE message_id = message.id)
+        ) THEN
+            RAISE EXCEPTION 'chunks of a message are missing' USING
+                ERRCODE = 'not_null_violation', TABLE = 'messages', COLUMN = 'chunks';
+        END IF;
+    END IF;
+    -- The whole group fails if one id exists already, because the caller repeats a group then.
+    IF holds IS NULL AND tenants IS NULL AND logins IS NULL AND envids IS NULL AND notifies IS NULL THEN
+        -- One statement: the set-up of a second one costs as much as a row.
+        WITH new_messages AS (
+            INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header)
+            SELECT * FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, headers)
+        )
+        INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata)
+        SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb
+        FROM unnest(message_ids, senders, sender_domains, recipients, domains, priorities, queue_put.metadata)
+            AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata);
+        RETURN;
+    END IF;
+    WITH new_messages AS (
+        INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant,
+            submitted_by, envid, ret, requiretls)
+        SELECT id, size, utf8, chunks, trace, body, header, coalesce(tenant, ''), login, envid, ret,
+            coalesce(requiretls, false)
+        FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, headers, tenants, logins, envids,
+                rets, queue_put.requiretls)
+            AS message (id, size, utf8, chunks, trace, body, header, tenant, login, envid, ret, requiretls)
+    )
+    INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
+        status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt)
+    SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb,
+        CASE WHEN hold IS NULL THEN 'QUEUED' ELSE 'HOLD' END, hold,
+        CASE WHEN hold IS NOT NULL THEN 'smtpd' END, CASE WHEN hold IS NOT NULL THEN now() END,
+        coalesce(tenants[place], ''), coalesce(queue_put.on_failed[place], 'hold'),
+        coalesce(queue_put.once[place], false), notify, orcpt
+    FROM unnest(message_ids, senders, sender_domains, recipients, domains, priorities, queue_put.metadata, holds,
+            notifies, orcpts)
+        AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata, hold, notify, orcpt)
+    CROSS JOIN LATERAL array_position(ids, message_id) AS place;
+END $$;
+COMMENT ON FUNCTION queue_put IS
+    'Stores a group of messages with all their rows: the one way into the queue. It checks nothing. '
+    'The whole group fails if an id exists already, or if chunks of a message are missing.';
+
+-- 2. What an address and a content have to be. Python accepts all that SQL accepts (pgmta/address.py,
+-- pgmta/newlines.py; tests/sql/test_submit_values.py).
+
+CREATE FUNCTION mailbox_domain(address text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    domain text := split_part(address, '@', -1) COLLATE "C";
+    names text := '[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*';
+    atom text := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~-]+';
+    octet text := '(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])';
+    groups text := '([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)';
+    written text;
+BEGIN
+    IF octet_length(address) > 254 OR length(address) - length(domain) > 65 THEN RETURN NULL; END IF;
+    IF address !~ concat('^', atom, '(\.', atom, ')*@', names, '$') COLLATE "C" THEN
+        -- no dot-string and name, as nearly all are
+        IF address ~ '[^\u0001-\u007f]' COLLATE "C" THEN
+            -- no control or format characters, nor any from outside the basic plane
+            IF getdatabaseencoding() <> 'UTF8' OR address ~ ('[\u0080-\u009f\u00ad\u0600-\u0605\u061c\u06dd'
+                '\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\uffff]'
+                '|[^\u0001-\uffff]') COLLATE "C" THEN RETURN NULL; END IF;
+            atom := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~\u0080-\uffff-]+';
+        END IF;
+        IF left(address, length(address) - length(domain)) !~ concat('^(', atom, '(\.', atom, ')*',
+                '|"([^"\\\u0001-\u001f\u007f]|\\[ -~])*")@$') COLLATE "C" THEN RETURN NULL; END IF;
+        IF domain ~ '^\[' THEN
+            IF domain ~ concat('^\[', octet, '(\.', octet, '){3}\]$') COLLATE "C" THEN RETURN domain; END IF;
+            written := lower(substr(rtrim(domain, ']'), 7) COLLATE "C");
+            -- eight groups of digits, or at most seven around ::
+            IF domain !~* '^\[ipv6:[^]]+\]$' COLLATE "C" OR written !~ concat('^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$|^',
+                    groups, '?::', groups, '?$') COLLATE "C" THEN RETURN NULL; END IF;
+            IF regexp_count(written, '[0-9a-f]+') - (written !~ '::')::integer > 7 THEN RETURN NULL; END IF;
+            written := host(written::inet);
+            -- PostgreSQL and Python write an address with an IPv4 address in it differently
+            RETURN CASE WHEN written !~ '\.' THEN concat('[IPv6:', written, ']') END;
+        END IF;
+        IF domain !~ concat('^', names, '$') COLLATE "C" THEN RETURN NULL; END IF;
+    END IF;
+    RETURN CASE WHEN domain !~ '[^.]{64}' THEN lower(domain) END;
+END $$;
+COMMENT ON FUNCTION mailbox_domain(text) IS
+    'The domain of a mailbox (RFC 5321, section 4.1.2) in lower case, or an address literal; null if the '
+    'text is no mailbox. A domain beyond ASCII has to be written in A-labels.';
+
+CREATE FUNCTION submit_refuse(argument text, reason text, detail text DEFAULT NULL, hint text DEFAULT NULL,
+    state text DEFAULT 'invalid_parameter_value') RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    hint := coalesce(hint, 'docs/sql.md has the arguments: "Submit in your transaction".');
+    IF detail IS NULL THEN  -- an option of RAISE can't be null
+        RAISE EXCEPTION '%: %', argument, reason USING ERRCODE = state, COLUMN = argument, HINT = hint;
+    END IF;
+    RAISE EXCEPTION '%: %', argument, reason
+        USING ERRCODE = state, COLUMN = argument, HINT = hint, DETAIL = detail;
+END $$;
+COMMENT ON FUNCTION submit_refuse IS 'Raises the error of a bad argument, with its name as COLUMN.';
+
+CREATE FUNCTION submit_refuse_mailbox(argument text, address text, place text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM submit_refuse(argument,
+        CASE WHEN address IS NULL THEN 'an address is null'
+            WHEN address ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
+            WHEN octet_length(address) > 254 THEN 'an address is over 254 octets'
+            WHEN address !~ '@' THEN 'an address has no domain'
+            WHEN length(address) - length(split_part(address, '@', -1)) > 65
+                THEN 'a local part is over 64 characters'
+            ELSE 'an address is malformed' END,
+        place || to_json(left(address, 100)),
+        CASE WHEN split_part(address, '@', -1) ~ '[^\u0001-\u007f]' COLLATE "C"
+                THEN 'Write the domain in A-labels: xn--…'
+            WHEN address ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END);
+END $$;
+COMMENT ON FUNCTION submit_refuse_mailbox IS 'Raises the error of text that is no mailbox.';
+
+CREATE FUNCTION submit_content(content bytea, size_limit bigint) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    octets bigint := octet_length(content);
+    slice CONSTANT integer := 65536;
+    ending integer;
+    bare boolean;
+    header text;
+    value text;
+BEGIN
+    IF octets = 0 THEN
+        PERFORM submit_refuse('content', 'it is empty');
+    ELSIF octets > size_limit THEN
+        PERFORM submit_refuse('content', format('it is over %s octets', size_limit), format('It has %s.', octets));
+    ELSIF position('\x00'::bytea IN content) > 0 THEN
+        PERFORM submit_refuse('content', 'it has NUL', 'At octet ' || position('\x00'::bytea IN content));
+    END IF;
+    -- Escaped text is ASCII in every encoding. Each octet and the next one are in one slice.
+    IF octets <= slice THEN
+        bare := encode(content, 'escape') ~ '\r([^\n]|$)|(^|[^\r])\n' COLLATE "C";
+    ELSE
+        bare := get_byte(content, 0) = 10 OR get_byte(content, octets::integer - 1) = 13 OR EXISTS (
+            SELECT FROM generate_series(1, octets::integer, slice) AS place
+            WHERE encode(substring(content FROM place FOR slice + 1), 'escape')
+                ~ '\r[^\n]|[^\r]\n' COLLATE "C");
+    END IF;
+    IF bare THEN
+        PERFORM submit_refuse('content', 'it has a bare CR or LF', NULL,
+            'Each line ends with CR LF: replace(content, E''\n'', E''\r\n'').');
+    END IF;
+    ending := position('\x0d0a0d0a'::bytea IN substring(content FROM 1 FOR slice));
+    IF ending = 0 AND octets > slice THEN
+        PERFORM submit_refuse('content', 'its header does not end within 64 KB');
+    END IF;
+    header := encode(substring(content FROM 1 FOR CASE ending WHEN 0 THEN slice ELSE ending - 1 END), 'escape');
+    -- whole fields with their continuations (RFC 5322, section 2.2)
+    IF header !~ '^[!-9;-~]+[ \t]*:[^\r]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r]*)*(\r\n)?$' COLLATE "C" THEN
+        PERFORM submit_refuse('content', 'it does not begin with header fields', NULL,
+            'Fields such as From: and Subject: come first, each in one line or folded, then an empty line.');
+    END IF;
+    IF strpos(lower(header), 'received:') > 0 AND regexp_count(header, '^received:', 1, 'in') > 100 THEN
+        PERFORM submit_refuse('content', 'it has over 100 Received fields', NULL, 'It may be in a loop.');
+    END IF;
+    IF strpos(lower(header), 'message-id') = 0 THEN RETURN NULL; END IF;
+    value := substring(header FROM '(?in)^message-id[ \t]*:([^\r]*(?:\r\n[ \t][^\r]*)*)');
+    value := btrim(regexp_replace(value, '\r\n[ \t]+', ' ', 'g'), E' \t\v\f');
+    -- a backslash is doubled; any other stands for an octet beyond ASCII
+    IF value !~ '^([ -[^-~\]]|\\\\)+$' COLLATE "C" THEN RETURN NULL; END IF;
+    value := replace(value, '\\', '\');
+    RETURN CASE WHEN length(value) <= 998 THEN value END;
+END $$;
+COMMENT ON FUNCTION submit_content(bytea, bigint) IS
+    'Raises the error of content that can''t be a message. Returns the Message-ID of the header; null if it '
+    'has none, or one that is not printable ASCII of at most 998 characters.';
+
+-- 3. Keys: a repeated submission gets the id of the first one.
+
+CREATE TABLE idempotency_keys (
+    tenant text COLLATE "C",
+    key text COLLATE "C",
+    message_id bigint NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    fingerprint bytea NOT NULL,
+    submitted_by text NOT NULL,
+    PRIMARY KEY (tenant, key)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_threshold = -1);
+CREATE INDEX idempotency_keys_created_at ON idempotency_keys (created_at);
+COMMENT ON TABLE idempotency_keys IS
+    'Keys of submissions of the last day (retention.keys in queued.yaml): a repetition gets the first id.';
+COMMENT ON COLUMN idempotency_keys.tenant IS 'Argument tenant; each tenant has its own keys.';
+COMMENT ON COLUMN idempotency_keys.key IS 'Argument key.';
+COMMENT ON COLUMN idempotency_keys.message_id IS 'Id of the first submission; its message may be gone.';
+COMMENT ON COLUMN idempotency_keys.created_at IS 'When the transaction of the first submission began.';
+COMMENT ON COLUMN idempotency_keys.fingerprint IS 'SHA-256 of all that makes the message.';
+COMMENT ON COLUMN idempotency_keys.submitted_by IS 'Login of the first submission.';
+COMMENT ON INDEX idempotency_keys_created_at IS 'Keys whose time is over.';
+
+CREATE FUNCTION submit_key(tenant text, key text, message_id bigint, fingerprint bytea) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    first_one idempotency_keys;
+BEGIN
+    LOOP
+        -- waits for an open transaction that has the key, and for no other
+        INSERT INTO idempotency_keys (tenant, key, message_id, fingerprint, submitted_by)
+        VALUES (submit_key.tenant, submit_key.key, submit_key.message_id, submit_key.fingerprint, session_user)
+        ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO NOTHING;
+        IF FOUND THEN RETURN NULL; END IF;
+        SELECT k.* INTO first_one FROM idempotency_keys AS k
+        WHERE k.tenant = submit_key.tenant AND k.key = submit_key.key;
+        EXIT WHEN FOUND;  -- else it was removed meanwhile, because its time is over
+    END LOOP;
+    IF first_one.submitted_by <> session_user THEN
+        PERFORM submit_refuse('key', 'another login has used it', NULL,
+            'Give each login a tenant or a prefix for its keys.', 'unique_violation');
+    ELSIF first_one.fingerprint <> fingerprint THEN
+        PERFORM submit_refuse('key', 'it was used for another message',
+            'Message ' || first_one.message_id || ' had it.', NULL, 'unique_violation');
+    END IF;
+    RETURN first_one.message_id;
+END $$;
+COMMENT ON FUNCTION submit_key(text, text, bigint, bytea) IS
+    'Takes a key for a message; returns null, or the id of the message that had it first. Raises an '
+    'error if that was another message, or belongs to another login.';
+
+-- 4. The submission.
+
+CREATE TABLE submit_settings (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    hostname text CHECK (hostname ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$'),
+    message_size bigint NOT NULL DEFAULT 52428800 CHECK (message_size > 0)
+);
+COMMENT ON TABLE submit_settings IS 'The settings of submit(); one row.';
+COMMENT ON COLUMN submit_settings.one IS 'Keeps it at one row.';
+COMMENT ON COLUMN submit_settings.hostname IS
+    'Host name in the Received field; null until queued writes its own, then localhost is there.';
+COMMENT ON COLUMN submit_settings.message_size IS 'Octets of the largest content.';
+INSERT INTO submit_settings DEFAULT VALUES;
+
+CREATE FUNCTION submit_envelope(sender text, recipients text[],
+    OUT addresses text[], OUT sender_domain text, OUT domains text[]) LANGUAGE plpgsql AS $$
+DECLARE
+    bad integer;
+BEGIN
+    IF sender = '' THEN
+        sender_domain := '';
+    ELSE
+        sender_domain := mailbox_domain(sender);
+        IF sender_domain IS NULL THEN PERFORM submit_refuse_mailbox('sender', sender, 'Address: '); END IF;
+    END IF;
+    IF recipients IS NULL OR cardinality(recipients) = 0 THEN
+        PERFORM submit_refuse('recipients', 'there is none', NULL, 'Give a list: ARRAY[''bob@example.com''].');
+    ELSIF cardinality(recipients) > 1000 THEN
+        PERFORM submit_refuse('recipients', 'there are over 1000', NULL, 'Submit the message several times.');
+    ELSIF cardinality(recipients) = 1 THEN
+        addresses := recipients;
+        domains := ARRAY[mailbox_domain(recipients[array_lower(recipients, 1)])];
+        bad := CASE WHEN domains[1] IS NULL THEN 1 END;
+    ELSE
+        -- each recipient once, as smtpd does: the domain in any case, the local part as it is
+        SELECT array_agg(address ORDER BY place), array_agg(domain ORDER BY place),
+            min(place) FILTER (WHERE domain IS NULL)
+        INTO addresses, domains, bad
+        FROM (
+            SELECT DISTINCT ON (left(address, length(domain) * -1), domain) address, domain, place
+            FROM unnest(recipients) WITH ORDINALITY AS given (address, place),
+                LATERAL (SELECT mailbox_domain(address) OFFSET 0) AS parsed (domain)
+            ORDER BY left(address, length(domain) * -1), domain, place
+        ) AS different;
+    END IF;
+    IF bad IS NOT NULL THEN
+        PERFORM submit_refuse_mailbox('recipients', (SELECT address
+                FROM unnest(recipients) WITH ORDINALITY AS given (address, place) WHERE place = bad),
+            format('Recipient %s of %s: ', bad, cardinality(recipients)));
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_envelope IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
+
+CREATE FUNCTION submit_options(
+    send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    bad text;
+BEGIN
+    IF send_at IS NOT NULL AND NOT isfinite(send_at) THEN
+        PERFORM submit_refuse('send_at', 'it is infinite');
+    ELSIF send_at > clock_timestamp() THEN
+        PERFORM submit_refuse('send_at', 'it is in the future', NULL, 'Mail can''t be scheduled yet.', '0A000');
+    END IF;
+    IF priority NOT BETWEEN 0 AND 9 THEN
+        PERFORM submit_refuse('priority', 'it is not from 0 (first) to 9', format('It is %s.', priority));
+    END IF;
+    IF on_failed NOT IN ('hold', 'remove') THEN
+        PERFORM submit_refuse('on_failed', 'it is neither hold nor remove');
+    ELSIF tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
+        PERFORM submit_refuse('tenant', 'it is no name of 1 to 64 letters, digits and . _ @ + -');
+    END IF;
+    IF key IS NOT NULL AND key !~ '^[^\u0001-\u001f\u007f]{1,255}$' COLLATE "C" THEN
+        PERFORM submit_refuse('key', 'it is empty, over 255 characters or has control characters');
+    END IF;
+    IF jsonb_typeof(metadata) <> 'object' THEN
+        PERFORM submit_refuse('metadata', 'it is no JSON object', 'It is of type ' || jsonb_typeof(metadata));
+    ELSIF octet_length(metadata::text) > 4000 THEN
+        PERFORM submit_refuse('metadata', 'it is over 4000 octets as text');
+    ELSIF metadata <> '{}' THEN
+        bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
+                WHERE starts_with(name, '_') AND name <> '_partid');
+        IF bad IS NOT NULL THEN
+            PERFORM submit_refuse('metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
+                'Such keys belong to pgmta; only _partid may be given.');
+        ELSIF jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number')
+                OR length(metadata ->> '_partid') > 100 THEN
+            PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
+        END IF;
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_options IS 'Raises the error of the first bad argument beside envelope and content.';
+
+CREATE FUNCTION submit(
+    sender text, recipients text[], content bytea, send_at timestamptz DEFAULT NULL,
+    priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL,
+    tenant text DEFAULT '', on_failed text DEFAULT 'hold', once boolean DEFAULT false,
+    wake boolean DEFAULT false
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    chunk CONSTANT integer := 8096;
+    message_id bigint;
+    known bigint;
+    rows integer;
+    octets integer;
+    header text;
+    settings submit_settings;
+    envelope record;
+    missing text := CASE WHEN sender IS NULL THEN 'sender' WHEN content IS NULL THEN 'content'
+        WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
+        WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
+        WHEN once IS NULL THEN 'once' WHEN wake IS NULL THEN 'wake' END;
+BEGIN
+    IF missing IS NOT NULL THEN PERFORM submit_refuse(missing, 'it is null'); END IF;
+    SELECT * INTO settings FROM submit_settings;
+    PERFORM submit_options(send_at, priority, metadata, key, tenant, on_failed);
+    envelope := submit_envelope(sender, recipients);
+    header := submit_content(content, coalesce(settings.message_size, 52428800));
+    -- each submission opens a block of ids, so that smtpd's blocks never have this one
+    message_id := nextval('message_ids');
+    IF key IS NOT NULL THEN
+        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
+            metadata, on_failed, once, send_at)::text, getdatabaseencoding()) || sha256(content)));
+        IF known IS NOT NULL THEN RETURN known; END IF;
+    END IF;
+    octets := octet_length(content);
+    IF octets > chunk THEN
+        content := content || ''::bytea;  -- read from its table once, not for each chunk
+        INSERT INTO message_chunks (message_id, position, data)
+        SELECT message_id, number, substring(submit.content FROM number * chunk + 1 FOR chunk)
+        FROM generate_series(0, (octets - 1) / chunk) AS number;
+    END IF;
+    rows := cardinality(envelope.addresses);
+    PERFORM queue_put(
+        ARRAY[message_id], ARRAY[octets::bigint],
+        ARRAY[concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C"],
+        ARRAY[CASE WHEN octets > chunk THEN (octets - 1) / chunk + 1 ELSE 0 END],
+        ARRAY[concat('Received: by ', coalesce(settings.hostname, 'localhost'), ' (pgmta) with SQL id ', message_id,
+            E';\r\n\t', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'Dy, DD Mon YYYY HH24:MI:SS +0000'), E'\r\n')],
+        ARRAY[CASE WHEN octets > chunk THEN ''::bytea ELSE content END], ARRAY[header],
+        array_fill(message_id, ARRAY[rows]), array_fill(sender, ARRAY[rows]),
+        array_fill(envelope.sender_domain, ARRAY[rows]), envelope.addresses, envelope.domains,
+        array_fill(priority::smallint, ARRAY[rows]), array_fill(metadata::text, ARRAY[rows]),
+        tenants => ARRAY[tenant], on_failed => ARRAY[on_failed], once => ARRAY[once],
+        logins => ARRAY[session_user::text]);
+    IF wake THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+    RETURN message_id;
+END $$;
+COMMENT ON FUNCTION submit IS
+    'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that '
+    'of RFC 5322, each line with CRLF. docs/sql.md has the arguments and errors.';
+
+REVOKE EXECUTE ON FUNCTION queue_put, submit_refuse, submit_refuse_mailbox, submit_content, submit_key,
+    submit_envelope, submit_options, submit FROM PUBLIC;

@@ -1,0 +1,231 @@
+-- What became of a message, and its cancellation: docs/decisions/0029-submission.md.
+
+CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean LANGUAGE sql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT pg_has_role(session_user, c.relowner, 'MEMBER') OR EXISTS (
+        SELECT FROM pg_roles AS r
+        WHERE (r.rolname = 'pgmta_operator' OR r.rolname = 'pgmta_reader' AND NOT cancelling)
+            AND pg_has_role(session_user, r.oid, 'MEMBER'))
+    FROM pg_class AS c WHERE c.oid = 'messages'::regclass
+$$;
+COMMENT ON FUNCTION sees_all_mail(boolean) IS
+    'Whether this login sees (or may cancel) all mail: the owner, operators and readers. Others have '
+    'only what they submitted themselves.';
+
+CREATE VIEW message_status WITH (security_barrier) AS
+SELECT q.message_id, q.recipient,
+    CASE WHEN q.status = 'SENDING' OR q.lease_until > now() THEN 'sending'
+        WHEN q.status = 'HOLD' AND q.hold_reason = 'undeliverable' THEN 'failed'
+        WHEN q.status = 'HOLD' THEN 'held'
+        WHEN q.status = 'DELETE' THEN 'cancelled'
+        ELSE lower(q.status) END AS state,
+    q.attempts,
+    CASE WHEN q.status IN ('QUEUED', 'DEFERRED') THEN q.next_attempt
+        WHEN q.status = 'SCHEDULED' THEN q.send_at END AS next_attempt,
+    CASE WHEN q.status = 'SENDING' THEN q.lease_since
+        WHEN q.status = 'HOLD' THEN q.held_at
+        WHEN q.attempts > 0 THEN (
+            SELECT max(a.ended_at) FROM attempts AS a
+            WHERE a.message_id = q.message_id AND a.row_id = q.id)
+        ELSE q.ts END AS at,
+    substring(q.last_reply FROM '^([245][0-9][0-9])(?: |$)')::integer AS code,
+    regexp_replace(q.last_reply, '^[245][0-9][0-9]( |$)', '') AS reply,
+    q.id AS row_id
+FROM queue AS q JOIN messages AS m ON m.id = q.message_id
+WHERE (SELECT sees_all_mail()) OR m.submitted_by = session_user
+UNION ALL
+SELECT last.message_id, last.recipient,
+    CASE last.event WHEN 'deleted' THEN 'cancelled'
+        WHEN 'deferred' THEN 'unknown'  -- its row went without a trace
+        ELSE last.event END,
+    last.attempt, NULL, last.ended_at, nullif(last.code, 0), nullif(last.reply, ''), last.row_id
+FROM (
+    SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt, ended_at, code,
+        reply, submitted_by
+    FROM attempts
+    ORDER BY message_id, row_id, ended_at DESC, attempt DESC
+) AS last
+WHERE ((SELECT sees_all_mail()) OR last.submitted_by = session_user)
+    AND NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id);
+COMMENT ON VIEW message_status IS
+    'Each recipient of each message with its state, also of mail that has left the queue. Name '
+    'message_id in the condition, or call status(ids): without it the whole log is read. A login that only '
+    'submits sees its own mail.';
+COMMENT ON COLUMN message_status.message_id IS 'The message id, as submit() or the 250 gave it.';
+COMMENT ON COLUMN message_status.recipient IS 'Forward-path.';
+COMMENT ON COLUMN message_status.state IS
+    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. failed: '
+    'it may still be on hold, and an operator may release it.';
+COMMENT ON COLUMN message_status.attempts IS 'Attempts so far.';
+COMMENT ON COLUMN message_status.next_attempt IS 'When it is due; null if it is not waiting.';
+COMMENT ON COLUMN message_status.at IS 'Since when the state is this one.';
+COMMENT ON COLUMN message_status.code IS 'Reply code of the last attempt; null if it had none.';
+COMMENT ON COLUMN message_status.reply IS 'Text of the last reply, or the reason.';
+COMMENT ON COLUMN message_status.row_id IS 'queue.id of the recipient''s row, which may be gone.';
+
+CREATE FUNCTION status(ids bigint[]) RETURNS TABLE (
+    message_id bigint, recipient text, state text, attempts integer, next_attempt timestamptz,
+    at timestamptz, code integer, reply text
+) LANGUAGE sql STABLE SECURITY DEFINER ROWS 100
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+    SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
+    FROM message_status AS s WHERE s.message_id = ANY (ARRAY(SELECT DISTINCT unnest(ids)))
+    ORDER BY s.message_id, s.row_id
+$$;
+COMMENT ON FUNCTION status(bigint[]) IS
+    'The state of each recipient of these messages, in the order of ids and rows, all at one moment. '
+    'An unknown id has no row, nor has one of another login.';
+
+CREATE FUNCTION cancel(id bigint, reason text DEFAULT NULL) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    chances integer :=
+        CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 10 ELSE 1 END;
+    login text;
+    flying bigint[];
+    waiting bigint[];
+    stopped integer;
+BEGIN
+    IF reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" OR length(reason) > 500 THEN
+        PERFORM submit_refuse('reason', 'it is over 500 characters or has control characters');
+    END IF;
+    SELECT m.submitted_by INTO login FROM messages AS m WHERE m.id = cancel.id;
+    IF NOT FOUND THEN
+        SELECT a.submitted_by INTO login FROM attempts AS a WHERE a.message_id = cancel.id LIMIT 1;
+    END IF;
+    -- one error for both, so that ids of others can't be found out
+    IF NOT FOUND OR login IS DISTINCT FROM session_user AND NOT sees_all_mail(cancelling => true) THEN
+        PERFORM submit_refuse('id', 'there is no such message of this login', NULL, NULL, 'no_data_found');
+    END IF;
+    FOR chance IN 1 .. chances LOOP
+        BEGIN
+            SELECT array_agg(found.id) FILTER (WHERE found.lease_until >= now()),
+                array_agg(found.id) FILTER (WHERE found.lease_until >= now() IS NOT true)
+            INTO flying, waiting
+            FROM (
+                SELECT q.id, q.lease_until FROM queue AS q
+                WHERE q.message_id = cancel.id AND q.status <> 'DELETE' ORDER BY q.id FOR UPDATE
+            ) AS found;
+            -- The attempt ends and its outcome counts. After a deferral queued removes the row.
+            UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
+            UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
+            WHERE q.id = ANY (flying);
+            WITH gone AS (
+                DELETE FROM queue AS q WHERE q.id = ANY (waiting)
+                RETURNING q.id, q.attempts, q.lease_token, q.sender, q.recipient, q.domain, q.tenant, q.metadata
+            )
+            INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender,
+                recipient, domain, worker, host, command, enhanced, reply, tenant, message_id_header,
+                submitted_by, metadata)
+            SELECT now(), gone.id, cancel.id, coalesce(gone.lease_token, 0), gone.attempts, 0, 'cancelled', gone.sender,
+                left(gone.recipient, 600), gone.domain, session_user, '', '', '', coalesce(reason, ''), gone.tenant,
+                m.message_id_header, m.submitted_by, nullif(gone.metadata, '{}')
+            FROM gone JOIN messages AS m ON m.id = cancel.id;
+            GET DIAGNOSTICS stopped = ROW_COUNT;
+            RETURN stopped;
+        EXCEPTION WHEN serialization_failure OR deadlock_detected THEN
+            IF chance = chances THEN RAISE; END IF;  -- a row has moved to another partition meanwhile
+        END;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION cancel(bigint, text) IS
+    'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is '
+    'removed after its attempt, unless that delivers. A login that only submits has its own mail.';
+
+-- sees_all_mail speaks of the caller only, and a view calls it in their name
+REVOKE EXECUTE ON FUNCTION status, cancel FROM PUBLIC;
+
+-- Rights. smtpd has no INSERT any more, except on chunks.
+
+CREATE OR REPLACE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    given record;
+    missing text[] := '{}';
+BEGIN
+    FOR given IN SELECT * FROM (VALUES
+        ('pgmta_smtpd', 'SELECT ON daemons, schema_migrations'),
+        ('pgmta_smtpd', 'INSERT, UPDATE, DELETE ON daemons'),
+        ('pgmta_smtpd', 'USAGE ON SEQUENCE message_ids'),
+        -- mail comes in by this function; is it known already?
+        ('pgmta_smtpd', 'EXECUTE ON FUNCTION queue_put'),
+        ('pgmta_smtpd', 'SELECT (id) ON messages'),
+        ('pgmta_smtpd', 'SELECT (message_id) ON attempts'),
+        -- a message that is refused in the end takes its chunks away
+        ('pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE
+            ON message_chunks'),
+
+        ('pgmta_queued', 'SELECT ON daemons, schema_migrations'),
+        ('pgmta_queued', 'INSERT, UPDATE, DELETE ON daemons'),
+        ('pgmta_queued', 'USAGE ON SEQUENCE lease_tokens'),
+        -- it watches the sequence of the rows (docs/decisions/0028)
+        ('pgmta_queued', 'SELECT ON SEQUENCE queue_ids'),
+        ('pgmta_queued', 'SELECT, DELETE, UPDATE (status, next_attempt, attempts, last_reply,
+            metadata, lease_since, lease_until, lease_token, lease_owner, hold_reason, held_by,
+            hold_until, faults) ON queue'),
+        -- FOR UPDATE asks for the right to change some column: this one does no harm
+        ('pgmta_queued', 'SELECT, DELETE, UPDATE (received_at) ON messages'),
+        ('pgmta_queued', 'SELECT, DELETE ON message_chunks'),
+        ('pgmta_queued', 'SELECT, INSERT ON attempts'),
+        ('pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE ON workers, rules'),
+        ('pgmta_queued', 'SELECT ON rules_version'),
+        ('pgmta_queued', 'EXECUTE ON FUNCTION attempts_partitions(integer), attempts_expire(interval),
+            queue_test(text, bigint[]), queue_condition(text),
+            queue_change_rows(text, bigint[], text, jsonb)'),
+        -- FOR UPDATE again
+        ('pgmta_queued', 'SELECT, DELETE, UPDATE (created_at) ON idempotency_keys'),
+        ('pgmta_queued', 'SELECT, UPDATE (hostname) ON submit_settings'),
+
+        ('pgmta_operator', 'SELECT ON messages, message_chunks, queue, attempts, workers, rules,
+            rules_version, audit, daemons, schema_migrations, queue_overview, queue_by_domain,
+            attempt_history, attempt_rates, duplicates, hold_overview, worker_overview'),
+        -- rows go by status DELETE, which leaves a trace in the log
+        ('pgmta_operator', 'UPDATE (status, next_attempt, priority, metadata, hold_reason, held_by,
+            hold_until) ON queue'),
+        ('pgmta_operator', 'INSERT, UPDATE, DELETE ON rules'),
+        -- at and role are the database's own words
+        ('pgmta_operator', 'INSERT (who, action, condition, details, rows, finished_at),
+            UPDATE (rows, finished_at) ON audit'),
+        ('pgmta_operator', 'EXECUTE ON FUNCTION queue_condition(text), queue_quiet(),
+            queue_takes(text), queue_test(text, bigint[]), queue_change(text, text, jsonb),
+            queue_change_rows(text, bigint[], text, jsonb), queue_hold(text, text, interval),
+            queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),
+            queue_delete(text, text), status(bigint[]), cancel(bigint, text)'),
+        ('pgmta_operator', 'SELECT ON message_status, idempotency_keys'),
+        ('pgmta_operator', 'SELECT, UPDATE (hostname, message_size) ON submit_settings'),
+
+        -- params are content
+        ('pgmta_reader', 'SELECT (id, received_at, size, utf8, chunks, trace, tenant, format,
+            template_id, message_id_header, envid, ret, requiretls, submitted_by) ON messages'),
+        ('pgmta_reader', 'SELECT (message_id, position, stored_at) ON message_chunks'),
+        ('pgmta_reader', 'SELECT ON queue, attempts, workers, rules, rules_version, audit, daemons,
+            schema_migrations, queue_overview, queue_by_domain, attempt_history, attempt_rates,
+            duplicates, hold_overview, worker_overview'),
+        ('pgmta_reader', 'SELECT ON message_status, submit_settings'),
+        ('pgmta_reader', 'EXECUTE ON FUNCTION queue_test(text, bigint[]), status(bigint[])'),
+
+        ('pgmta_submit', 'EXECUTE ON FUNCTION submit, status(bigint[]), cancel(bigint, text)'),
+        ('pgmta_submit', 'SELECT ON message_status')
+        ) AS rights (role, what)
+    LOOP
+        IF to_regrole(given.role) IS NULL THEN
+            IF given.role <> ALL (missing) THEN missing := missing || given.role; END IF;
+            CONTINUE;
+        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA pgmta TO %I', given.role);
+        EXECUTE format('GRANT %s TO %I', given.what, given.role);
+    END LOOP;
+    IF to_regrole('pgmta_queued') IS NOT NULL
+            AND current_setting('server_version_num')::integer >= 170000 THEN
+        EXECUTE 'GRANT MAINTAIN ON message_chunks TO pgmta_queued';
+    END IF;
+    RETURN missing;
+END $$;
+DO $$
+BEGIN
+    IF to_regrole('pgmta_smtpd') IS NOT NULL THEN
+        REVOKE INSERT ON messages, queue FROM pgmta_smtpd;
+        REVOKE USAGE ON SEQUENCE queue_ids FROM pgmta_smtpd;
+    END IF;
+    PERFORM grants();
+END $$;

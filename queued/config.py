@@ -45,6 +45,11 @@ class Process(Section):
         description="how often to poll for due rows; of several workers that share rows only the "
         "one with the turn does, and the others poll five times less often",
     )
+    watch: Period | None = Field(
+        default=0.04,
+        description="how often to look for mail of SQL programs, which send no notification; a "
+        "fifth as often after 10 s without such mail; null: it waits for the poll",
+    )
     drain: Duration = Field(
         default=30.0, description="at SIGTERM, deliveries under way have this long to end"
     )

@@ -27,9 +27,12 @@ from queued.presence import Presence
 from queued.upkeep import attempts, final_leases, keys, orphans, requests, untaken
 from queued.upkeep.repeat import RegularDuty, repeat
 from queued.upkeep.space import Reclaimer
+from queued.worker.claim_loop import ClaimLoop
 from queued.worker.delivery_worker import DeliveryWorker
+from queued.worker.row_watch import RowWatch
 from queued.worker.row_worker import RowWorker
 from queued.worker.turn_keeper import TurnKeeper
+from queued.worker.urgent import UrgentLoop
 
 _FIXED = ("environment", "process", "workers", "urgent", "retention", "log")
 """Sections that a running process does not take from a changed file."""
@@ -175,8 +178,10 @@ class Daemon:
             task.result()
 
     def _background(self) -> list[Coroutine[None, None, None]]:
+        loops = [loop for worker in self._delivering for loop in worker.loops]
         return [
-            listen(self._uri, [loop for worker in self._delivering for loop in worker.loops]),
+            listen(self._uri, loops),
+            *self._watch(loops),
             self._reclaimer.run(),
             *(task for worker in self._delivering for task in worker.tasks()),
             *(worker.run() for worker in self._row_workers),
@@ -191,6 +196,16 @@ class Daemon:
                 untaken.FIRST,
             ),
         ]
+
+    def _watch(self, loops: Sequence[ClaimLoop | UrgentLoop]) -> list[Coroutine[None, None, None]]:
+        """Return the watch for new rows, if there is one."""
+        interval = self._config.process.watch
+        if not (interval and loops):
+            return []
+        watch = RowWatch(self._uri, interval, loops, self._schema)
+        for worker in self._delivering:
+            worker.watched(watch.claimed)
+        return [watch.run()]
 
     def _duties(self) -> dict[str, RegularDuty]:
         """Return the upkeep of the queue, by the name that the log has for it."""

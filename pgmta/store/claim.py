@@ -140,6 +140,21 @@ class Claims:
             rules.claimed()
         return claim
 
+    async def next_due(self, since: float, window: float) -> float | None:
+        """Return the seconds until the next row becomes due that this worker may claim.
+
+        Rows that became due in the last `since` seconds count too, and the number is negative then.
+        Returns None if no row becomes due within `window` seconds. Standing rules do not count, nor
+        does the worker's condition while it fails on a row.
+        Raises StoreUnavailable, SchemaMismatch, psycopg.Error.
+        """
+        self._schema.require()
+        if not self._statements:
+            return None
+        params = {"priority": self._fixed["priority"], "since": since, "window": window}
+        ((seconds,),) = await self._link.run(self._statements["next_due"], params)
+        return seconds if seconds is None else float(seconds)
+
     async def _take_lost(self, error: psycopg.Error) -> bool:
         """Hold rows whose lost attempt can't be logged, and return whether there was one."""
         return about_a_row(error) and await take_lost(self._link, str(self._fixed["owner"]))
@@ -266,3 +281,5 @@ class Claims:
         for name in ("claim_by_time", "claim_by_domain", "urgent_by_domain"):
             text = _SQL[name].fill(seen=seen, lease=LEASE, result=_SQL["result"])
             self._statements[name] = text.fill(**parts)
+        where = near if rules.guarded else parts["where"]
+        self._statements["next_due"] = _SQL["next_due"].fill(where=where)

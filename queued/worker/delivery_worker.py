@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
+from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.contents import Contents
@@ -67,9 +68,12 @@ class DeliveryWorker:
             for name in ("claim", "urgent", "settle", "renew", "content")
         }
         lease, poll = config.process.lease, config.process.poll
+        self._poll = poll
         level = -1 if config.urgent.priority is None else config.urgent.priority
         self._leases = Leases(RowLeases(self._links["renew"], owner, lease))
-        self._settler = Settler(Settlements(self._links["settle"], owner), self._leases)
+        self._settler = Settler(
+            Settlements(self._links["settle"], owner), self._leases, self._deferred
+        )
         self._dispatch = Dispatch(
             config, Contents(self._links["content"]), self._leases, self._settler, space, opener
         )
@@ -95,6 +99,17 @@ class DeliveryWorker:
     def handled(self) -> int:
         """Rows settled since the start."""
         return self._leases.dropped
+
+    def watched(self, claimed: Callable[[list[Item]], None]) -> None:
+        """Report the rows of each claim from now on."""
+        for loop in self.loops:
+            loop.claimer.claimed = claimed
+
+    def _deferred(self, delay: float) -> None:
+        """Wake the loops when a row is due again before the next poll."""
+        if delay < self._poll:
+            for loop in self.loops:
+                loop.due.start(delay)
 
     def tasks(self) -> list[Coroutine[None, None, None]]:
         """Return the work that runs until it is cancelled; `drain` stops the loops themselves."""

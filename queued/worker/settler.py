@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -22,6 +23,8 @@ _RETRY = 0.5  # seconds
 _LOCKED = 5.0  # seconds until a row that another transaction holds is tried again
 _TRIES = 3  # outcomes refused one after the other, after which the others are not tried now
 
+_DEFERRALS = (Event.DEFER, Event.UNKNOWN)
+
 log = get("settle")
 
 
@@ -29,12 +32,16 @@ class Settler:
     """Writes each outcome that `put` takes, again and again, until it is durable.
 
     An outcome that the database refuses because of its row puts the row on hold, with the reason.
-    The lease of a row lasts until its outcome is written, and is renewed meanwhile.
+    The lease of a row lasts until its outcome is written, and is renewed meanwhile. `deferred` gets
+    the shortest time in a batch after which a row is tried again, in seconds.
     """
 
-    def __init__(self, settlements: Settlements, leases: Leases) -> None:
+    def __init__(
+        self, settlements: Settlements, leases: Leases, deferred: Callable[[float], None]
+    ) -> None:
         self._settlements = settlements
         self._leases = leases
+        self._deferred = deferred
         self._pending: list[Outcome] = []
         self._writing: list[Outcome] = []
         self._kept: list[Outcome] = []  # refused, and not because of their rows
@@ -172,6 +179,8 @@ class Settler:
         if self._away:
             log.info("database is back")
         self._away = False
+        if delays := [outcome.delay for outcome in batch if outcome.event in _DEFERRALS]:
+            self._deferred(min(delays))
         for outcome in batch:
             if not (outcome.item.id in changed or self._again):
                 _warn_moved(outcome)

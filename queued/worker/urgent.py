@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from contextlib import suppress
 
@@ -10,11 +11,13 @@ from pgmta.service import first
 from pgmta.store.claim import Claims
 from queued.worker.claim_loop import Claimer
 from queued.worker.dispatch import Dispatch
+from queued.worker.due_timer import DueTimer
 from queued.worker.lease import Leases
 from queued.worker.turns import DelayedWake, TurnSchedule
 
 _AFTER = 0.05  # seconds in which the ordinary loop may claim before this one does
 _BUDGET = 4 << 20  # octets of content that come with a claim, however much the other mail has
+_OLD = 0.25  # seconds after which the time of the next row is asked again if there is new mail
 _PAUSE = 1.0  # seconds without a claim after one whose rows mostly found no room at their next hop
 
 
@@ -37,24 +40,34 @@ class UrgentLoop:
         schedule: TurnSchedule,
     ) -> None:
         self.claimer = claimer
+        self.schedule = schedule
+        """The turns of the worker."""
+        self.waits_since = math.inf
+        """When its wait for mail began, by the monotonic clock; infinite while it claims."""
+        self.due = DueTimer(claimer.claims, poll, self.wake)
+        """Wakes the loop for urgent rows whose next attempt is due."""
         self._poll = poll
         self._slots = slots
         self._ordinary = ordinary
         self._leases = leases
         self._dispatch = dispatch
-        self._schedule = schedule
         self._woken = asyncio.Event()
+        self._woken_at = 0.0
         self._freed = leases.watch()
         self._delayed = DelayedWake(schedule, self._woken)
         self._stopping = False
 
     def wake(self) -> float:
         """Take a notification of mail; return the pause before further ones, 0.0 in our turn."""
-        return self._delayed.notify()
+        pause = self._delayed.notify()
+        if not pause:
+            self._woken_at = time.monotonic()
+        return pause
 
     def stop(self) -> None:
         """Claim nothing more; `run` returns when a claim under way has ended."""
         self._stopping = True
+        self.due.stop()
         self._woken.set()
         self._freed.set()
 
@@ -62,13 +75,21 @@ class UrgentLoop:
         """Work until stopped."""
         busy: list[str] = []
         while not self._stopping:
-            since = time.monotonic()
-            if await self._notified(busy):
-                since = time.monotonic()
+            since = self.waits_since = time.monotonic()
+            if notified := await self._notified(busy):
+                # the ordinary loop may have begun its claim since it was woken with this one
+                since = self._woken_at if self._woken_at > since else time.monotonic()
+            self.waits_since = math.inf
             await asyncio.sleep(_AFTER)
             busy = []
             if self._ordinary.saw_all < since:
+                began = time.monotonic()
                 busy = await self._claim()
+                if not (self._stopping or self.schedule.pause):
+                    # the ordinary loop has other mail, and wakes for no urgent row
+                    if notified:
+                        self.due.forget(_OLD)
+                    await self.due.look(began)
 
     async def _notified(self, busy: list[str]) -> bool:
         """Wait for a notification, for the poll, or for room for rows that were left.
@@ -76,7 +97,7 @@ class UrgentLoop:
         Returns whether it was a notification.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._schedule.due_in(self._poll)):
+            async with asyncio.timeout(self.schedule.due_in(self._poll)):
                 while not self._woken.is_set():
                     self._freed.clear()
                     free = self._slots - len(self._leases.reserved)

@@ -149,6 +149,25 @@ SELECT 'claim' AS kind,
     NULL::boolean AS once, NULL::boolean AS remove, NULL::text AS tenant, NULL::bytea AS data
 {result}
 
+-- name: next_due
+-- Seconds until the earliest next attempt from `since` seconds ago until `window` seconds from now: one
+-- step in the index queue_due per priority.
+SELECT extract(epoch FROM min(pick.next_attempt) - now())::float8
+FROM generate_series(0, %(priority)s) AS level (priority)
+CROSS JOIN LATERAL (
+    SELECT next_attempt
+    FROM queue
+    WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+        AND queue.priority = level.priority
+        AND next_attempt AT TIME ZONE 'UTC'
+            > (now() - make_interval(secs => %(since)s)) AT TIME ZONE 'UTC'
+        AND next_attempt AT TIME ZONE 'UTC'
+            <= (now() + make_interval(secs => %(window)s)) AT TIME ZONE 'UTC'
+        AND ({where})
+    ORDER BY next_attempt AT TIME ZONE 'UTC'
+    LIMIT 1
+) AS pick
+
 -- name: result
 -- Part of all claims. Their first row, of kind 'claim', is about the claim itself. Rows of kind 'row'
 -- are the leased rows: `flag` says whether each is urgent, and `text` is its metadata, null if empty.

@@ -22,7 +22,7 @@ MOST_FUNCTIONS, MOST_FILES = 40, 14
 BODY = (b"Subject: x\r\n\r\n" + b"4 KB of text, line by line\r\n" * 150)[:4096]
 # No periodic work falls into a trace. The loop of urgent rows is no part of the message's way.
 CONFIG = {
-    "process": {"lease": "1h", "poll": "1h"},
+    "process": {"lease": "1h", "poll": "1h", "watch": None},
     "delivery": {"idle": "1h"},
     "urgent": {"priority": None},
 }

@@ -315,3 +315,28 @@ async def test_urgent_rows_behind_a_backlog_of_their_own_and_of_others(
         "slow.example": True,
         "bulk.example": False,
     }
+
+
+async def test_the_next_row_that_becomes_due(link: Link, db: psycopg.Connection) -> None:
+    """It is one that the worker may claim, and none that the last claim has seen."""
+    message(db, 1)
+    db.execute(
+        "INSERT INTO queue (message_id, sender, recipient, domain, priority, next_attempt)"
+        " SELECT 1, '', 'r@b.example', domain, priority, now() + make_interval(secs => seconds)"
+        " FROM (VALUES ('a', 5, 40), ('a', 3, 30), ('b', 9, 20), ('c', 0, 10), ('a', 5, -100))"
+        " AS v (domain, priority, seconds)"
+    )
+
+    async def due(where: str | None, priority: int, since: float, window: float) -> float | None:
+        claims = Claims(link, "w", 60, where, priority)
+        assert await claims.next_due(since, window) is None  # before the first claim
+        await claims.claim(0, [])
+        seconds = await claims.next_due(since, window)
+        return None if seconds is None else round(seconds, -1)
+
+    assert await due(None, 9, 0, 3600) == 10
+    assert await due("domain <> 'c'", 9, 0, 3600) == 20
+    assert await due("domain = 'a'", 9, 0, 3600) == 30
+    assert await due("domain = 'a'", 9, 0, 20) is None
+    assert await due("domain <> 'c'", 5, 0, 3600) == 30
+    assert await due(None, 9, 120, 3600) == -100

@@ -1,0 +1,78 @@
+"""Notices rows that other programs put into the queue, by its sequence (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pgmta.store.queries import queries
+
+LOOK = queries("arrivals")["look"]
+"""The question whose answers `Arrivals.see` takes."""
+_AGAIN = 0.5  # seconds after a move in which a transaction that begins may be the one that moved
+_MOST = 10_000  # ids that are remembered
+_MANY = 0  # in place of more ids: no row has it
+
+
+class Arrivals:
+    """Says after each look whether rows may have been committed that no claim has taken.
+
+    A sequence moves before its transaction commits. So each transaction that may have moved it
+    counts until it ends, and its end counts as a move. They do not count once all rows are claimed.
+
+    A snapshot names the open transactions below its upper end, which is the one that ended last.
+    Transactions above may be open too, and show only when a later one has ended.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0  # the id of the next row
+        self._snapshot = ""
+        self._missing: set[int] = set()  # rows that are not claimed, as far as known
+        self._early: set[int] = set()  # claimed before a look has shown them
+        self._open: set[int] = set()  # transactions that may have rows
+        self._above: int | None = None  # such transactions may be open from this number on
+        self._until = 0.0  # a transaction that shows later is none of them
+
+    @property
+    def waiting(self) -> bool:
+        """Whether transactions are known that are open and may have rows."""
+        return bool(self._open)
+
+    def claimed(self, ids: Iterable[int]) -> None:
+        """Note rows that are claimed: they need no further claim."""
+        for number in ids:
+            if number < self._next:
+                self._missing.discard(number)
+            elif len(self._early) < _MOST:
+                self._early.add(number)
+
+    def see(self, number: int, snapshot: str, now: float) -> bool:
+        """Take the answer to LOOK at the time `now`, in seconds; return whether to claim now."""
+        if not self._missing:
+            self._open.clear()
+            self._above = None
+        if number == self._next and snapshot == self._snapshot:
+            return False
+        _, high, running = snapshot.split(":")
+        shown, end = {int(each) for each in running.split(",") if each}, int(high)
+        news = not self._open <= shown
+        self._open &= shown
+        if self._above is not None and self._above < end:
+            later = {each for each in shown if each >= self._above}
+            news |= end - self._above > len(later)
+            self._open |= later
+            self._above = end if now < self._until else None
+        if number != self._next and (missing := self._rows(number)):
+            self._missing |= missing
+            self._open |= shown
+            self._above, self._until = end, now + _AGAIN
+            news = True
+        self._next, self._snapshot = number, snapshot
+        self._early = {each for each in self._early if each >= number}
+        if not self._open and self._above is None:
+            self._missing.clear()
+        return news
+
+    def _rows(self, number: int) -> set[int]:
+        """Return the rows since the last look that are not claimed."""
+        ids = range(self._next, number)
+        return set(ids) - self._early if 0 < len(ids) <= _MOST else {_MANY}

@@ -1,0 +1,108 @@
+"""Watches for rows that programs commit by SQL without a NOTIFY."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import psycopg
+
+from pgmta.logs import get
+from pgmta.model import Item
+from pgmta.postgres import faults
+from pgmta.postgres.link import connect
+from pgmta.postgres.question import Question
+from pgmta.store.arrivals import LOOK, Arrivals
+from pgmta.store.schema import Schema
+from queued.worker.turns import TurnSchedule
+
+_LIVELY = 10.0  # seconds after news for which the watch looks at the full rate
+_SELDOM = 5  # times as long is the interval afterwards
+_RECONNECT = 0.5  # seconds
+_REFUSED = 10.0  # seconds until a question that PostgreSQL refused is asked again
+_OTHER_SCHEMA = 1.0  # seconds
+_NOW = 0.001  # seconds: timers have whole milliseconds
+
+log = get("queued")
+
+
+class Watching(Protocol):
+    """A loop that waits for mail."""
+
+    @property
+    def schedule(self) -> TurnSchedule:
+        """The turns of its worker."""
+
+    @property
+    def waits_since(self) -> float:
+        """When its wait began, by the monotonic clock; infinite while it claims."""
+
+    def wake(self) -> float:
+        """Look for mail."""
+
+
+class RowWatch:
+    """Looks at the sequence of row ids while a loop waits in its turn, and wakes it.
+
+    One watch serves all loops of a process. While rows flow a loop waits only for moments, and the
+    watch asks nothing.
+    """
+
+    def __init__(
+        self, uri: str, interval: float, loops: Sequence[Watching], schema: Schema
+    ) -> None:
+        self._uri = uri
+        self._interval = interval
+        self._loops = loops
+        self._schema = schema
+        self._arrivals = Arrivals()
+        self._row: tuple[bytes, ...] = ()
+        self._looked = self._news = time.monotonic()
+
+    def claimed(self, items: Sequence[Item]) -> None:
+        """Note rows that a loop has claimed."""
+        self._arrivals.claimed(item.id for item in items)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        refused = ""
+        while True:
+            try:
+                connection = await connect(self._uri, "watch")
+                try:
+                    await Question(connection, self._pause, self._answered).run(LOOK)
+                finally:
+                    await connection.close()
+            except psycopg.Error as error:
+                if faults.outage(error):
+                    await asyncio.sleep(_RECONNECT)
+                    continue
+                if refused != (refused := faults.words(error)):
+                    log.warning("new rows are not watched, workers poll", reason=refused)
+                await asyncio.sleep(_REFUSED)
+
+    def _pause(self) -> float:
+        """Return the seconds until the next look, 0.0 for now."""
+        if self._schema.problem:
+            return _OTHER_SCHEMA
+        if turn := min(loop.schedule.pause for loop in self._loops):
+            return turn
+        now = time.monotonic()
+        lively = self._arrivals.waiting or now < self._news + _LIVELY
+        interval = self._interval if lively else self._interval * _SELDOM
+        since = min(loop.waits_since for loop in self._loops)
+        due = max(self._looked, since) + interval - now
+        return 0.0 if due <= _NOW else min(due, interval)
+
+    def _answered(self, row: tuple[bytes, ...]) -> None:
+        self._looked = time.monotonic()
+        if row == self._row:
+            return
+        self._row = row
+        if self._arrivals.see(int(row[0]), row[1].decode(), self._looked):
+            self._news = self._looked
+            for loop in self._loops:
+                if not loop.schedule.pause:
+                    loop.wake()

@@ -1,0 +1,95 @@
+"""Arrivals of rows, by the sequence and the open transactions."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmta.store.arrivals import Arrivals
+
+STEPS = st.lists(st.sampled_from(["begin", "insert", "commit", "rollback", "wake", "look"]))
+
+
+class Database:
+    """Transactions, a sequence and rows; `claim` takes the committed rows."""
+
+    def __init__(self) -> None:
+        self.transaction = 700
+        self.row = 1
+        self.open: dict[int, set[int]] = {}
+        self.committed: set[int] = set()
+
+    def do(self, step: str, which: int) -> None:
+        if step == "begin":
+            self.open[self.transaction] = set()
+            self.transaction += 1
+        elif self.open and step in ("insert", "commit", "rollback"):
+            number = sorted(self.open)[which % len(self.open)]
+            if step == "insert":
+                self.open[number].add(self.row)
+                self.row += 1
+            else:
+                rows = self.open.pop(number)
+                self.committed |= rows if step == "commit" else set()
+
+    @property
+    def end(self) -> int:
+        """The number after that of the transaction with the highest one that has ended."""
+        return max(set(range(700, self.transaction)) - self.open.keys(), default=699) + 1
+
+    @property
+    def snapshot(self) -> str:
+        shown = sorted(number for number in self.open if number < self.end)
+        return f"{min(shown, default=self.end)}:{self.end}:{','.join(map(str, shown))}"
+
+    def claim(self) -> set[int]:
+        rows, self.committed = self.committed, set()
+        return rows
+
+
+@given(st.lists(st.tuples(STEPS, STEPS), max_size=30), st.randoms(use_true_random=False))
+def test_no_look_leaves_a_committed_row(looks: list[tuple[list[str], list[str]]], dice) -> None:  # type: ignore[no-untyped-def]
+    """Whatever happens between the looks, and in a look between the snapshot and the sequence.
+
+    A row that is committed before a look is claimed after it.
+    """
+    database, arrivals = Database(), Arrivals()
+    end = ["commit"] * 100
+    for between, within in [*looks, (end, []), ([], [])]:
+        for step in between:
+            database.do(step, dice.randrange(100))
+            if step == "wake":  # a NOTIFY
+                arrivals.claimed(database.claim())
+        due, snapshot = set(database.committed), database.snapshot
+        for step in within:
+            database.do(step, dice.randrange(100))
+        if arrivals.see(database.row, snapshot, 0.0):
+            arrivals.claimed(database.claim())
+        assert not due & database.committed
+    assert not database.committed
+
+
+def see(arrivals: Arrivals, *looks: tuple[int, str, float]) -> list[tuple[bool, bool]]:
+    return [(arrivals.see(*look), arrivals.waiting) for look in looks]
+
+
+def test_transactions_without_rows_are_no_news() -> None:
+    arrivals = Arrivals()
+    quiet = (False, False)
+    assert see(arrivals, (5, "700:700:", 0)) == [(True, False)]
+    # a transaction that had its number at the first look may have ended, but not after 0.5 s
+    assert see(arrivals, (5, "700:701:", 0.3), (5, "700:705:", 0.6)) == [(True, False)] * 2
+    others = ["703:705:703,704", "800:801:"]
+    assert see(arrivals, *((5, each, 2) for each in others)) == [quiet] * 2
+    # 801 is open and has row 5: it shows when 802 has ended
+    assert see(arrivals, (6, "801:801:", 3), (6, "801:803:801", 4)) == [(True, False), (True, True)]
+    assert see(arrivals, (6, "801:809:801", 4), (6, "809:809:", 5)) == [
+        (False, True),
+        (True, False),
+    ]
+    assert see(arrivals, (6, "820:820:", 6)) == [quiet], "another worker has it"
+    arrivals.claimed([6, 7])
+    assert see(arrivals, (8, "821:900:850", 7), (8, "900:900:", 7)) == [quiet] * 2
+    assert see(arrivals, (9, "901:901:", 8)) == [(True, False)]
+    arrivals.claimed([8])
+    assert see(arrivals, (9, "904:904:", 8)) == [quiet], "our own transactions"

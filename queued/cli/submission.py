@@ -51,7 +51,7 @@ _FIELDS = ("to", "cc", "bcc")
     type=click.Choice(["hold", "remove"]),
     default="hold",
     show_default=True,
-    help="What becomes of a recipient that refuses the mail.",
+    help="After a final failure: put the row on hold, or remove it.",
 )
 @click.option("--once", is_flag=True, help="Never a second copy, if an outcome is unknown.")
 @json_option

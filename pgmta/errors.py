@@ -5,6 +5,7 @@
     PgmtaError
     ├── ConfigError        a configuration file is wrong; stops the start
     ├── AddressError       a mailbox does not follow RFC 5321
+    ├── SubmissionError    an argument of a submission is refused; nothing was stored
     ├── StoreUnavailable   PostgreSQL can't execute it now; this passes by itself
     │   ├── Undecided      and it is open whether PostgreSQL executed it
     │   │   └── AnswerLost because the connection broke
@@ -38,6 +39,10 @@ class ConfigError(PgmtaError):
 
 class AddressError(PgmtaError):
     """A path or mailbox is not of the form of RFC 5321, section 4.1.2."""
+
+
+class SubmissionError(PgmtaError):
+    """An argument of a submission is refused; the text names it. Nothing was stored."""
 
 
 class StoreUnavailable(PgmtaError):

@@ -34,6 +34,7 @@ from queued.cli.find import find
 from queued.cli.partition import partition
 from queued.cli.rules import rule
 from queued.cli.show import print_message, why
+from queued.cli.submission import cancel, status, submit
 from queued.cli.target import CONFIG, database_of, database_to_migrate
 from queued.cli.up import up
 from queued.cli.workers import workers
@@ -47,6 +48,9 @@ def main() -> None:
 main.add_command(up)
 main.add_command(explain)
 main.add_command(find)
+main.add_command(submit)
+main.add_command(cancel)
+main.add_command(status)
 main.add_command(partition)
 main.add_command(workers)
 main.add_command(rule)

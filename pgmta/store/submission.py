@@ -1,0 +1,73 @@
+"""Calls the SQL functions of submission: submit, cancel, status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from pgmta.errors import SubmissionError
+from pgmta.store.queries import queries
+
+_SQL = queries("submission")
+
+type Connection = psycopg.Connection[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of pgmta.submit beside envelope and content."""
+
+    priority: int = 5
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    tenant: str = ""
+    on_failed: str = "hold"
+    once: bool = False
+
+
+def submit(
+    db: Connection, sender: str, recipients: Sequence[str], content: bytes, options: Options
+) -> int:
+    """Submit content with CRLF at the line ends, and return the message id.
+
+    Raises SubmissionError, psycopg.Error.
+    """
+    params = {
+        "sender": sender,
+        "recipients": list(recipients),
+        "content": content,
+        "priority": options.priority,
+        "metadata": json.dumps(dict(options.metadata)),
+        "key": options.key,
+        "tenant": options.tenant,
+        "on_failed": options.on_failed,
+        "once": options.once,
+    }
+    return int(_call(db, "submit", params)[0]["id"])
+
+
+def cancel(db: Connection, message_id: int, reason: str | None) -> int:
+    """Cancel a message; return the number of recipients that were stopped.
+
+    Raises SubmissionError, psycopg.Error.
+    """
+    return int(_call(db, "cancel", {"id": message_id, "reason": reason})[0]["stopped"])
+
+
+def status(db: Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the state of each recipient of these messages. Raises psycopg.Error."""
+    return _call(db, "status", {"ids": list(ids)})
+
+
+def _call(db: Connection, name: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+    try:
+        return db.execute(_SQL[name], params).fetchall()
+    except psycopg.Error as error:
+        if not error.diag.column_name:
+            raise
+        said = (error.diag.message_primary, error.diag.message_detail, error.diag.message_hint)
+        raise SubmissionError(" ".join(text for text in said if text)) from error

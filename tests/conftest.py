@@ -25,12 +25,13 @@ settings.load_profile("pgmta")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of tests/scenarios/test_random_faults.py."""
+    """Options of the scenarios with faults."""
     group = parser.getgroup("faults", "random faults")
     group.addoption("--faults-seconds", type=float, default=25.0, help="seconds with faults")
     group.addoption(
         "--faults-rounds", type=int, default=0, help="number of faults, without a limit of time"
     )
+    group.addoption("--submission-rounds", type=int, default=6, help="rounds of 50 orders")
     group.addoption("--faults-only", default="", help="names of faults, with commas between")
     group.addoption("--faults-seed", type=int, default=None, help="the same faults again")
 

@@ -70,6 +70,8 @@ class Message:
     trace: str
     chunks: int
     body: bytes | None
+    message_id_header: str | None = None
+    submitted_by: str | None = None  # login of an SQL session
 
 
 @dataclass(slots=True)
@@ -89,8 +91,8 @@ class Item:
     remove: bool = False  # the row goes after a final failure, instead of being held
     tenant: str = ""
     metadata: str | None = None  # JSON; None: empty
-    message_id_header: str | None = None  # of the message, as the next
-    submitted_by: str | None = None  # login of an SQL session
+    message_id_header: str | None = None  # of the message
+    submitted_by: str | None = None  # likewise
 
 
 @dataclass(slots=True, frozen=True)

@@ -215,41 +215,34 @@ class Claims:
             "siblings": min(self._siblings, limit // 2),
             "busy": busy,
             "version": rules.version,
+            **(rules.guard.params if rules.guarded else {}),
             **self._fixed,
             **size,
             **more,
         }
-        if rules.guarded:
-            params |= rules.guard.params
-        return self._read(await self._link.run(self._statements[name], params), claim)
-
-    def _read(self, rows: list[tuple[Any, ...]], claim: Claim) -> tuple[bool, str]:
-        """Add the rows of a claim's answer to `claim`; return as `_run` does."""
         found = False, ""
-        before = len(claim.items)
-        origins: dict[int, tuple[str | None, str | None]] = {}
+        messages, before = claim.messages, len(claim.items)
         parts: dict[int, dict[int, bytes]] = {}
-        for row in rows:
+        for row in await self._link.run(self._statements[name], params):
             match row[0]:
                 case "row":
-                    item = Item(*row[2:14])
-                    item.metadata = row[1]
-                    claim.items.append(item)
+                    claim.items.append(Item(*row[1:14]))
                 case "message":
-                    _, trace, _, number, header, login, _, chunks, _, octets, utf8, *_, body = row
-                    claim.messages[number] = Message(number, octets, utf8, trace, chunks, body)
-                    if header or login:
-                        origins[number] = header, login
+                    _, _, number, header, login, _, chunks, _, octets, utf8, *_, trace, body = row
+                    messages[number] = Message(
+                        number, octets, utf8, trace, chunks, body, header, login
+                    )
                 case "chunk":
-                    parts.setdefault(row[3], {})[row[7]] = row[14]
+                    parts.setdefault(row[2], {})[row[6]] = row[14]
                 case "claim":
-                    self._rules.current = row[2]
-                    found = row[10], row[1]
-        for item in claim.items[before:] if origins else ():
-            if origin := origins.get(item.message_id):
-                item.message_id_header, item.submitted_by = origin
+                    rules.current = row[1]
+                    found = row[9], row[13]
+        for item in claim.items[before:]:
+            if origin := messages.get(item.message_id):
+                item.message_id_header = origin.message_id_header
+                item.submitted_by = origin.submitted_by
         for number, chunk in parts.items():
-            message = claim.messages[number]
+            message = messages[number]
             if sorted(chunk) == list(range(message.chunks)):
                 message.body = b"".join(chunk[position] for position in range(message.chunks))
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from pgmta.errors import Backend
@@ -16,6 +15,7 @@ from pgmta.text import printable
 _SQL = queries("settle")
 _SETTLE = _SQL["settle"].fill(removable="", kept="")
 _REMOVING = _SQL["settle"].fill(removable=_SQL["removable"], kept=_SQL["kept"])
+_OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata")
 _NONE = Texts()
 _REASON = 1000  # characters
 _INDEXED = 600  # characters of a recipient in the log: an index entry has at most 2,704 octets
@@ -55,12 +55,11 @@ class Settlements:
             "commands": Texts(o.stage for o in outcomes),
             "started": Instants(o.started for o in outcomes),
             "ended": Instants(o.ended for o in outcomes),
-            "tenants": _some(o.item.tenant for o in outcomes),
-            "headers": _some(o.item.message_id_header for o in outcomes),
-            "logins": _some(o.item.submitted_by for o in outcomes),
-            "metadata": _some(o.item.metadata for o in outcomes),
             "worker": self._worker,
         }
+        for name in _OFTEN_EMPTY:
+            texts = [getattr(o.item, name) or "" for o in outcomes]
+            values[name] = Texts(texts) if any(texts) else _NONE
         statement = _SQL["delivered"]
         if not plain:
             statuses = [_status_after(o) for o in outcomes]
@@ -99,9 +98,3 @@ class Settlements:
 def _status_after(outcome: Outcome) -> str | None:
     status = after(outcome.event, once=outcome.item.once, remove=outcome.item.remove)
     return status.value if status else None
-
-
-def _some(values: Iterable[str | None]) -> Texts:
-    """Return an array with '' for None; without any value the array is empty."""
-    texts = Texts(value or "" for value in values)
-    return texts if any(texts) else _NONE

@@ -34,11 +34,11 @@ WITH seen AS MATERIALIZED (
         {rules}
     FOR UPDATE SKIP LOCKED
 ), {lease}
-SELECT 'claim' AS kind, NULL::text AS text, (SELECT version FROM rules_version) AS id,
+SELECT 'claim' AS kind, (SELECT version FROM rules_version) AS id,
     NULL::bigint AS message_id, NULL::text AS sender, NULL::text AS recipient, NULL::text AS domain,
     NULL::integer AS number, NULL::timestamptz AS ts, NULL::bigint AS size,
     (SELECT count(*) FROM seen) >= %(window)s AS flag, NULL::boolean AS once,
-    NULL::boolean AS remove, NULL::text AS tenant, NULL::bytea AS data
+    NULL::boolean AS remove, NULL::text AS tenant, NULL::text AS text, NULL::bytea AS data
 {result}
 
 -- name: claim_by_domain
@@ -81,14 +81,15 @@ WITH RECURSIVE walk AS (
     LIMIT %(limit)s
 ), {lease}
 SELECT 'claim' AS kind,
-    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
-        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END AS text,
     (SELECT version FROM rules_version) AS id, NULL::bigint AS message_id, NULL::text AS sender,
     NULL::text AS recipient, NULL::text AS domain, NULL::integer AS number, NULL::timestamptz AS ts,
     NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
-    NULL::boolean AS once, NULL::boolean AS remove, NULL::text AS tenant, NULL::bytea AS data
+    NULL::boolean AS once, NULL::boolean AS remove, NULL::text AS tenant,
+    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END AS text,
+    NULL::bytea AS data
 {result}
 
 -- name: few
@@ -139,14 +140,15 @@ WITH RECURSIVE walk AS (
     LIMIT %(limit)s
 ), {lease}
 SELECT 'claim' AS kind,
-    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
-        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(lower(domain)) FROM due) END AS text,
     (SELECT version FROM rules_version) AS id, NULL::bigint AS message_id, NULL::text AS sender,
     NULL::text AS recipient, NULL::text AS domain, NULL::integer AS number, NULL::timestamptz AS ts,
     NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
-    NULL::boolean AS once, NULL::boolean AS remove, NULL::text AS tenant, NULL::bytea AS data
+    NULL::boolean AS once, NULL::boolean AS remove, NULL::text AS tenant,
+    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+        THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(lower(domain)) FROM due) END AS text,
+    NULL::bytea AS data
 {result}
 
 -- name: next_due
@@ -176,20 +178,21 @@ CROSS JOIN LATERAL (
 -- chunks of their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
 -- in chunks.
 UNION ALL
-SELECT 'row', CASE WHEN metadata <> '{}' THEN metadata::text END, id, message_id, sender, recipient, domain, attempts,
+SELECT 'row', id, message_id, sender, recipient, domain, attempts,
     -- a program's calendar is shorter than PostgreSQL's, and has no infinity
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), lease_token,
-    priority <= %(urgent)s, once, on_failed = 'remove', tenant, NULL
+    priority <= %(urgent)s, once, on_failed = 'remove', tenant,
+    CASE WHEN metadata <> '{}' THEN metadata::text END, NULL
 FROM claimed
 UNION ALL
-SELECT 'message', trace, NULL, id, message_id_header, submitted_by, NULL, chunks, NULL, size, utf8,
-    NULL, NULL, NULL, CASE WHEN chunks = 0 AND size <= %(inline)s
+SELECT 'message', NULL, id, message_id_header, submitted_by, NULL, chunks, NULL, size, utf8,
+    NULL, NULL, NULL, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))
 UNION ALL
-SELECT 'chunk', NULL, NULL, message_id, NULL, NULL, NULL, position, NULL, NULL, NULL, NULL, NULL, NULL,
-    data
+SELECT 'chunk', NULL, message_id, NULL, NULL, NULL, position, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, data
 FROM message_chunks WHERE message_id = ANY (ARRAY(
     SELECT id FROM (
         SELECT id, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS octets

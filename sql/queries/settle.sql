@@ -10,7 +10,8 @@ WITH outcome AS MATERIALIZED (
         %(recipients)b::text[], %(domains)b::text[], %(attempts)b::integer[],
         %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(hosts)b::text[],
         %(commands)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[],
-        %(tenants)b::text[], %(headers)b::text[], %(logins)b::text[], %(metadata)b::text[])
+        %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[],
+        %(metadata)b::text[])
         AS o (id, token, event, status, delay, message_id, sender, recipient, domain, attempt,
             code, enhanced, reply, host, command, started_at, ended_at,
             tenant, message_id_header, submitted_by, metadata)
@@ -87,7 +88,8 @@ WITH outcome AS MATERIALIZED (
         %(recipients)b::text[], %(domains)b::text[], %(attempts)b::integer[],
         %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(hosts)b::text[],
         %(commands)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[],
-        %(tenants)b::text[], %(headers)b::text[], %(logins)b::text[], %(metadata)b::text[])
+        %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[],
+        %(metadata)b::text[])
         AS o (id, token, message_id, sender, recipient, domain, attempt,
             code, enhanced, reply, host, command, started_at, ended_at,
             tenant, message_id_header, submitted_by, metadata)

@@ -92,7 +92,7 @@ def _private_server() -> Iterator[PrivateServer]:
 
 @pytest.fixture(scope="session")
 def template_db(server: str, template: str) -> Iterator[psycopg.Connection]:
-    """A connection to a migrated database for tests that only read: hypothesis runs many examples."""
+    """A connection to a migrated database of many tests, which only read."""
     with (
         fresh_database(server, template) as uri,
         psycopg.connect(uri, autocommit=True) as connection,

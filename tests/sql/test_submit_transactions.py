@@ -31,7 +31,7 @@ CREATE TABLE public.audit (x integer);
 CREATE TABLE public.accounts (x integer);
 CREATE TABLE public.idempotency_keys (key integer);
 CREATE TABLE public.orders (number integer PRIMARY KEY, who text);
-CREATE FUNCTION public.mailbox_domain(text) RETURNS text LANGUAGE sql AS $$ SELECT 'evil.example' $$;
+CREATE FUNCTION public.mailbox_domain(text) RETURNS text LANGUAGE sql AS $$ SELECT 'evil' $$;
 CREATE FUNCTION public.nextval(text) RETURNS bigint LANGUAGE sql AS $$ SELECT 0::bigint $$;
 """
 
@@ -78,21 +78,20 @@ def test_mail_is_sent_with_the_order_and_not_without(shop: str, app: psycopg.Con
     first = order(app, 1)
     with app.transaction():
         second = order(app, 2)
-    with pytest.raises(ZeroDivisionError), app.transaction():  # a savepoint
+    with app.transaction(force_rollback=True):  # a savepoint
         order(app, 3)
-        raise ZeroDivisionError
     assert mails(shop) == []
     app.commit()
     assert mails(shop) == ["buyer1@example.com", "buyer2@example.com"]
     assert second > first
     assert fetch(
         app,
-        "SELECT size, body, chunks, utf8, submitted_by, tenant, message_id_header FROM pgmta.messages"
-        " WHERE id = %s",
+        "SELECT size, body, chunks, utf8, submitted_by, tenant, message_id_header"
+        " FROM pgmta.messages WHERE id = %s",
         first,
     ) == (len(MAIL), MAIL, 0, False, fetch(app, "SELECT session_user")[0], "", None)
-    row = "SELECT sender, sender_domain, domain, status, priority, metadata, on_failed, once, attempts"
-    assert fetch(app, f"{row} FROM pgmta.queue WHERE message_id = {first}") == (
+    row = "sender, sender_domain, domain, status, priority, metadata, on_failed, once, attempts"
+    assert fetch(app, f"SELECT {row} FROM pgmta.queue WHERE message_id = {first}") == (
         "shop@example.org", "example.org", "example.com", "QUEUED", 5, {}, "hold", False, 0,
     )  # fmt: skip
     (trace,) = fetch(app, f"SELECT trace FROM pgmta.messages WHERE id = {first}")
@@ -201,7 +200,8 @@ def test_a_large_content_goes_into_chunks(app: psycopg.Connection) -> None:
         fetch(app, SUBMIT, "bob@example.com", each if each.endswith(b"\n") else each[:-2] + b"..")
     found = app.execute(
         "SELECT size, chunks, length(body),"
-        " (SELECT string_agg(data, '' ORDER BY position) FROM pgmta.message_chunks WHERE message_id = id)"
+        " (SELECT string_agg(data, '' ORDER BY position) FROM pgmta.message_chunks"
+        " WHERE message_id = id)"
         " FROM pgmta.messages ORDER BY id"
     ).fetchall()
     assert [row[:3] for row in found] == [(8096, 0, 8096), (8097, 2, 0), (len(content), 30, 0)]
@@ -247,15 +247,19 @@ def pooled(shop: str) -> Iterator[str]:
         user = Path(str(given["host"])).owner()  # nobody else reaches the socket
     target = " ".join(f"{k}={given[k]}" for k in ("host", "port", "dbname", "user") if given.get(k))
     (folder / "ini").write_text(
-        f"[databases]\nshop = {target}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+        f"[databases]\nshop = {target}\n[pgbouncer]\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}\n"
         "auth_type = any\npool_mode = transaction\ndefault_pool_size = 1\nunix_socket_dir =\n"
         "ignore_startup_parameters = extra_float_digits\n"
     )
     (folder / "ini").chmod(0o644)
     process = subprocess.Popen(
-        [PGBOUNCER, "-q", str(folder / "ini")], user=user, group=pwd.getpwnam(user).pw_gid if user else None,
-        extra_groups=[] if user else None, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [PGBOUNCER, "-q", str(folder / "ini")],
+        user=user,
+        group=pwd.getpwnam(user).pw_gid if user else None,
+        extra_groups=[] if user else None,
+        stderr=subprocess.DEVNULL,
+    )
     uri = f"postgresql://127.0.0.1:{port}/shop?user=app"
     try:
         until(lambda: process.poll() is None and _answers(uri))

@@ -211,8 +211,9 @@ def test_bad_input_is_one_clear_error(
         "sender": "shop@example.org", "recipients": ["bob@example.com"], "content": MAIL,
         argument: value,
     }  # fmt: skip
-    types = {"recipients": "text[]", "content": "bytea", "send_at": "timestamptz", "priority": "integer",
-             "metadata": "jsonb", "once": "boolean", "wake": "boolean"}  # fmt: skip
+    types = {"recipients": "text[]", "content": "bytea", "send_at": "timestamptz",
+             "priority": "integer", "metadata": "jsonb", "once": "boolean",
+             "wake": "boolean"}  # fmt: skip
     named = ", ".join(f"{name} => %({name})s::{types.get(name, 'text')}" for name in arguments)
     with pytest.raises(psycopg.Error) as caught:
         db.execute(f"SELECT submit({named})".encode(), arguments)

@@ -172,11 +172,7 @@ class Retention(Section):
     orphans: Period = Field(
         default=86400.0, ge=600, description="bodies without a row are deleted at this age"
     )
-    keys: Period = Field(
-        default=86400.0,
-        ge=60,
-        description="a submission by SQL with a key of this age is no repetition any more",
-    )
+    keys: Period = Field(default=86400.0, ge=60, description="keys of submissions by SQL expire")
 
 
 class Timeouts(Section):

@@ -76,14 +76,16 @@ BEGIN
     END IF;
     FOR chance IN 1 .. chances LOOP
         BEGIN
-            SELECT array_agg(found.id) FILTER (WHERE found.lease_until >= now()),
-                array_agg(found.id) FILTER (WHERE found.lease_until >= now() IS NOT true)
+            -- under a lease, also one that ran out: the next hop may have the mail
+            SELECT array_agg(found.id) FILTER (WHERE found.lease_until IS NOT NULL),
+                array_agg(found.id) FILTER (WHERE found.lease_until IS NULL)
             INTO flying, waiting
             FROM (
                 SELECT q.id, q.lease_until FROM queue AS q
                 WHERE q.message_id = cancel.id AND q.status <> 'DELETE' ORDER BY q.id FOR UPDATE
             ) AS found;
-            -- The attempt ends and its outcome counts. After a deferral queued removes the row.
+            -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
+            -- of the first statement would clear what the second one sets.
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
             UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
             WHERE q.id = ANY (flying);
@@ -953,7 +955,7 @@ BEGIN
             WHEN length(address) - length(split_part(address, '@', -1)) > 65
                 THEN 'a local part is over 64 characters'
             ELSE 'an address is malformed' END,
-        place || to_json(left(address, 100)),
+        place || coalesce(to_json(left(address, 100))::text, 'null'),
         CASE WHEN split_part(address, '@', -1) ~ '[^\u0001-\u007f]' COLLATE "C"
                 THEN 'Write the domain in A-labels: xn--…'
             WHEN address ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END);
@@ -1546,6 +1548,7 @@ CREATE VIEW pgmta.message_status WITH (security_barrier='true') AS
         CASE
             WHEN ((q.status = 'SENDING'::text) OR (q.lease_until > now())) THEN 'sending'::text
             WHEN ((q.status = 'HOLD'::text) AND (q.hold_reason = 'undeliverable'::text)) THEN 'failed'::text
+            WHEN ((q.status = 'HOLD'::text) AND starts_with(q.hold_reason, 'outcome unknown'::text)) THEN 'unknown'::text
             WHEN (q.status = 'HOLD'::text) THEN 'held'::text
             WHEN (q.status = 'DELETE'::text) THEN 'cancelled'::text
             ELSE lower(q.status)
@@ -1605,7 +1608,7 @@ COMMENT ON COLUMN pgmta.message_status.message_id IS 'The message id, as submit(
 
 COMMENT ON COLUMN pgmta.message_status.recipient IS 'Forward-path.';
 
-COMMENT ON COLUMN pgmta.message_status.state IS 'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. failed: it may still be on hold, and an operator may release it.';
+COMMENT ON COLUMN pgmta.message_status.state IS 'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. After failed and unknown the row may be on hold, and an operator may release it.';
 
 COMMENT ON COLUMN pgmta.message_status.attempts IS 'Attempts so far.';
 

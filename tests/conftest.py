@@ -88,3 +88,13 @@ def _private_server() -> Iterator[PrivateServer]:
     yield server
     server.crash()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def template_db(server: str, template: str) -> Iterator[psycopg.Connection]:
+    """A connection to a migrated database of many tests, which only read."""
+    with (
+        fresh_database(server, template) as uri,
+        psycopg.connect(uri, autocommit=True) as connection,
+    ):
+        yield connection

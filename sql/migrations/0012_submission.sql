@@ -132,7 +132,7 @@ BEGIN
             WHEN length(address) - length(split_part(address, '@', -1)) > 65
                 THEN 'a local part is over 64 characters'
             ELSE 'an address is malformed' END,
-        place || to_json(left(address, 100)),
+        place || coalesce(to_json(left(address, 100))::text, 'null'),
         CASE WHEN split_part(address, '@', -1) ~ '[^\u0001-\u007f]' COLLATE "C"
                 THEN 'Write the domain in A-labels: xn--…'
             WHEN address ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END);

@@ -16,6 +16,7 @@ CREATE VIEW message_status WITH (security_barrier) AS
 SELECT q.message_id, q.recipient,
     CASE WHEN q.status = 'SENDING' OR q.lease_until > now() THEN 'sending'
         WHEN q.status = 'HOLD' AND q.hold_reason = 'undeliverable' THEN 'failed'
+        WHEN q.status = 'HOLD' AND starts_with(q.hold_reason, 'outcome unknown') THEN 'unknown'
         WHEN q.status = 'HOLD' THEN 'held'
         WHEN q.status = 'DELETE' THEN 'cancelled'
         ELSE lower(q.status) END AS state,
@@ -54,8 +55,8 @@ COMMENT ON VIEW message_status IS
 COMMENT ON COLUMN message_status.message_id IS 'The message id, as submit() or the 250 gave it.';
 COMMENT ON COLUMN message_status.recipient IS 'Forward-path.';
 COMMENT ON COLUMN message_status.state IS
-    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. failed: '
-    'it may still be on hold, and an operator may release it.';
+    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. After '
+    'failed and unknown the row may be on hold, and an operator may release it.';
 COMMENT ON COLUMN message_status.attempts IS 'Attempts so far.';
 COMMENT ON COLUMN message_status.next_attempt IS 'When it is due; null if it is not waiting.';
 COMMENT ON COLUMN message_status.at IS 'Since when the state is this one.';
@@ -99,14 +100,16 @@ BEGIN
     END IF;
     FOR chance IN 1 .. chances LOOP
         BEGIN
-            SELECT array_agg(found.id) FILTER (WHERE found.lease_until >= now()),
-                array_agg(found.id) FILTER (WHERE found.lease_until >= now() IS NOT true)
+            -- under a lease, also one that ran out: the next hop may have the mail
+            SELECT array_agg(found.id) FILTER (WHERE found.lease_until IS NOT NULL),
+                array_agg(found.id) FILTER (WHERE found.lease_until IS NULL)
             INTO flying, waiting
             FROM (
                 SELECT q.id, q.lease_until FROM queue AS q
                 WHERE q.message_id = cancel.id AND q.status <> 'DELETE' ORDER BY q.id FOR UPDATE
             ) AS found;
-            -- The attempt ends and its outcome counts. After a deferral queued removes the row.
+            -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
+            -- of the first statement would clear what the second one sets.
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
             UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
             WHERE q.id = ANY (flying);

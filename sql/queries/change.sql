@@ -55,16 +55,20 @@ SELECT (SELECT count(*) FROM found),
     queue_change_rows(%(action)s, ARRAY(SELECT id FROM found), %(who)s, %(details)s::jsonb)
 
 -- name: remove
--- One batch of a worker's deletion: the rows go at once, each with a last entry in the log.
+-- One batch of a worker's deletion: the rows go at once, each with a last entry in the log. cancel() has
+-- left its login and reason in rows that were in flight.
 {found}, gone AS (
     DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM found))
-    RETURNING id, message_id, attempts, sender, recipient, domain, lease_token, tenant, metadata
+    RETURNING id, message_id, attempts, sender, recipient, domain, lease_token, tenant, metadata,
+        CASE WHEN status = 'DELETE' THEN held_by END AS canceller, hold_reason
 ), logged AS (
     INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
         sender, recipient, domain, worker, host, command, enhanced, reply,
         tenant, message_id_header, submitted_by, metadata)
-    SELECT now(), gone.id, message_id, coalesce(lease_token, 0), attempts, 0, 'deleted',
-        sender, left(recipient, 600), domain, %(who)s, '', '', '', coalesce(%(details)s::jsonb ->> 'reason', ''),
+    SELECT now(), gone.id, message_id, coalesce(lease_token, 0), attempts, 0,
+        CASE WHEN canceller IS NULL THEN 'deleted' ELSE 'cancelled' END, sender, left(recipient, 600),
+        domain, coalesce(canceller, %(who)s), '', '', '',
+        coalesce(CASE WHEN canceller IS NULL THEN %(details)s::jsonb ->> 'reason' ELSE hold_reason END, ''),
         gone.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
     FROM gone LEFT JOIN messages ON messages.id = message_id
     RETURNING row_id

@@ -1,0 +1,237 @@
+"""What became of a message, who may ask for it, and its cancellation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+from psycopg import errors as pg_errors
+
+from pgmta.model import Item
+from pgmta.postgres.link import Link
+from pgmta.states import Event
+from pgmta.store.change import WorkerChanges
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.row_change import Action, RowChange
+from pgmta.store.settle import Settlements
+from pgmta.store.upkeep import Upkeep
+from queued.upkeep.requests import answer_requests
+from tests.sql.rows import column, fetch
+from tests.sql.test_submit_values import MAIL
+from tests.sql.test_surface import outcome
+
+STATES = "SELECT recipient, state FROM status(%s::bigint[])"
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    link = Link(database, "test", SESSION)
+    yield link
+    await link.close()
+
+
+def submit(db: psycopg.Connection, *names: str, options: str = "") -> int:
+    people = [f"{name}@example.com" for name in names]
+    (number,) = fetch(db, f"SELECT submit('s@a.example', %s, %s{options})", people, MAIL)
+    return int(number)
+
+
+def states(db: psycopg.Connection, *ids: int) -> dict[str, str]:
+    """States by the name before the @, from the function; the view has to say the same."""
+    found: dict[str, str] = dict(db.execute(STATES.encode(), (list(ids),)).fetchall())
+    view = "SELECT recipient, state FROM message_status WHERE message_id = ANY (%s)"
+    assert dict(db.execute(view.encode(), (list(ids),)).fetchall()) == found
+    return {recipient.partition("@")[0]: state for recipient, state in found.items()}
+
+
+async def claim(link: Link) -> dict[str, Item]:
+    items = (await Claims(link, "w", 60).claim(100, [])).items
+    return {item.recipient.partition("@")[0]: item for item in items}
+
+
+async def requests(link: Link) -> None:
+    await answer_requests(Upkeep(link), WorkerChanges(link), "upkeep")
+
+
+async def test_each_state_at_its_moment(db: psycopg.Connection, link: Link) -> None:
+    first = submit(db, "done", "later", "never", "lost")
+    gone = submit(db, "bounced", "once", options=", on_failed => 'remove', once => true")
+    kept = submit(db, "twice", options=", once => true")
+    ids = (first, gone, kept)
+    assert set(states(db, *ids).values()) == {"queued"}
+    items = await claim(link)
+    assert set(states(db, *ids).values()) == {"sending"}
+    events = {"done": Event.DELIVERED, "later": Event.DEFER, "never": Event.FAIL,
+              "lost": Event.UNKNOWN, "bounced": Event.FAIL, "once": Event.UNKNOWN,
+              "twice": Event.UNKNOWN}  # fmt: skip
+    await Settlements(link, "w").settle([outcome(items[name], e) for name, e in events.items()])
+    waits = submit(db, "held", "timed")
+    db.execute("UPDATE queue SET status = 'HOLD' WHERE recipient LIKE 'held@%'")
+    db.execute(
+        "UPDATE queue SET status = 'SCHEDULED', send_at = now() + '1 d'"
+        " WHERE recipient LIKE 'timed@%'"
+    )
+    assert states(db, *ids, waits) == {
+        "done": "delivered", "later": "deferred", "never": "failed", "lost": "deferred",
+        "bounced": "failed", "once": "unknown", "twice": "unknown",
+        "held": "held", "timed": "scheduled",
+    }  # fmt: skip
+    columns = "SELECT attempts, next_attempt IS NOT NULL, at <= now(), code, reply FROM status(%s)"
+    asked = f"{columns} WHERE recipient = '%s@example.com'"
+    assert fetch(db, asked % ("%s", "done"), [first])[:3] == (1, False, True)
+    assert fetch(db, asked % ("%s", "later"), [first])[:3] == (1, True, True)
+    (code, reply) = fetch(db, asked % ("%s", "never"), [first])[3:]
+    (logged,) = fetch(db, "SELECT reply FROM attempts WHERE recipient LIKE 'never@%'")
+    assert (code, reply) == (outcome(items["never"], Event.FAIL).reply.code or None, logged)
+    assert fetch(db, "SELECT count(*) FROM status(%s)", [first, 7, None]) == (4,)
+    assert fetch(db, "SELECT count(*) FROM status(NULL)") == (0,)
+
+
+async def test_cancel_stops_what_waits(db: psycopg.Connection, link: Link) -> None:
+    first = submit(db, "done")
+    items = await claim(link)
+    await Settlements(link, "w").settle([outcome(items["done"], Event.DELIVERED)])
+    mixed = submit(db, "held", "waits")
+    db.execute("UPDATE queue SET status = 'HOLD' WHERE recipient LIKE 'held@%'")
+    assert fetch(db, "SELECT cancel(%s, 'changed my mind')", mixed) == (2,)
+    assert fetch(db, "SELECT cancel(%s)", mixed) == (0,)
+    assert fetch(db, "SELECT cancel(%s)", first) == (0,)
+    assert states(db, first, mixed) == {
+        "done": "delivered",
+        "held": "cancelled",
+        "waits": "cancelled",
+    }
+    last = "SELECT DISTINCT event, reply, worker FROM attempts WHERE message_id = %s"
+    login = fetch(db, "SELECT session_user")[0]
+    assert fetch(db, last, mixed) == ("cancelled", "changed my mind", login)
+    assert fetch(db, "SELECT count(*) FROM messages") == (0,)
+    for bad in ("7", "NULL"):
+        with pytest.raises(pg_errors.NoDataFound, match="no such message"):
+            db.execute(f"SELECT cancel({bad})")
+    with pytest.raises(pg_errors.InvalidParameterValue, match="reason: "):
+        db.execute("SELECT cancel(1, E'a\\nb')")
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_cancel_of_one_in_flight_lets_its_outcome_count(
+    db: psycopg.Connection, link: Link, held: bool
+) -> None:
+    number = submit(db, "done", "later", "waits")
+    db.execute("UPDATE queue SET next_attempt = now() + '1 h' WHERE recipient LIKE 'waits%'")
+    items = await claim(link)
+    if held:
+        db.execute("UPDATE queue SET status = 'HOLD' WHERE recipient LIKE 'later%'")
+    assert fetch(db, "SELECT cancel(%s, 'why')", number) == (1,)
+    assert states(db, number) == {"done": "sending", "later": "sending", "waits": "cancelled"}
+    await requests(link)
+    assert states(db, number) == {"done": "sending", "later": "sending", "waits": "cancelled"}
+    await Settlements(link, "w").settle(
+        [outcome(items["done"], Event.DELIVERED), outcome(items["later"], Event.DEFER)]
+    )
+    wanted = {"done": "delivered", "later": "cancelled", "waits": "cancelled"}
+    assert states(db, number) == wanted
+    assert await claim(link) == {}
+    await requests(link)
+    assert states(db, number) == wanted
+    last = (
+        "SELECT event, reply, worker FROM attempts WHERE recipient LIKE 'later%'"
+        " ORDER BY ended_at DESC"
+    )
+    assert fetch(db, last) == ("cancelled", "why", fetch(db, "SELECT session_user")[0])
+    assert fetch(db, "SELECT count(*) FROM queue") == (0,)
+
+
+async def test_a_request_of_an_operator_is_cancelled_too(
+    db: psycopg.Connection, link: Link
+) -> None:
+    number = submit(db, "a")
+    db.execute("SELECT queue_hold('true', 'x')")
+    db.execute("SELECT queue_delete('true', 'ticket')")
+    await requests(link)
+    assert states(db, number) == {"a": "cancelled"}
+    assert column(db, "SELECT event FROM attempts") == ["deleted"]
+
+
+async def test_cancel_belongs_to_the_transaction(
+    database: str, db: psycopg.Connection, link: Link
+) -> None:
+    number = submit(db, "a")
+    with psycopg.connect(database) as app:
+        assert fetch(app, "SELECT cancel(%s)", number) == (1,)
+        assert await claim(link) == {}
+        app.rollback()
+    assert states(db, number) == {"a": "queued"}
+    assert list(await claim(link)) == ["a"]
+
+
+async def test_a_login_sees_and_cancels_only_its_own_mail(
+    database: str, db: psycopg.Connection, link: Link
+) -> None:
+    other = submit(db, "other", "gone")
+    items = await claim(link)
+    await Settlements(link, "w").settle([outcome(items["gone"], Event.DELIVERED)])
+    db.execute("SET SESSION AUTHORIZATION pgmta_submit")
+    own = submit(db, "own", "ready")
+    assert states(db, other, own) == {"own": "queued", "ready": "queued"}
+    for number in (other, 7):
+        with pytest.raises(pg_errors.NoDataFound) as caught:
+            db.execute("SELECT cancel(%s)", (number,))
+        assert caught.value.diag.message_primary == "id: there is no such message of this login"
+    db.execute("RESET SESSION AUTHORIZATION")
+    items = await claim(link)
+    await Settlements(link, "w").settle([outcome(items["ready"], Event.DELIVERED)])
+    db.execute("UPDATE queue SET status = 'QUEUED', lease_until = NULL, lease_token = NULL")
+    db.execute("SET SESSION AUTHORIZATION pgmta_submit")
+    assert states(db, other, own) == {"own": "queued", "ready": "delivered"}
+    assert fetch(db, "SELECT cancel(%s)", own) == (1,)
+    assert states(db, own) == {"own": "cancelled", "ready": "delivered"}
+    assert fetch(db, "SELECT cancel(%s)", own) == (0,)  # its log knows the login
+    # a function in the condition does not see rows of others
+    db.execute("RESET SESSION AUTHORIZATION")
+    db.execute(
+        "CREATE FUNCTION public.spy(text) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS"
+        " $$ BEGIN RAISE WARNING 'saw %', $1; RETURN true; END $$"
+    )
+    db.execute("SET SESSION AUTHORIZATION pgmta_submit")
+    seen: list[str] = []
+    db.add_notice_handler(lambda diag: seen.append(diag.message_primary or ""))
+    db.execute("SELECT * FROM message_status WHERE message_id > 0 AND public.spy(recipient)")
+    assert seen
+    assert not [s for s in seen if "other" in s or "gone" in s]
+    db.execute("RESET SESSION AUTHORIZATION")
+    for role in ("pgmta_operator", "pgmta_reader"):
+        db.execute(f"SET SESSION AUTHORIZATION {role}")
+        assert len(states(db, other, own)) == 4
+        db.execute("RESET SESSION AUTHORIZATION")
+    db.execute("SET SESSION AUTHORIZATION pgmta_operator")
+    assert fetch(db, "SELECT cancel(%s)", other) == (1,)
+
+
+FORBIDDEN = [
+    "SELECT 1 FROM queue", "SELECT 1 FROM messages", "SELECT 1 FROM attempts",
+    "SELECT 1 FROM audit",
+    "SELECT 1 FROM idempotency_keys", "SELECT 1 FROM submit_settings", "DELETE FROM queue",
+    "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (1, '', 'b', 'c')",
+    "INSERT INTO messages (id, size, trace, body) VALUES (5, 0, '', '')",
+    "SELECT nextval('message_ids')", "SELECT queue_retry('true')", "SELECT grants()",
+    "SELECT submit_key('', 'k', 1, '')", "SELECT submit_content('', 1)",
+    "SELECT queue_put('{1}', '{1}', '{f}', '{0}', '{x}', '{x}', '{x}', '{1}', '{x}', '{x}', '{x}',"
+    " '{x}', '{5}', '{x}')",
+    "CREATE TABLE pgmta.mine (x integer)",
+    "CREATE TABLE mine (x integer)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", FORBIDDEN)
+def test_the_role_may_nothing_else(db: psycopg.Connection, statement: str) -> None:
+    db.execute("SET SESSION AUTHORIZATION pgmta_submit")
+    with pytest.raises(pg_errors.InsufficientPrivilege):
+        db.execute(statement.encode())
+
+
+async def test_a_delete_by_a_worker_says_so(db: psycopg.Connection, link: Link) -> None:
+    number = submit(db, "a")
+    await WorkerChanges(link).run(RowChange(Action.DELETE, "true", "w", reason="old"))
+    assert states(db, number) == {"a": "cancelled"}
+    assert column(db, "SELECT event FROM attempts") == ["deleted"]

@@ -1,0 +1,294 @@
+"""Mail from SQL belongs to the transaction of the caller, whatever that transaction is."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import errors as pg_errors
+from psycopg.conninfo import conninfo_to_dict
+
+from pgmta.postgres.notify import CHANNEL
+from pgmta.store.migrate import migrate
+from tests.sql.rows import column, fetch
+from tests.sql.test_submit_values import MAIL
+from tests.support.database import PrivateServer, data_folder, fresh_database
+from tests.support.waiting import free_port, until
+
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+SUBMIT = "SELECT pgmta.submit('shop@example.org', ARRAY[%s], %s)"
+STRANGERS = """
+CREATE TABLE public.messages (id text);
+CREATE TABLE public.queue (status integer);
+CREATE TABLE public.audit (x integer);
+CREATE TABLE public.accounts (x integer);
+CREATE TABLE public.idempotency_keys (key integer);
+CREATE TABLE public.orders (number integer PRIMARY KEY, who text);
+CREATE FUNCTION public.mailbox_domain(text) RETURNS text LANGUAGE sql AS $$ SELECT 'evil' $$;
+CREATE FUNCTION public.nextval(text) RETURNS bigint LANGUAGE sql AS $$ SELECT 0::bigint $$;
+"""
+
+
+@pytest.fixture
+def shop(server: str) -> Iterator[str]:
+    """The database of an application, with tables and functions of the same names."""
+    with fresh_database(server) as uri:
+        with psycopg.connect(uri, autocommit=True) as db:
+            db.execute(STRANGERS.encode())
+        migrate(uri)
+        yield uri
+
+
+@pytest.fixture
+def app(shop: str) -> Iterator[psycopg.Connection]:
+    """A session of that application."""
+    with psycopg.connect(shop) as connection:
+        yield connection
+
+
+def order(app: psycopg.Connection, number: int) -> int:
+    who = f"buyer{number}@example.com"
+    app.execute("INSERT INTO orders VALUES (%s, %s)", (number, who))
+    (message_id,) = fetch(app, SUBMIT, who, MAIL)
+    return int(message_id)
+
+
+def mails(uri: str) -> list[str]:
+    with psycopg.connect(uri) as db:
+        return column(
+            db,
+            "SELECT recipient FROM pgmta.queue AS q JOIN pgmta.messages AS m ON m.id = q.message_id"
+            " ORDER BY 1",
+        )
+
+
+def test_mail_is_sent_with_the_order_and_not_without(shop: str, app: psycopg.Connection) -> None:
+    assert fetch(app, "SHOW search_path") == ('"$user", public',)
+    app.rollback()
+    order(app, 1)
+    app.rollback()
+    assert mails(shop) == []
+    first = order(app, 1)
+    with app.transaction():
+        second = order(app, 2)
+    with app.transaction(force_rollback=True):  # a savepoint
+        order(app, 3)
+    assert mails(shop) == []
+    app.commit()
+    assert mails(shop) == ["buyer1@example.com", "buyer2@example.com"]
+    assert second > first
+    assert fetch(
+        app,
+        "SELECT size, body, chunks, utf8, submitted_by, tenant, message_id_header"
+        " FROM pgmta.messages WHERE id = %s",
+        first,
+    ) == (len(MAIL), MAIL, 0, False, fetch(app, "SELECT session_user")[0], "", None)
+    row = "sender, sender_domain, domain, status, priority, metadata, on_failed, once, attempts"
+    assert fetch(app, f"SELECT {row} FROM pgmta.queue WHERE message_id = {first}") == (
+        "shop@example.org", "example.org", "example.com", "QUEUED", 5, {}, "hold", False, 0,
+    )  # fmt: skip
+    (trace,) = fetch(app, f"SELECT trace FROM pgmta.messages WHERE id = {first}")
+    assert trace.startswith(f"Received: by localhost (pgmta) with SQL id {first};\r\n\t")
+    assert fetch(app, "SELECT count(*) FROM public.messages") == (0,)
+
+
+def test_a_trigger_of_the_application_submits(shop: str, app: psycopg.Connection) -> None:
+    app.execute(
+        b"CREATE FUNCTION thank() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        b" PERFORM pgmta.submit('shop@example.org', ARRAY[NEW.who],"
+        b" convert_to(E'Subject: Order\\r\\n\\r\\n' || NEW.number || E'\\r\\n', 'UTF8'));"
+        b" RETURN NEW; END $$;"
+        b"CREATE TRIGGER thank BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION thank()"
+    )
+    app.execute(
+        "INSERT INTO orders SELECT n, 'b' || n || '@example.com' FROM generate_series(1, 3) n"
+    )
+    app.commit()
+    with pytest.raises(
+        pg_errors.InvalidParameterValue, match="recipients: an address has no domain"
+    ):
+        app.execute("INSERT INTO orders VALUES (4, 'nobody')")
+    app.rollback()
+    assert mails(shop) == [f"b{n}@example.com" for n in (1, 2, 3)]
+    assert fetch(app, "SELECT count(*) FROM orders") == (3,)
+
+
+def test_serializable_transactions_are_tried_again(shop: str) -> None:
+    """Each takes the next number, so all but one of those that overlap fail."""
+    failures: list[int] = []
+
+    def buy() -> None:
+        with psycopg.connect(shop) as app:
+            app.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+            for _ in range(5):
+                while True:
+                    try:
+                        (number,) = fetch(app, "SELECT coalesce(max(number), 0) + 1 FROM orders")
+                        order(app, number)
+                        app.commit()
+                        break
+                    except (pg_errors.SerializationFailure, pg_errors.UniqueViolation):
+                        app.rollback()
+                        failures.append(1)
+
+    threads = [threading.Thread(target=buy) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures
+    assert mails(shop) == sorted(f"buyer{n}@example.com" for n in range(1, 21))
+
+
+def test_submissions_alone_never_fail_each_other(shop: str) -> None:
+    """Nor in SERIALIZABLE: nothing that they read is written by others."""
+    apps = [psycopg.connect(shop) for _ in range(3)]
+    for turn in range(20):
+        for app in apps:
+            app.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+        for number, app in enumerate(apps):
+            app.execute(SUBMIT.encode(), (f"r{turn}-{number}@example.com", MAIL))
+        for app in apps:
+            app.commit()
+    for app in apps:
+        app.close()
+    assert len(mails(shop)) == 60
+
+
+def test_a_prepared_transaction_sends_when_it_is_committed(private_server: PrivateServer) -> None:
+    with psycopg.connect(private_server.uri, autocommit=True) as db:
+        db.execute("ALTER SYSTEM SET max_prepared_transactions = 5")
+    private_server.crash()
+    private_server.start()
+    with psycopg.connect(private_server.uri, autocommit=True) as db:
+        for name, end in (("kept", "COMMIT"), ("gone", "ROLLBACK")):
+            db.execute("BEGIN")
+            db.execute(SUBMIT.encode(), (f"{name}@example.com", MAIL))
+            db.execute(f"PREPARE TRANSACTION '{name}'")
+            assert mails(private_server.uri) == (["kept@example.com"] if end == "ROLLBACK" else [])
+            db.execute(f"{end} PREPARED '{name}'")
+        assert mails(private_server.uri) == ["kept@example.com"]
+        # PostgreSQL prepares no transaction with a notification
+        db.execute("BEGIN")
+        db.execute("SELECT pgmta.submit('', '{a@b.example}', 'S: x', wake => true)")
+        with pytest.raises(pg_errors.FeatureNotSupported, match="NOTIFY"):
+            db.execute("PREPARE TRANSACTION 'woken'")
+
+
+def test_wake_notifies_at_the_commit(shop: str, app: psycopg.Connection) -> None:
+    with psycopg.connect(shop, autocommit=True) as listener:
+        listener.execute(f"LISTEN {CHANNEL}")
+        order(app, 1)
+        app.commit()
+        app.execute("SELECT pgmta.submit('', '{a@b.example}', 'S: x', wake => true)")
+        assert list(listener.notifies(timeout=0.2)) == []
+        app.commit()
+        assert len(list(listener.notifies(timeout=30, stop_after=1))) == 1
+
+
+def test_a_large_content_goes_into_chunks(app: psycopg.Connection) -> None:
+    content = MAIL + b"".join(b"%07d \xc3\xa9\r\n" % n for n in range(20_000))
+    sent = [content[:8096], content[:8097], content]
+    for each in sent:
+        fetch(app, SUBMIT, "bob@example.com", each if each.endswith(b"\n") else each[:-2] + b"..")
+    found = app.execute(
+        "SELECT size, chunks, length(body),"
+        " (SELECT string_agg(data, '' ORDER BY position) FROM pgmta.message_chunks"
+        " WHERE message_id = id)"
+        " FROM pgmta.messages ORDER BY id"
+    ).fetchall()
+    assert [row[:3] for row in found] == [(8096, 0, 8096), (8097, 2, 0), (len(content), 30, 0)]
+    assert found[2][3] == content
+    # compressed in a table of the application
+    app.execute("CREATE TEMPORARY TABLE letters AS SELECT %s::bytea AS body", (content * 3,))
+    (last,) = fetch(app, "SELECT pgmta.submit('', '{a@b.example}', body) FROM letters")
+    chunks = "SELECT string_agg(data, '' ORDER BY position) FROM pgmta.message_chunks"
+    assert fetch(app, f"{chunks} WHERE message_id = {last}") == (content * 3,)
+
+
+def test_each_recipient_is_stored_once(app: psycopg.Connection) -> None:
+    people = ["b@EXAMPLE.com", "a@example.com", "b@example.com", "B@example.com", "a@example.com"]
+    app.execute(
+        "SELECT pgmta.submit('', %s, 'S: x', metadata => '{\"_partid\": \"3\"}')", (people,)
+    )
+    rows = "SELECT recipient FROM pgmta.queue WHERE metadata ->> '_partid' = '3' ORDER BY id"
+    assert column(app, rows) == ["b@EXAMPLE.com", "a@example.com", "B@example.com"]
+    many = [f"r{n}@example.com" for n in range(1000)]
+    (last,) = fetch(app, "SELECT pgmta.submit('', %s, 'S: x')", many)
+    assert column(
+        app, "SELECT recipient FROM pgmta.queue WHERE message_id = %s ORDER BY id", last
+    ) == many  # fmt: skip
+
+
+def test_ids_never_meet_those_of_smtpd(app: psycopg.Connection) -> None:
+    blocks = column(
+        app, "SELECT pg_catalog.nextval('pgmta.message_ids') FROM generate_series(1, 3)"
+    )
+    number = order(app, 1)
+    assert not any(first <= number < first + 100 for first in blocks)
+
+
+@pytest.fixture
+def pooled(shop: str) -> Iterator[str]:
+    """The same database behind pgbouncer in transaction mode, with one server connection."""
+    if not PGBOUNCER:
+        pytest.skip("needs Debian's pgbouncer")
+    given = conninfo_to_dict(shop)
+    folder, port = data_folder(), free_port()
+    user = "nobody" if os.geteuid() == 0 else None
+    if user and str(given.get("host", "")).startswith("/"):
+        user = Path(str(given["host"])).owner()  # nobody else reaches the socket
+    target = " ".join(f"{k}={given[k]}" for k in ("host", "port", "dbname", "user") if given.get(k))
+    (folder / "ini").write_text(
+        f"[databases]\nshop = {target}\n[pgbouncer]\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}\n"
+        "auth_type = any\npool_mode = transaction\ndefault_pool_size = 1\nunix_socket_dir =\n"
+        "ignore_startup_parameters = extra_float_digits\n"
+    )
+    (folder / "ini").chmod(0o644)
+    process = subprocess.Popen(
+        [PGBOUNCER, "-q", str(folder / "ini")],
+        user=user,
+        group=pwd.getpwnam(user).pw_gid if user else None,
+        extra_groups=[] if user else None,
+        stderr=subprocess.DEVNULL,
+    )
+    uri = f"postgresql://127.0.0.1:{port}/shop?user=app"
+    try:
+        until(lambda: process.poll() is None and _answers(uri))
+        yield uri
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(uri: str) -> bool:
+    try:
+        psycopg.connect(uri).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def test_submissions_share_a_connection_behind_pgbouncer(pooled: str, shop: str) -> None:
+    apps = [psycopg.connect(pooled, prepare_threshold=None) for _ in range(3)]
+    try:
+        for turn in range(5):
+            for number, app in enumerate(apps):
+                order(app, turn * 3 + number)
+                if number:
+                    app.commit()
+                else:
+                    app.rollback()
+    finally:
+        for app in apps:
+            app.close()
+    assert mails(shop) == sorted(f"buyer{n}@example.com" for n in range(15) if n % 3)

@@ -47,8 +47,8 @@ class Process(Section):
     )
     watch: Period | None = Field(
         default=0.04,
-        description="how often to look for mail of SQL programs, which send no notification; a "
-        "fifth as often after 10 s without such mail; null: it waits for the poll",
+        description="how often to look for mail of SQL programs, which send no notification; up "
+        "to six times less often after a quiet time; null: it waits for the poll",
     )
     drain: Duration = Field(
         default=30.0, description="at SIGTERM, deliveries under way have this long to end"

@@ -8,7 +8,7 @@ from pgmta.store.queries import queries
 
 LOOK = queries("arrivals")["look"]
 """The question whose answers `Arrivals.see` takes."""
-_AGAIN = 0.5  # seconds after a move in which a transaction that begins may be the one that moved
+_AGAIN = 16  # looks per move at which transactions count that no snapshot has shown while open
 _MOST = 10_000  # ids that are remembered
 _MANY = 0  # in place of more ids: no row has it
 
@@ -24,13 +24,13 @@ class Arrivals:
     """
 
     def __init__(self) -> None:
-        self._next = 0  # the id of the next row
+        self._next = 0  # the id of the next row; 0: not known
         self._snapshot = ""
         self._missing: set[int] = set()  # rows that are not claimed, as far as known
         self._early: set[int] = set()  # claimed before a look has shown them
         self._open: set[int] = set()  # transactions that may have rows
         self._above: int | None = None  # such transactions may be open from this number on
-        self._until = 0.0  # a transaction that shows later is none of them
+        self._left = 0  # looks at which these count
 
     @property
     def waiting(self) -> bool:
@@ -45,8 +45,11 @@ class Arrivals:
             elif len(self._early) < _MOST:
                 self._early.add(number)
 
-    def see(self, number: int, snapshot: str, now: float) -> bool:
-        """Take the answer to LOOK at the time `now`, in seconds; return whether to claim now."""
+    def see(self, number: int, snapshot: str) -> bool:
+        """Take the answer to LOOK; return whether to claim now, as after the first look."""
+        if not self._next:
+            self._next, self._snapshot = number, snapshot
+            return True
         if not self._missing:
             self._open.clear()
             self._above = None
@@ -60,11 +63,12 @@ class Arrivals:
             later = {each for each in shown if each >= self._above}
             news |= end - self._above > len(later)
             self._open |= later
-            self._above = end if now < self._until else None
+            self._left -= 1
+            self._above = end if self._left else None
         if number != self._next and (missing := self._rows(number)):
             self._missing |= missing
             self._open |= shown
-            self._above, self._until = end, now + _AGAIN
+            self._above, self._left = end, _AGAIN
             news = True
         self._next, self._snapshot = number, snapshot
         self._early = {each for each in self._early if each >= number}

@@ -18,8 +18,10 @@ from pgmta.store.arrivals import LOOK, Arrivals
 from pgmta.store.schema import Schema
 from queued.worker.turns import TurnSchedule
 
-_LIVELY = 10.0  # seconds after news for which the watch looks at the full rate
-_SELDOM = 5  # times as long is the interval afterwards
+_SHARE = 50  # a quiet time is this number of intervals long
+_SELDOM = (
+    6  # times as long is the longest interval: queued and its backend then take 0.25 % of a core
+)
 _RECONNECT = 0.5  # seconds
 _REFUSED = 10.0  # seconds until a question that PostgreSQL refused is asked again
 _OTHER_SCHEMA = 1.0  # seconds
@@ -90,8 +92,10 @@ class RowWatch:
         if turn := min(loop.schedule.pause for loop in self._loops):
             return turn
         now = time.monotonic()
-        lively = self._arrivals.waiting or now < self._news + _LIVELY
-        interval = self._interval if lively else self._interval * _SELDOM
+        interval = self._interval
+        if not self._arrivals.waiting:
+            quiet = (now - self._news) / _SHARE
+            interval = min(max(interval, quiet), interval * _SELDOM)
         since = min(loop.waits_since for loop in self._loops)
         due = max(self._looked, since) + interval - now
         return 0.0 if due <= _NOW else min(due, interval)
@@ -100,9 +104,10 @@ class RowWatch:
         self._looked = time.monotonic()
         if row == self._row:
             return
-        self._row = row
-        if self._arrivals.see(int(row[0]), row[1].decode(), self._looked):
+        if row[:1] != self._row[:1]:
             self._news = self._looked
+        self._row = row
+        if self._arrivals.see(int(row[0]), row[1].decode()):
             for loop in self._loops:
                 if not loop.schedule.pause:
                     loop.wake()

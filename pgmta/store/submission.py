@@ -18,7 +18,7 @@ type Connection = psycopg.Connection[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SubmitOptions:
     """The arguments of pgmta.submit beside envelope and content."""
 
     priority: int = 5
@@ -30,7 +30,7 @@ class Options:
 
 
 def submit(
-    db: Connection, sender: str, recipients: Sequence[str], content: bytes, options: Options
+    db: Connection, sender: str, recipients: Sequence[str], content: bytes, options: SubmitOptions
 ) -> int:
     """Submit content with CRLF at the line ends, and return the message id.
 

@@ -87,7 +87,7 @@ def submit(
     if not recipients:
         raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
     pairs = dict(_pair(text) for text in metadata)
-    options = submission.Options(priority, pairs, key, tenant, on_failed, once)
+    options = submission.SubmitOptions(priority, pairs, key, tenant, on_failed, once)
     with connect_operator(database_of(config)) as db:
         try:
             number = submission.submit(db, sender, recipients, _BARE.sub(b"\r\n", content), options)

@@ -21,11 +21,11 @@ from tests.sql.rows import fetch
 MAIL = b"From: shop@example.org\r\nSubject: Your order\r\n\r\nThank you.\r\n"
 BATCH = 200  # texts of one statement
 
-pieces = st.sampled_from(
+fragments = st.sampled_from(
     [*'ab09.-_@"\\[]:% \t\0\x7f\r\n<>', "IPv6:", "ipv6:", "::", "192.0.2.1", "xn--", "é", "\u202e",
      "\u0301", "例", "\U0001f600", "x" * 63, "y" * 64, "z" * 240, "256", "fe80", "ffff", "0:", "1:"]
 )  # fmt: skip
-near = st.lists(pieces, max_size=12).map("".join)
+near = st.lists(fragments, max_size=12).map("".join)
 texts = st.one_of(
     near,
     near.map(lambda text: f"a@{text}"),
@@ -63,7 +63,7 @@ def test_python_takes_each_address_that_sql_takes(
         assert domain is None or domain == python(address), address
 
 
-def test_no_character_passes_that_may_steer_a_terminal(db: psycopg.Connection) -> None:
+def test_no_character_passes_that_a_terminal_obeys(db: psycopg.Connection) -> None:
     characters = [
         chr(n) for n in range(1, sys.maxunicode + 1) if unsafe(chr(n)) and not 0xD800 <= n < 0xE000
     ]

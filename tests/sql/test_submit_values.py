@@ -1,4 +1,4 @@
-"""What SQL takes as an address, a content or another argument, Python takes too, and alike."""
+"""Arguments of submissions: Python takes each address and content that SQL takes, and alike."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_python_takes_each_address_that_sql_takes(
         assert domain is None or domain == python(address), address
 
 
-def test_no_character_passes_that_a_terminal_obeys(db: psycopg.Connection) -> None:
+def test_no_unsafe_character_passes(db: psycopg.Connection) -> None:
     characters = [
         chr(n) for n in range(1, sys.maxunicode + 1) if unsafe(chr(n)) and not 0xD800 <= n < 0xE000
     ]

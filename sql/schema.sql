@@ -199,6 +199,12 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
 
+CREATE FUNCTION pgmta.log_state(event text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE event WHEN 'deleted'::text THEN 'cancelled'::text WHEN 'deferred'::text THEN 'unknown'::text ELSE event END;
+
+COMMENT ON FUNCTION pgmta.log_state(event text) IS 'The state of a recipient whose row is gone, by its last event in the log.';
+
 CREATE FUNCTION pgmta.mailbox_domain(address text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $_$
@@ -696,14 +702,54 @@ $$;
 COMMENT ON FUNCTION pgmta.sees_all_mail(cancelling boolean) IS 'Whether this login sees (or may cancel) all mail: the owner, operators and readers. Others have only what they submitted themselves.';
 
 CREATE FUNCTION pgmta.status(ids bigint[]) RETURNS TABLE(message_id bigint, recipient text, state text, attempts integer, next_attempt timestamp with time zone, at timestamp with time zone, code integer, reply text)
-    LANGUAGE sql STABLE SECURITY DEFINER ROWS 100
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
-    AS $$
-    SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
-    FROM message_status AS s WHERE s.message_id = ANY (ARRAY(SELECT DISTINCT unnest(ids)))
-    ORDER BY s.message_id, s.row_id
-$$;
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $_$
+DECLARE
+    few CONSTANT integer := 100;
+    wanted bigint[] := ARRAY(SELECT DISTINCT id FROM unnest(ids) AS id WHERE id IS NOT NULL ORDER BY id);
+    day text;
+    days text[] := '{}';
+    log text;
+    least_id bigint;
+    greatest_id bigint;
+    first_place integer;
+    last_place integer;
+BEGIN
+    IF cardinality(wanted) <= few THEN
+        RETURN QUERY SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
+        FROM message_status AS s WHERE s.message_id = ANY (wanted) ORDER BY s.message_id, s.row_id;
+        RETURN;
+    END IF;
+    -- A day of the log has messages of some days only: look each id up in the days that may have it.
+    FOR day IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'attempts'::regclass LOOP
+        EXECUTE format('SELECT min(message_id), max(message_id) FROM %s', day) INTO least_id, greatest_id;
+        first_place := width_bucket(least_id - 1, wanted) + 1;
+        last_place := width_bucket(greatest_id, wanted);
+        IF first_place <= last_place THEN
+            days := days || format('SELECT * FROM %s WHERE message_id = ANY (($1)[%s:%s])', day,
+                first_place, last_place);
+        END IF;
+    END LOOP;
+    log := coalesce(nullif(array_to_string(days, ' UNION ALL '), ''), 'SELECT * FROM attempts WHERE false');
+    RETURN QUERY EXECUTE format($query$
+        WITH last AS (
+            SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt,
+                ended_at, code, reply, submitted_by
+            FROM (%s) AS log ORDER BY message_id, row_id, ended_at DESC, attempt DESC
+        )
+        SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply FROM (
+            SELECT * FROM queue_states WHERE message_id = ANY ($1)
+            UNION ALL
+            SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(code, 0),
+                nullif(reply, ''), row_id, submitted_by
+            FROM last WHERE NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id)
+        ) AS found
+        WHERE (SELECT sees_all_mail()) OR submitted_by = session_user
+        ORDER BY message_id, row_id $query$, log) USING wanted;
+END $_$;
 
 COMMENT ON FUNCTION pgmta.status(ids bigint[]) IS 'The state of each recipient of these messages, in the order of ids and rows, all at one moment. An unknown id has no row, nor has one of another login.';
 
@@ -1542,7 +1588,7 @@ COMMENT ON COLUMN pgmta.messages.submitted_by IS 'Login of the SQL session that 
 
 COMMENT ON CONSTRAINT messages_ret ON pgmta.messages IS 'The two values of RFC 3461.';
 
-CREATE VIEW pgmta.message_status WITH (security_barrier='true') AS
+CREATE VIEW pgmta.queue_states AS
  SELECT q.message_id,
     q.recipient,
         CASE
@@ -1569,18 +1615,29 @@ CREATE VIEW pgmta.message_status WITH (security_barrier='true') AS
         END AS at,
     ("substring"(q.last_reply, '^([245][0-9][0-9])(?: |$)'::text))::integer AS code,
     regexp_replace(q.last_reply, '^[245][0-9][0-9]( |$)'::text, ''::text) AS reply,
-    q.id AS row_id
+    q.id AS row_id,
+    m.submitted_by
    FROM (pgmta.queue q
-     JOIN pgmta.messages m ON ((m.id = q.message_id)))
-  WHERE (( SELECT pgmta.sees_all_mail() AS sees_all_mail) OR (m.submitted_by = SESSION_USER))
+     JOIN pgmta.messages m ON ((m.id = q.message_id)));
+
+COMMENT ON VIEW pgmta.queue_states IS 'Part of message_status and status(): the rows of the queue.';
+
+CREATE VIEW pgmta.message_status WITH (security_barrier='true') AS
+ SELECT queue_states.message_id,
+    queue_states.recipient,
+    queue_states.state,
+    queue_states.attempts,
+    queue_states.next_attempt,
+    queue_states.at,
+    queue_states.code,
+    queue_states.reply,
+    queue_states.row_id
+   FROM pgmta.queue_states
+  WHERE (( SELECT pgmta.sees_all_mail() AS sees_all_mail) OR (queue_states.submitted_by = SESSION_USER))
 UNION ALL
  SELECT last.message_id,
     last.recipient,
-        CASE last.event
-            WHEN 'deleted'::text THEN 'cancelled'::text
-            WHEN 'deferred'::text THEN 'unknown'::text
-            ELSE last.event
-        END AS state,
+    pgmta.log_state(last.event) AS state,
     last.attempt AS attempts,
     NULL::timestamp with time zone AS next_attempt,
     last.ended_at AS at,

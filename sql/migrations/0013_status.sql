@@ -12,7 +12,13 @@ COMMENT ON FUNCTION sees_all_mail(boolean) IS
     'Whether this login sees (or may cancel) all mail: the owner, operators and readers. Others have '
     'only what they submitted themselves.';
 
-CREATE VIEW message_status WITH (security_barrier) AS
+CREATE FUNCTION log_state(event text) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN CASE event WHEN 'deleted' THEN 'cancelled'
+    WHEN 'deferred' THEN 'unknown'  -- its row went without a trace
+    ELSE event END;
+COMMENT ON FUNCTION log_state(text) IS 'The state of a recipient whose row is gone, by its last event in the log.';
+
+CREATE VIEW queue_states AS
 SELECT q.message_id, q.recipient,
     CASE WHEN q.status = 'SENDING' OR q.lease_until > now() THEN 'sending'
         WHEN q.status = 'HOLD' AND q.hold_reason = 'undeliverable' THEN 'failed'
@@ -31,22 +37,22 @@ SELECT q.message_id, q.recipient,
         ELSE q.ts END AS at,
     substring(q.last_reply FROM '^([245][0-9][0-9])(?: |$)')::integer AS code,
     regexp_replace(q.last_reply, '^[245][0-9][0-9]( |$)', '') AS reply,
-    q.id AS row_id
-FROM queue AS q JOIN messages AS m ON m.id = q.message_id
-WHERE (SELECT sees_all_mail()) OR m.submitted_by = session_user
+    q.id AS row_id, m.submitted_by
+FROM queue AS q JOIN messages AS m ON m.id = q.message_id;
+COMMENT ON VIEW queue_states IS 'Part of message_status and status(): the rows of the queue.';
+
+CREATE VIEW message_status WITH (security_barrier) AS
+SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply, row_id
+FROM queue_states WHERE (SELECT sees_all_mail()) OR submitted_by = session_user
 UNION ALL
-SELECT last.message_id, last.recipient,
-    CASE last.event WHEN 'deleted' THEN 'cancelled'
-        WHEN 'deferred' THEN 'unknown'  -- its row went without a trace
-        ELSE last.event END,
-    last.attempt, NULL, last.ended_at, nullif(last.code, 0), nullif(last.reply, ''), last.row_id
+SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(code, 0),
+    nullif(reply, ''), row_id
 FROM (
     SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt, ended_at, code,
         reply, submitted_by
-    FROM attempts
-    ORDER BY message_id, row_id, ended_at DESC, attempt DESC
+    FROM attempts ORDER BY message_id, row_id, ended_at DESC, attempt DESC
 ) AS last
-WHERE ((SELECT sees_all_mail()) OR last.submitted_by = session_user)
+WHERE ((SELECT sees_all_mail()) OR submitted_by = session_user)
     AND NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id);
 COMMENT ON VIEW message_status IS
     'Each recipient of each message with its state, also of mail that has left the queue. Name '
@@ -67,12 +73,51 @@ COMMENT ON COLUMN message_status.row_id IS 'queue.id of the recipient''s row, wh
 CREATE FUNCTION status(ids bigint[]) RETURNS TABLE (
     message_id bigint, recipient text, state text, attempts integer, next_attempt timestamptz,
     at timestamptz, code integer, reply text
-) LANGUAGE sql STABLE SECURITY DEFINER ROWS 100
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
-    SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
-    FROM message_status AS s WHERE s.message_id = ANY (ARRAY(SELECT DISTINCT unnest(ids)))
-    ORDER BY s.message_id, s.row_id
-$$;
+) LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100  -- STABLE: all statements have the caller's snapshot
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    few CONSTANT integer := 100;
+    wanted bigint[] := ARRAY(SELECT DISTINCT id FROM unnest(ids) AS id WHERE id IS NOT NULL ORDER BY id);
+    day text;
+    days text[] := '{}';
+    log text;
+    least_id bigint;
+    greatest_id bigint;
+    first_place integer;
+    last_place integer;
+BEGIN
+    IF cardinality(wanted) <= few THEN
+        RETURN QUERY SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
+        FROM message_status AS s WHERE s.message_id = ANY (wanted) ORDER BY s.message_id, s.row_id;
+        RETURN;
+    END IF;
+    -- A day of the log has messages of some days only: look each id up in the days that may have it.
+    FOR day IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'attempts'::regclass LOOP
+        EXECUTE format('SELECT min(message_id), max(message_id) FROM %s', day) INTO least_id, greatest_id;
+        first_place := width_bucket(least_id - 1, wanted) + 1;
+        last_place := width_bucket(greatest_id, wanted);
+        IF first_place <= last_place THEN
+            days := days || format('SELECT * FROM %s WHERE message_id = ANY (($1)[%s:%s])', day,
+                first_place, last_place);
+        END IF;
+    END LOOP;
+    log := coalesce(nullif(array_to_string(days, ' UNION ALL '), ''), 'SELECT * FROM attempts WHERE false');
+    RETURN QUERY EXECUTE format($query$
+        WITH last AS (
+            SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt,
+                ended_at, code, reply, submitted_by
+            FROM (%s) AS log ORDER BY message_id, row_id, ended_at DESC, attempt DESC
+        )
+        SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply FROM (
+            SELECT * FROM queue_states WHERE message_id = ANY ($1)
+            UNION ALL
+            SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(code, 0),
+                nullif(reply, ''), row_id, submitted_by
+            FROM last WHERE NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id)
+        ) AS found
+        WHERE (SELECT sees_all_mail()) OR submitted_by = session_user
+        ORDER BY message_id, row_id $query$, log) USING wanted;
+END $$;
 COMMENT ON FUNCTION status(bigint[]) IS
     'The state of each recipient of these messages, in the order of ids and rows, all at one moment. '
     'An unknown id has no row, nor has one of another login.';
@@ -135,7 +180,7 @@ COMMENT ON FUNCTION cancel(bigint, text) IS
     'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is '
     'removed after its attempt, unless that delivers. A login that only submits has its own mail.';
 
--- sees_all_mail speaks of the caller only, and a view calls it in their name
+-- a view calls sees_all_mail and log_state in the name of the caller, and they tell nothing of others
 REVOKE EXECUTE ON FUNCTION status, cancel FROM PUBLIC;
 
 -- Rights. smtpd has no INSERT any more, except on chunks.

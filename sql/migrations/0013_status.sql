@@ -239,7 +239,7 @@ BEGIN
             queue_change_rows(text, bigint[], text, jsonb), queue_hold(text, text, interval),
             queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),
             queue_delete(text, text), status(bigint[]), cancel(bigint, text)'),
-        ('pgmta_operator', 'SELECT ON message_status, idempotency_keys'),
+        ('pgmta_operator', 'SELECT ON message_status, queue_states, idempotency_keys'),
         ('pgmta_operator', 'SELECT, UPDATE (hostname, message_size) ON submit_settings'),
 
         -- params are content
@@ -249,7 +249,7 @@ BEGIN
         ('pgmta_reader', 'SELECT ON queue, attempts, workers, rules, rules_version, audit, daemons,
             schema_migrations, queue_overview, queue_by_domain, attempt_history, attempt_rates,
             duplicates, hold_overview, worker_overview'),
-        ('pgmta_reader', 'SELECT ON message_status, submit_settings'),
+        ('pgmta_reader', 'SELECT ON message_status, queue_states, submit_settings'),
         ('pgmta_reader', 'EXECUTE ON FUNCTION queue_test(text, bigint[]), status(bigint[])'),
 
         ('pgmta_submit', 'EXECUTE ON FUNCTION submit, status(bigint[]), cancel(bigint, text)'),

@@ -1,4 +1,4 @@
-"""What became of a message, who may ask for it, and its cancellation."""
+"""The state of a message, the logins that may ask for it, and its cancellation."""
 
 from __future__ import annotations
 

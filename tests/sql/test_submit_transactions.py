@@ -114,7 +114,7 @@ def test_a_trigger_of_the_application_submits(shop: str, app: psycopg.Connection
     with pytest.raises(
         pg_errors.InvalidParameterValue, match="recipients: an address has no domain"
     ):
-        app.execute("INSERT INTO orders VALUES (4, 'nobody')")
+        app.execute("INSERT INTO orders VALUES (4, 'no address')")
     app.rollback()
     assert mails(shop) == [f"b{n}@example.com" for n in (1, 2, 3)]
     assert fetch(app, "SELECT count(*) FROM orders") == (3,)
@@ -242,9 +242,9 @@ def pooled(shop: str) -> Iterator[str]:
         pytest.skip("needs Debian's pgbouncer")
     given = conninfo_to_dict(shop)
     folder, port = data_folder(), free_port()
-    user = "nobody" if os.geteuid() == 0 else None
+    user = "daemon" if os.geteuid() == 0 else None
     if user and str(given.get("host", "")).startswith("/"):
-        user = Path(str(given["host"])).owner()  # nobody else reaches the socket
+        user = Path(str(given["host"])).owner()  # no other user reaches the socket
     target = " ".join(f"{k}={given[k]}" for k in ("host", "port", "dbname", "user") if given.get(k))
     (folder / "ini").write_text(
         f"[databases]\nshop = {target}\n[pgbouncer]\n"

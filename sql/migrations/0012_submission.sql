@@ -67,48 +67,8 @@ COMMENT ON FUNCTION queue_put IS
     'Stores a group of messages with all their rows: the one way into the queue. It checks nothing. '
     'The whole group fails if an id exists already, or if chunks of a message are missing.';
 
--- 2. What an address and a content have to be. Python accepts all that SQL accepts (pgmta/address.py,
--- pgmta/newlines.py; tests/sql/test_submit_values.py).
-
-CREATE FUNCTION mailbox_domain(address text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
-DECLARE
-    domain text := split_part(address, '@', -1) COLLATE "C";
-    names text := '[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*';
-    atom text := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~-]+';
-    octet text := '(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])';
-    groups text := '([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)';
-    written text;
-BEGIN
-    IF octet_length(address) > 254 OR length(address) - length(domain) > 65 THEN RETURN NULL; END IF;
-    IF address !~ concat('^', atom, '(\.', atom, ')*@', names, '$') COLLATE "C" THEN
-        -- no dot-string and name, as nearly all are
-        IF address ~ '[^\u0001-\u007f]' COLLATE "C" THEN
-            -- no control or format characters, nor any from outside the basic plane
-            IF getdatabaseencoding() <> 'UTF8' OR address ~ ('[\u0080-\u009f\u00ad\u0600-\u0605\u061c\u06dd'
-                '\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\uffff]'
-                '|[^\u0001-\uffff]') COLLATE "C" THEN RETURN NULL; END IF;
-            atom := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~\u0080-\uffff-]+';
-        END IF;
-        IF left(address, length(address) - length(domain)) !~ concat('^(', atom, '(\.', atom, ')*',
-                '|"([^"\\\u0001-\u001f\u007f]|\\[ -~])*")@$') COLLATE "C" THEN RETURN NULL; END IF;
-        IF domain ~ '^\[' THEN
-            IF domain ~ concat('^\[', octet, '(\.', octet, '){3}\]$') COLLATE "C" THEN RETURN domain; END IF;
-            written := lower(substr(rtrim(domain, ']'), 7) COLLATE "C");
-            -- eight groups of digits, or at most seven around ::
-            IF domain !~* '^\[ipv6:[^]]+\]$' COLLATE "C" OR written !~ concat('^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$|^',
-                    groups, '?::', groups, '?$') COLLATE "C" THEN RETURN NULL; END IF;
-            IF regexp_count(written, '[0-9a-f]+') - (written !~ '::')::integer > 7 THEN RETURN NULL; END IF;
-            written := host(written::inet);
-            -- PostgreSQL and Python write an address with an IPv4 address in it differently
-            RETURN CASE WHEN written !~ '\.' THEN concat('[IPv6:', written, ']') END;
-        END IF;
-        IF domain !~ concat('^', names, '$') COLLATE "C" THEN RETURN NULL; END IF;
-    END IF;
-    RETURN CASE WHEN domain !~ '[^.]{64}' THEN lower(domain) END;
-END $$;
-COMMENT ON FUNCTION mailbox_domain(text) IS
-    'The domain of a mailbox (RFC 5321, section 4.1.2) in lower case, or an address literal; null if the '
-    'text is no mailbox. A domain beyond ASCII has to be written in A-labels.';
+-- 2. What an address (migration 0014) and a content have to be. Python accepts all that SQL accepts
+-- (pgmta/newlines.py; tests/sql/test_submit_values.py).
 
 CREATE FUNCTION submit_refuse(argument text, reason text, detail text DEFAULT NULL, hint text DEFAULT NULL,
     state text DEFAULT 'invalid_parameter_value') RETURNS void LANGUAGE plpgsql AS $$
@@ -350,7 +310,8 @@ DECLARE
     octets integer;
     header text;
     settings submit_settings;
-    envelope record;
+    sender_domain text;
+    domains text[];
     missing text := CASE WHEN sender IS NULL THEN 'sender' WHEN content IS NULL THEN 'content'
         WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
         WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
@@ -358,9 +319,26 @@ DECLARE
 BEGIN
     IF missing IS NOT NULL THEN PERFORM submit_refuse(missing, 'it is null'); END IF;
     SELECT * INTO settings FROM submit_settings;
-    PERFORM submit_options(send_at, priority, metadata, key, tenant, on_failed);
-    envelope := submit_envelope(sender, recipients);
-    header := submit_content(content, coalesce(settings.message_size, 52428800));
+    -- PL/pgSQL prepares each expression anew in each transaction. So usual arguments pass by few of them.
+    IF send_at IS NOT NULL OR key IS NOT NULL OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}' OR tenant <> ''
+            OR on_failed <> 'hold' THEN
+        PERFORM submit_options(send_at, priority, metadata, key, tenant, on_failed);
+    END IF;
+    domains := ARRAY[mailbox_domain(recipients[1])];
+    sender_domain := mailbox_domain(sender);
+    IF cardinality(recipients) IS DISTINCT FROM 1 OR domains[1] IS NULL OR sender_domain IS NULL THEN
+        SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender, recipients);
+    END IF;
+    -- fields, an empty line, and no bare CR or LF; without Message-ID
+    IF octet_length(content) NOT BETWEEN 1 AND least(settings.message_size, 65536)
+        OR position('\x00'::bytea IN content) > 0
+        OR encode(content, 'escape') !~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
+            '\r\n\r\n([^\r\n]|\r\n)*$' COLLATE "C")
+        OR encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape')
+            ~ '(?in)^(received|message-id)' COLLATE "C"
+    THEN
+        header := submit_content(content, settings.message_size);
+    END IF;
     -- each submission opens a block of ids, so that smtpd's blocks never have this one
     message_id := nextval('message_ids');
     IF key IS NOT NULL THEN
@@ -379,14 +357,14 @@ BEGIN
     -- tests/sql/test_one_door.py compares what both store.
     INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by)
     VALUES (message_id, octets,
-        concat(sender, array_to_string(envelope.addresses, '')) ~ '[^\u0001-\u007f]' COLLATE "C",
+        concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C",
         CASE WHEN octets > chunk THEN (octets - 1) / chunk + 1 ELSE 0 END,
         concat('Received: by ', coalesce(settings.hostname, 'localhost'), ' (pgmta) with SQL id ', message_id,
             E';\r\n\t', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'Dy, DD Mon YYYY HH24:MI:SS +0000'), E'\r\n'),
         CASE WHEN octets > chunk THEN '' ELSE content END, header, tenant, session_user);
     INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata, tenant, on_failed, once)
-    SELECT message_id, sender, envelope.sender_domain, address, name, priority, metadata, tenant, on_failed, once
-    FROM unnest(envelope.addresses, envelope.domains) AS recipient (address, name);
+    SELECT message_id, sender, sender_domain, address, name, priority, metadata, tenant, on_failed, once
+    FROM unnest(recipients, domains) AS recipient (address, name);
     IF wake THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
     RETURN message_id;
 END $$;

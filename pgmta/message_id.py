@@ -24,9 +24,6 @@ def message_id(content: bytes | bytearray) -> str | None:
     characters, counts as none.
     """
     end = content.find(b"\r\n\r\n", 0, HEADER)
-    head = content[: HEADER if end < 0 else end]
-    if b"message-id" not in head.lower():  # a search in any case costs more than a copy
-        return None
-    match = _FIELD.search(head)
+    match = _FIELD.search(content, 0, HEADER if end < 0 else end)
     value = _FOLD.sub(b" ", match[1]).strip() if match else b""
     return value.decode() if _PRINTABLE.fullmatch(value) else None

@@ -95,9 +95,11 @@ class IncomingMessage:
             self._head += content.buffers[0][: LIMIT - len(self._head)]
         head = self._head or content.buffers[0][:LIMIT]
         # header fields are looked for only if the words are there
-        if head.lower().count(b"received:") > limit and hops(self.header()) > limit:
+        words = head.lower()
+        if words.count(b"received:") > limit and hops(self.header()) > limit:
             return replies.TOO_MANY_HOPS
-        self.message_id = message_id(head)
+        if b"message-id" in words:
+            self.message_id = message_id(head)
         if not content.chunks and content.collected <= PART_SIZE:
             available = self._committer.ids.available
             if not content.id and available:

@@ -10,7 +10,7 @@ from pgmta.postgres.operator import connect_operator
 from pgmta.store.filters import alike, metadata_is, quoted
 from pgmta.store.queries import bracketed, queries
 
-_SQL = queries("find")
+_SQL = queries("search")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import LiteralString
 import psycopg
 
 from pgmta.errors import MigrationError, StoreUnavailable
-from pgmta.postgres.locate import SEARCH_PATH, writable
+from pgmta.postgres.locate import writable
 from pgmta.postgres.notify import NOTIFY
 from pgmta.store.daemons import others
 from pgmta.store.schema import migrations
@@ -80,7 +80,7 @@ def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
             with db.transaction():
                 db.execute((_renamed(text) if new and name < _SCHEMA else text).encode())
                 if name == _SCHEMA:
-                    _look_in(db, SEARCH_PATH)
+                    _look_in(db, "pgmta")  # functions of strangers in public have the same names
                 db.execute(
                     "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",
                     (name, checksum),

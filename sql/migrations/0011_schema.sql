@@ -371,13 +371,19 @@ BEGIN
 END $$;
 
 -- 5. In a database that has nothing but this, statements find the tables without the schema's name.
+-- Views of operators on these tables do not count, because they belong to this.
 
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
             WHERE n.nspname !~ '^(pgmta$|pg_|information_schema$)' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
                 AND NOT EXISTS (SELECT FROM pg_depend AS d
-                    WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')) THEN
+                    WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+                AND NOT EXISTS (SELECT FROM pg_rewrite AS r
+                    JOIN pg_depend AS d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+                    JOIN pg_class AS base ON d.refclassid = 'pg_class'::regclass AND d.refobjid = base.oid
+                    WHERE r.ev_class = c.oid AND base.relnamespace = 'pgmta'::regnamespace)) THEN
+        RAISE WARNING 'the database has other tables, so its search_path stays: write pgmta.queue, or SET search_path = pgmta, public';
         RETURN;
     END IF;
     EXECUTE format('ALTER DATABASE %I SET search_path = pgmta, public', current_database());

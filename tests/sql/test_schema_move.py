@@ -20,6 +20,7 @@ from tests.support.database import fresh_database
 
 BEFORE = {name: text for name, text in migrations().items() if name < "0011"}
 STRANGERS = ("messages", "queue", "audit", "accounts", "workers", "daemons")
+THEIR_FUNCTIONS = ("submit", "status", "cancel", "grants", "queue_put", "mailbox_domain")
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def before(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             db.execute("""
                 CREATE SCHEMA leaves;
                 CREATE TABLE leaves.queue_ours PARTITION OF queue_def FOR VALUES IN ('ours');
+                CREATE VIEW stuck AS SELECT id FROM queue WHERE status = 'HOLD';
                 CREATE TABLE queue_two PARTITION OF queue_def FOR VALUES IN ('two');
                 INSERT INTO messages (id, size, trace, body)
                 SELECT number, 1, '', 'x' FROM generate_series(1, 9) AS number;
@@ -77,12 +79,14 @@ def test_a_database_of_before_moves_with_leaves_rules_and_rights(before: str, se
         db.execute(f"CREATE ROLE {grantee}; GRANT SELECT ON queue_overview TO {grantee}".encode())
         try:
             assert migrate(before) == [name for name in migrations() if name >= "0011"]
-            assert ours_in(db, "public") == ours_in(db, "leaves") == set()
+            assert ours_in(db, "public") == {"stuck"}
+            assert ours_in(db, "leaves") == set()
         finally:
             db.execute("SET search_path = pgmta")
         with psycopg.connect(before, autocommit=True) as fresh:
             assert one(fresh, "SHOW search_path") == "pgmta, public"
             assert one(fresh, "SELECT count(*) FROM queue") == 9
+            assert one(fresh, "SELECT count(*) FROM public.stuck") == 1
             assert one(fresh, "SELECT count(*) FROM queue_ours") == 2
             assert one(fresh, "SELECT row_id FROM attempt_history") == 7
             assert one(fresh, "SELECT condition FROM rules") == "queue.domain = 'never.example'"
@@ -113,11 +117,18 @@ def test_the_tables_of_others_are_not_touched(server: str) -> None:
         with psycopg.connect(uri, autocommit=True) as db:
             for name in STRANGERS:
                 db.execute(f"CREATE TABLE public.{name} (theirs integer)".encode())
+            for name in THEIR_FUNCTIONS:
+                db.execute(
+                    f"CREATE FUNCTION public.{name}(text) RETURNS int RETURN 1;"
+                    f"CREATE FUNCTION public.{name}(int, int) RETURNS int RETURN 1".encode()
+                )
             db.execute("CREATE TABLE public.schema_migrations (version text PRIMARY KEY)")
             path = one(db, "SHOW search_path")
-        assert migrate(uri) == list(migrations())
+        warnings: list[str] = []
+        assert migrate(uri, warnings.append) == list(migrations())
+        assert any("its search_path stays" in warning for warning in warnings)
         with psycopg.connect(uri, autocommit=True) as db:
-            assert ours_in(db, "public") == {*STRANGERS, "schema_migrations"}
+            assert ours_in(db, "public") == {*STRANGERS, *THEIR_FUNCTIONS, "schema_migrations"}
             assert one(db, "SHOW search_path") == path
             assert db.execute("TABLE public.queue").fetchall() == []
             assert one(db, "SELECT count(*) FROM pgmta.queue") == 0

@@ -70,4 +70,4 @@ def _call(db: Connection, name: str, params: dict[str, Any]) -> list[dict[str, A
         if not error.diag.column_name:
             raise
         said = (error.diag.message_primary, error.diag.message_detail, error.diag.message_hint)
-        raise SubmissionError(" ".join(text for text in said if text)) from error
+        raise SubmissionError(". ".join(text.rstrip(".") for text in said if text)) from error

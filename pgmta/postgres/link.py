@@ -21,6 +21,7 @@ from psycopg.waiting import Ready, Wait
 from pgmta.errors import AnswerLost, Backend, StoreUnavailable
 from pgmta.postgres import binary, faults
 from pgmta.postgres.locate import SEARCH_PATH, writable
+from pgmta.postgres.pooler import POOLER, settings_unless_pooled
 
 # A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
 _DEFAULTS: dict[str, Any] = {
@@ -36,10 +37,6 @@ _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has
 _CANCEL = 5.0  # seconds for the server to end a statement whose caller has gone
 _BACKEND = """pg_backend_pid(),
     (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))"""
-_POOLER = (
-    "the database is reached through a connection pooler, which pgmta's own connections can't use: "
-    "name PostgreSQL itself in environment.database.uri; only SQL functions work behind a pooler"
-)
 _END = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE (pid, backend_start) = (%(pid)s, %(began)s)
@@ -260,14 +257,18 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         prepare_threshold=0,
         **options,
     )
-    settings = {**_SETTINGS, **(settings or {})}
-    pairs = ", ".join("set_config(%s, %s, false)" for _ in settings)
-    flat = [part for pair in settings.items() for part in pair]
+    text, params = settings_unless_pooled(
+        connection.info.backend_pid, {**_SETTINGS, **(settings or {})}
+    )
     try:
-        cursor = await connection.execute(f"SELECT {pairs}, {_BACKEND}".encode(), flat)
-        connection.backend = (await cursor.fetchall())[0][-2:]
-        if connection.info.backend_pid != connection.backend[0]:
-            raise psycopg.OperationalError(_POOLER)
+        # not prepared: the statement would stay in the session of a pooler
+        cursor = await connection.execute(
+            f"SELECT {text}, {_BACKEND}".encode(), params, prepare=False
+        )
+        done, *backend = (await cursor.fetchall())[0]
+        if done is None:
+            raise psycopg.OperationalError(POOLER)
+        connection.backend = (backend[0], backend[1])
     except BaseException:
         await connection.close()
         raise

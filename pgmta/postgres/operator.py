@@ -10,12 +10,14 @@ from psycopg.rows import dict_row
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres import instants
 from pgmta.postgres.locate import SEARCH_PATH, writable
+from pgmta.postgres.pooler import forbid_pooler
 
 
 def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
     """Open the blocking connection of a command, in autocommit, with rows as dictionaries.
 
-    Of several servers it takes one that takes writes, or else any. Raises StoreUnavailable.
+    Of several servers it takes one that takes writes, or else any. Raises StoreUnavailable, also if
+    a pooler stands before the server.
     """
     wishes = dict.fromkeys((writable(uri), uri))
     for wish in wishes:
@@ -23,7 +25,7 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
             connection = psycopg.connect(
                 wish, autocommit=True, row_factory=dict_row, application_name="pgmta queuectl"
             )
-            connection.execute("SELECT set_config('search_path', %s, false)", (SEARCH_PATH,))
+            forbid_pooler(connection, {"search_path": SEARCH_PATH})
             instants.register(connection)
             return connection
         except psycopg.OperationalError as error:

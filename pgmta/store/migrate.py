@@ -11,6 +11,7 @@ import psycopg
 from pgmta.errors import MigrationError, StoreUnavailable
 from pgmta.postgres.locate import writable
 from pgmta.postgres.notify import NOTIFY
+from pgmta.postgres.pooler import forbid_pooler
 from pgmta.store.daemons import others
 from pgmta.store.schema import migrations
 
@@ -47,10 +48,10 @@ def migrate(
         with psycopg.connect(
             writable(uri), autocommit=True, application_name="pgmta migrate"
         ) as db:
+            forbid_pooler(db, {"client_min_messages": "warning"})  # the lock is the session's
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
-            db.execute("SET client_min_messages = warning")
             db.add_notice_handler(lambda notice: warn(str(notice.message_primary)))
             db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
             return _apply(db, while_daemons_run)

@@ -15,7 +15,10 @@ import pytest
 from psycopg import errors as pg_errors
 from psycopg.conninfo import conninfo_to_dict
 
+from pgmta.errors import StoreUnavailable
+from pgmta.postgres.link import connect
 from pgmta.postgres.notify import CHANNEL
+from pgmta.postgres.operator import connect_operator
 from pgmta.store.migrate import migrate
 from tests.sql.rows import column, fetch
 from tests.sql.test_submit_values import MAIL
@@ -23,6 +26,12 @@ from tests.support.database import PrivateServer, data_folder, fresh_database
 from tests.support.waiting import free_port, until
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+SESSION_STATE = """
+SELECT current_setting('search_path'), current_setting('default_transaction_isolation'),
+    current_setting('client_min_messages'),
+    (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
+    (SELECT count(*) FROM pg_prepared_statements)
+"""
 SUBMIT = "SELECT pgmta.submit('shop@example.org', ARRAY[%s], %s)"
 STRANGERS = """
 CREATE TABLE public.messages (id text);
@@ -292,3 +301,16 @@ def test_submissions_share_a_connection_behind_pgbouncer(pooled: str, shop: str)
         for app in apps:
             app.close()
     assert mails(shop) == sorted(f"buyer{n}@example.com" for n in range(15) if n % 3)
+
+
+async def test_sessions_of_ours_leave_nothing_behind_in_pgbouncer(pooled: str) -> None:
+    with psycopg.connect(pooled, autocommit=True, prepare_threshold=None) as app:
+        session = app.execute(SESSION_STATE).fetchone()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="connection pooler"):
+                connect_operator(pooled)
+            with pytest.raises(StoreUnavailable, match="connection pooler"):
+                migrate(pooled)
+            with pytest.raises(psycopg.OperationalError, match="connection pooler"):
+                await connect(pooled, "test")
+        assert app.execute(SESSION_STATE).fetchone() == session

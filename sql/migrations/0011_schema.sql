@@ -77,6 +77,10 @@ BEGIN
         blank.on_failed := ''hold'';
         blank.once := false;');
             source := replace(source, '\mpublic\s*\.', '\m(public|pgmta)\s*\.');
+            IF strpos(source, 'blank.once') = 0 OR strpos(source, '(public|pgmta)') = 0 THEN
+                RAISE EXCEPTION 'function queue_test was changed after migration 0010'
+                    USING HINT = 'Restore the function of sql/migrations, then migrate.';
+            END IF;
         END IF;
         EXECUTE source;
         IF function::text ~ '\mqueue_(test|condition|change)\(' THEN
@@ -250,95 +254,11 @@ FROM queue GROUP BY domain;
 COMMENT ON COLUMN queue_by_domain.scheduled IS 'Rows that wait for send_at.';
 
 -- 4. Roles. They belong to the cluster, so the former ones stay; each gets its rights from the new one.
-
-CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    given record;
-    missing text[] := '{}';
-BEGIN
-    FOR given IN SELECT * FROM (VALUES
-        ('pgmta_smtpd', 'SELECT ON daemons, schema_migrations'),
-        ('pgmta_smtpd', 'INSERT, UPDATE, DELETE ON daemons'),
-        ('pgmta_smtpd', 'USAGE ON SEQUENCE message_ids, queue_ids'),
-        ('pgmta_smtpd', 'SELECT (id), INSERT (id, size, utf8, chunks, trace, body, message_id_header) ON messages'),
-        ('pgmta_smtpd', 'INSERT (message_id, sender, recipient, domain, priority, metadata, status,
-            hold_reason, held_by, held_at, sender_domain) ON queue'),
-        ('pgmta_smtpd', 'SELECT (message_id) ON attempts'),
-        -- a message that is refused in the end takes its chunks away
-        ('pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE
-            ON message_chunks'),
-
-        ('pgmta_queued', 'SELECT ON daemons, schema_migrations'),
-        ('pgmta_queued', 'INSERT, UPDATE, DELETE ON daemons'),
-        ('pgmta_queued', 'USAGE ON SEQUENCE lease_tokens'),
-        -- it watches the sequence of the rows (docs/decisions/0028)
-        ('pgmta_queued', 'SELECT ON SEQUENCE queue_ids'),
-        ('pgmta_queued', 'SELECT, DELETE, UPDATE (status, next_attempt, attempts, last_reply,
-            metadata, lease_since, lease_until, lease_token, lease_owner, hold_reason, held_by,
-            hold_until, faults) ON queue'),
-        -- FOR UPDATE asks for the right to change some column: this one does no harm
-        ('pgmta_queued', 'SELECT, DELETE, UPDATE (received_at) ON messages'),
-        ('pgmta_queued', 'SELECT, DELETE ON message_chunks'),
-        ('pgmta_queued', 'SELECT, INSERT ON attempts'),
-        ('pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE ON workers, rules'),
-        ('pgmta_queued', 'SELECT ON rules_version'),
-        ('pgmta_queued', 'EXECUTE ON FUNCTION attempts_partitions(integer), attempts_expire(interval),
-            queue_test(text, bigint[]), queue_condition(text),
-            queue_change_rows(text, bigint[], text, jsonb)'),
-
-        ('pgmta_operator', 'SELECT ON messages, message_chunks, queue, attempts, workers, rules,
-            rules_version, audit, daemons, schema_migrations, queue_overview, queue_by_domain,
-            attempt_history, attempt_rates, duplicates, hold_overview, worker_overview'),
-        -- rows go by status DELETE, which leaves a trace in the log
-        ('pgmta_operator', 'UPDATE (status, next_attempt, priority, metadata, hold_reason, held_by,
-            hold_until) ON queue'),
-        ('pgmta_operator', 'INSERT, UPDATE, DELETE ON rules'),
-        -- at and role are the database's own words
-        ('pgmta_operator', 'INSERT (who, action, condition, details, rows, finished_at),
-            UPDATE (rows, finished_at) ON audit'),
-        ('pgmta_operator', 'EXECUTE ON FUNCTION queue_condition(text), queue_quiet(),
-            queue_takes(text), queue_test(text, bigint[]), queue_change(text, text, jsonb),
-            queue_change_rows(text, bigint[], text, jsonb), queue_hold(text, text, interval),
-            queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),
-            queue_delete(text, text)'),
-
-        -- params are content
-        ('pgmta_reader', 'SELECT (id, received_at, size, utf8, chunks, trace, tenant, format,
-            template_id, message_id_header, envid, ret, requiretls, submitted_by) ON messages'),
-        ('pgmta_reader', 'SELECT (message_id, position, stored_at) ON message_chunks'),
-        ('pgmta_reader', 'SELECT ON queue, attempts, workers, rules, rules_version, audit, daemons,
-            schema_migrations, queue_overview, queue_by_domain, attempt_history, attempt_rates,
-            duplicates, hold_overview, worker_overview'),
-        ('pgmta_reader', 'EXECUTE ON FUNCTION queue_test(text, bigint[])'),
-
-        ('pgmta_submit', '')
-        ) AS rights (role, what)
-    LOOP
-        IF to_regrole(given.role) IS NULL THEN
-            IF given.role <> ALL (missing) THEN missing := missing || given.role; END IF;
-            CONTINUE;
-        END IF;
-        EXECUTE format('GRANT USAGE ON SCHEMA pgmta TO %I', given.role);
-        IF given.what <> '' THEN
-            EXECUTE format('GRANT %s TO %I', given.what, given.role);
-        END IF;
-    END LOOP;
-    IF to_regrole('pgmta_queued') IS NOT NULL
-            AND current_setting('server_version_num')::integer >= 170000 THEN
-        EXECUTE 'GRANT MAINTAIN ON message_chunks TO pgmta_queued';
-    END IF;
-    RETURN missing;
-END $$;
-REVOKE EXECUTE ON FUNCTION grants() FROM PUBLIC;
-COMMENT ON FUNCTION grants() IS
-    'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their '
-    'rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+-- Migration 0013 gives the new ones their rights.
 
 DO $$
 DECLARE
     part text;
-    missing text[];
 BEGIN
     FOREACH part IN ARRAY ARRAY['smtpd', 'queued', 'operator', 'reader', 'submit'] LOOP
         BEGIN
@@ -363,11 +283,6 @@ BEGIN
             END IF;
         END;
     END LOOP;
-    missing := grants();
-    IF missing <> '{}' THEN
-        RAISE WARNING 'roles that could not be made: %', array_to_string(missing, ', ')
-            USING HINT = 'Create them (NOLOGIN) and call pgmta.grants() as owner of the tables.';
-    END IF;
 END $$;
 
 -- 5. In a database that has nothing but this, statements find the tables without the schema's name.

@@ -184,9 +184,9 @@ COMMENT ON FUNCTION cancel(bigint, text) IS
 -- a view calls sees_all_mail and log_state in the name of the caller, and they tell nothing of others
 REVOKE EXECUTE ON FUNCTION status, cancel FROM PUBLIC;
 
--- Rights. smtpd has no INSERT any more, except on chunks.
+-- Rights. smtpd has no INSERT, except on chunks.
 
-CREATE OR REPLACE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
+CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     given record;
@@ -270,11 +270,26 @@ BEGIN
     END IF;
     RETURN missing;
 END $$;
+REVOKE EXECUTE ON FUNCTION grants() FROM PUBLIC;
+COMMENT ON FUNCTION grants() IS
+    'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their '
+    'rights; to be called by the owner of the tables. Returns the roles that do not exist.';
 DO $$
+DECLARE
+    role text;
+    missing text[];
 BEGIN
-    IF to_regrole('pgmta_smtpd') IS NOT NULL THEN
-        REVOKE INSERT ON messages, queue FROM pgmta_smtpd;
-        REVOKE USAGE ON SEQUENCE queue_ids FROM pgmta_smtpd;
+    -- in a new database the first migrations gave these roles the rights of that time
+    FOR role IN SELECT rolname FROM pg_roles
+        WHERE rolname IN ('pgmta_smtpd', 'pgmta_queued', 'pgmta_operator', 'pgmta_reader', 'pgmta_submit')
+    LOOP
+        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA pgmta FROM %I', role);
+        EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA pgmta FROM %I', role);
+        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgmta FROM %I', role);
+    END LOOP;
+    missing := grants();
+    IF missing <> '{}' THEN
+        RAISE WARNING 'roles that could not be made: %', array_to_string(missing, ', ')
+            USING HINT = 'Create them (NOLOGIN) and call pgmta.grants() as owner of the tables.';
     END IF;
-    PERFORM grants();
 END $$;

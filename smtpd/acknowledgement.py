@@ -144,7 +144,7 @@ class Acknowledgement:
             utf8=transaction.envelope.smtp_utf8,
             metadata=metadata,
             holds=holds,
-            message_id_header=incoming.message_id,
+            message_id_header=incoming.message_id_header,
         )
         content.buffers.clear()
         server.committer.commit(content, message, self.committed)

@@ -10,7 +10,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
 from pgmta.logs import get
-from pgmta.message_id import message_id
+from pgmta.message_id_header import message_id_header
 from pgmta.model import CHUNK_SIZE, PART_SIZE
 from smtpd import replies
 from smtpd.config import SmtpdConfig
@@ -47,7 +47,7 @@ class IncomingMessage:
         """Octets of content so far."""
         self.large = False
         """Whether more than a little content has been in memory."""
-        self.message_id: str | None = None
+        self.message_id_header: str | None = None
         """The Message-ID of its header, once `finish` was called."""
         self.ready = False
         """Whether the message can be committed at once; otherwise `prepare` it."""
@@ -99,7 +99,7 @@ class IncomingMessage:
         if words.count(b"received:") > limit and hops(self.header()) > limit:
             return replies.TOO_MANY_HOPS
         if b"message-id" in words:
-            self.message_id = message_id(head)
+            self.message_id_header = message_id_header(head)
         if not content.chunks and content.collected <= PART_SIZE:
             available = self._committer.ids.available
             if not content.id and available:

@@ -478,7 +478,7 @@ CREATE FUNCTION pgmta.queue_malformed(sender text, recipient text, domain text) 
 
 COMMENT ON FUNCTION pgmta.queue_malformed(sender text, recipient text, domain text) IS 'Whether an address holds a control character, bidi mark or line separator. Such a row can be on hold or be deleted, and nothing else.';
 
-CREATE FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[] DEFAULT NULL::text[], tenants text[] DEFAULT NULL::text[], on_failed text[] DEFAULT NULL::text[], once boolean[] DEFAULT NULL::boolean[], logins text[] DEFAULT NULL::text[], envids text[] DEFAULT NULL::text[], rets text[] DEFAULT NULL::text[], requiretls boolean[] DEFAULT NULL::boolean[], notifies text[] DEFAULT NULL::text[], orcpts text[] DEFAULT NULL::text[]) RETURNS void
+CREATE FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[] DEFAULT NULL::text[], tenants text[] DEFAULT NULL::text[], on_failed text[] DEFAULT NULL::text[], once boolean[] DEFAULT NULL::boolean[], logins text[] DEFAULT NULL::text[], envids text[] DEFAULT NULL::text[], rets text[] DEFAULT NULL::text[], requiretls boolean[] DEFAULT NULL::boolean[], notifies text[] DEFAULT NULL::text[], orcpts text[] DEFAULT NULL::text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
@@ -500,7 +500,8 @@ BEGIN
         -- One statement: the set-up of a second one costs as much as a row.
         WITH new_messages AS (
             INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header)
-            SELECT * FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, headers)
+            SELECT * FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies,
+                message_id_headers)
         )
         INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata)
         SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb
@@ -513,8 +514,8 @@ BEGIN
             submitted_by, envid, ret, requiretls)
         SELECT id, size, utf8, chunks, trace, body, header, coalesce(tenant, ''), login, envid, ret,
             coalesce(requiretls, false)
-        FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, headers, tenants, logins, envids,
-                rets, queue_put.requiretls)
+        FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, message_id_headers, tenants,
+                logins, envids, rets, queue_put.requiretls)
             AS message (id, size, utf8, chunks, trace, body, header, tenant, login, envid, ret, requiretls)
     )
     INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
@@ -530,7 +531,7 @@ BEGIN
     CROSS JOIN LATERAL array_position(ids, message_id) AS place;
 END $$;
 
-COMMENT ON FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[], tenants text[], on_failed text[], once boolean[], logins text[], envids text[], rets text[], requiretls boolean[], notifies text[], orcpts text[]) IS 'Stores a group of messages with all their rows: the one way into the queue. It checks nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
+COMMENT ON FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[], tenants text[], on_failed text[], once boolean[], logins text[], envids text[], rets text[], requiretls boolean[], notifies text[], orcpts text[]) IS 'Stores a group of messages with all their rows: the one way into the queue. It checks nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
 
 CREATE FUNCTION pgmta.queue_quarantine(condition text, quarantine text, reason text, release_after interval DEFAULT NULL::interval) RETURNS bigint
     LANGUAGE sql
@@ -770,7 +771,7 @@ DECLARE
     message_id bigint;
     known bigint;
     octets integer;
-    header text;
+    message_id_header text;
     settings submit_settings;
     sender_domain text;
     domains text[];
@@ -799,7 +800,7 @@ BEGIN
         OR encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape')
             ~ '(?in)^(received|message-id)' COLLATE "C"
     THEN
-        header := submit_content(content, settings.message_size);
+        message_id_header := submit_content(content, settings.message_size);
     END IF;
     -- each submission opens a block of ids, so that smtpd's blocks never have this one
     message_id := nextval('message_ids');
@@ -823,7 +824,8 @@ BEGIN
         CASE WHEN octets > chunk THEN (octets - 1) / chunk + 1 ELSE 0 END,
         concat('Received: by ', coalesce(settings.hostname, 'localhost'), ' (pgmta) with SQL id ', message_id,
             E';\r\n\t', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'Dy, DD Mon YYYY HH24:MI:SS +0000'), E'\r\n'),
-        CASE WHEN octets > chunk THEN '' ELSE content END, header, tenant, session_user);
+        CASE WHEN octets > chunk THEN '' ELSE content END, message_id_header, tenant,
+        session_user);
     INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata, tenant, on_failed, once)
     SELECT message_id, sender, sender_domain, address, name, priority, metadata, tenant, on_failed, once
     FROM unnest(recipients, domains) AS recipient (address, name);

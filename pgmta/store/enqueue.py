@@ -132,7 +132,7 @@ class Enqueue:
             "chunks": Integers(m.chunks for m in group),
             "traces": Texts(m.trace for m in group),
             "bodies": Bytes(m.body for m in group),
-            "headers": OptionalTexts(m.message_id_header for m in group),
+            "message_id_headers": OptionalTexts(m.message_id_header for m in group),
             "message_ids": Bigints(m.id for m, _, _ in rows),
             "senders": Texts(m.sender for m, _, _ in rows),
             "sender_domains": Texts(

@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 from pgmta.errors import PartitionError, StoreUnavailable
 from pgmta.postgres import instants
 from pgmta.postgres.locate import writable
+from pgmta.postgres.pooler import forbid_pooler
 from pgmta.store.queries import queries
 
 SETTINGS = {
@@ -80,8 +81,8 @@ def opened(uri: str) -> Iterator[Connection]:
             application_name="pgmta queuectl partition",
         ) as db:  # fmt: skip
             instants.register(db)
+            forbid_pooler(db, {"search_path": "pgmta, public"})
             db.execute("SET standard_conforming_strings = on")
-            db.execute("SET search_path = pgmta, public")
             db.execute("SET statement_timeout = 0")
             db.execute("SET idle_in_transaction_session_timeout = 0")  # between tries at the lock
             db.execute("SET default_transaction_isolation = 'read committed'")

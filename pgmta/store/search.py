@@ -23,7 +23,7 @@ class Wanted:
 
     recipient: Sequence[str] = ()
     sender: Sequence[str] = ()
-    message_id: Sequence[str] = ()
+    message_id_header: Sequence[str] = ()
     metadata: Sequence[str] = ()
 
     def in_queue(self) -> str:
@@ -31,22 +31,24 @@ class Wanted:
 
         Raises ValueError, which names the flag.
         """
+        headers = self.message_id_header
         return _all(
             [
                 [alike("q.recipient", text) for text in self.recipient],
                 [alike("q.sender", text) for text in self.sender],
-                [_one_of("m.message_id_header", text, _bracketed) for text in self.message_id],
+                [_one_of("m.message_id_header", text, _bracketed) for text in headers],
                 [metadata_is("q.metadata", text) for text in self.metadata],
             ]
         )
 
     def in_log(self) -> str:
         """Return the condition on rows `a` of attempts. Raises ValueError, which names the flag."""
+        headers = self.message_id_header
         return _all(
             [
                 [_one_of("a.recipient", text, _spellings) for text in self.recipient],
                 [_one_of("a.sender", text, _spellings) for text in self.sender],
-                [_one_of("a.message_id_header", text, _bracketed) for text in self.message_id],
+                [_one_of("a.message_id_header", text, _bracketed) for text in headers],
                 [metadata_is("a.metadata", text) for text in self.metadata],
             ]
         )
@@ -56,7 +58,7 @@ def find(uri: str, wanted: Wanted, since: float, limit: int) -> list[dict[str, A
     """Return recipients of matching mail: those that wait first, each time the newest first.
 
     The log is searched for `since` seconds back. At most `limit` of each kind are returned.
-    Raises StoreUnavailable, psycopg.Error.
+    Raises ValueError as `Wanted` does, StoreUnavailable, psycopg.Error.
     """
     with connect_operator(uri) as db:
         waiting = _SQL["waiting"].fill(where=bracketed(wanted.in_queue()))
@@ -80,6 +82,6 @@ def _spellings(address: str) -> list[str]:
     return sorted({address, address.lower(), f"{local}{at}{domain.lower()}"})
 
 
-def _bracketed(message_id: str) -> list[str]:
-    text = message_id.strip()
+def _bracketed(value: str) -> list[str]:
+    text = value.strip()
     return [text if text.startswith("<") else f"<{text}>"]

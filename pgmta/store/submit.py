@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 
 from pgmta.address import parse_mailbox
-from pgmta.message_id import message_id
+from pgmta.message_id_header import message_id_header
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.newlines import check
 from pgmta.postgres.link import Link
@@ -88,7 +88,7 @@ class Submission:
             trace=f"Received: by {self._hostname} (pgmta) id {number};\r\n\t{now}\r\n",
             body=mail.content,
             utf8=not all(address.isascii() for address in addresses),
-            message_id_header=message_id(mail.content),
+            message_id_header=message_id_header(mail.content),
         )
 
     async def close(self) -> None:

@@ -28,7 +28,12 @@ from queued.cli.target import CONFIG, database_of
 @config_option(CONFIG)
 @click.option("--recipient", multiple=True, help="Address of the recipient, * for any text.")
 @click.option("--sender", multiple=True, help="Reverse-path, * for any text.")
-@click.option("--message-id", multiple=True, help="Message-ID of the header, * for any text.")
+@click.option(
+    "--message-id",
+    "message_id_header",
+    multiple=True,
+    help="Message-ID of the header, * for any text.",
+)
 @click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds mail without K.")
 @click.option("--since", default="30d", show_default=True, help="How far back the log is searched.")
 @click.option(
@@ -44,7 +49,7 @@ def find(
     config: Path,
     recipient: tuple[str, ...],
     sender: tuple[str, ...],
-    message_id: tuple[str, ...],
+    message_id_header: tuple[str, ...],
     metadata: tuple[str, ...],
     since: str,
     limit: int,
@@ -55,8 +60,8 @@ def find(
     Each line is a recipient: its status in the queue, or the last event in the log. In the log an
     address without * is compared as given, or with its domain in lower case.
     """
-    wanted = Wanted(recipient, sender, message_id, metadata)
-    if not (recipient or sender or message_id or metadata):
+    wanted = Wanted(recipient, sender, message_id_header, metadata)
+    if not (recipient or sender or message_id_header or metadata):
         raise ConfigError(["find needs --recipient, --sender, --message-id or --metadata"])
     try:
         seconds = parse_duration(since)

@@ -23,7 +23,7 @@ from pgmta.command import (
 )
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.postgres.operator import connect_operator
-from pgmta.store import submission
+from pgmta.store import sql_interface
 from queued.cli.target import CONFIG, database_of
 
 _BARE = re.compile(rb"(?<!\r)\n")
@@ -87,10 +87,10 @@ def submit(
     if not recipients:
         raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
     pairs = dict(_pair(text) for text in metadata)
-    options = submission.SubmitOptions(priority, pairs, key, tenant, on_failed, once)
+    more = sql_interface.Arguments(priority, pairs, key, tenant, on_failed, once)
     with connect_operator(database_of(config)) as db:
         try:
-            number = submission.submit(db, sender, recipients, _BARE.sub(b"\r\n", content), options)
+            number = sql_interface.submit(db, sender, recipients, _BARE.sub(b"\r\n", content), more)
         except SubmissionError as error:
             raise ConfigError([f"error: {error}"]) from None
     if as_json:
@@ -115,7 +115,7 @@ def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_js
     with connect_operator(database_of(config)) as db:
         for number in message_ids:
             try:
-                stopped = submission.cancel(db, number, reason)
+                stopped = sql_interface.cancel(db, number, reason)
             except SubmissionError as error:
                 print_line(f"error: message {number}: {error}", err=True)
                 unknown = True
@@ -140,7 +140,7 @@ def status(config: Path, message_ids: tuple[int, ...], as_json: bool) -> None:
     ID is the number that submit printed, or that the client got with its 250.
     """
     with connect_operator(database_of(config)) as db:
-        rows = submission.status(db, message_ids)
+        rows = sql_interface.status(db, message_ids)
     if as_json:
         print_json(rows)
     elif rows:

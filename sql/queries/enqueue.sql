@@ -8,7 +8,7 @@ SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
 -- answer without columns is the cheapest to read.
 SELECT FROM queue_put(
     %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
-    %(traces)b::text[], %(bodies)b::bytea[], %(headers)b::text[],
+    %(traces)b::text[], %(bodies)b::bytea[], %(message_id_headers)b::text[],
     %(message_ids)b::bigint[], %(senders)b::text[], %(sender_domains)b::text[], %(recipients)b::text[],
     %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[]{more})
 

@@ -10,9 +10,17 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres.link import Link
+from pgmta.postgres.operator import connect_operator
+from pgmta.store.migrate import migrate
+from pgmta.store.partitions import opened, tree
 
 _KEY_DATA = b"K\0\0\0"
 _SOCKET = ".s.PGSQL.{}"
+
+
+def tree_of(uri: str) -> None:
+    with opened(uri) as db:
+        tree(db)
 
 
 async def test_a_pooler_is_refused_in_words(database: str, tmp_path: Path) -> None:
@@ -46,6 +54,9 @@ async def test_a_pooler_is_refused_in_words(database: str, tmp_path: Path) -> No
     with pytest.raises(StoreUnavailable, match="connection pooler"):
         await link.run("SELECT 1")
     await link.close()
+    for command in (connect_operator, migrate, tree_of):
+        with pytest.raises(StoreUnavailable, match="connection pooler"):
+            await asyncio.to_thread(command, uri)
     await asyncio.wait_for(done.wait(), 10)
     pooler.close()
     await pooler.wait_closed()

@@ -54,9 +54,9 @@ def before(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def structure(uri: str) -> str:
-    """Return the dump of schema pgmta, without rights."""
+    """Return the dump of schema pgmta, with rights."""
     text = subprocess.run(
-        [tool("pg_dump"), "--schema-only", "--no-owner", "--no-privileges", "--schema=pgmta",
+        [tool("pg_dump"), "--schema-only", "--no-owner", "--schema=pgmta",
          "--exclude-table=pgmta.queue_ours", "--exclude-table=pgmta.queue_two", f"--dbname={uri}"],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
@@ -135,6 +135,14 @@ def test_the_tables_of_others_are_not_touched(server: str) -> None:
         with connect_operator(uri) as operator:
             assert operator.execute("SELECT count(*) AS rows FROM queue").fetchone() == {"rows": 0}
         assert migrate(uri) == []
+
+
+def test_a_changed_function_stops_the_migration(before: str) -> None:
+    with psycopg.connect(before, autocommit=True) as db:
+        source = one(db, "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = 'queue_test'")
+        db.execute(source.replace("blank.metadata := '{}';", "").encode())
+    with pytest.raises(psycopg.errors.RaiseException, match="queue_test was changed"):
+        migrate(before)
 
 
 def test_a_daemon_of_before_stops_the_migration(before: str) -> None:

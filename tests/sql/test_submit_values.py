@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 
 from pgmta.address import parse_mailbox
 from pgmta.errors import AddressError
-from pgmta.message_id import message_id
+from pgmta.message_id_header import message_id_header
 from pgmta.newlines import check
 from pgmta.text import unsafe
 from tests.pgmta.test_address import MAILBOXES, UTF8_MAILBOXES
@@ -131,7 +131,7 @@ def test_sql_and_python_find_the_same_message_id(
 ) -> None:
     for header in (field, b"Subject: x\r\n" + field, field + b"Subject: x\r\n"):
         for content in (header + b"\r\nMessage-ID: <body>\r\n", header):
-            assert message_id(content) == value
+            assert message_id_header(content) == value
             assert fetch(db, "SELECT submit_content(%s, 1000000)", content) == (value,)
 
 

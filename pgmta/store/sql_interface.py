@@ -12,13 +12,13 @@ import psycopg
 from pgmta.errors import SubmissionError
 from pgmta.store.queries import queries
 
-_SQL = queries("submission")
+_SQL = queries("sql_interface")
 
 type Connection = psycopg.Connection[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitOptions:
+class Arguments:
     """The arguments of pgmta.submit beside envelope and content."""
 
     priority: int = 5
@@ -30,7 +30,7 @@ class SubmitOptions:
 
 
 def submit(
-    db: Connection, sender: str, recipients: Sequence[str], content: bytes, options: SubmitOptions
+    db: Connection, sender: str, recipients: Sequence[str], content: bytes, more: Arguments
 ) -> int:
     """Submit content with CRLF at the line ends, and return the message id.
 
@@ -40,12 +40,12 @@ def submit(
         "sender": sender,
         "recipients": list(recipients),
         "content": content,
-        "priority": options.priority,
-        "metadata": json.dumps(dict(options.metadata)),
-        "key": options.key,
-        "tenant": options.tenant,
-        "on_failed": options.on_failed,
-        "once": options.once,
+        "priority": more.priority,
+        "metadata": json.dumps(dict(more.metadata)),
+        "key": more.key,
+        "tenant": more.tenant,
+        "on_failed": more.on_failed,
+        "once": more.once,
     }
     return int(_call(db, "submit", params)[0]["id"])
 

@@ -17,7 +17,7 @@ _FOLD = re.compile(rb"\r?\n[ \t]+")
 _PRINTABLE = re.compile(rb"[ -~]{1,998}")
 
 
-def message_id(content: bytes | bytearray) -> str | None:
+def message_id_header(content: bytes | bytearray) -> str | None:
     """Return the Message-ID of a message, unfolded, with its brackets.
 
     It is None if the header has no such field. A value that is not printable ASCII, or over 998

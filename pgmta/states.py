@@ -16,7 +16,7 @@ class Status(StrEnum):
     DEFERRED = "DEFERRED"  # an attempt failed for now; waits for next_attempt
     SENDING = "SENDING"  # leased by a worker until lease_until
     HOLD = "HOLD"  # waits for an operator; never claimed
-    DELETE = "DELETE"  # an operator's request to delete; never claimed
+    DELETE = "DELETE"  # a request to delete; never claimed
     SCHEDULED = "SCHEDULED"  # waits for send_at; never claimed
 
 

@@ -37,12 +37,12 @@ def migrate(
 ) -> list[str]:
     """Bring the database up to date and return the names of the applied migrations.
 
-    `warn` gets the warnings of PostgreSQL, such as of roles that could not be made. With
-    `while_daemons_run` daemons of another version are no reason to refuse.
+    `warn` gets the warnings of PostgreSQL with their hints, such as of roles that could not be
+    made. With `while_daemons_run` daemons of another version are no reason to refuse.
 
     Several processes may call it at once. Raises StoreUnavailable. Raises MigrationError if an
     applied file was changed since; if the database is newer; if daemons of another version live;
-    or if PostgreSQL is older than 15.
+    if schema pgmta has objects of another program; or if PostgreSQL is older than 15.
     """
     try:
         with psycopg.connect(
@@ -52,7 +52,7 @@ def migrate(
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
-            db.add_notice_handler(lambda notice: warn(str(notice.message_primary)))
+            db.add_notice_handler(lambda notice: warn(_words(notice)))
             db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
             return _apply(db, while_daemons_run)
     except psycopg.OperationalError as error:
@@ -62,10 +62,13 @@ def migrate(
 def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
     wanted = migrations()
     home = _home(db)
-    new = not home and _SCHEMA in wanted
-    if new and not _is_there(db, "to_regnamespace('pgmta')"):
-        db.execute("CREATE SCHEMA pgmta")
-    _look_in(db, "pgmta" if new else home or "public")
+    if home != "pgmta" and _SCHEMA in wanted:
+        _refuse_strangers(db)
+        if not home:
+            home = "pgmta"
+            if not _is_there(db, "to_regnamespace('pgmta')"):
+                db.execute("CREATE SCHEMA pgmta")
+    _look_in(db, home or "public")
     db.execute(_TABLE)
     known: dict[str, str] = dict(
         db.execute("SELECT name, checksum FROM schema_migrations").fetchall()
@@ -79,7 +82,10 @@ def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
         checksum = hashlib.sha256(text.encode()).hexdigest()
         if name not in known:
             with db.transaction():
-                db.execute((_renamed(text) if new and name < _SCHEMA else text).encode())
+                early = home == "pgmta" and name < _SCHEMA
+                if early:  # a later one warns of roles once more, with the function of today
+                    db.execute("SET LOCAL client_min_messages = error")
+                db.execute((_renamed(text) if early else text).encode())
                 if name == _SCHEMA:
                     _look_in(db, "pgmta")  # functions of strangers in public have the same names
                 db.execute(
@@ -90,6 +96,10 @@ def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
         elif known[name] != checksum:
             raise MigrationError(f"{name} was changed after it had been applied")
     return pending
+
+
+def _words(notice: psycopg.errors.Diagnostic) -> str:
+    return ". ".join(text for text in (notice.message_primary, notice.message_hint) if text)
 
 
 def _look_in(db: psycopg.Connection, path: str) -> None:
@@ -114,6 +124,16 @@ def _home(db: psycopg.Connection) -> str:
         if schema == "pgmta" or db.execute(ours.encode()).fetchone() is not None:
             return schema
     return ""
+
+
+def _refuse_strangers(db: psycopg.Connection) -> None:
+    """Raise MigrationError if another program has something in schema pgmta."""
+    found = db.execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('pgmta')"
+        " UNION SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('pgmta') LIMIT 1"
+    ).fetchone()
+    if found:
+        raise MigrationError(f"schema pgmta belongs to another program: it has {found[0]}")
 
 
 def _renamed(text: str) -> str:

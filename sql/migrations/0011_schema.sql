@@ -279,7 +279,7 @@ BEGIN
             -- unique_violation: by the migration of another database at the same time
             IF SQLSTATE = '42501' THEN
                 RAISE WARNING 'pgmta_% could not be granted to postern_%', part, part
-                    USING HINT = 'A superuser does that: GRANT pgmta_… TO postern_…';
+                    USING HINT = format('A superuser does that: GRANT pgmta_%s TO postern_%s;', part, part);
             END IF;
         END;
     END LOOP;

@@ -137,6 +137,32 @@ def test_the_tables_of_others_are_not_touched(server: str) -> None:
         assert migrate(uri) == []
 
 
+def test_a_new_database_goes_on_where_it_was_interrupted(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = {**migrations(), "0006_conditions.sql": "SELECT 1/0"}
+    with fresh_database(server) as uri, fresh_database(server) as whole:
+        with monkeypatch.context() as patch:
+            patch.setattr(migrations_of, "migrations", lambda: broken)
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                migrate(uri)
+        assert migrate(uri) == [name for name in migrations() if name >= "0006"]
+        migrate(whole)
+        assert structure(uri) == structure(whole)
+
+
+def test_a_schema_of_others_is_refused(before: str, server: str) -> None:
+    theirs = b"CREATE SCHEMA pgmta; CREATE FUNCTION pgmta.f() RETURNS int RETURN 1"
+    with fresh_database(server) as new:
+        for uri in (before, new):
+            with psycopg.connect(uri, autocommit=True) as db:
+                db.execute(theirs)
+            with pytest.raises(MigrationError, match="belongs to another program: it has f"):
+                migrate(uri)
+            with psycopg.connect(uri) as db:
+                assert ours_in(db, "pgmta") == {"f"}
+
+
 def test_a_changed_function_stops_the_migration(before: str) -> None:
     with psycopg.connect(before, autocommit=True) as db:
         source = one(db, "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = 'queue_test'")

@@ -258,6 +258,8 @@ class Server:
             return
         try:
             connection.execute(f"ALTER DATABASE {_FORMER_DATABASE} RENAME TO {DATABASE}")
+            # a program of an earlier version would make an empty one, and take mail into it
+            connection.execute(f"CREATE DATABASE {_FORMER_DATABASE} ALLOW_CONNECTIONS false")
         except pg_errors.ObjectInUse:
             raise ServerRefused(
                 f"daemons of an earlier version use the PostgreSQL in {self.data}: stop them first"

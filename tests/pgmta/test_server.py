@@ -168,6 +168,9 @@ def test_the_database_of_former_versions_is_renamed_when_nobody_uses_it() -> Non
         server.start()
         with psycopg.connect(server.uri(DATABASE)) as db:
             assert db.execute("SELECT count(*) FROM kept").fetchone() == (0,)
+        with pytest.raises(psycopg.OperationalError, match="not currently accepting"):
+            psycopg.connect(server.uri("postern"))
+        server.start()
     finally:
         server.stop("immediate")
         shutil.rmtree(folder)

@@ -45,7 +45,7 @@ BEGIN
         UNION ALL SELECT 'VIEW', 'public.' || name FROM unnest(ARRAY['queue_overview', 'queue_by_domain',
             'attempt_history', 'attempt_rates', 'duplicates', 'hold_overview', 'worker_overview']) AS name
         UNION ALL SELECT 'FUNCTION', oid::regprocedure::text FROM pg_proc
-        WHERE pronamespace = 'public'::regnamespace AND (proname = ANY (ARRAY['attempts_expire',
+        WHERE pronamespace = 'public'::regnamespace AND prokind = 'f' AND (proname = ANY (ARRAY['attempts_expire',
                 'attempts_partitions', 'messages_refcount_func', 'queue_change', 'queue_change_rows',
                 'queue_condition', 'queue_delete', 'queue_hold', 'queue_hold_stamp', 'queue_malformed',
                 'queue_quarantine', 'queue_quiet', 'queue_release', 'queue_retry', 'queue_sender_domain',
@@ -80,7 +80,7 @@ DECLARE
     source text;
 BEGIN
     FOR function IN
-        SELECT oid FROM pg_proc WHERE pronamespace = 'pgmta'::regnamespace
+        SELECT oid FROM pg_proc WHERE pronamespace = 'pgmta'::regnamespace AND prokind = 'f'
     LOOP
         source := replace(replace(pg_get_functiondef(function), 'public.', 'pgmta.'), 'postern', 'pgmta');
         IF function::text ~ '\mqueue_test\(' THEN
@@ -108,7 +108,7 @@ BEGIN
     END LOOP;
 END $$;
 UPDATE rules SET condition = regexp_replace(condition, '\mpublic\s*\.\s*queue\M', 'queue', 'gi')
-WHERE condition ~* '\mpublic\s*\.\s*queue\M';
+WHERE condition ~* '\mpublic\s*\.\s*queue\M' OR condition_path() = 'pgmta';  -- a trigger checks them
 
 -- 3. States, events and columns. Only on_failed and once act already.
 

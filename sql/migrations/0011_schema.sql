@@ -280,18 +280,14 @@ BEGIN
             hold_reason, held_by, held_at, sender_domain) ON queue'),
         ('pgmta_smtpd', 'SELECT (message_id) ON attempts'),
         -- a message that is refused in the end takes its chunks away
-        ('pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE
-            ON message_chunks'),
-
+        ('pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE ON message_chunks'),
         ('pgmta_queued', 'SELECT ON daemons, schema_migrations'),
         ('pgmta_queued', 'INSERT, UPDATE, DELETE ON daemons'),
         ('pgmta_queued', 'USAGE ON SEQUENCE lease_tokens'),
-        -- it watches the sequence of the rows (docs/decisions/0028)
         ('pgmta_queued', 'SELECT ON SEQUENCE queue_ids'),
         ('pgmta_queued', 'SELECT, DELETE, UPDATE (status, next_attempt, attempts, last_reply,
             metadata, lease_since, lease_until, lease_token, lease_owner, hold_reason, held_by,
             hold_until, faults) ON queue'),
-        -- FOR UPDATE asks for the right to change some column: this one does no harm
         ('pgmta_queued', 'SELECT, DELETE, UPDATE (received_at) ON messages'),
         ('pgmta_queued', 'SELECT, DELETE ON message_chunks'),
         ('pgmta_queued', 'SELECT, INSERT ON attempts'),
@@ -300,7 +296,6 @@ BEGIN
         ('pgmta_queued', 'EXECUTE ON FUNCTION attempts_partitions(integer), attempts_expire(interval),
             queue_test(text, bigint[]), queue_condition(text),
             queue_change_rows(text, bigint[], text, jsonb)'),
-
         ('pgmta_operator', 'SELECT ON messages, message_chunks, queue, attempts, workers, rules,
             rules_version, audit, daemons, schema_migrations, queue_overview, queue_by_domain,
             attempt_history, attempt_rates, duplicates, hold_overview, worker_overview'),
@@ -316,7 +311,6 @@ BEGIN
             queue_change_rows(text, bigint[], text, jsonb), queue_hold(text, text, interval),
             queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),
             queue_delete(text, text)'),
-
         -- params are content
         ('pgmta_reader', 'SELECT (id, received_at, size, utf8, chunks, trace, tenant, format,
             template_id, message_id_header, envid, ret, requiretls, submitted_by) ON messages'),
@@ -325,7 +319,6 @@ BEGIN
             schema_migrations, queue_overview, queue_by_domain, attempt_history, attempt_rates,
             duplicates, hold_overview, worker_overview'),
         ('pgmta_reader', 'EXECUTE ON FUNCTION queue_test(text, bigint[])'),
-
         ('pgmta_submit', '')
         ) AS rights (role, what)
     LOOP

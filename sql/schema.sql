@@ -66,6 +66,7 @@ BEGIN
     IF reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" OR length(reason) > 500 THEN
         PERFORM submit_refuse('reason', 'it is over 500 characters or has control characters');
     END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN PERFORM submit_text('reason', reason); END IF;
     SELECT m.submitted_by INTO login FROM messages AS m WHERE m.id = cancel.id;
     IF NOT FOUND THEN
         SELECT a.submitted_by INTO login FROM attempts AS a WHERE a.message_id = cancel.id LIMIT 1;
@@ -110,6 +111,23 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.cancel(id bigint, reason text) IS 'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed after its attempt, unless that delivers. A login that only submits has its own mail.';
+
+CREATE FUNCTION pgmta.condition_path() RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT CASE WHEN EXISTS (
+        SELECT FROM pg_namespace AS place, LATERAL (
+            SELECT nspowner UNION SELECT grantee FROM aclexplode(nspacl) WHERE privilege_type = 'CREATE'
+        ) AS makers (maker)
+        WHERE nspname = 'public' AND pg_has_role(
+            CASE maker WHEN 0 THEN NULL WHEN to_regrole('pg_database_owner') THEN (
+                SELECT datdba FROM pg_database WHERE datname = current_database()) ELSE maker END,
+            (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE') IS NOT TRUE
+    ) THEN 'pgmta' ELSE 'pgmta, public' END
+$$;
+
+COMMENT ON FUNCTION pgmta.condition_path() IS 'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may create objects there. pgmta/postgres/locate.py has the same.';
 
 CREATE FUNCTION pgmta.grants() RETURNS text[]
     LANGUAGE plpgsql
@@ -289,7 +307,7 @@ COMMENT ON FUNCTION pgmta.messages_refcount_func() IS 'Removes the bodies that t
 
 CREATE FUNCTION pgmta.queue_change(action text, condition text, details jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
-    SET search_path TO 'pgmta', 'public', 'pg_temp'
+    SET search_path TO 'pgmta', 'pg_temp'
     AS $_$
 DECLARE
     wanted text := format('%s AND %s', pgmta.queue_takes(action), pgmta.queue_condition(condition));
@@ -300,6 +318,7 @@ DECLARE
     changed bigint;
     total bigint;
 BEGIN
+    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
     IF pgmta.queue_takes(action) IS NULL THEN
         RAISE EXCEPTION 'there is no action %', action USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -400,12 +419,13 @@ COMMENT ON FUNCTION pgmta.queue_change_rows(action text, ids bigint[], who text,
 
 CREATE FUNCTION pgmta.queue_condition(condition text) RETURNS text
     LANGUAGE plpgsql
-    SET search_path TO 'pgmta', 'public', 'pg_temp'
+    SET search_path TO 'pgmta', 'pg_temp'
     AS $$
 DECLARE
     brackets text;
     probe refcursor;
 BEGIN
+    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
     IF coalesce(condition, '') !~ '\S' THEN
         RAISE EXCEPTION 'the condition is empty'
             USING ERRCODE = 'invalid_parameter_value', HINT = '''true'' stands for every row.';
@@ -602,7 +622,7 @@ COMMENT ON FUNCTION pgmta.queue_takes(action text) IS 'Returns the condition for
 
 CREATE FUNCTION pgmta.queue_test(condition text, ids bigint[]) RETURNS TABLE(id bigint, error text)
     LANGUAGE plpgsql STABLE
-    SET search_path TO 'pgmta', 'public', 'pg_temp'
+    SET search_path TO 'pgmta', 'pg_temp'
     AS $_$
 DECLARE
     matching bigint[];
@@ -615,6 +635,7 @@ DECLARE
         E'SELECT (\n%s\n) FROM (SELECT ($1).*) AS queue',
         regexp_replace(condition, '\m(public|pgmta)\s*\.\s*queue\M', 'queue', 'gi'));
 BEGIN
+    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
     IF cardinality(ids) = 0 THEN RETURN; END IF;
     BEGIN
         -- In FILTER the parts of the condition are evaluated as they are written: WHERE orders them.
@@ -732,7 +753,8 @@ BEGIN
         RETURN;
     END IF;
     -- A day of the log has messages of some days only: look each id up in the days that may have it.
-    FOR day IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'attempts'::regclass LOOP
+    -- The tree locks the days, and has none that was dropped after the snapshot.
+    FOR day IN SELECT relid FROM pg_partition_tree('attempts') WHERE isleaf LOOP
         EXECUTE format('SELECT min(message_id), max(message_id) FROM %s', day) INTO least_id, greatest_id;
         first_place := width_bucket(least_id - 1, wanted) + 1;
         last_place := width_bucket(greatest_id, wanted);
@@ -981,6 +1003,9 @@ BEGIN
     IF key IS NOT NULL AND key !~ '^[^\u0001-\u001f\u007f]{1,255}$' COLLATE "C" THEN
         PERFORM submit_refuse('key', 'it is empty, over 255 characters or has control characters');
     END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
+    END IF;
     IF jsonb_typeof(metadata) <> 'object' THEN
         PERFORM submit_refuse('metadata', 'it is no JSON object', 'It is of type ' || jsonb_typeof(metadata));
     ELSIF octet_length(metadata::text) > 4000 THEN
@@ -1033,6 +1058,17 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.submit_refuse_mailbox(argument text, address text, place text) IS 'Raises the error of text that is no mailbox.';
+
+CREATE FUNCTION pgmta.submit_text(argument text, value text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM convert_to(value, 'UTF8');
+EXCEPTION WHEN untranslatable_character OR character_not_in_repertoire THEN
+    PERFORM submit_refuse(argument, 'it has octets that are no character');
+END $$;
+
+COMMENT ON FUNCTION pgmta.submit_text(argument text, value text) IS 'Raises the error of text that UTF-8 has no character for: the worker that reads it would stop.';
 
 CREATE TABLE pgmta.attempts (
     ended_at timestamp with time zone DEFAULT now() NOT NULL,

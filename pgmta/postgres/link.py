@@ -20,7 +20,7 @@ from psycopg.waiting import Ready, Wait
 
 from pgmta.errors import AnswerLost, Backend, StoreUnavailable
 from pgmta.postgres import binary, faults
-from pgmta.postgres.locate import SEARCH_PATH, writable
+from pgmta.postgres.locate import LOOK_IN_PGMTA, writable
 from pgmta.postgres.pooler import POOLER, settings_unless_pooled
 
 # A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
@@ -32,7 +32,7 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 30_000,  # milliseconds
 }
 # The statements, and the trigger that removes bodies, rely on seeing rows that others committed.
-_SETTINGS = {"default_transaction_isolation": "read committed", "search_path": SEARCH_PATH}
+_SETTINGS = {"default_transaction_isolation": "read committed"}
 _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
 _CANCEL = 5.0  # seconds for the server to end a statement whose caller has gone
 _BACKEND = """pg_backend_pid(),
@@ -269,6 +269,8 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         if done is None:
             raise psycopg.OperationalError(POOLER)
         connection.backend = (backend[0], backend[1])
+        for statement in LOOK_IN_PGMTA:
+            await connection.execute(statement, prepare=False)
     except BaseException:
         await connection.close()
         raise

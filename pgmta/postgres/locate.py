@@ -10,8 +10,25 @@ import psycopg
 from pgmta.config.environment import Environment
 from pgmta.postgres.embedded import DATABASE, Server, directory_of, join, start
 
-SEARCH_PATH = "pgmta, public"
-"""Where statements of pgmta look. An operator's condition may name functions in `public`."""
+_NARROW = "SET search_path = pgmta, pg_temp"
+_CONDITIONS = """
+SELECT set_config('search_path', CASE WHEN EXISTS (
+    SELECT FROM pg_namespace AS place, LATERAL (
+        SELECT nspowner UNION SELECT grantee FROM aclexplode(nspacl) WHERE privilege_type = 'CREATE'
+    ) AS makers (maker)
+    WHERE nspname = 'public' AND pg_has_role(
+        CASE maker WHEN 0 THEN NULL WHEN to_regrole('pg_database_owner') THEN (
+            SELECT datdba FROM pg_database WHERE datname = current_database()) ELSE maker END,
+        (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE') IS NOT TRUE
+) THEN 'pgmta' ELSE 'pgmta, public' END, false)
+"""
+LOOK_IN_PGMTA = (_NARROW, _CONDITIONS)
+"""Statements that set the search_path of a session of pgmta, as pgmta.condition_path() says it.
+
+An operator's condition may name functions in `public`. If a role beside the owner of our tables
+may create objects there, the path is without `public`. PostgreSQL prefers a function whose
+arguments fit better to its own, and the session would run it.
+"""
 
 INHERITED = "PGMTA_DATABASE_URI"
 """Environment variable in which a parent gives its children the URI that it has resolved."""

@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres import instants
-from pgmta.postgres.locate import SEARCH_PATH, writable
+from pgmta.postgres.locate import LOOK_IN_PGMTA, writable
 from pgmta.postgres.pooler import forbid_pooler
 
 
@@ -25,7 +25,9 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
             connection = psycopg.connect(
                 wish, autocommit=True, row_factory=dict_row, application_name="pgmta queuectl"
             )
-            forbid_pooler(connection, {"search_path": SEARCH_PATH})
+            forbid_pooler(connection, {"search_path": "pgmta"})
+            for statement in LOOK_IN_PGMTA:
+                connection.execute(statement)
             instants.register(connection)
             return connection
         except psycopg.OperationalError as error:

@@ -30,6 +30,19 @@ COMMENT ON COLUMN schema_migrations.checksum IS 'SHA-256 of the file when it was
 COMMENT ON COLUMN schema_migrations.applied_at IS 'When it was applied.';
 """
 _MINIMUM = 150000
+_FOREIGN = """
+SELECT maker::regrole::text
+FROM pg_catalog.pg_namespace
+CROSS JOIN LATERAL (
+    SELECT nspowner AS maker UNION ALL
+    SELECT grantee FROM pg_catalog.aclexplode(nspacl)
+    WHERE privilege_type = 'CREATE' AND grantee <> nspowner
+) AS makers
+LEFT JOIN pg_catalog.pg_roles AS role ON role.oid = maker
+JOIN pg_catalog.pg_roles AS us ON us.rolname = current_user
+WHERE nspname = 'pgmta' AND NOT coalesce(role.rolsuper OR role.oid = us.oid
+    OR NOT us.rolsuper AND maker = nspowner AND pg_catalog.pg_has_role(role.oid, 'USAGE'), false)
+"""
 
 
 def migrate(
@@ -54,20 +67,23 @@ def migrate(
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
             db.add_notice_handler(lambda notice: warn(_words(notice)))
             db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-            return _apply(db, while_daemons_run)
+            return _apply(db, warn, while_daemons_run)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
 
 
-def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
+def _apply(
+    db: psycopg.Connection, warn: Callable[[str], None], while_daemons_run: bool
+) -> list[str]:
     wanted = migrations()
     home = _home(db)
     if home != "pgmta" and _SCHEMA in wanted:
         _refuse_strangers(db)
-        if not home:
-            home = "pgmta"
-            if not _is_there(db, "to_regnamespace('pgmta')"):
-                db.execute("CREATE SCHEMA pgmta")
+    _refuse_foreign_schema(db)
+    if not home and _SCHEMA in wanted:
+        home = "pgmta"
+        if not _is_there(db, "to_regnamespace('pgmta')"):
+            db.execute("CREATE SCHEMA pgmta")
     _look_in(db, home or "public")
     db.execute(_TABLE)
     known: dict[str, str] = dict(
@@ -88,6 +104,7 @@ def _apply(db: psycopg.Connection, while_daemons_run: bool) -> list[str]:
                 db.execute((_renamed(text) if early else text).encode())
                 if name == _SCHEMA:
                     _look_in(db, "pgmta")  # functions of strangers in public have the same names
+                    _warn_of_makers(db, warn)
                 db.execute(
                     "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",
                     (name, checksum),
@@ -134,6 +151,28 @@ def _refuse_strangers(db: psycopg.Connection) -> None:
     ).fetchone()
     if found:
         raise MigrationError(f"schema pgmta belongs to another program: it has {found[0]}")
+
+
+def _refuse_foreign_schema(db: psycopg.Connection) -> None:
+    """Raise MigrationError if others may create functions in schema pgmta.
+
+    Our statements look there, and would run these functions with our rights.
+    """
+    found = db.execute(_FOREIGN).fetchone()
+    if found:
+        raise MigrationError(
+            f"schema pgmta is there already, and role {found[0]} may create objects in it. "
+            "Migrate as the owner of the schema, and revoke CREATE from others. "
+            "If no pgmta made it, drop it."
+        )
+
+
+def _warn_of_makers(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
+    if db.execute("SELECT condition_path()").fetchone() == ("pgmta",):
+        warn(
+            "roles beside the owner of schema pgmta may create objects in schema public: "
+            "conditions have to write public.NAME (REVOKE CREATE ON SCHEMA public FROM PUBLIC)"
+        )
 
 
 def _renamed(text: str) -> str:

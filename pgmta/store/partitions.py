@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 
 from pgmta.errors import PartitionError, StoreUnavailable
 from pgmta.postgres import instants
-from pgmta.postgres.locate import writable
+from pgmta.postgres.locate import LOOK_IN_PGMTA, writable
 from pgmta.postgres.pooler import forbid_pooler
 from pgmta.store.queries import queries
 
@@ -81,8 +81,10 @@ def opened(uri: str) -> Iterator[Connection]:
             application_name="pgmta queuectl partition",
         ) as db:  # fmt: skip
             instants.register(db)
-            forbid_pooler(db, {"search_path": "pgmta, public"})
+            forbid_pooler(db, {"search_path": "pgmta"})
             db.execute("SET standard_conforming_strings = on")
+            for statement in LOOK_IN_PGMTA:
+                db.execute(statement)
             db.execute("SET statement_timeout = 0")
             db.execute("SET idle_in_transaction_session_timeout = 0")  # between tries at the lock
             db.execute("SET default_transaction_isolation = 'read committed'")

@@ -6,9 +6,7 @@
 
 DO $$
 BEGIN
-    IF to_regnamespace('pgmta') IS NULL THEN
-        CREATE SCHEMA pgmta;
-    END IF;
+    IF to_regnamespace('pgmta') IS NULL THEN CREATE SCHEMA pgmta; END IF;
 END $$;
 COMMENT ON SCHEMA pgmta IS 'pgmta, a mail relay whose queue is a PostgreSQL table.';
 
@@ -47,7 +45,7 @@ BEGIN
         UNION ALL SELECT 'VIEW', 'public.' || name FROM unnest(ARRAY['queue_overview', 'queue_by_domain',
             'attempt_history', 'attempt_rates', 'duplicates', 'hold_overview', 'worker_overview']) AS name
         UNION ALL SELECT 'FUNCTION', oid::regprocedure::text FROM pg_proc
-        WHERE pronamespace = 'public'::regnamespace AND (proname = ANY (ARRAY['attempts_expire',
+        WHERE pronamespace = 'public'::regnamespace AND prokind = 'f' AND (proname = ANY (ARRAY['attempts_expire',
                 'attempts_partitions', 'messages_refcount_func', 'queue_change', 'queue_change_rows',
                 'queue_condition', 'queue_delete', 'queue_hold', 'queue_hold_stamp', 'queue_malformed',
                 'queue_quarantine', 'queue_quiet', 'queue_release', 'queue_retry', 'queue_sender_domain',
@@ -57,10 +55,24 @@ BEGIN
         EXECUTE format('ALTER %s %s SET SCHEMA pgmta', kind, object);
     END LOOP;
 END $$;
-SET LOCAL search_path = pgmta, public;
+SET LOCAL search_path = pgmta;
 
 -- 2. The functions name the schema. Those that evaluate an operator's condition have a search_path
--- of their own, so that a condition means the same whoever calls.
+-- of their own, so that a condition means the same whoever calls. It has public only if it is safe.
+
+CREATE FUNCTION condition_path() RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN EXISTS (
+        SELECT FROM pg_namespace AS place, LATERAL (
+            SELECT nspowner UNION SELECT grantee FROM aclexplode(nspacl) WHERE privilege_type = 'CREATE'
+        ) AS makers (maker)
+        WHERE nspname = 'public' AND pg_has_role(
+            CASE maker WHEN 0 THEN NULL WHEN to_regrole('pg_database_owner') THEN (
+                SELECT datdba FROM pg_database WHERE datname = current_database()) ELSE maker END,
+            (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE') IS NOT TRUE
+    ) THEN 'pgmta' ELSE 'pgmta, public' END
+$$;
+COMMENT ON FUNCTION condition_path() IS 'The search_path of conditions: pgmta, public; without public if a '
+    'role beside the owner of schema pgmta may create objects there. pgmta/postgres/locate.py has the same.';
 
 DO $$
 DECLARE
@@ -68,7 +80,7 @@ DECLARE
     source text;
 BEGIN
     FOR function IN
-        SELECT oid FROM pg_proc WHERE pronamespace = 'pgmta'::regnamespace
+        SELECT oid FROM pg_proc WHERE pronamespace = 'pgmta'::regnamespace AND prokind = 'f'
     LOOP
         source := replace(replace(pg_get_functiondef(function), 'public.', 'pgmta.'), 'postern', 'pgmta');
         IF function::text ~ '\mqueue_test\(' THEN
@@ -82,9 +94,13 @@ BEGIN
                     USING HINT = 'Restore the function of sql/migrations, then migrate.';
             END IF;
         END IF;
-        EXECUTE source;
         IF function::text ~ '\mqueue_(test|condition|change)\(' THEN
-            EXECUTE format('ALTER FUNCTION %s SET search_path = pgmta, public, pg_temp', function);
+            source := regexp_replace(source, '\nBEGIN\n', E'\nBEGIN\n    '
+                'PERFORM set_config(''search_path'', pgmta.condition_path() || '', pg_temp'', true);\n');
+            EXECUTE source;
+            EXECUTE format('ALTER FUNCTION %s SET search_path = pgmta, pg_temp', function);
+        ELSE
+            EXECUTE source;
         END IF;
     END LOOP;
     -- one function gives all rights from now on, under the name of its schema
@@ -96,7 +112,7 @@ BEGIN
     END LOOP;
 END $$;
 UPDATE rules SET condition = regexp_replace(condition, '\mpublic\s*\.\s*queue\M', 'queue', 'gi')
-WHERE condition ~* '\mpublic\s*\.\s*queue\M';
+WHERE condition ~* '\mpublic\s*\.\s*queue\M' OR condition_path() = 'pgmta';  -- a trigger checks them
 
 -- 3. States, events and columns. Only on_failed and once act already.
 
@@ -116,14 +132,12 @@ COMMENT ON COLUMN queue.message_id IS 'messages.id, the message id that the clie
 COMMENT ON COLUMN queue.status IS
     'QUEUED, DEFERRED (an attempt failed for now), SENDING (leased), HOLD (an operator decides), '
     'DELETE (to be removed), SCHEDULED (waits for send_at).';
-COMMENT ON COLUMN queue.metadata IS
-    'Free for rules; keys beginning with _ belong to pgmta (_partid, _quarantineid).';
+COMMENT ON COLUMN queue.metadata IS 'Free for rules; keys beginning with _ belong to pgmta (_partid, _quarantineid).';
 COMMENT ON COLUMN queue.send_at IS 'When a scheduled row may be sent; null: at once.';
 COMMENT ON COLUMN queue.tenant IS 'For whom the mail is; empty: no tenant.';
 COMMENT ON COLUMN queue.on_failed IS
     'What becomes of the row after a final failure: hold, or remove with an entry in the log.';
-COMMENT ON COLUMN queue.once IS
-    'Never a second copy: an unknown outcome and a lost lease are final.';
+COMMENT ON COLUMN queue.once IS 'Never a second copy: an unknown outcome and a lost lease are final.';
 COMMENT ON COLUMN queue.notify IS 'NOTIFY of the recipient (RFC 3461, section 4.1); null: not given.';
 COMMENT ON COLUMN queue.orcpt IS 'ORCPT of the recipient (RFC 3461, section 4.2); null: not given.';
 COMMENT ON CONSTRAINT queue_on_failed ON queue IS 'The two policies.';

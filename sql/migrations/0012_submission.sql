@@ -84,6 +84,15 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_refuse IS 'Raises the error of a bad argument, with its name as COLUMN.';
 
+CREATE FUNCTION submit_text(argument text, value text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM convert_to(value, 'UTF8');
+EXCEPTION WHEN untranslatable_character OR character_not_in_repertoire THEN
+    PERFORM submit_refuse(argument, 'it has octets that are no character');
+END $$;
+COMMENT ON FUNCTION submit_text IS
+    'Raises the error of text that UTF-8 has no character for: the worker that reads it would stop.';
+
 CREATE FUNCTION submit_refuse_mailbox(argument text, address text, place text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM submit_refuse(argument,
@@ -280,6 +289,9 @@ BEGIN
     IF key IS NOT NULL AND key !~ '^[^\u0001-\u001f\u007f]{1,255}$' COLLATE "C" THEN
         PERFORM submit_refuse('key', 'it is empty, over 255 characters or has control characters');
     END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
+    END IF;
     IF jsonb_typeof(metadata) <> 'object' THEN
         PERFORM submit_refuse('metadata', 'it is no JSON object', 'It is of type ' || jsonb_typeof(metadata));
     ELSIF octet_length(metadata::text) > 4000 THEN
@@ -375,5 +387,5 @@ COMMENT ON FUNCTION submit IS
     'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that '
     'of RFC 5322, each line with CRLF. docs/sql.md has the arguments and errors.';
 
-REVOKE EXECUTE ON FUNCTION queue_put, submit_refuse, submit_refuse_mailbox, submit_content, submit_key,
+REVOKE EXECUTE ON FUNCTION queue_put, submit_refuse, submit_text, submit_refuse_mailbox, submit_content, submit_key,
     submit_envelope, submit_options, submit FROM PUBLIC;

@@ -92,7 +92,8 @@ BEGIN
         RETURN;
     END IF;
     -- A day of the log has messages of some days only: look each id up in the days that may have it.
-    FOR day IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'attempts'::regclass LOOP
+    -- The tree locks the days, and has none that was dropped after the snapshot.
+    FOR day IN SELECT relid FROM pg_partition_tree('attempts') WHERE isleaf LOOP
         EXECUTE format('SELECT min(message_id), max(message_id) FROM %s', day) INTO least_id, greatest_id;
         first_place := width_bucket(least_id - 1, wanted) + 1;
         last_place := width_bucket(greatest_id, wanted);
@@ -135,6 +136,7 @@ BEGIN
     IF reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" OR length(reason) > 500 THEN
         PERFORM submit_refuse('reason', 'it is over 500 characters or has control characters');
     END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN PERFORM submit_text('reason', reason); END IF;
     SELECT m.submitted_by INTO login FROM messages AS m WHERE m.id = cancel.id;
     IF NOT FOUND THEN
         SELECT a.submitted_by INTO login FROM attempts AS a WHERE a.message_id = cancel.id LIMIT 1;

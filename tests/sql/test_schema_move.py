@@ -180,3 +180,19 @@ def test_a_daemon_of_before_stops_the_migration(before: str) -> None:
         with pytest.raises(MigrationError, match=r"smtpd on a\.example, pid 1"):
             migrate(before)
         assert one(db, "SELECT count(*) FROM public.queue") == 9
+
+
+def test_a_rule_that_needs_a_public_of_others_is_refused(before: str) -> None:
+    with psycopg.connect(before, autocommit=True) as db:
+        db.execute("""
+            CREATE FUNCTION judge(text) RETURNS boolean LANGUAGE sql AS 'SELECT false';
+            CREATE AGGREGATE queue_test(integer) (sfunc = int4pl, stype = integer);
+            CREATE PROCEDURE queue_change() LANGUAGE sql AS 'SELECT 1';
+            INSERT INTO rules (name, action, condition, reason, origin)
+            VALUES ('judge', 'hold', 'judge(sender)', '', 'operator');
+            GRANT CREATE ON SCHEMA public TO PUBLIC
+        """)
+        with pytest.raises(psycopg.errors.UndefinedFunction, match="the condition is refused"):
+            migrate(before)
+        db.execute("UPDATE rules SET condition = 'public.judge(sender)' WHERE name = 'judge'")
+    assert migrate(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 
 import psycopg
@@ -13,6 +14,7 @@ from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims
+from pgmta.store.migrate import migrate
 from pgmta.store.row_change import Action, RowChange
 from pgmta.store.settle import Settlements
 from pgmta.store.upkeep import Upkeep
@@ -20,6 +22,7 @@ from queued.upkeep.requests import answer_requests
 from tests.sql.rows import column, fetch
 from tests.sql.test_submit_values import MAIL
 from tests.sql.test_surface import outcome
+from tests.support.database import with_database
 
 STATES = "SELECT recipient, state FROM status(%s::bigint[])"
 
@@ -235,3 +238,49 @@ async def test_a_delete_by_a_worker_says_so(db: psycopg.Connection, link: Link) 
     await WorkerChanges(link).run(RowChange(Action.DELETE, "true", "w", reason="old"))
     assert states(db, number) == {"a": "cancelled"}
     assert column(db, "SELECT event FROM attempts") == ["deleted"]
+
+
+def test_a_day_that_was_dropped_after_the_snapshot_is_no_error(
+    db: psycopg.Connection, database: str
+) -> None:
+    first = submit(db, "bob")
+    with psycopg.connect(database) as app:
+        app.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        app.execute("SELECT")
+        (day,) = fetch(db, "SELECT min(inhrelid::regclass::text) FROM pg_inherits"
+            " WHERE inhparent = 'attempts'::regclass")  # fmt: skip
+        db.execute(f"DROP TABLE {day}".encode())
+        found = app.execute(STATES.encode(), (list(range(first, first + 200)),)).fetchall()
+    assert found == [("bob@example.com", "queued")]
+
+
+def test_text_that_no_worker_can_read_is_refused(server: str) -> None:
+    name = f"pgmta_test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(
+            f"CREATE DATABASE {name} ENCODING WIN1252 LOCALE 'C' TEMPLATE template0".encode()
+        )
+        try:
+            uri = with_database(server, name)
+            migrate(uri)
+            with psycopg.connect(uri, autocommit=True) as db:
+                hole = "convert_from('\\x81', 'WIN1252')"  # it has no character there
+                content = "'Subject: x\r\n\r\n'"
+                for option, argument in (
+                    (f"key => {hole}", "key"),
+                    (f"metadata => jsonb_build_object('a', {hole})", "metadata"),
+                ):
+                    with pytest.raises(pg_errors.InvalidParameterValue, match=f"^{argument}: "):
+                        db.execute(
+                            f"SELECT pgmta.submit('a@b.example', ARRAY['c@d.example'], E{content},"
+                            f" {option})".encode()
+                        )
+                with pytest.raises(pg_errors.InvalidParameterValue, match="^reason: "):
+                    db.execute(f"SELECT pgmta.cancel(1, {hole})".encode())
+                taken = "metadata => jsonb_build_object('a', convert_from('\\xe4', 'WIN1252'))"
+                db.execute(
+                    f"SELECT pgmta.submit('a@b.example', ARRAY['c@d.example'], E{content},"
+                    f" {taken})".encode()
+                )
+        finally:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

@@ -1,0 +1,115 @@
+"""Objects of others in schema public or pgmta: our sessions do not run them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgmta.errors import MigrationError
+from pgmta.postgres.link import connect
+from pgmta.postgres.operator import connect_operator
+from pgmta.store.migrate import migrate
+from pgmta.store.partitions import opened
+from tests.sql.rows import fetch
+from tests.support.database import fresh_database
+
+ROLE = f"pgmta_test_{uuid.uuid4().hex[:12]}"
+TRAPS = """
+CREATE FUNCTION public.nextval(text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN RAISE 'captured by nextval'; END $$;
+CREATE FUNCTION public.format(text, text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN RAISE 'captured by format'; END $$;
+CREATE FUNCTION public.format(text, regprocedure) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN RAISE 'captured by format'; END $$;
+CREATE FUNCTION public.concat_ws(text, text, text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN RAISE 'captured by concat_ws'; END $$;
+"""
+
+
+@pytest.fixture
+def empty(server: str) -> Iterator[str]:
+    """URI of a database in which a role may create objects in public."""
+    with fresh_database(server) as uri:
+        with psycopg.connect(uri, autocommit=True) as db:
+            db.execute(f"CREATE ROLE {ROLE}".encode())
+        yield uri
+    with psycopg.connect(server, autocommit=True) as db:
+        db.execute(f"DROP ROLE {ROLE}".encode())
+
+
+async def paths(uri: str) -> set[str]:
+    """The search_path of each kind of connection."""
+    found = []
+    connection = await connect(uri, "test")
+    cursor = await connection.execute("SHOW search_path")
+    found.append((await cursor.fetchall())[0][0])
+    await connection.close()
+    with connect_operator(uri) as command:
+        found += [row["search_path"] for row in command.execute("SHOW search_path")]
+        found += [row["path"] for row in command.execute("SELECT pgmta.condition_path() AS path")]
+    with opened(uri) as command:
+        found += [row["search_path"] for row in command.execute("SHOW search_path")]
+    return set(found)
+
+
+async def test_public_is_left_out_if_others_may_create_objects_there(empty: str) -> None:
+    with psycopg.connect(empty, autocommit=True) as db:
+        db.execute(f"GRANT CREATE ON SCHEMA public TO {ROLE}".encode())
+        db.execute(f"SET ROLE {ROLE}".encode())
+        db.execute(TRAPS.encode())
+        db.execute("CREATE FUNCTION public.own() RETURNS boolean LANGUAGE sql AS 'SELECT true'")
+        db.execute("RESET ROLE")
+        told: list[str] = []
+        migrate(empty, told.append)
+        assert any("schema public" in line for line in told)
+        assert await paths(empty) == {"pgmta"}
+        assert fetch(db, "SELECT pgmta.queue_condition('public.own()')")
+        assert fetch(db, "SELECT pgmta.queue_hold('public.own()', 'test')") == (0,)
+        assert fetch(db, "SHOW search_path") == ('"$user", public',)
+        assert fetch(db, "SELECT count(*) FROM pgmta.queue_test('true', ARRAY[1])") == (0,)
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            db.execute("SELECT pgmta.queue_condition('own()')")
+        db.execute(f"REVOKE CREATE ON SCHEMA public FROM {ROLE}".encode())
+        assert await paths(empty) == {"pgmta, public"}
+        db.execute("GRANT CREATE ON SCHEMA public TO PUBLIC")
+        assert await paths(empty) == {"pgmta"}
+
+
+async def test_public_of_another_database_owner_is_left_out(empty: str) -> None:
+    migrate(empty)
+    assert await paths(empty) == {"pgmta, public"}
+    with psycopg.connect(empty, autocommit=True) as db:
+        name = db.info.dbname
+        db.execute(f"ALTER DATABASE {name} OWNER TO {ROLE}".encode())
+        assert await paths(empty) == {"pgmta"}
+        db.execute(f"ALTER DATABASE {name} OWNER TO CURRENT_USER".encode())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        f"CREATE SCHEMA pgmta AUTHORIZATION {ROLE}",
+        f"CREATE SCHEMA pgmta; GRANT CREATE ON SCHEMA pgmta TO {ROLE}",
+        "CREATE SCHEMA pgmta; GRANT CREATE ON SCHEMA pgmta TO PUBLIC",
+    ],
+    ids=["its owner", "a role", "every role"],
+)
+def test_a_schema_of_others_is_refused(empty: str, given: str) -> None:
+    with psycopg.connect(empty, autocommit=True) as db:
+        db.execute(given.encode())
+        with pytest.raises(MigrationError, match="schema pgmta is there already"):
+            migrate(empty)
+        db.execute("DROP SCHEMA pgmta")
+    assert migrate(empty)
+
+
+def test_a_role_that_is_no_superuser_migrates_a_schema_of_its_group(empty: str) -> None:
+    with psycopg.connect(empty, autocommit=True) as db:
+        name = db.info.dbname
+        db.execute(f"CREATE SCHEMA pgmta AUTHORIZATION {ROLE}".encode())
+        db.execute(f"GRANT CREATE ON DATABASE {name} TO {ROLE}".encode())
+    assert migrate(make_conninfo(empty, options=f"-c role={ROLE}"))

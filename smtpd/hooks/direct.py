@@ -110,8 +110,6 @@ class DirectCalls:
         uses an event loop. Raises HookInterrupted if it kept the thread of the sessions.
         """
         watchdog = self._watchdog
-        if watchdog.asleep:
-            watchdog.wake()
         arguments[1].loop = _NO_LOOP
         before, began = waits(), time.perf_counter()
         try:
@@ -119,6 +117,7 @@ class DirectCalls:
             _set_running_loop(None)
             answer = _run(watchdog, method, arguments)
         finally:
+            watchdog.inside = 0  # again: a signal may have come at the end of the call
             _set_running_loop(self._loop)
         spent = time.perf_counter() - began
         return answer, spent, spent > _SLOW and waits() > before
@@ -145,6 +144,8 @@ def _run(watchdog: Watchdog, method: Method, arguments: tuple[Any, ...]) -> Any:
     """Return the answer of a coroutine that ends in its first step."""
     watchdog.moved = ""
     watchdog.number = number = watchdog.number + 1
+    if watchdog.asleep:  # looked at after the number, which the watchdog reads before it waits
+        watchdog.wake()
     answer: Any = None
     problem = "does not end at once"
     try:

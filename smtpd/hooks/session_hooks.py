@@ -177,8 +177,10 @@ class SessionHooks:
 
         self._consultation = Consultation(steps, self._server, self._client, arguments, answered)
         self._asking = True
-        self._consultation.begin()
-        self._asking = False
+        try:
+            self._consultation.begin()
+        finally:
+            self._asking = False
 
     def _try(self, came: Callable[[str | None], None], answer: str | None) -> None:
         try:

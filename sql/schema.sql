@@ -736,7 +736,7 @@ END $$;
 COMMENT ON FUNCTION pgmta.rules_valid() IS 'Refuses what is no condition: it would stop every claim.';
 
 CREATE FUNCTION pgmta.sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean
-    LANGUAGE sql STABLE
+    LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
     SELECT pg_has_role(session_user, c.relowner, 'MEMBER') OR EXISTS (
@@ -753,6 +753,7 @@ CREATE FUNCTION pgmta.status(ids bigint[]) RETURNS TABLE(message_id bigint, reci
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET max_parallel_workers_per_gather TO '0'
     AS $_$
 DECLARE
     few CONSTANT integer := 100;
@@ -786,6 +787,8 @@ BEGIN
         END IF;
     END LOOP;
     log := coalesce(nullif(array_to_string(days, ' UNION ALL '), ''), 'SELECT * FROM attempts WHERE false');
+    -- several processes read the disk at once; the SET above ends this with the function
+    PERFORM set_config('max_parallel_workers_per_gather', '4', true);
     RETURN QUERY EXECUTE format($query$
         WITH last AS MATERIALIZED (
             SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt,

@@ -1,6 +1,6 @@
 -- What became of a message, and its cancellation: docs/decisions/0029-submission.md.
 
-CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean LANGUAGE sql STABLE
+CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT pg_has_role(session_user, c.relowner, 'MEMBER') OR EXISTS (
         SELECT FROM pg_roles AS r
@@ -90,7 +90,8 @@ CREATE FUNCTION status(ids bigint[]) RETURNS TABLE (
     message_id bigint, recipient text, state text, attempts integer, next_attempt timestamptz,
     at timestamptz, code integer, reply text
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100  -- STABLE: all statements have the caller's snapshot
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+    SET max_parallel_workers_per_gather = 0 AS $$
 DECLARE
     few CONSTANT integer := 100;
     wanted bigint[];
@@ -123,6 +124,8 @@ BEGIN
         END IF;
     END LOOP;
     log := coalesce(nullif(array_to_string(days, ' UNION ALL '), ''), 'SELECT * FROM attempts WHERE false');
+    -- several processes read the disk at once; the SET above ends this with the function
+    PERFORM set_config('max_parallel_workers_per_gather', '4', true);
     RETURN QUERY EXECUTE format($query$
         WITH last AS MATERIALIZED (
             SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt,

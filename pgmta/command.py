@@ -45,6 +45,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Output for m
 """The option --json."""
 
 
+_RIGHTS = (
+    "docs/sql.md has the roles. A login with pgmta_submit has `queuectl submit`, `queuectl cancel` "
+    "and `queuectl status` for its own mail; other commands need pgmta_operator or pgmta_reader."
+)
+
+
 def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
     """Return the command with errors as lines on stderr: exit 2 for a wrong configuration, else 1.
 
@@ -64,6 +70,8 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             sys.exit(EXIT_FAILURE)
         except (PgmtaError, psycopg.Error) as error:
             print_text(f"error: {error}", err=True)
+            if isinstance(error, psycopg.errors.InsufficientPrivilege):
+                print_line(_RIGHTS, err=True)
             sys.exit(EXIT_FAILURE)
         except OSError as error:  # stdout, for one
             print_line(f"error: {error.strerror or error}", err=True)

@@ -6,12 +6,13 @@ COMMENT ON SCHEMA pgmta IS 'pgmta, a mail relay whose queue is a PostgreSQL tabl
 CREATE FUNCTION pgmta.attempts_expire(keep interval) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '0.3s'
     AS $_$
 DECLARE
     name text;
     dropped integer := 0;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtext('pgmta attempts'));
+    LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE;
     FOR name IN
         SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
         WHERE i.inhparent = 'pgmta.attempts'::regclass AND c.relname ~ '^attempts_\d{8}$'
@@ -29,13 +30,14 @@ COMMENT ON FUNCTION pgmta.attempts_expire(keep interval) IS 'Drops the day parti
 CREATE FUNCTION pgmta.attempts_partitions(days integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '0.3s'
     AS $$
 DECLARE
     day date;
     name text;
     made integer := 0;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtext('pgmta attempts'));
+    LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE;
     FOR ahead IN 0 .. days LOOP
         day := (now() AT TIME ZONE 'UTC')::date + ahead;
         name := 'attempts_' || to_char(day, 'YYYYMMDD');
@@ -63,7 +65,7 @@ DECLARE
     waiting bigint[];
     stopped integer;
 BEGIN
-    IF reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" OR length(reason) > 500 THEN
+    IF length(reason) > 500 OR reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
         PERFORM submit_refuse('reason', 'it is over 500 characters or has control characters');
     END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN PERFORM submit_text('reason', reason); END IF;
@@ -180,7 +182,7 @@ BEGIN
         -- at and role are the database's own words
         ('pgmta_operator', 'INSERT (who, action, condition, details, rows, finished_at),
             UPDATE (rows, finished_at) ON audit'),
-        ('pgmta_operator', 'EXECUTE ON FUNCTION queue_condition(text), queue_quiet(),
+        ('pgmta_operator', 'EXECUTE ON FUNCTION queue_condition(text), queue_quiet(), queue_change_turn(),
             queue_takes(text), queue_test(text, bigint[]), queue_change(text, text, jsonb),
             queue_change_rows(text, bigint[], text, jsonb), queue_hold(text, text, interval),
             queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),
@@ -327,7 +329,7 @@ BEGIN
         RAISE EXCEPTION 'a reason is needed, and an id for a quarantine' USING
             ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtext('pgmta change'));
+    PERFORM pgmta.queue_change_turn();
     FOR chance IN 1 .. chances LOOP
         -- One subtransaction, none within. A session that waits for a row of an ended subtransaction
         -- waits for the whole transaction, and the end of this block would not let it go.
@@ -416,6 +418,16 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.queue_change_rows(action text, ids bigint[], who text, details jsonb) IS 'Does an action to one batch of rows, which the caller has chosen and locked, and returns how many it changed. queuectl, the workers of queued and the functions queue_hold … queue_delete all end here. Details: reason, release_after (interval), quarantine, priority, metadata, unset; fault is the key in queue.faults, reasons has the reason by row id, and both come before reason.';
+
+CREATE FUNCTION pgmta.queue_change_turn() RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    LOCK TABLE ONLY pgmta.audit IN SHARE UPDATE EXCLUSIVE MODE;
+END $$;
+
+COMMENT ON FUNCTION pgmta.queue_change_turn() IS 'Lets one transaction at a time change many rows by functions.';
 
 CREATE FUNCTION pgmta.queue_condition(condition text) RETURNS text
     LANGUAGE plpgsql
@@ -696,6 +708,12 @@ END $_$;
 
 COMMENT ON FUNCTION pgmta.queue_test(condition text, ids bigint[]) IS 'Of these rows of queue those that the condition matches, and those on which it fails, with the error. Where it fails it tries the halves, and few rows singly. Fails itself where PostgreSQL refuses the condition for a row without values as well; the id 0 asks for that alone.';
 
+CREATE FUNCTION pgmta.row_state(status text, lease_until timestamp with time zone, hold_reason text, once boolean, attempts integer, logged integer, event text) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN ((status = 'SENDING'::text) OR (lease_until > now())) THEN 'sending'::text WHEN (status = 'DELETE'::text) THEN 'cancelled'::text WHEN (status <> 'HOLD'::text) THEN lower(status) WHEN (attempts = 0) THEN 'held'::text WHEN (logged = attempts) THEN CASE WHEN ((event = 'failed'::text) OR ((event = 'unknown'::text) AND once)) THEN event ELSE 'held'::text END WHEN (hold_reason ~ '^(undeliverable$|failed\M.*, but the database refuses )'::text) THEN 'failed'::text WHEN (hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )'::text) THEN 'unknown'::text ELSE 'held'::text END;
+
+COMMENT ON FUNCTION pgmta.row_state(status text, lease_until timestamp with time zone, hold_reason text, once boolean, attempts integer, logged integer, event text) IS 'The state of a recipient whose row is in the queue. The last two are its last attempt in the log.';
+
 CREATE FUNCTION pgmta.rules_changed() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -718,7 +736,7 @@ END $$;
 COMMENT ON FUNCTION pgmta.rules_valid() IS 'Refuses what is no condition: it would stop every claim.';
 
 CREATE FUNCTION pgmta.sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean
-    LANGUAGE sql STABLE
+    LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
     SELECT pg_has_role(session_user, c.relowner, 'MEMBER') OR EXISTS (
@@ -735,10 +753,11 @@ CREATE FUNCTION pgmta.status(ids bigint[]) RETURNS TABLE(message_id bigint, reci
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET max_parallel_workers_per_gather TO '0'
     AS $_$
 DECLARE
     few CONSTANT integer := 100;
-    wanted bigint[] := ARRAY(SELECT DISTINCT id FROM unnest(ids) AS id WHERE id IS NOT NULL ORDER BY id);
+    wanted bigint[];
     day text;
     days text[] := '{}';
     log text;
@@ -747,13 +766,17 @@ DECLARE
     first_place integer;
     last_place integer;
 BEGIN
+    IF cardinality(ids) > 100000 THEN
+        PERFORM submit_refuse('ids', 'there are over 100000', NULL, 'Ask for them in several calls.');
+    END IF;
+    wanted := ARRAY(SELECT DISTINCT id FROM unnest(ids) AS id WHERE id IS NOT NULL ORDER BY id);
+    PERFORM FROM attempts WHERE false;  -- its lock keeps all days: none is dropped from here on
     IF cardinality(wanted) <= few THEN
         RETURN QUERY SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
         FROM message_status AS s WHERE s.message_id = ANY (wanted) ORDER BY s.message_id, s.row_id;
         RETURN;
     END IF;
     -- A day of the log has messages of some days only: look each id up in the days that may have it.
-    -- The tree locks the days, and has none that was dropped after the snapshot.
     FOR day IN SELECT relid FROM pg_partition_tree('attempts') WHERE isleaf LOOP
         EXECUTE format('SELECT min(message_id), max(message_id) FROM %s', day) INTO least_id, greatest_id;
         first_place := width_bucket(least_id - 1, wanted) + 1;
@@ -764,14 +787,22 @@ BEGIN
         END IF;
     END LOOP;
     log := coalesce(nullif(array_to_string(days, ' UNION ALL '), ''), 'SELECT * FROM attempts WHERE false');
+    -- several processes read the disk at once; the SET above ends this with the function
+    PERFORM set_config('max_parallel_workers_per_gather', '4', true);
     RETURN QUERY EXECUTE format($query$
-        WITH last AS (
+        WITH last AS MATERIALIZED (
             SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt,
                 ended_at, code, reply, submitted_by
-            FROM (%s) AS log ORDER BY message_id, row_id, ended_at DESC, attempt DESC
+            FROM (%s) AS log ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC
+        ), waiting AS MATERIALIZED (
+            SELECT * FROM queue_states WHERE message_id = ANY ($1)
         )
         SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply FROM (
-            SELECT * FROM queue_states WHERE message_id = ANY ($1)
+            SELECT message_id, q.recipient,
+                row_state(status, lease_until, hold_reason, once, attempts, attempt, event) AS state,
+                attempts, next_attempt, coalesce(since, CASE WHEN attempts > 0 THEN ended_at END, ts) AS at,
+                q.code, q.reply, row_id, q.submitted_by
+            FROM waiting AS q LEFT JOIN last USING (message_id, row_id)
             UNION ALL
             SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(code, 0),
                 nullif(reply, ''), row_id, submitted_by
@@ -997,19 +1028,18 @@ BEGIN
     END IF;
     IF on_failed NOT IN ('hold', 'remove') THEN
         PERFORM submit_refuse('on_failed', 'it is neither hold nor remove');
-    ELSIF tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
+    ELSIF octet_length(tenant) > 64 OR tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
         PERFORM submit_refuse('tenant', 'it is no name of 1 to 64 letters, digits and . _ @ + -');
     END IF;
-    IF key IS NOT NULL AND key !~ '^[^\u0001-\u001f\u007f]{1,255}$' COLLATE "C" THEN
+    IF length(key) NOT BETWEEN 1 AND 255 OR key ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
         PERFORM submit_refuse('key', 'it is empty, over 255 characters or has control characters');
-    END IF;
-    IF getdatabaseencoding() <> 'UTF8' THEN
-        PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
     END IF;
     IF jsonb_typeof(metadata) <> 'object' THEN
         PERFORM submit_refuse('metadata', 'it is no JSON object', 'It is of type ' || jsonb_typeof(metadata));
     ELSIF octet_length(metadata::text) > 4000 THEN
         PERFORM submit_refuse('metadata', 'it is over 4000 octets as text');
+    ELSIF jsonb_path_exists(metadata, 'strict $.**{100}') THEN
+        PERFORM submit_refuse('metadata', 'it is nested over 100 levels deep');
     ELSIF metadata <> '{}' THEN
         bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
                 WHERE starts_with(name, '_') AND name <> '_partid');
@@ -1020,6 +1050,9 @@ BEGIN
                 OR length(metadata ->> '_partid') > 100 THEN
             PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
         END IF;
+    END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
     END IF;
 END $_$;
 
@@ -1042,19 +1075,22 @@ COMMENT ON FUNCTION pgmta.submit_refuse(argument text, reason text, detail text,
 CREATE FUNCTION pgmta.submit_refuse_mailbox(argument text, address text, place text) RETURNS void
     LANGUAGE plpgsql
     AS $$
+DECLARE  -- variables, because CONTEXT shows a whole statement
+    too_long boolean := octet_length(address) > 254;
+    head text := left(address, 255);
+    domain text := split_part(head, '@', -1);
+    reason text := CASE WHEN address IS NULL THEN 'an address is null'
+        WHEN too_long THEN 'an address is over 254 octets'
+        WHEN head ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
+        WHEN head !~ '@' THEN 'an address has no domain'
+        WHEN length(head) - length(domain) > 65 THEN 'a local part is over 64 characters'
+        ELSE 'an address is malformed' END;
+    detail text := place || coalesce(to_json(left(head, 100))::text, 'null');
+    hint text := CASE WHEN too_long THEN NULL
+        WHEN domain ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'Write the domain in A-labels: xn--…'
+        WHEN head ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END;
 BEGIN
-    PERFORM submit_refuse(argument,
-        CASE WHEN address IS NULL THEN 'an address is null'
-            WHEN address ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
-            WHEN octet_length(address) > 254 THEN 'an address is over 254 octets'
-            WHEN address !~ '@' THEN 'an address has no domain'
-            WHEN length(address) - length(split_part(address, '@', -1)) > 65
-                THEN 'a local part is over 64 characters'
-            ELSE 'an address is malformed' END,
-        place || coalesce(to_json(left(address, 100))::text, 'null'),
-        CASE WHEN split_part(address, '@', -1) ~ '[^\u0001-\u007f]' COLLATE "C"
-                THEN 'Write the domain in A-labels: xn--…'
-            WHEN address ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END);
+    PERFORM submit_refuse(argument, reason, detail, hint);
 END $$;
 
 COMMENT ON FUNCTION pgmta.submit_refuse_mailbox(argument text, address text, place text) IS 'Raises the error of text that is no mailbox.';
@@ -1652,49 +1688,60 @@ COMMENT ON CONSTRAINT messages_ret ON pgmta.messages IS 'The two values of RFC 3
 CREATE VIEW pgmta.queue_states AS
  SELECT q.message_id,
     q.recipient,
-        CASE
-            WHEN ((q.status = 'SENDING'::text) OR (q.lease_until > now())) THEN 'sending'::text
-            WHEN ((q.status = 'HOLD'::text) AND (q.hold_reason = 'undeliverable'::text)) THEN 'failed'::text
-            WHEN ((q.status = 'HOLD'::text) AND starts_with(q.hold_reason, 'outcome unknown'::text)) THEN 'unknown'::text
-            WHEN (q.status = 'HOLD'::text) THEN 'held'::text
-            WHEN (q.status = 'DELETE'::text) THEN 'cancelled'::text
-            ELSE lower(q.status)
-        END AS state,
+    q.id AS row_id,
+    q.status,
+    q.lease_until,
+    q.hold_reason,
+    q.once,
     q.attempts,
         CASE
             WHEN (q.status = ANY (ARRAY['QUEUED'::text, 'DEFERRED'::text])) THEN q.next_attempt
             WHEN (q.status = 'SCHEDULED'::text) THEN q.send_at
             ELSE NULL::timestamp with time zone
         END AS next_attempt,
-        CASE
-            WHEN (q.status = 'SENDING'::text) THEN q.lease_since
-            WHEN (q.status = 'HOLD'::text) THEN q.held_at
-            WHEN (q.attempts > 0) THEN ( SELECT max(a.ended_at) AS max
-               FROM pgmta.attempts a
-              WHERE ((a.message_id = q.message_id) AND (a.row_id = q.id)))
-            ELSE q.ts
-        END AS at,
+        CASE q.status
+            WHEN 'SENDING'::text THEN q.lease_since
+            WHEN 'HOLD'::text THEN q.held_at
+            ELSE NULL::timestamp with time zone
+        END AS since,
+    q.ts,
     ("substring"(q.last_reply, '^([245][0-9][0-9])(?: |$)'::text))::integer AS code,
     regexp_replace(q.last_reply, '^[245][0-9][0-9]( |$)'::text, ''::text) AS reply,
-    q.id AS row_id,
     m.submitted_by
    FROM (pgmta.queue q
      JOIN pgmta.messages m ON ((m.id = q.message_id)));
 
-COMMENT ON VIEW pgmta.queue_states IS 'Part of message_status and status(): the rows of the queue.';
+COMMENT ON VIEW pgmta.queue_states IS 'Part of message_status and status(): the rows of the queue without the log.';
 
 CREATE VIEW pgmta.message_status WITH (security_barrier='true') AS
- SELECT queue_states.message_id,
-    queue_states.recipient,
-    queue_states.state,
-    queue_states.attempts,
-    queue_states.next_attempt,
-    queue_states.at,
-    queue_states.code,
-    queue_states.reply,
-    queue_states.row_id
-   FROM pgmta.queue_states
-  WHERE (( SELECT pgmta.sees_all_mail() AS sees_all_mail) OR (queue_states.submitted_by = SESSION_USER))
+ SELECT waiting.message_id,
+    waiting.recipient,
+    waiting.state,
+    waiting.attempts,
+    waiting.next_attempt,
+    waiting.at,
+    waiting.code,
+    waiting.reply,
+    waiting.row_id
+   FROM ( SELECT DISTINCT ON (q.message_id, q.row_id) q.message_id,
+            q.recipient,
+            pgmta.row_state(q.status, q.lease_until, q.hold_reason, q.once, q.attempts, last.attempt, last.event) AS state,
+            q.attempts,
+            q.next_attempt,
+            COALESCE(q.since, last.ended_at, q.ts) AS at,
+            q.code,
+            q.reply,
+            q.row_id
+           FROM (pgmta.queue_states q
+             LEFT JOIN LATERAL ( SELECT a.attempt,
+                    a.event,
+                    a.ended_at
+                   FROM pgmta.attempts a
+                  WHERE ((q.attempts > 0) AND (a.message_id = q.message_id) AND (a.row_id = q.row_id))
+                  ORDER BY a.attempt DESC, (a.event = 'deferred'::text), a.ended_at DESC
+                 LIMIT 1) last ON (true))
+          WHERE (( SELECT pgmta.sees_all_mail() AS sees_all_mail) OR (q.submitted_by = SESSION_USER))
+          ORDER BY q.message_id, q.row_id) waiting
 UNION ALL
  SELECT last.message_id,
     last.recipient,
@@ -1712,13 +1759,13 @@ UNION ALL
             attempts.attempt,
             attempts.ended_at,
             attempts.code,
-            attempts.reply,
-            attempts.submitted_by
+            attempts.reply
            FROM pgmta.attempts
-          ORDER BY attempts.message_id, attempts.row_id, attempts.ended_at DESC, attempts.attempt DESC) last
-  WHERE ((( SELECT pgmta.sees_all_mail() AS sees_all_mail) OR (last.submitted_by = SESSION_USER)) AND (NOT (EXISTS ( SELECT
+          WHERE (( SELECT pgmta.sees_all_mail() AS sees_all_mail) OR (attempts.submitted_by = SESSION_USER))
+          ORDER BY attempts.message_id, attempts.row_id, attempts.attempt DESC, (attempts.event = 'deferred'::text), attempts.ended_at DESC) last
+  WHERE (NOT (EXISTS ( SELECT
            FROM pgmta.queue q
-          WHERE (q.id = last.row_id)))));
+          WHERE (q.id = last.row_id))));
 
 COMMENT ON VIEW pgmta.message_status IS 'Each recipient of each message with its state, also of mail that has left the queue. Name message_id in the condition, or call status(ids): without it the whole log is read. A login that only submits sees its own mail.';
 

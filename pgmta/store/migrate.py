@@ -30,6 +30,13 @@ COMMENT ON COLUMN schema_migrations.checksum IS 'SHA-256 of the file when it was
 COMMENT ON COLUMN schema_migrations.applied_at IS 'When it was applied.';
 """
 _MINIMUM = 150000
+_PATIENCE = "5s"
+_HOLDERS = """
+SELECT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND granted AND objsubid = 1
+    AND (classid::bigint << 32 | objid::bigint) = %s
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 _FOREIGN = """
 SELECT maker::regrole::text
 FROM pg_catalog.pg_namespace
@@ -66,10 +73,27 @@ def migrate(
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
             db.add_notice_handler(lambda notice: warn(_words(notice)))
-            db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+            _take_turn(db, warn)
             return _apply(db, warn, while_daemons_run)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
+
+
+def _take_turn(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
+    """Wait for the lock of migrations; warn of its holder after a while.
+
+    Any login may take it, so a session that never migrates may have it.
+    """
+    db.execute("SELECT set_config('lock_timeout', %s, false)", (_PATIENCE,))
+    try:
+        db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+    except psycopg.errors.LockNotAvailable:
+        holders = db.execute(_HOLDERS, (_LOCK,)).fetchall()
+        names = ", ".join(f"pid {pid} (role {role}, {name})" for pid, role, name in holders)
+        warn(f"waits for the lock of migrations, which this session has: {names or 'none by now'}")
+        db.execute("SET lock_timeout = 0")
+        db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+    db.execute("RESET lock_timeout")
 
 
 def _apply(

@@ -155,8 +155,10 @@ class Repartition:
     def _begin(self, name: str = "") -> str:
         """Start a change; return the full name of the table to be made."""
         self._parts: dict[str, sql.Composable] = {}
-        if not self._rows("exclusive")[0]["free"]:
-            raise PartitionError("another change of the partitions is under way")
+        try:
+            self._run("exclusive")
+        except pg_errors.LockNotAvailable as error:
+            raise PartitionError("another change of the partitions is under way") from error
         if not name:
             return name
         name = full_name(name)

@@ -77,7 +77,8 @@ class Settlements:
 
         Raises StoreUnavailable, psycopg.Error.
         """
-        reply = f" ({outcome.reply})" if str(outcome.reply) else ""
+        said = _stored(str(outcome.reply))
+        reply = f" ({said})" if said else ""
         reason = f"{outcome.event.value}{reply}, but the database refuses this outcome: {refusal}"
         await self._link.run(
             _SQL["set_aside"],
@@ -85,7 +86,8 @@ class Settlements:
                 "id": outcome.item.id,
                 "token": outcome.item.token,
                 "delivered": outcome.event is Event.DELIVERED,
-                "reason": printable(reason.encode(errors="replace").decode())[:_REASON],
+                "reason": _stored(reason),
+                "reply": said,
                 "worker": self._worker,
             },
         )
@@ -93,6 +95,10 @@ class Settlements:
     async def end(self, backends: list[Backend]) -> None:
         """Return when the statements of these backends are done. Raises StoreUnavailable."""
         await self._link.end(backends)
+
+
+def _stored(text: str) -> str:
+    return printable(text.encode(errors="replace").decode())[:_REASON]
 
 
 def _status_after(outcome: Outcome) -> str | None:

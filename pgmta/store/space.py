@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import psycopg
-
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 
 _SQL = queries("space")
-
-KEY = int.from_bytes(b"pgmta", "big")  # of the advisory lock
 
 
 class NotAllowed(Exception):
@@ -29,17 +25,13 @@ class Space:
         back to the file system. Raises NotAllowed if the role may not vacuum, StoreUnavailable,
         psycopg.Error.
         """
-        ((may, ours),) = await self._link.run(_SQL["begin"], {"key": KEY})
+        ((may, free),) = await self._link.run(_SQL["begin"])
         if not may:
             raise NotAllowed
-        if not ours:
+        if not free:
             return None
-        try:
-            async with self._link.use() as connection:
-                statement = _SQL["shorten" if shorten else "reclaim"]
-                await connection.execute(statement, prepare=False)
-        except psycopg.Error:
-            await self._link.close()  # ends the lock too
-            raise
-        ((octets, _),) = await self._link.run(_SQL["finish"], {"key": KEY})
+        async with self._link.use() as connection:
+            statement = _SQL["shorten" if shorten else "reclaim"]
+            await connection.execute(statement, prepare=False)
+        ((octets,),) = await self._link.run(_SQL["finish"])
         return int(octets)

@@ -94,19 +94,22 @@ COMMENT ON FUNCTION submit_text IS
     'Raises the error of text that UTF-8 has no character for: the worker that reads it would stop.';
 
 CREATE FUNCTION submit_refuse_mailbox(argument text, address text, place text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE  -- variables, because CONTEXT shows a whole statement
+    too_long boolean := octet_length(address) > 254;
+    head text := left(address, 255);
+    domain text := split_part(head, '@', -1);
+    reason text := CASE WHEN address IS NULL THEN 'an address is null'
+        WHEN too_long THEN 'an address is over 254 octets'
+        WHEN head ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
+        WHEN head !~ '@' THEN 'an address has no domain'
+        WHEN length(head) - length(domain) > 65 THEN 'a local part is over 64 characters'
+        ELSE 'an address is malformed' END;
+    detail text := place || coalesce(to_json(left(head, 100))::text, 'null');
+    hint text := CASE WHEN too_long THEN NULL
+        WHEN domain ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'Write the domain in A-labels: xn--…'
+        WHEN head ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END;
 BEGIN
-    PERFORM submit_refuse(argument,
-        CASE WHEN address IS NULL THEN 'an address is null'
-            WHEN address ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
-            WHEN octet_length(address) > 254 THEN 'an address is over 254 octets'
-            WHEN address !~ '@' THEN 'an address has no domain'
-            WHEN length(address) - length(split_part(address, '@', -1)) > 65
-                THEN 'a local part is over 64 characters'
-            ELSE 'an address is malformed' END,
-        place || coalesce(to_json(left(address, 100))::text, 'null'),
-        CASE WHEN split_part(address, '@', -1) ~ '[^\u0001-\u007f]' COLLATE "C"
-                THEN 'Write the domain in A-labels: xn--…'
-            WHEN address ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END);
+    PERFORM submit_refuse(argument, reason, detail, hint);
 END $$;
 COMMENT ON FUNCTION submit_refuse_mailbox IS 'Raises the error of text that is no mailbox.';
 
@@ -283,19 +286,18 @@ BEGIN
     END IF;
     IF on_failed NOT IN ('hold', 'remove') THEN
         PERFORM submit_refuse('on_failed', 'it is neither hold nor remove');
-    ELSIF tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
+    ELSIF octet_length(tenant) > 64 OR tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
         PERFORM submit_refuse('tenant', 'it is no name of 1 to 64 letters, digits and . _ @ + -');
     END IF;
-    IF key IS NOT NULL AND key !~ '^[^\u0001-\u001f\u007f]{1,255}$' COLLATE "C" THEN
+    IF length(key) NOT BETWEEN 1 AND 255 OR key ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
         PERFORM submit_refuse('key', 'it is empty, over 255 characters or has control characters');
-    END IF;
-    IF getdatabaseencoding() <> 'UTF8' THEN
-        PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
     END IF;
     IF jsonb_typeof(metadata) <> 'object' THEN
         PERFORM submit_refuse('metadata', 'it is no JSON object', 'It is of type ' || jsonb_typeof(metadata));
     ELSIF octet_length(metadata::text) > 4000 THEN
         PERFORM submit_refuse('metadata', 'it is over 4000 octets as text');
+    ELSIF jsonb_path_exists(metadata, 'strict $.**{100}') THEN
+        PERFORM submit_refuse('metadata', 'it is nested over 100 levels deep');
     ELSIF metadata <> '{}' THEN
         bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
                 WHERE starts_with(name, '_') AND name <> '_partid');
@@ -306,6 +308,9 @@ BEGIN
                 OR length(metadata ->> '_partid') > 100 THEN
             PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
         END IF;
+    END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_options IS 'Raises the error of the first bad argument beside envelope and content.';

@@ -1,6 +1,6 @@
 -- What became of a message, and its cancellation: docs/decisions/0029-submission.md.
 
-CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean LANGUAGE sql STABLE
+CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT pg_has_role(session_user, c.relowner, 'MEMBER') OR EXISTS (
         SELECT FROM pg_roles AS r
@@ -18,42 +18,58 @@ RETURN CASE event WHEN 'deleted' THEN 'cancelled'
     ELSE event END;
 COMMENT ON FUNCTION log_state(text) IS 'The state of a recipient whose row is gone, by its last event in the log.';
 
+CREATE FUNCTION row_state(
+    status text, lease_until timestamptz, hold_reason text, once boolean, attempts integer, logged integer, event text
+) RETURNS text STABLE PARALLEL SAFE
+RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
+    WHEN status = 'DELETE' THEN 'cancelled'
+    WHEN status <> 'HOLD' THEN lower(status)
+    -- operators write hold_reason too, so the log counts
+    WHEN attempts = 0 THEN 'held'
+    WHEN logged = attempts THEN CASE WHEN event = 'failed' OR event = 'unknown' AND once THEN event ELSE 'held' END
+    -- the database refused the entry, or its day is over: queued wrote these words
+    WHEN hold_reason ~ '^(undeliverable$|failed\M.*, but the database refuses )' THEN 'failed'
+    WHEN hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )' THEN 'unknown'
+    ELSE 'held' END;
+COMMENT ON FUNCTION row_state(text, timestamptz, text, boolean, integer, integer, text) IS
+    'The state of a recipient whose row is in the queue. The last two are its last attempt in the log.';
+
 CREATE VIEW queue_states AS
-SELECT q.message_id, q.recipient,
-    CASE WHEN q.status = 'SENDING' OR q.lease_until > now() THEN 'sending'
-        WHEN q.status = 'HOLD' AND q.hold_reason = 'undeliverable' THEN 'failed'
-        WHEN q.status = 'HOLD' AND starts_with(q.hold_reason, 'outcome unknown') THEN 'unknown'
-        WHEN q.status = 'HOLD' THEN 'held'
-        WHEN q.status = 'DELETE' THEN 'cancelled'
-        ELSE lower(q.status) END AS state,
-    q.attempts,
+SELECT q.message_id, q.recipient, q.id AS row_id, q.status, q.lease_until, q.hold_reason, q.once, q.attempts,
     CASE WHEN q.status IN ('QUEUED', 'DEFERRED') THEN q.next_attempt
         WHEN q.status = 'SCHEDULED' THEN q.send_at END AS next_attempt,
-    CASE WHEN q.status = 'SENDING' THEN q.lease_since
-        WHEN q.status = 'HOLD' THEN q.held_at
-        WHEN q.attempts > 0 THEN (
-            SELECT max(a.ended_at) FROM attempts AS a
-            WHERE a.message_id = q.message_id AND a.row_id = q.id)
-        ELSE q.ts END AS at,
+    CASE q.status WHEN 'SENDING' THEN q.lease_since WHEN 'HOLD' THEN q.held_at END AS since, q.ts,
     substring(q.last_reply FROM '^([245][0-9][0-9])(?: |$)')::integer AS code,
     regexp_replace(q.last_reply, '^[245][0-9][0-9]( |$)', '') AS reply,
-    q.id AS row_id, m.submitted_by
+    m.submitted_by
 FROM queue AS q JOIN messages AS m ON m.id = q.message_id;
-COMMENT ON VIEW queue_states IS 'Part of message_status and status(): the rows of the queue.';
+COMMENT ON VIEW queue_states IS 'Part of message_status and status(): the rows of the queue without the log.';
 
+-- DISTINCT ON keeps a condition on any column but the ids above the check of the login. Else EXPLAIN ANALYZE
+-- would count the rows of others that match it.
 CREATE VIEW message_status WITH (security_barrier) AS
 SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply, row_id
-FROM queue_states WHERE (SELECT sees_all_mail()) OR submitted_by = session_user
+FROM (
+    SELECT DISTINCT ON (q.message_id, q.row_id) q.message_id, q.recipient,
+        row_state(q.status, q.lease_until, q.hold_reason, q.once, q.attempts, last.attempt, last.event) AS state,
+        q.attempts, q.next_attempt, coalesce(q.since, last.ended_at, q.ts) AS at, q.code, q.reply, q.row_id
+    FROM queue_states AS q LEFT JOIN LATERAL (
+        SELECT a.attempt, a.event, a.ended_at FROM attempts AS a
+        WHERE q.attempts > 0 AND a.message_id = q.message_id AND a.row_id = q.row_id
+        ORDER BY a.attempt DESC, a.event = 'deferred', a.ended_at DESC LIMIT 1
+    ) AS last ON true
+    WHERE (SELECT sees_all_mail()) OR q.submitted_by = session_user
+    ORDER BY q.message_id, q.row_id
+) AS waiting
 UNION ALL
 SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(code, 0),
     nullif(reply, ''), row_id
 FROM (
-    SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt, ended_at, code,
-        reply, submitted_by
-    FROM attempts ORDER BY message_id, row_id, ended_at DESC, attempt DESC
+    SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt, ended_at, code, reply
+    FROM attempts WHERE (SELECT sees_all_mail()) OR submitted_by = session_user
+    ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC
 ) AS last
-WHERE ((SELECT sees_all_mail()) OR submitted_by = session_user)
-    AND NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id);
+WHERE NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id);
 COMMENT ON VIEW message_status IS
     'Each recipient of each message with its state, also of mail that has left the queue. Name '
     'message_id in the condition, or call status(ids): without it the whole log is read. A login that only '
@@ -74,10 +90,11 @@ CREATE FUNCTION status(ids bigint[]) RETURNS TABLE (
     message_id bigint, recipient text, state text, attempts integer, next_attempt timestamptz,
     at timestamptz, code integer, reply text
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100  -- STABLE: all statements have the caller's snapshot
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+    SET max_parallel_workers_per_gather = 0 AS $$
 DECLARE
     few CONSTANT integer := 100;
-    wanted bigint[] := ARRAY(SELECT DISTINCT id FROM unnest(ids) AS id WHERE id IS NOT NULL ORDER BY id);
+    wanted bigint[];
     day text;
     days text[] := '{}';
     log text;
@@ -86,13 +103,17 @@ DECLARE
     first_place integer;
     last_place integer;
 BEGIN
+    IF cardinality(ids) > 100000 THEN
+        PERFORM submit_refuse('ids', 'there are over 100000', NULL, 'Ask for them in several calls.');
+    END IF;
+    wanted := ARRAY(SELECT DISTINCT id FROM unnest(ids) AS id WHERE id IS NOT NULL ORDER BY id);
+    PERFORM FROM attempts WHERE false;  -- its lock keeps all days: none is dropped from here on
     IF cardinality(wanted) <= few THEN
         RETURN QUERY SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
         FROM message_status AS s WHERE s.message_id = ANY (wanted) ORDER BY s.message_id, s.row_id;
         RETURN;
     END IF;
     -- A day of the log has messages of some days only: look each id up in the days that may have it.
-    -- The tree locks the days, and has none that was dropped after the snapshot.
     FOR day IN SELECT relid FROM pg_partition_tree('attempts') WHERE isleaf LOOP
         EXECUTE format('SELECT min(message_id), max(message_id) FROM %s', day) INTO least_id, greatest_id;
         first_place := width_bucket(least_id - 1, wanted) + 1;
@@ -103,14 +124,22 @@ BEGIN
         END IF;
     END LOOP;
     log := coalesce(nullif(array_to_string(days, ' UNION ALL '), ''), 'SELECT * FROM attempts WHERE false');
+    -- several processes read the disk at once; the SET above ends this with the function
+    PERFORM set_config('max_parallel_workers_per_gather', '4', true);
     RETURN QUERY EXECUTE format($query$
-        WITH last AS (
+        WITH last AS MATERIALIZED (
             SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt,
                 ended_at, code, reply, submitted_by
-            FROM (%s) AS log ORDER BY message_id, row_id, ended_at DESC, attempt DESC
+            FROM (%s) AS log ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC
+        ), waiting AS MATERIALIZED (
+            SELECT * FROM queue_states WHERE message_id = ANY ($1)
         )
         SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply FROM (
-            SELECT * FROM queue_states WHERE message_id = ANY ($1)
+            SELECT message_id, q.recipient,
+                row_state(status, lease_until, hold_reason, once, attempts, attempt, event) AS state,
+                attempts, next_attempt, coalesce(since, CASE WHEN attempts > 0 THEN ended_at END, ts) AS at,
+                q.code, q.reply, row_id, q.submitted_by
+            FROM waiting AS q LEFT JOIN last USING (message_id, row_id)
             UNION ALL
             SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(code, 0),
                 nullif(reply, ''), row_id, submitted_by
@@ -133,7 +162,7 @@ DECLARE
     waiting bigint[];
     stopped integer;
 BEGIN
-    IF reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" OR length(reason) > 500 THEN
+    IF length(reason) > 500 OR reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
         PERFORM submit_refuse('reason', 'it is over 500 characters or has control characters');
     END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN PERFORM submit_text('reason', reason); END IF;
@@ -186,6 +215,39 @@ COMMENT ON FUNCTION cancel(bigint, text) IS
 -- a view calls sees_all_mail and log_state in the name of the caller, and they tell nothing of others
 REVOKE EXECUTE ON FUNCTION status, cancel FROM PUBLIC;
 
+-- Locks. Any login may take an advisory lock, but it needs rights to lock a table: docs/decisions/0029-submission.md.
+
+CREATE FUNCTION queue_change_turn() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    LOCK TABLE ONLY pgmta.audit IN SHARE UPDATE EXCLUSIVE MODE;
+END $$;
+COMMENT ON FUNCTION queue_change_turn() IS 'Lets one transaction at a time change many rows by functions.';
+DO $$
+DECLARE
+    function regprocedure;
+    source text;
+    changed text;
+BEGIN
+    FOREACH function IN ARRAY ARRAY['queue_change(text, text, jsonb)', 'attempts_partitions(integer)',
+        'attempts_expire(interval)']::regprocedure[]
+    LOOP
+        source := pg_get_functiondef(function);
+        changed := replace(replace(source, 'pg_advisory_xact_lock(hashtext(''pgmta change''))', 'pgmta.queue_change_turn()'),
+            'PERFORM pg_advisory_xact_lock(hashtext(''pgmta attempts''))',
+            'LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE');
+        IF changed = source THEN
+            RAISE EXCEPTION 'function % was changed after migration 0010', function
+                USING HINT = 'Restore the function of sql/migrations, then migrate.';
+        END IF;
+        EXECUTE changed;
+    END LOOP;
+END $$;
+-- An open transaction that asked for a status has a lock on the log. To wait for it stops the outcomes of all
+-- attempts, so the duty tries again.
+ALTER FUNCTION attempts_partitions(integer) SET lock_timeout = '0.3s';
+ALTER FUNCTION attempts_expire(interval) SET lock_timeout = '0.3s';
+REVOKE EXECUTE ON FUNCTION queue_change_turn() FROM PUBLIC;
+
 -- Rights. smtpd has no INSERT, except on chunks.
 
 CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
@@ -237,7 +299,7 @@ BEGIN
         -- at and role are the database's own words
         ('pgmta_operator', 'INSERT (who, action, condition, details, rows, finished_at),
             UPDATE (rows, finished_at) ON audit'),
-        ('pgmta_operator', 'EXECUTE ON FUNCTION queue_condition(text), queue_quiet(),
+        ('pgmta_operator', 'EXECUTE ON FUNCTION queue_condition(text), queue_quiet(), queue_change_turn(),
             queue_takes(text), queue_test(text, bigint[]), queue_change(text, text, jsonb),
             queue_change_rows(text, bigint[], text, jsonb), queue_hold(text, text, interval),
             queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),

@@ -11,8 +11,8 @@ FROM pg_class AS c CROSS JOIN pg_options_to_table(c.reloptions) AS o
 WHERE c.oid = {leaf}::regclass
 
 -- name: exclusive
--- Take the lock that lets one such command run at a time.
-SELECT pg_try_advisory_xact_lock(hashtext('pgmta partitions')) AS free
+-- Take the lock that lets one such command run at a time. It stops no mail.
+LOCK TABLE ONLY pgmta.queue IN SHARE UPDATE EXCLUSIVE MODE NOWAIT
 
 -- name: known
 -- Whether there is a table of this name.

@@ -111,5 +111,6 @@ DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) RETURNING id
 UPDATE queue
 SET status = CASE WHEN status = 'DELETE' THEN status ELSE 'HOLD' END,
     hold_reason = %(reason)s, held_by = %(worker)s, hold_until = NULL,
+    last_reply = coalesce(nullif(%(reply)s, ''), last_reply),
     lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
 WHERE id = %(id)s AND (lease_token = %(token)s OR %(delivered)s)

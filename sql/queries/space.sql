@@ -1,7 +1,10 @@
 -- name: begin
 -- Whether the role may vacuum the chunks (as owner of the table or the database, or by the privilege
--- that PostgreSQL 17 brought), and whether no other session vacuums: then ours holds the advisory lock.
-SELECT may, CASE WHEN may THEN pg_try_advisory_lock(%(key)s) ELSE false END
+-- that PostgreSQL 17 brought), and whether no other session vacuums. If two begin at once, one skips the table.
+SELECT may, NOT EXISTS (
+    SELECT FROM pg_locks
+    WHERE relation = 'message_chunks'::regclass AND mode = 'ShareUpdateExclusiveLock' AND granted
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 FROM (
     SELECT pg_has_role(relowner, 'USAGE')
         OR (SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database())
@@ -21,4 +24,4 @@ VACUUM (SKIP_LOCKED, TRUNCATE on, INDEX_CLEANUP on) message_chunks
 
 -- name: finish
 -- Octets that the chunks take, delivered ones included.
-SELECT pg_relation_size('message_chunks'), pg_advisory_unlock(%(key)s)
+SELECT pg_relation_size('message_chunks')

@@ -52,7 +52,7 @@ ORDER BY kind DESC, name
 
 -- name: columns
 -- Columns of operators with names that migrations give.
-SELECT format('table public.%%s has a column %%I of its own', relation, name),
+SELECT format('table public.%%s already has a column %%I', relation, name),
     format('ALTER TABLE public.%%s RENAME COLUMN %%I TO …', relation, name)
 FROM (VALUES
     ('0006', 'queue', '{sender_domain,faults}'::text[]),
@@ -66,7 +66,7 @@ ORDER BY relation, attnum
 
 -- name: constraints
 -- Constraints of operators with such names.
-SELECT format('table %%s has a constraint %%I of its own', conrelid::regclass, name),
+SELECT format('table %%s already has a constraint %%I', conrelid::regclass, name),
     format('ALTER TABLE %%s RENAME CONSTRAINT %%I TO …', conrelid::regclass, name)
 FROM (VALUES ('0005', 'queue', 'queue_addresses'), ('0011', 'queue', 'queue_on_failed'),
     ('0011', 'queue', 'queue_send_at'), ('0011', 'messages', 'messages_ret')) AS brought (since, relation, name)

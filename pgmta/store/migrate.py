@@ -97,19 +97,20 @@ def _apply(
     if unknown := sorted(set(known) - set(wanted)):
         raise MigrationError(f"the database is newer than this pgmta: it has {unknown[-1]}")
     pending = [name for name in wanted if name not in known]
-    if known and pending and not while_daemons_run:
-        _look_in(db, home)
-        _refuse_under_daemons(db, pending)
     moves = home == "public" and _SCHEMA in pending
     if moves or (not home and _SCHEMA in wanted):
         _look_in(db, "pg_catalog")
         refuse_obstacles(db, set(known), _SCHEMA if moves else pending[0])
+    if known and pending and not while_daemons_run:
+        _look_in(db, home)
+        _refuse_under_daemons(db, pending)
     if not home and _SCHEMA in wanted:
         home = "pgmta"
         if not _is_there(db, "to_regnamespace('pgmta')"):
             db.execute("CREATE SCHEMA pgmta")
     _look_in(db, home or "public")
-    db.execute(_TABLE)
+    if not histories:  # it takes the right to create tables even if there is one
+        db.execute(_TABLE)
     if "public" in histories[1:]:
         warn(
             "schema public has a second queue, which an earlier version has made: pgmta does not "

@@ -35,7 +35,7 @@ ALTER TABLE attempts ADD COLUMN row_id integer;
 ALTER TABLE messages ADD CONSTRAINT messages_ret CHECK (size > 0);
 CREATE TABLE leaves.queue_two PARTITION OF queue_def FOR VALUES IN ('other two');
 CREATE INDEX queue_once ON queue (message_id);
-CREATE OR REPLACE FUNCTION queue_quiet() RETURNS boolean LANGUAGE sql AS 'SELECT true';
+CREATE OR REPLACE FUNCTION queue_quiet() RETURNS void LANGUAGE sql AS '';
 DROP FUNCTION queue_delete(text, text);
 CREATE FUNCTION queue_delete(text) RETURNS integer LANGUAGE sql AS 'SELECT 1';
 """
@@ -91,26 +91,20 @@ def test_every_obstacle_is_named_at_once_and_nothing_changes(before: str) -> Non
         changed = dump(before)
         db.execute("SET search_path = pg_catalog")
         lines = refused(db)
-        for line, start in zip(lines, NAMED, strict=True):
-            assert line.startswith(start)
+        for start in NAMED:
+            assert any(line.startswith(start) for line in lines), lines
         with pytest.raises(MigrationError, match="already has a column tenant"):
             migrate(before)
         assert dump(before) == changed
-        db.execute("SET search_path = public")
-        quiet, delete = (
-            re.search(rf"^CREATE FUNCTION {start}.*?^\$\$;", migrations()[name], re.M | re.S)
-            for name, start in (("0003_surface.sql", "queue_quiet"), (OLD[9], "queue_delete"))
-        )
-        assert quiet
-        assert delete
-        db.execute("""
-            ALTER TABLE queue DROP COLUMN tenant;
-            ALTER TABLE attempts RENAME COLUMN row_id TO own;
-            ALTER TABLE messages RENAME CONSTRAINT messages_ret TO own;
-            ALTER TABLE leaves.queue_two RENAME TO queue_other_two;
-            ALTER INDEX queue_once RENAME TO queue_message;
-        """)
-        db.execute(quiet[0].replace("CREATE", "CREATE OR REPLACE").encode() + delete[0].encode())
+        for number, line in enumerate(lines):
+            if line.endswith(" TO …"):
+                db.execute(line.split(": ")[1].replace("…", f"own_{number}").encode())
+        for name, start in (("0003_surface.sql", "queue_quiet"), (OLD[9], "queue_delete")):
+            text = re.search(
+                rf"^CREATE (FUNCTION {start}.*?\$\$;)", migrations()[name], re.M | re.S
+            )
+            assert text
+            db.execute(f"SET search_path = public; CREATE OR REPLACE {text[1]}".encode())
         assert migrate(before)
         assert ours_in(db, "public") == {"stuck", "schema_migrations", "queue_delete"}
 

@@ -11,6 +11,9 @@ _SHOWN = 20
 _SQL = queries("obstacles")
 _OF_ALL = ("taken", "schema")
 """Obstacles of a new database too."""
+_OF_A_MOVE = (
+    "public", "superuser", "owners", "columns", "constraints", "names", "texts", "roles",
+)  # fmt: skip
 
 
 def refuse_obstacles(db: psycopg.Connection, applied: set[str], migration: str) -> None:
@@ -23,10 +26,8 @@ def refuse_obstacles(db: psycopg.Connection, applied: set[str], migration: str) 
     known = _SQL["functions"].fill(until="%(last)s")
     coming = _SQL["functions"].fill(until="'0010'")
     found: dict[str, None] = {}
-    for name, statement in _SQL.items():
-        if name in ("moving", "functions") or not (applied or name in _OF_ALL):
-            continue
-        filled = statement.fill(moving=_SQL["moving"], functions=known, coming=coming)
+    for name in (*_OF_ALL, *(_OF_A_MOVE if applied else ())):
+        filled = _SQL[name].fill(moving=_SQL["moving"], functions=known, coming=coming)
         for what, remedy in db.execute(filled, {"last": last}):
             found[f"  {what}: {remedy}"] = None
     if found:

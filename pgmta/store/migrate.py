@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import LiteralString
 
 import psycopg
@@ -13,6 +14,7 @@ from pgmta.postgres.locate import writable
 from pgmta.postgres.notify import NOTIFY
 from pgmta.postgres.pooler import forbid_pooler
 from pgmta.store.daemons import others
+from pgmta.store.obstacles import refuse_obstacles
 from pgmta.store.schema import migrations
 
 _LOCK = 0x506F737465726E  # "Postern", the former name: earlier versions take the same lock
@@ -29,6 +31,18 @@ COMMENT ON COLUMN schema_migrations.name IS 'File name.';
 COMMENT ON COLUMN schema_migrations.checksum IS 'SHA-256 of the file when it was applied.';
 COMMENT ON COLUMN schema_migrations.applied_at IS 'When it was applied.';
 """
+_SIGN = """
+CREATE TABLE public.schema_migrations (
+    name text PRIMARY KEY,
+    checksum text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE public.schema_migrations IS 'The queue is in schema pgmta. Versions from before '
+    'that read this table, and make no second queue here. Drop it when no host has them.';
+INSERT INTO public.schema_migrations VALUES ('0011_schema.sql', 'see pgmta.schema_migrations');
+GRANT SELECT ON public.schema_migrations TO PUBLIC;
+"""
+"""A history with which earlier versions refuse the database as newer than they are."""
 _MINIMUM = 150000
 _PATIENCE = "5s"
 _HOLDERS = """
@@ -38,7 +52,7 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 1
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 _FOREIGN = """
-SELECT maker::regrole::text
+SELECT maker::regrole::text, maker = nspowner AND us.rolsuper
 FROM pg_catalog.pg_namespace
 CROSS JOIN LATERAL (
     SELECT nspowner AS maker UNION ALL
@@ -100,58 +114,102 @@ def _apply(
     db: psycopg.Connection, warn: Callable[[str], None], while_daemons_run: bool
 ) -> list[str]:
     wanted = migrations()
-    home = _home(db)
-    if home != "pgmta" and _SCHEMA in wanted:
-        _refuse_strangers(db)
-    _refuse_foreign_schema(db)
+    histories = _histories(db)
+    home = next(iter(histories), "")
+    _refuse_foreign_schema(db, histories)
+    known = _known(db, home)
+    if unknown := sorted(set(known) - set(wanted)):
+        raise MigrationError(f"the database is newer than this pgmta: it has {unknown[-1]}")
+    pending = [name for name in wanted if name not in known]
+    moves = home == "public" and _SCHEMA in pending
+    if moves or (not home and _SCHEMA in wanted):
+        _look_in(db, "pg_catalog")
+        refuse_obstacles(db, set(known), _SCHEMA if moves else pending[0])
+    if known and pending and not while_daemons_run:
+        _look_in(db, home)
+        _refuse_under_daemons(db, pending)
     if not home and _SCHEMA in wanted:
         home = "pgmta"
         if not _is_there(db, "to_regnamespace('pgmta')"):
             db.execute("CREATE SCHEMA pgmta")
     _look_in(db, home or "public")
-    db.execute(_TABLE)
-    known: dict[str, str] = dict(
-        db.execute("SELECT name, checksum FROM schema_migrations").fetchall()
-    )
-    if unknown := sorted(set(known) - set(wanted)):
-        raise MigrationError(f"the database is newer than this pgmta: it has {unknown[-1]}")
-    pending = [name for name in wanted if name not in known]
-    if known and pending and not while_daemons_run:
-        _refuse_under_daemons(db, pending)
-    for name, text in wanted.items():
-        checksum = hashlib.sha256(text.encode()).hexdigest()
-        if name not in known:
-            with db.transaction():
+    if not histories:  # it takes the right to create tables even if there is one
+        db.execute(_TABLE)
+    if "public" in histories[1:]:
+        warn(
+            "schema public has a second queue, which an earlier version has made: pgmta does not "
+            "send its mail. Send it with that version, and drop the queue"
+        )
+    # one transaction for the move: if it fails, earlier versions work as before
+    with db.transaction() if moves else nullcontext():
+        for name, text in wanted.items():
+            checksum = hashlib.sha256(text.encode()).hexdigest()
+            if name not in known:
                 early = home == "pgmta" and name < _SCHEMA
-                if early:  # a later one warns of roles once more, with the function of today
-                    db.execute("SET LOCAL client_min_messages = error")
-                db.execute((_renamed(text) if early else text).encode())
+                _run(db, name, _renamed(text) if early else text, checksum, quiet=early)
                 if name == _SCHEMA:
-                    _look_in(db, "pgmta")  # functions of strangers in public have the same names
                     _warn_of_makers(db, warn)
-                db.execute(
-                    "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)",
-                    (name, checksum),
-                )
-                _notify_workers(db)
-        elif known[name] != checksum:
-            raise MigrationError(f"{name} was changed after it had been applied")
+            elif known[name] != checksum:
+                raise MigrationError(f"{name} was changed after it had been applied")
+        if moves:
+            _leave_sign(db, warn)
     return pending
 
 
+def _known(db: psycopg.Connection, home: str) -> dict[str, str]:
+    """Return the checksums of the applied migrations by name."""
+    if not home:
+        return {}
+    history = f"SELECT name, checksum FROM {home}.schema_migrations"  # noqa: S608 a schema of ours
+    return dict(db.execute(history.encode()).fetchall())
+
+
+def _run(db: psycopg.Connection, name: str, text: str, checksum: str, *, quiet: bool) -> None:
+    """Apply one migration; `quiet` without warnings, because a later one repeats them."""
+    try:
+        with db.transaction():
+            if quiet:
+                db.execute("SET LOCAL client_min_messages = error")
+            db.execute(text.encode())
+            if name == _SCHEMA:
+                _look_in(db, "pgmta")  # functions of strangers in public have the same names
+            db.execute(
+                "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)", (name, checksum)
+            )
+            _notify_workers(db)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:
+        raise MigrationError(f"{name} is not applied: {_words(error.diag) or error}") from error
+
+
+def _leave_sign(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
+    """Leave a table in schema public that keeps earlier versions from making a queue there."""
+    try:
+        with db.transaction():
+            db.execute(_SIGN)
+    except psycopg.errors.InsufficientPrivilege:
+        warn(
+            "schema public got no table schema_migrations that warns earlier versions, because "
+            "the right to create one is missing: remove their queuectl from every host"
+        )
+
+
 def _words(notice: psycopg.errors.Diagnostic) -> str:
-    return ". ".join(text for text in (notice.message_primary, notice.message_hint) if text)
+    texts = (notice.message_primary, notice.message_detail, notice.message_hint)
+    return ". ".join(text for text in texts if text)
 
 
 def _look_in(db: psycopg.Connection, path: str) -> None:
     db.execute("SELECT set_config('search_path', %s, false)", (path,))
 
 
-def _home(db: psycopg.Connection) -> str:
-    """Return the schema that has our history: pgmta, public up to a version, or ''.
+def _histories(db: psycopg.Connection) -> list[str]:
+    """Return the schemas that have a history of ours: pgmta, then public.
 
-    Other programs may have tables of the same names in `public`.
+    Other programs may have tables of the same names in `public`, and ours may have left a sign.
     """
+    found = []
     for schema in ("pgmta", "public"):
         table = f"{schema}.schema_migrations"
         columns = db.execute(
@@ -163,32 +221,29 @@ def _home(db: psycopg.Connection) -> str:
             continue
         ours = f"SELECT FROM {table} WHERE name = '0001_queue.sql'"
         if schema == "pgmta" or db.execute(ours.encode()).fetchone() is not None:
-            return schema
-    return ""
+            found.append(schema)
+    return found
 
 
-def _refuse_strangers(db: psycopg.Connection) -> None:
-    """Raise MigrationError if another program has something in schema pgmta."""
-    found = db.execute(
-        "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('pgmta')"
-        " UNION SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('pgmta') LIMIT 1"
-    ).fetchone()
-    if found:
-        raise MigrationError(f"schema pgmta belongs to another program: it has {found[0]}")
-
-
-def _refuse_foreign_schema(db: psycopg.Connection) -> None:
+def _refuse_foreign_schema(db: psycopg.Connection, histories: list[str]) -> None:
     """Raise MigrationError if others may create functions in schema pgmta.
 
     Our statements look there, and would run these functions with our rights.
     """
     found = db.execute(_FOREIGN).fetchone()
-    if found:
+    if found is None:
+        return
+    maker, may_migrate = found
+    if "pgmta" in histories and may_migrate:
         raise MigrationError(
-            f"schema pgmta is there already, and role {found[0]} may create objects in it. "
-            "Migrate as the owner of the schema, and revoke CREATE from others. "
-            "If no pgmta made it, drop it."
+            f"schema pgmta belongs to role {maker}, whose functions would run with the rights of "
+            f"a superuser. Migrate with a login of {maker}."
         )
+    raise MigrationError(
+        f"schema pgmta is there already, and role {maker} may create objects in it. "
+        "Migrate as the owner of the schema, and revoke CREATE from others. "
+        "If no pgmta made it, drop it."
+    )
 
 
 def _warn_of_makers(db: psycopg.Connection, warn: Callable[[str], None]) -> None:

@@ -17,10 +17,10 @@ DECLARE
     grantee oid;
 BEGIN
     IF to_regclass('pgmta.schema_migrations') IS NOT NULL THEN RETURN; END IF;
-    -- whoever was given rights by name has them on, and reaches the objects as before
+    -- owners, and all with rights by name, keep them and reach the objects as before
     FOR grantee IN
         SELECT DISTINCT acl.grantee FROM (
-            SELECT relacl AS given FROM pg_class WHERE oid IN (
+            SELECT coalesce(relacl, acldefault('r', relowner)) AS given FROM pg_class WHERE oid IN (
                 SELECT relid FROM pg_partition_tree('public.queue')
                 UNION SELECT relid FROM pg_partition_tree('public.attempts')
                 UNION SELECT unnest(ARRAY['public.messages', 'public.message_chunks', 'public.workers', 'public.rules', 'public.rules_version', 'public.audit', 'public.daemons',
@@ -44,13 +44,16 @@ BEGIN
         FROM unnest(ARRAY['message_ids', 'queue_ids', 'lease_tokens']) AS name
         UNION ALL SELECT 'VIEW', 'public.' || name FROM unnest(ARRAY['queue_overview', 'queue_by_domain',
             'attempt_history', 'attempt_rates', 'duplicates', 'hold_overview', 'worker_overview']) AS name
-        UNION ALL SELECT 'FUNCTION', oid::regprocedure::text FROM pg_proc
-        WHERE pronamespace = 'public'::regnamespace AND prokind = 'f' AND (proname = ANY (ARRAY['attempts_expire',
-                'attempts_partitions', 'messages_refcount_func', 'queue_change', 'queue_change_rows',
-                'queue_condition', 'queue_delete', 'queue_hold', 'queue_hold_stamp', 'queue_malformed',
-                'queue_quarantine', 'queue_quiet', 'queue_release', 'queue_retry', 'queue_sender_domain',
-                'queue_sender_domain_func', 'queue_takes', 'queue_test', 'rules_changed', 'rules_valid'])
-            OR starts_with(proname, 'postern_grants'))
+        UNION ALL SELECT 'FUNCTION', oid::text FROM unnest(ARRAY[
+            'public.attempts_expire(interval)', 'public.attempts_partitions(integer)',
+            'public.messages_refcount_func()', 'public.postern_grants()', 'public.postern_grants_0007()',
+            'public.postern_grants_0008()', 'public.postern_grants_basic()', 'public.queue_change(text, text, jsonb)',
+            'public.queue_change_rows(text, bigint[], text, jsonb)', 'public.queue_condition(text)',
+            'public.queue_delete(text, text)', 'public.queue_hold(text, text, interval)', 'public.queue_hold_stamp()',
+            'public.queue_malformed(text, text, text)', 'public.queue_quarantine(text, text, text, interval)',
+            'public.queue_quiet()', 'public.queue_release(text)', 'public.queue_retry(text)',
+            'public.queue_sender_domain(text)', 'public.queue_sender_domain_func()', 'public.queue_takes(text)',
+            'public.queue_test(text, bigint[])', 'public.rules_changed()', 'public.rules_valid()']::regprocedure[]) AS oid
     LOOP
         EXECUTE format('ALTER %s %s SET SCHEMA pgmta', kind, object);
     END LOOP;
@@ -305,7 +308,8 @@ BEGIN
         EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA pgmta FROM %I', 'postern_' || part);
         EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgmta FROM %I', 'postern_' || part);
         EXECUTE format('REVOKE ALL ON SCHEMA pgmta FROM %I', 'postern_' || part);
-        CONTINUE WHEN to_regrole('pgmta_' || part) IS NULL;
+        CONTINUE WHEN to_regrole('pgmta_' || part) IS NULL
+            OR pg_has_role('postern_' || part, 'pgmta_' || part, 'MEMBER');
         BEGIN
             EXECUTE format('GRANT %I TO %I', 'pgmta_' || part, 'postern_' || part);
         EXCEPTION WHEN insufficient_privilege OR unique_violation THEN

@@ -144,6 +144,10 @@ class NextHop:
             self._stopped = True
             server, self._server = self._server, None
             if server:
+                # asyncio never closes a connection that it accepts just before close()
+                for listening in server.sockets:
+                    self._loop.remove_reader(listening.fileno())
+                await asyncio.sleep(0)
                 server.close()
             await self._drop_all()
             if server:

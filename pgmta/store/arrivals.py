@@ -18,13 +18,14 @@ class Arrivals:
 
     A sequence moves before its transaction commits. So each transaction that may have moved it
     counts until it ends, and its end counts as a move. They do not count once all rows are claimed.
+    The first look counts as a move: transactions that are open then may have rows already.
 
     A snapshot names the open transactions below its upper end, which is the one that ended last.
     Transactions above may be open too, and show only when a later one has ended.
     """
 
     def __init__(self) -> None:
-        self._next = 0  # the id of the next row; 0: not known
+        self._next = 0  # the id of the next row; 0: before the first look
         self._snapshot = ""
         self._missing: set[int] = set()  # rows that are not claimed, as far as known
         self._early: set[int] = set()  # claimed before a look has shown them
@@ -47,9 +48,6 @@ class Arrivals:
 
     def see(self, number: int, snapshot: str) -> bool:
         """Take the answer to LOOK; return whether to claim now, as after the first look."""
-        if not self._next:
-            self._next, self._snapshot = number, snapshot
-            return True
         if not self._missing:
             self._open.clear()
             self._above = None
@@ -79,4 +77,5 @@ class Arrivals:
     def _rows(self, number: int) -> set[int]:
         """Return the rows since the last look that are not claimed."""
         ids = range(self._next, number)
-        return set(ids) - self._early if 0 < len(ids) <= _MOST else {_MANY}
+        known = self._next and 0 < len(ids) <= _MOST
+        return set(ids) - self._early if known else {_MANY}

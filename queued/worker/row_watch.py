@@ -19,9 +19,8 @@ from pgmta.store.schema import Schema
 from queued.worker.turns import TurnSchedule
 
 _SHARE = 50  # a quiet time is this number of intervals long
-_SELDOM = (
-    6  # times as long is the longest interval: queued and its backend then take 0.25 % of a core
-)
+_SELDOM = 6  # intervals is the longest pause: queued and its backend then take 0.25 % of a core
+_WAITING = 60.0  # seconds after news in which open transactions keep the interval short
 _RECONNECT = 0.5  # seconds
 _REFUSED = 10.0  # seconds until a question that PostgreSQL refused is asked again
 _OTHER_SCHEMA = 1.0  # seconds
@@ -93,9 +92,9 @@ class RowWatch:
             return turn
         now = time.monotonic()
         interval = self._interval
-        if not self._arrivals.waiting:
-            quiet = (now - self._news) / _SHARE
-            interval = min(max(interval, quiet), interval * _SELDOM)
+        quiet = now - self._news
+        if quiet > _WAITING or not self._arrivals.waiting:
+            interval = min(max(interval, quiet / _SHARE), interval * _SELDOM)
         since = min(loop.waits_since for loop in self._loops)
         due = max(self._looked, since) + interval - now
         return 0.0 if due <= _NOW else min(due, interval)

@@ -60,8 +60,8 @@ def guard(thread: int, what: Callable[[str], None] | None) -> None:
         _guards.pop(thread, None)
 
 
-def _see(event: str, _: object) -> None:
-    if event not in _EVENTS:
+def _see(event: str, _: object, events: frozenset[str] = _EVENTS) -> None:
+    if event not in events:  # an argument: at its end Python takes the module's names away
         return
     thread = threading.get_ident()
     _begun.add(thread)

@@ -62,7 +62,6 @@ def test_no_look_leaves_a_committed_row(looks: list[tuple[list[str], list[str]]]
 
 def follow(looks: list[tuple[list[str], list[str]]], dice) -> None:  # type: ignore[no-untyped-def]
     database, arrivals = Database(), Arrivals()
-    assert arrivals.see(database.row, database.snapshot)
     end = ["commit"] * 100
     for between, within in [*looks, (end, []), ([], [])]:
         for step in between:
@@ -85,6 +84,10 @@ def see(arrivals: Arrivals, *looks: tuple[int, str]) -> list[tuple[bool, bool]]:
 def test_transactions_without_rows_are_no_news() -> None:
     arrivals = Arrivals()
     quiet = (False, False)
+    # 590 is open at the first look: it is waited for, and its end is news; 750 began later
+    assert see(arrivals, (4, "590:600:590")) == [(True, True)]
+    ends = [(4, f"590:{number}:590") for number in range(601, 620)]
+    assert see(arrivals, *ends) == [(True, True)] * 16 + [(False, True)] * 3
     assert see(arrivals, (4, "700:700:"), (4, "700:800:750")) == [(True, False), quiet]
     assert see(arrivals, (5, "700:700:")) == [(True, False)]
     # one that had its number at that look may end later, but is not waited for without end

@@ -17,7 +17,7 @@ from tests.support.waiting import SLACK, until
 
 NEVER = {"poll": "1h"}  # no test lasts for so long: only an event can wake the worker
 WATCHES = """
-SELECT pid FROM pg_stat_activity
+SELECT pid, query_start FROM pg_stat_activity
 WHERE application_name = 'pgmta watch' AND datname = current_database()
 """
 
@@ -76,6 +76,18 @@ def test_rows_without_a_notification_wake_the_worker(system: System) -> None:
     assert set(hop.deliveries().values()) == {1}
     queued.stop(SLACK)
     until(lambda: not system.ask(WATCHES))
+
+
+def test_a_transaction_from_before_the_first_look_wakes_the_worker(system: System) -> None:
+    hop = system.hop()
+    with transaction(system.uri, "before@hop.example"):
+        system.queued(hop, process=NEVER)
+        wait_watched(system)
+        looks = {str(system.ask(WATCHES))}
+        while len(looks) < 10:
+            looks.add(str(until(lambda: system.ask(WATCHES))))
+    system.wait_empty()
+    assert hop.deliveries() == {"before@hop.example": 1}
 
 
 def refusing_first(hop: list[NextHop]) -> Script:

@@ -127,7 +127,17 @@ def without_port(seen: list[Any]) -> str:
     return re.sub(r"('127\.0\.0\.1'), \d+", r"\1, PORT", repr(seen))
 
 
-@pytest.mark.usefixtures("place")
+@pytest.fixture
+def current_loop() -> Iterator[None]:
+    """For AsyncMessage, which otherwise makes a loop, and closes it never."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+@pytest.mark.usefixtures("place", "current_loop")
 def test_same_handler_same_replies_same_content(database: str) -> None:
     different = set()
     for name, (make, lines) in TABLE.items():

@@ -100,6 +100,7 @@ def test_of_two_open_transactions_the_second_waits(
         waiting = "SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
         until(lambda: db.execute(waiting, (app.info.backend_pid,)).rowcount)
         others = [submit(db, key=f"other {n}") for n in range(20)]  # these do not wait
+        others += [submit(db, tenant="acme"), submit(db, key=None)]
         assert not ids
         getattr(app, end)()
         thread.join()

@@ -36,17 +36,24 @@ def begin(name: str, rig: Rig, chance: random.Random) -> AbstractContextManager[
 
 
 def _child(rig: Rig, chance: random.Random) -> psutil.Process | None:
-    children = rig.smtpd.children() if rig.smtpd.alive else []
+    children: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):  # it may be about to end
+        children = rig.smtpd.children() if rig.smtpd.alive else []
     return chance.choice(children) if children else None
 
 
+def _send(pid: int, number: int) -> None:
+    """Send a signal; another fault of the round may have ended the process already."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def _pause(pid: int) -> Iterator[str]:
-    os.kill(pid, signal.SIGSTOP)
+    _send(pid, signal.SIGSTOP)
     try:
         yield str(pid)
     finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+        _send(pid, signal.SIGCONT)
 
 
 def _kill(rig: Rig, daemon: Daemon) -> Iterator[str]:
@@ -163,7 +170,7 @@ def backend_killed(rig: Rig, chance: random.Random) -> Iterator[str]:
             " ORDER BY random() LIMIT 1"
         ).fetchone()
         if row:
-            os.kill(row[0], signal.SIGKILL)
+            _send(row[0], signal.SIGKILL)
     yield ""
 
 
@@ -191,31 +198,20 @@ def server_crashed(rig: Rig, chance: random.Random) -> Iterator[str]:
         rig.start_server()
 
 
-def _set(rig: Rig, statement: str) -> None:
-    for _ in range(100):
-        try:
-            with rig.admin() as db:
-                db.execute(statement.encode())
-                db.execute("SELECT pg_reload_conf()")
-            return
-        except psycopg.Error:  # another fault at the same time
-            time.sleep(0.1)
-
-
 @fault
 def database_read_only(rig: Rig, chance: random.Random) -> Iterator[str]:
-    _set(rig, "ALTER SYSTEM SET default_transaction_read_only = on")
+    rig.change("ALTER SYSTEM SET default_transaction_read_only = on")
     try:
         yield ""
     finally:
-        _set(rig, "ALTER SYSTEM RESET default_transaction_read_only")
+        rig.reset("default_transaction_read_only")
 
 
 @fault
 def commits_without_answer(rig: Rig, chance: random.Random) -> Iterator[str]:
     """They wait for a standby, and have happened: their sessions end before they can say so."""
     how = chance.choice(["ended", "killed"])
-    _set(rig, "ALTER SYSTEM SET synchronous_standby_names = 'missing'")
+    rig.change("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
     try:
         yield how
         with suppress(psycopg.Error), rig.admin() as db:
@@ -223,9 +219,9 @@ def commits_without_answer(rig: Rig, chance: random.Random) -> Iterator[str]:
             if how == "ended":
                 db.execute(f"SELECT pg_terminate_backend(pid) {waiting}".encode())
             elif row := db.execute(f"SELECT pid {waiting} LIMIT 1".encode()).fetchone():
-                os.kill(row[0], signal.SIGKILL)
+                _send(row[0], signal.SIGKILL)
     finally:
-        _set(rig, "ALTER SYSTEM RESET synchronous_standby_names")
+        rig.reset("synchronous_standby_names")
 
 
 @fault

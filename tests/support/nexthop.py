@@ -99,6 +99,7 @@ class NextHop:
         self._loop = asyncio.new_event_loop()
         self._released = asyncio.Event()
         self._server: asyncio.Server | None = None
+        self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -129,6 +130,7 @@ class NextHop:
         """Listen, on the same port as ever."""
 
         async def begin() -> None:
+            self._stopped = False
             self._server = await asyncio.start_server(
                 self._connected, "127.0.0.1", self.port, backlog=512, limit=1 << 20
             )
@@ -139,10 +141,17 @@ class NextHop:
         """Listen no more and drop every connection."""
 
         async def end() -> None:
-            if self._server:
-                self._server.close()
-                self._server = None
+            self._stopped = True
+            server, self._server = self._server, None
+            if server:
+                # asyncio never closes a connection that it accepts just before close()
+                for listening in server.sockets:
+                    self._loop.remove_reader(listening.fileno())
+                await asyncio.sleep(0)
+                server.close()
             await self._drop_all()
+            if server:
+                await server.wait_closed()
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result(PATIENCE)
 
@@ -187,6 +196,9 @@ class NextHop:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task
+        if self._stopped:  # accepted, and stopped before this task began
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         with self._changed:
             self.connections += 1

@@ -82,6 +82,7 @@ class Rig:
         self.ended: dict[Daemon, bool] = {}
         """Daemons to start after all faults of a round; whether each got a signal to end."""
         self.largest = 0  # octets of memory that one process has had
+        self._to_reset: set[str] = set()  # settings that another fault kept as they were
 
     @property
     def daemons(self) -> list[Smtpd | Queued]:
@@ -99,6 +100,23 @@ class Rig:
             options="-c default_transaction_read_only=off -c statement_timeout=5s",
         )
 
+    def change(self, statement: str) -> bool:
+        """Change a setting of the server; return False if other faults prevent that for 10 s."""
+        for _ in range(100):
+            try:
+                with self.admin() as db:
+                    db.execute(statement.encode())
+                    db.execute("SELECT pg_reload_conf()")
+                return True
+            except psycopg.Error:
+                time.sleep(0.1)
+        return False
+
+    def reset(self, name: str) -> None:
+        """Give a setting its usual value again, at the latest when the round is over."""
+        if not self.change(f"ALTER SYSTEM RESET {name}"):
+            self._to_reset.add(name)
+
     def script(self, hop: NextHop, script: object) -> None:
         """Let a hop do something else, or its usual work again."""
         hop.script = self.ledger.recorder(script or as_usual)  # type: ignore[arg-type]
@@ -111,8 +129,7 @@ class Rig:
             count = len(daemon.events(event)) + 1
             daemon.start()
             with suppress(AssertionError):
-                daemon.wait_log(event, count, 2.0)
-            if daemon.alive:
+                daemon.wait_log(event, count, max(0.0, end - time.monotonic()))
                 return
             time.sleep(0.2)
         self.problems.append(f"{daemon.name} does not start")
@@ -137,6 +154,9 @@ class Rig:
     def supervise(self) -> None:
         """Start what faults have ended; and what has ended by itself, and say so."""
         until(self.start_server, BACK)
+        for name in self._to_reset:
+            assert self.change(f"ALTER SYSTEM RESET {name}"), name
+        self._to_reset.clear()
         while self.ended:
             daemon, told = self.ended.popitem()
             self._start_again(daemon, told=told)
@@ -187,10 +207,12 @@ class Rig:
             return False
 
         with suppress(AssertionError):
+            self.smtpd.stop()  # first: it may be storing mail of a session that broke
+        with suppress(AssertionError):
             until(idle, 2 * PATIENCE)
-        for daemon in self.daemons:
+        for worker in self.workers:
             with suppress(AssertionError):
-                daemon.stop()
+                worker.stop()
 
     def judge(self) -> list[str]:
         """Everything that must not be, at the end of a run."""

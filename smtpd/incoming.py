@@ -10,7 +10,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
 from pgmta.logs import get
-from pgmta.message_id_header import message_id_header
+from pgmta.message_id_header import NAME, message_id_header
 from pgmta.model import CHUNK_SIZE, PART_SIZE
 from smtpd import replies
 from smtpd.config import SmtpdConfig
@@ -95,11 +95,12 @@ class IncomingMessage:
             self._head += content.buffers[0][: LIMIT - len(self._head)]
         head = self._head or content.buffers[0][:LIMIT]
         # header fields are looked for only if the words are there
-        words = head.lower()
+        end = head.find(b"\r\n\r\n")
+        words = head.lower() if end < 0 else head[:end].lower()
         if words.count(b"received:") > limit and hops(self.header()) > limit:
             return replies.TOO_MANY_HOPS
-        if b"message-id" in words:
-            self.message_id_header = message_id_header(head)
+        if (place := words.find(NAME)) >= 0:
+            self.message_id_header = message_id_header(head, place)
         if not content.chunks and content.collected <= PART_SIZE:
             available = self._committer.ids.available
             if not content.id and available:

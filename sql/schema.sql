@@ -143,7 +143,10 @@ BEGIN
         ('pgmta_smtpd', 'SELECT ON daemons, schema_migrations'),
         ('pgmta_smtpd', 'INSERT, UPDATE, DELETE ON daemons'),
         ('pgmta_smtpd', 'USAGE ON SEQUENCE message_ids'),
-        -- mail comes in by this function; is it known already?
+        -- usual mail comes in by a statement, the other by the function; is it known already?
+        ('pgmta_smtpd', 'INSERT (id, size, utf8, chunks, trace, body, message_id_header) ON messages'),
+        ('pgmta_smtpd', 'INSERT (message_id, sender, sender_domain, recipient, domain, priority, metadata) ON queue'),
+        ('pgmta_smtpd', 'USAGE ON SEQUENCE queue_ids'),
         ('pgmta_smtpd', 'EXECUTE ON FUNCTION queue_put'),
         ('pgmta_smtpd', 'SELECT (id) ON messages'),
         ('pgmta_smtpd', 'SELECT (message_id) ON attempts'),
@@ -528,19 +531,6 @@ BEGIN
         END IF;
     END IF;
     -- The whole group fails if one id exists already, because the caller repeats a group then.
-    IF holds IS NULL AND tenants IS NULL AND logins IS NULL AND envids IS NULL AND notifies IS NULL THEN
-        -- One statement: the set-up of a second one costs as much as a row.
-        WITH new_messages AS (
-            INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header)
-            SELECT * FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies,
-                message_id_headers)
-        )
-        INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata)
-        SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb
-        FROM unnest(message_ids, senders, sender_domains, recipients, domains, priorities, queue_put.metadata)
-            AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata);
-        RETURN;
-    END IF;
     WITH new_messages AS (
         INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant,
             submitted_by, envid, ret, requiretls)
@@ -563,7 +553,7 @@ BEGIN
     CROSS JOIN LATERAL array_position(ids, message_id) AS place;
 END $$;
 
-COMMENT ON FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[], tenants text[], on_failed text[], once boolean[], logins text[], envids text[], rets text[], requiretls boolean[], notifies text[], orcpts text[]) IS 'Stores a group of messages with all their rows: the one way into the queue. It checks nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
+COMMENT ON FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[], tenants text[], on_failed text[], once boolean[], logins text[], envids text[], rets text[], requiretls boolean[], notifies text[], orcpts text[]) IS 'Stores a group of messages with all their rows. It checks nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
 
 CREATE FUNCTION pgmta.queue_quarantine(condition text, quarantine text, reason text, release_after interval DEFAULT NULL::interval) RETURNS bigint
     LANGUAGE sql
@@ -2331,7 +2321,7 @@ CREATE INDEX idempotency_keys_created_at ON pgmta.idempotency_keys USING btree (
 
 COMMENT ON INDEX pgmta.idempotency_keys_created_at IS 'Keys whose time is over.';
 
-CREATE INDEX messages_message_id_header ON pgmta.messages USING hash (message_id_header) WHERE (message_id_header IS NOT NULL);
+CREATE INDEX messages_message_id_header ON pgmta.messages USING btree (message_id_header) WHERE (message_id_header IS NOT NULL);
 
 COMMENT ON INDEX pgmta.messages_message_id_header IS 'Search by Message-ID.';
 

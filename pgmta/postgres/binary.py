@@ -129,10 +129,14 @@ class _OptionalTextsDumper(Dumper):
     def dump(self, obj: Any) -> bytes:
         if not obj:
             return _EMPTY.pack(0, 0, _TEXT)
-        octets = [None if text is None else text.encode() for text in obj]
-        parts = [_HEADER.pack(1, 1, _TEXT, len(obj), 1)]
-        for each in octets:
-            parts += (_NULL, b"") if each is None else (_LENGTH.pack(len(each)), each)
+        length = len(obj)
+        octets = [b"" if text is None else text.encode() for text in obj]
+        parts = [_HEADER.pack(1, 1, _TEXT, length, 1)] * (2 * length + 1)
+        parts[1::2] = [
+            _NULL if text is None else _LENGTH.pack(len(each))
+            for text, each in zip(obj, octets, strict=True)
+        ]
+        parts[2::2] = octets
         return b"".join(parts)
 
 

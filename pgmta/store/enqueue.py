@@ -38,8 +38,6 @@ _PATIENCE = 30.0  # seconds until what became of a commit is left open
 _LOOK = 0.25  # seconds between two looks
 
 _SQL = queries("enqueue")
-_ENQUEUE = _SQL["enqueue"].fill(more="")
-_MORE = _SQL["enqueue"].fill(more=_SQL["more"])
 # COPY in binary form: a header, for each row the number of fields and each with its length, an end
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
@@ -146,9 +144,9 @@ class Enqueue:
                 text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
             ),
         }
-        statement = _ENQUEUE
-        if any(m.holds or m.options for m in group):
-            statement = _MORE
+        statement = _SQL["enqueue"]
+        if any(m.chunks or m.holds or m.options for m in group):
+            statement = _SQL["put"]
             values |= _more(group)
         if beside:
             companion = (beside.statement, beside.params)

@@ -123,9 +123,10 @@ WHERE condition ~* '\mpublic\s*\.\s*queue\M' OR condition_path() = 'pgmta';  -- 
 -- there are few, and short ones (docs/decisions/0029).
 ALTER TABLE queue
     DROP CONSTRAINT queue_status,
-    DROP CONSTRAINT queue_addresses,  -- by the trigger queue_sender_domain from now on
-    DROP CONSTRAINT queue_attempts_check;
-ALTER TABLE messages DROP CONSTRAINT messages_size_check, DROP CONSTRAINT messages_chunks_check;
+    DROP CONSTRAINT IF EXISTS queue_addresses,  -- by the trigger queue_sender_domain from now on
+    DROP CONSTRAINT IF EXISTS queue_attempts_check;
+ALTER TABLE messages
+    DROP CONSTRAINT IF EXISTS messages_size_check, DROP CONSTRAINT IF EXISTS messages_chunks_check;
 ALTER TABLE queue
     ADD COLUMN send_at timestamptz,
     ADD COLUMN tenant text COLLATE "C" NOT NULL DEFAULT '',
@@ -204,7 +205,7 @@ COMMENT ON COLUMN messages.requiretls IS 'MAIL FROM carried REQUIRETLS (RFC 8689
 COMMENT ON COLUMN messages.submitted_by IS
     'Login of the SQL session that submitted the message; null: it came by a daemon or a program of pgmta.';
 COMMENT ON CONSTRAINT messages_ret ON messages IS 'The two values of RFC 3461.';
-CREATE INDEX messages_message_id_header ON messages USING hash (message_id_header)
+CREATE INDEX messages_message_id_header ON messages (message_id_header)
     WHERE message_id_header IS NOT NULL;
 COMMENT ON INDEX messages_message_id_header IS 'Search by Message-ID.';
 COMMENT ON TABLE message_chunks IS

@@ -31,19 +31,6 @@ BEGIN
         END IF;
     END IF;
     -- The whole group fails if one id exists already, because the caller repeats a group then.
-    IF holds IS NULL AND tenants IS NULL AND logins IS NULL AND envids IS NULL AND notifies IS NULL THEN
-        -- One statement: the set-up of a second one costs as much as a row.
-        WITH new_messages AS (
-            INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header)
-            SELECT * FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies,
-                message_id_headers)
-        )
-        INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata)
-        SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb
-        FROM unnest(message_ids, senders, sender_domains, recipients, domains, priorities, queue_put.metadata)
-            AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata);
-        RETURN;
-    END IF;
     WITH new_messages AS (
         INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant,
             submitted_by, envid, ret, requiretls)
@@ -66,7 +53,7 @@ BEGIN
     CROSS JOIN LATERAL array_position(ids, message_id) AS place;
 END $$;
 COMMENT ON FUNCTION queue_put IS
-    'Stores a group of messages with all their rows: the one way into the queue. It checks nothing. '
+    'Stores a group of messages with all their rows. It checks nothing. '
     'The whole group fails if an id exists already, or if chunks of a message are missing.';
 
 -- 2. What an address (migration 0013) and a content have to be. Python accepts all that SQL accepts

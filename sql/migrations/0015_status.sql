@@ -248,7 +248,7 @@ ALTER FUNCTION attempts_partitions(integer) SET lock_timeout = '0.3s';
 ALTER FUNCTION attempts_expire(interval) SET lock_timeout = '0.3s';
 REVOKE EXECUTE ON FUNCTION queue_change_turn() FROM PUBLIC;
 
--- Rights. smtpd has no INSERT, except on chunks.
+-- Rights.
 
 CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -260,7 +260,10 @@ BEGIN
         ('pgmta_smtpd', 'SELECT ON daemons, schema_migrations'),
         ('pgmta_smtpd', 'INSERT, UPDATE, DELETE ON daemons'),
         ('pgmta_smtpd', 'USAGE ON SEQUENCE message_ids'),
-        -- mail comes in by this function; is it known already?
+        -- usual mail comes in by a statement, the other by the function; is it known already?
+        ('pgmta_smtpd', 'INSERT (id, size, utf8, chunks, trace, body, message_id_header) ON messages'),
+        ('pgmta_smtpd', 'INSERT (message_id, sender, sender_domain, recipient, domain, priority, metadata) ON queue'),
+        ('pgmta_smtpd', 'USAGE ON SEQUENCE queue_ids'),
         ('pgmta_smtpd', 'EXECUTE ON FUNCTION queue_put'),
         ('pgmta_smtpd', 'SELECT (id) ON messages'),
         ('pgmta_smtpd', 'SELECT (message_id) ON attempts'),

@@ -1,8 +1,9 @@
-"""`submit` stores what `queue_put` stores: the two statements stay in step."""
+"""`submit`, `queue_put` and the statement for usual groups store the same: they stay in step."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -65,7 +66,10 @@ async def test_both_ways_store_the_same(
         message_id_header="<1@a.example>",
         options=options,
     )
-    await Enqueue(link).commit([message])
+    await Enqueue(link).commit([message])  # without options by the statement
+    assert stored(db) == by_sql
+    db.execute("DELETE FROM queue")
+    await Enqueue(link).commit([replace(message, options=given)])  # by queue_put
     await link.close()
     assert stored(db) == by_sql
     assert len(by_sql) == 1 + len(recipients)

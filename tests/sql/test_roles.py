@@ -193,8 +193,11 @@ FORBIDDEN = {
         "DELETE FROM queue",
         "UPDATE queue SET priority = 0",
         "UPDATE queue SET status = 'DELETE'",
-        "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (1, 'a', 'b', 'c')",
-        "INSERT INTO messages (id, size, trace, body) VALUES (5, 0, '', '')",
+        "INSERT INTO queue (message_id, sender, recipient, domain, status, lease_owner) "
+        "VALUES (1, 'a', 'b', 'c', 'SENDING', 'me')",
+        "INSERT INTO queue (message_id, sender, recipient, domain, once) "
+        "VALUES (1, 'a', 'b', 'c', true)",
+        "INSERT INTO messages (id, size, trace, body, submitted_by) VALUES (5, 0, '', '', 'x')",
         "SELECT nextval('queue_ids')",
         "SELECT submit('', '{a@b}', 'S: x')",
         "DELETE FROM messages",

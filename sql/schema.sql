@@ -231,14 +231,16 @@ COMMENT ON FUNCTION pgmta.log_state(event text) IS 'The state of a recipient who
 
 CREATE FUNCTION pgmta.mailbox_domain_any(address text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET standard_conforming_strings TO 'on'
     AS $_$
 DECLARE
-    domain text := split_part(address, '@', -1) COLLATE "C";
+    domain text COLLATE "C" := split_part(address COLLATE "C", '@', -1);
     names text := '[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*';
     atom text := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~-]+';
     octet text := '(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])';
     groups text := '([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)';
-    written text;
+    written text COLLATE "C";
 BEGIN
     IF octet_length(address) > 254 OR length(address) - length(domain) > 65 THEN RETURN NULL; END IF;
     IF address !~ concat('^', atom, '(\.', atom, ')*@', names, '$') COLLATE "C" THEN
@@ -254,7 +256,7 @@ BEGIN
                 '|"([^"\\\u0001-\u001f\u007f]|\\[ -~])*")@$') COLLATE "C" THEN RETURN NULL; END IF;
         IF domain ~ '^\[' THEN
             IF domain ~ concat('^\[', octet, '(\.', octet, '){3}\]$') COLLATE "C" THEN RETURN domain; END IF;
-            written := lower(substr(rtrim(domain, ']'), 7) COLLATE "C");
+            written := lower(substr(rtrim(domain, ']'), 7));
             -- eight groups of digits, or at most seven around ::
             IF domain !~* '^\[ipv6:[^]]+\]$' COLLATE "C" OR written !~ concat('^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$|^',
                     groups, '?::', groups, '?$') COLLATE "C" THEN RETURN NULL; END IF;
@@ -272,7 +274,7 @@ COMMENT ON FUNCTION pgmta.mailbox_domain_any(address text) IS 'mailbox_domain of
 
 CREATE FUNCTION pgmta.mailbox_domain(address text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN ((length(address) <= 63) AND (address ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$'::text COLLATE "C"))) THEN lower((split_part(address, '@'::text, 2) COLLATE "C")) ELSE pgmta.mailbox_domain_any(address) END;
+    RETURN CASE WHEN ((length(address) <= 63) AND (address ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$'::text COLLATE "C"))) THEN lower(split_part((address COLLATE "C"), '@'::text, 2)) ELSE pgmta.mailbox_domain_any(address) END;
 
 COMMENT ON FUNCTION pgmta.mailbox_domain(address text) IS 'The domain of a mailbox (RFC 5321, section 4.1.2) in lower case, or an address literal; null if the text is no mailbox. A domain beyond ASCII has to be written in A-labels.';
 
@@ -813,7 +815,8 @@ COMMENT ON FUNCTION pgmta.status(ids bigint[]) IS 'The state of each recipient o
 CREATE FUNCTION pgmta.submit(sender text, recipients text[], content bytea, send_at timestamp with time zone DEFAULT NULL::timestamp with time zone, priority integer DEFAULT 5, metadata jsonb DEFAULT '{}'::jsonb, key text DEFAULT NULL::text, tenant text DEFAULT ''::text, on_failed text DEFAULT 'hold'::text, once boolean DEFAULT false, wake boolean DEFAULT false) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
-    AS $_$
+    SET standard_conforming_strings TO 'on'
+    AS $_$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
 DECLARE
     header text := encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape');
@@ -826,8 +829,8 @@ BEGIN
         AND concat(sender, ' ', recipients[1]) ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[A-Za-z0-9]([A-Za-z0-9-]*'
             '[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)* [A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@'
             '[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$' COLLATE "C")
-        AND send_at IS NULL AND priority BETWEEN 0 AND 9 AND metadata = '{}' AND key IS NULL AND tenant = ''
-        AND on_failed = 'hold' AND once IS NOT NULL AND NOT wake
+        AND send_at IS NULL AND priority BETWEEN 0 AND 9 AND metadata = '{}' AND key IS NULL
+        AND tenant = '' COLLATE "C" AND on_failed = 'hold' COLLATE "C" AND once IS NOT NULL AND NOT wake
         -- fields, an empty line, and no bare CR or LF
         AND octet_length(content) <= 8096 AND position('\x00'::bytea IN content) = 0
         AND encode(content, 'escape') ~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
@@ -843,11 +846,12 @@ BEGIN
         VALUES (message_id, octet_length(content), submit_trace((SELECT hostname FROM submit_settings), message_id),
             content, message_id_header, session_user);
         INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, once)
-        VALUES (message_id, sender, lower(split_part(sender, '@', 2) COLLATE "C"), recipients[1],
-            lower(split_part(recipients[1], '@', 2) COLLATE "C"), priority, once);
+        VALUES (message_id, sender, lower(split_part(sender COLLATE "C", '@', 2)), recipients[1],
+            lower(split_part(recipients[1] COLLATE "C", '@', 2)), priority, once);
         RETURN message_id;
     END IF;
-    RETURN submit_any(sender, recipients, content, send_at, priority, metadata, key, tenant, on_failed, once, wake);
+    -- The collation of an argument is the caller's, who may compare addresses without case.
+    RETURN submit_any(sender COLLATE "C", recipients, content, send_at, priority, metadata, key, tenant, on_failed, once, wake);
 END $_$;
 
 COMMENT ON FUNCTION pgmta.submit(sender text, recipients text[], content bytea, send_at timestamp with time zone, priority integer, metadata jsonb, key text, tenant text, on_failed text, once boolean, wake boolean) IS 'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC 5322, each line with CRLF. docs/sql.md has the arguments and errors.';
@@ -932,8 +936,8 @@ DECLARE
     slice CONSTANT integer := 65536;
     ending integer;
     bare boolean;
-    header text;
-    value text;
+    header text COLLATE "C";
+    value text COLLATE "C";
 BEGIN
     IF octets = 0 THEN
         PERFORM submit_refuse('content', 'it is empty');

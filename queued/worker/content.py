@@ -33,6 +33,8 @@ class StoredContent:
         step = max(1, PART_SIZE * chunks // max(1, message.size))
         guard = NewlineGuard(self._mode)
         try:
+            if chunks < 0:  # else an empty message would go out
+                raise DeliveryError("content is gone", Stage.CONTENT)
             for first in range(0, chunks or 1, step):
                 if chunks:
                     number = min(step, chunks - first)

@@ -122,11 +122,10 @@ WHERE condition ~* '\mpublic\s*\.\s*queue\M' OR condition_path() = 'pgmta';  -- 
 -- PostgreSQL reads each CHECK anew for each statement: the eight of a row took longer than its insert. So
 -- there are few, and short ones (docs/decisions/0029).
 ALTER TABLE queue
-    DROP CONSTRAINT queue_status,
+    DROP CONSTRAINT IF EXISTS queue_status,
     DROP CONSTRAINT IF EXISTS queue_addresses,  -- by the trigger queue_sender_domain from now on
     DROP CONSTRAINT IF EXISTS queue_attempts_check;
-ALTER TABLE messages
-    DROP CONSTRAINT IF EXISTS messages_size_check, DROP CONSTRAINT IF EXISTS messages_chunks_check;
+ALTER TABLE messages DROP CONSTRAINT IF EXISTS messages_size_check, DROP CONSTRAINT IF EXISTS messages_chunks_check;
 ALTER TABLE queue
     ADD COLUMN send_at timestamptz,
     ADD COLUMN tenant text COLLATE "C" NOT NULL DEFAULT '',
@@ -219,7 +218,7 @@ COMMENT ON COLUMN message_chunks.data IS 'Octets as received; each chunk but the
 ALTER TABLE attempts RENAME COLUMN queue_id TO row_id;
 ALTER VIEW attempt_history RENAME COLUMN queue_id TO row_id;
 ALTER VIEW duplicates RENAME COLUMN queue_id TO row_id;
-ALTER TABLE attempts DROP CONSTRAINT attempts_event;
+ALTER TABLE attempts DROP CONSTRAINT IF EXISTS attempts_event;
 ALTER TABLE attempts
     ADD COLUMN tenant text COLLATE "C" NOT NULL DEFAULT '',
     ADD COLUMN message_id_header text COLLATE "C",

@@ -106,8 +106,8 @@ DECLARE
     slice CONSTANT integer := 65536;
     ending integer;
     bare boolean;
-    header text;
-    value text;
+    header text COLLATE "C";
+    value text COLLATE "C";
 BEGIN
     IF octets = 0 THEN
         PERFORM submit_refuse('content', 'it is empty');

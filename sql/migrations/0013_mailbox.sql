@@ -1,14 +1,17 @@
 -- What an address of submit() has to be. Python accepts all that SQL accepts, with the same domain
 -- (pgmta/address.py; tests/sql/test_submit_values.py).
 
-CREATE FUNCTION mailbox_domain_any(address text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+-- PL/pgSQL compiles a function once in a session, by the settings of its first call, and submit() then runs it
+-- with the owner's rights. So the types of its variables and the text of its patterns have settings of their own.
+CREATE FUNCTION mailbox_domain_any(address text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
-    domain text := split_part(address, '@', -1) COLLATE "C";
+    domain text COLLATE "C" := split_part(address COLLATE "C", '@', -1);
     names text := '[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*';
     atom text := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~-]+';
     octet text := '(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])';
     groups text := '([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)';
-    written text;
+    written text COLLATE "C";
 BEGIN
     IF octet_length(address) > 254 OR length(address) - length(domain) > 65 THEN RETURN NULL; END IF;
     IF address !~ concat('^', atom, '(\.', atom, ')*@', names, '$') COLLATE "C" THEN
@@ -24,7 +27,7 @@ BEGIN
                 '|"([^"\\\u0001-\u001f\u007f]|\\[ -~])*")@$') COLLATE "C" THEN RETURN NULL; END IF;
         IF domain ~ '^\[' THEN
             IF domain ~ concat('^\[', octet, '(\.', octet, '){3}\]$') COLLATE "C" THEN RETURN domain; END IF;
-            written := lower(substr(rtrim(domain, ']'), 7) COLLATE "C");
+            written := lower(substr(rtrim(domain, ']'), 7));
             -- eight groups of digits, or at most seven around ::
             IF domain !~* '^\[ipv6:[^]]+\]$' COLLATE "C" OR written !~ concat('^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$|^',
                     groups, '?::', groups, '?$') COLLATE "C" THEN RETURN NULL; END IF;
@@ -43,7 +46,9 @@ COMMENT ON FUNCTION mailbox_domain_any(text) IS 'mailbox_domain of an address in
 CREATE FUNCTION mailbox_domain(address text) RETURNS text IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN length(address) <= 63 AND address ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@'
         '[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$' COLLATE "C")
-    THEN lower(split_part(address, '@', 2) COLLATE "C") ELSE mailbox_domain_any(address) END;
+    THEN lower(split_part(address COLLATE "C", '@', 2)) ELSE mailbox_domain_any(address) END;
 COMMENT ON FUNCTION mailbox_domain(text) IS
     'The domain of a mailbox (RFC 5321, section 4.1.2) in lower case, or an address literal; null if the '
     'text is no mailbox. A domain beyond ASCII has to be written in A-labels.';
+
+REVOKE EXECUTE ON FUNCTION mailbox_domain, mailbox_domain_any FROM PUBLIC;

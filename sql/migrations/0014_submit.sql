@@ -177,7 +177,8 @@ CREATE FUNCTION submit(
     priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL,
     tenant text DEFAULT '', on_failed text DEFAULT 'hold', once boolean DEFAULT false,
     wake boolean DEFAULT false
-) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
 DECLARE
     header text := encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape');
@@ -190,8 +191,8 @@ BEGIN
         AND concat(sender, ' ', recipients[1]) ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[A-Za-z0-9]([A-Za-z0-9-]*'
             '[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)* [A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@'
             '[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$' COLLATE "C")
-        AND send_at IS NULL AND priority BETWEEN 0 AND 9 AND metadata = '{}' AND key IS NULL AND tenant = ''
-        AND on_failed = 'hold' AND once IS NOT NULL AND NOT wake
+        AND send_at IS NULL AND priority BETWEEN 0 AND 9 AND metadata = '{}' AND key IS NULL
+        AND tenant = '' COLLATE "C" AND on_failed = 'hold' COLLATE "C" AND once IS NOT NULL AND NOT wake
         -- fields, an empty line, and no bare CR or LF
         AND octet_length(content) <= 8096 AND position('\x00'::bytea IN content) = 0
         AND encode(content, 'escape') ~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
@@ -207,11 +208,12 @@ BEGIN
         VALUES (message_id, octet_length(content), submit_trace((SELECT hostname FROM submit_settings), message_id),
             content, message_id_header, session_user);
         INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, once)
-        VALUES (message_id, sender, lower(split_part(sender, '@', 2) COLLATE "C"), recipients[1],
-            lower(split_part(recipients[1], '@', 2) COLLATE "C"), priority, once);
+        VALUES (message_id, sender, lower(split_part(sender COLLATE "C", '@', 2)), recipients[1],
+            lower(split_part(recipients[1] COLLATE "C", '@', 2)), priority, once);
         RETURN message_id;
     END IF;
-    RETURN submit_any(sender, recipients, content, send_at, priority, metadata, key, tenant, on_failed, once, wake);
+    -- The collation of an argument is the caller's, who may compare addresses without case.
+    RETURN submit_any(sender COLLATE "C", recipients, content, send_at, priority, metadata, key, tenant, on_failed, once, wake);
 END $$;
 COMMENT ON FUNCTION submit IS
     'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that '

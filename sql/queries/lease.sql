@@ -24,8 +24,9 @@ siblings AS MATERIALIZED (
     INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
         sender, recipient, domain, worker, host, command, enhanced, reply,
         tenant, message_id_header, submitted_by, metadata)
-    SELECT lease_since, taken.id, message_id, lease_token, attempts, 0, 'unknown',
-        sender, left(recipient, 600), domain, lease_owner, '', '', '',
+    -- with a token alone, by SQL of an operator, a row must not stop the claim of the others
+    SELECT coalesce(lease_since, now()), taken.id, message_id, lease_token, attempts, 0, 'unknown',
+        sender, left(recipient, 600), domain, coalesce(lease_owner, ''), '', '', '',
         'lease ran out: the worker died or lost the database',
         taken.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
     FROM taken LEFT JOIN messages ON messages.id = message_id

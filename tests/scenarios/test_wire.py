@@ -180,3 +180,18 @@ def test_a_trace_that_is_no_header_field_is_held(system: System) -> None:
     system.wait_queue(lambda rows: len(rows) == 8 and {r["status"] for r in rows} == {"HOLD"})
     assert {reply[:11] for reply in last_replies(system).values()} == {"5.6.0 trace"}
     assert sorted(hop.deliveries()) == ["none@hop.example", "two@hop.example"]
+
+
+def test_odd_numbers_of_a_row_harm_it_alone(system: System) -> None:
+    hop = system.hop()
+    empty = put(system, "empty@hop.example")
+    system.ask("UPDATE messages SET chunks = -1 WHERE id = %s", empty)
+    put(system, "token@hop.example", "negative@hop.example", "good@hop.example")
+    system.ask("UPDATE queue SET lease_token = 5 WHERE recipient LIKE 'token%%'")
+    system.ask("UPDATE queue SET attempts = -7 WHERE recipient LIKE 'negative%%'")
+    system.queued(hop)
+    system.wait_status(empty="DEFERRED")
+    names = ("good", "negative", "token")
+    assert hop.deliveries() == {f"{name}@hop.example": 1 for name in names}
+    assert sorted(system.events("token@hop.example")) == ["delivered", "unknown"]
+    assert system.rows()["empty@hop.example"]["last_reply"] == "content is gone"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg import errors as pg_errors
 from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import MigrationError
@@ -15,6 +16,8 @@ from pgmta.postgres.operator import connect_operator
 from pgmta.store.migrate import migrate
 from pgmta.store.partitions import opened
 from tests.sql.rows import fetch
+from tests.sql.test_submit_transactions import SUBMIT
+from tests.sql.test_submit_values import MAIL
 from tests.support.database import fresh_database
 
 ROLE = f"pgmta_test_{uuid.uuid4().hex[:12]}"
@@ -113,3 +116,34 @@ def test_a_role_that_is_no_superuser_migrates_a_schema_of_its_group(empty: str) 
         db.execute(f"CREATE SCHEMA pgmta AUTHORIZATION {ROLE}".encode())
         db.execute(f"GRANT CREATE ON DATABASE {name} TO {ROLE}".encode())
     assert migrate(make_conninfo(empty, options=f"-c role={ROLE}"))
+
+
+def test_what_a_login_compiles_in_its_session_does_nothing_as_the_owner(
+    database: str,
+) -> None:
+    """PL/pgSQL keeps a function as its first call compiled it: its types, and text of patterns."""
+    with psycopg.connect(database, autocommit=True) as db:
+        assert not db.execute("""
+            SELECT p.oid::regprocedure FROM pg_proc AS p JOIN pg_language AS l ON l.oid = prolang
+            WHERE pronamespace = 'pgmta'::regnamespace AND lanname = 'plpgsql'
+                AND has_function_privilege('pgmta_submit', p.oid, 'EXECUTE')
+                AND NOT coalesce(array_to_string(proconfig, ','), '') ~ 'search_path='
+        """).fetchall()
+        db.execute("""
+            GRANT EXECUTE ON FUNCTION mailbox_domain_any TO pgmta_submit;
+            SET SESSION AUTHORIZATION pgmta_submit;
+            CREATE FUNCTION pg_temp.spy(pg_catalog.text) RETURNS boolean LANGUAGE plpgsql AS $$
+            BEGIN RAISE 'runs as %', current_user; END $$;
+            CREATE DOMAIN pg_temp.text AS pg_catalog.text
+                CHECK (pg_temp.spy(VALUE::pg_catalog.text));
+            SET standard_conforming_strings = off;
+            SELECT pgmta.mailbox_domain_any('a@b_c.example');
+        """)
+        with pytest.raises(pg_errors.InvalidParameterValue, match="control character"):
+            db.execute(SUBMIT, ("a\rb@b.example", MAIL))
+        db.execute("SET standard_conforming_strings = on")
+        with pytest.raises(pg_errors.InvalidParameterValue, match="control character"):
+            db.execute(SUBMIT, ("a\rb@b.example", MAIL))
+        db.execute(SUBMIT, ("a@b_c.example", b"Message-ID: <a@b>\r\n" + MAIL))
+        db.execute("RESET SESSION AUTHORIZATION")
+        assert fetch(db, "SELECT message_id_header FROM messages") == ("<a@b>",)

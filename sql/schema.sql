@@ -2299,12 +2299,6 @@ COMMENT ON INDEX pgmta.attempts_unknown IS 'View duplicates; few rows, so it cos
 
 CREATE INDEX attempts_default_ended_at_message_id_idx ON pgmta.attempts_default USING btree (ended_at, message_id) WHERE (event = 'unknown'::text);
 
-CREATE INDEX attempts_message_id_header ON ONLY pgmta.attempts USING brin (message_id_header text_bloom_ops (n_distinct_per_range='2000', false_positive_rate='0.01')) WITH (pages_per_range='32', autosummarize='on');
-
-COMMENT ON INDEX pgmta.attempts_message_id_header IS 'Search by Message-ID for mail that has left the queue.';
-
-CREATE INDEX attempts_default_message_id_header_idx ON pgmta.attempts_default USING brin (message_id_header text_bloom_ops (n_distinct_per_range='2000', false_positive_rate='0.01')) WITH (pages_per_range='32', autosummarize='on');
-
 CREATE INDEX attempts_message_id ON ONLY pgmta.attempts USING btree (message_id);
 
 COMMENT ON INDEX pgmta.attempts_message_id IS 'queuectl show.';
@@ -2432,8 +2426,6 @@ CREATE INDEX queue_scheduled_priority_timezone_idx ON pgmta.queue_scheduled USIN
 ALTER INDEX pgmta.attempts_ended_at ATTACH PARTITION pgmta.attempts_default_ended_at_idx;
 
 ALTER INDEX pgmta.attempts_unknown ATTACH PARTITION pgmta.attempts_default_ended_at_message_id_idx;
-
-ALTER INDEX pgmta.attempts_message_id_header ATTACH PARTITION pgmta.attempts_default_message_id_header_idx;
 
 ALTER INDEX pgmta.attempts_message_id ATTACH PARTITION pgmta.attempts_default_message_id_idx;
 

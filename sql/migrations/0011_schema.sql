@@ -237,11 +237,7 @@ COMMENT ON COLUMN attempts.submitted_by IS 'As messages.submitted_by.';
 COMMENT ON COLUMN attempts.metadata IS 'As queue.metadata; null: it was empty.';
 COMMENT ON COLUMN attempt_history.message_id IS 'The message id.';
 COMMENT ON COLUMN duplicates.message_id IS 'The message id.';
--- Bloom filters for ranges of pages: next to no cost at a commit, and a search reads few ranges.
-CREATE INDEX attempts_message_id_header ON attempts USING brin
-    (message_id_header text_bloom_ops (n_distinct_per_range = 2000, false_positive_rate = 0.01))
-    WITH (pages_per_range = 32, autosummarize = on);
-COMMENT ON INDEX attempts_message_id_header IS 'Search by Message-ID for mail that has left the queue.';
+-- No index by Message-ID: it cost the relay 2 % (docs/decisions/0029).
 
 CREATE OR REPLACE VIEW attempt_history AS
 SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_at AS duration,

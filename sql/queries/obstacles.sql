@@ -88,7 +88,7 @@ UNION ALL
 SELECT format('%%s has a name that pgmta gives', oid::regclass),
     format('ALTER %%s %%s RENAME TO …', CASE WHEN relkind IN ('i', 'I') THEN 'INDEX' ELSE 'TABLE' END, oid::regclass)
 FROM (VALUES ('0007', '{queue_urgent}'::text[]), ('0008', '{daemons}'),
-    ('0011', '{queue_once,queue_scheduled,queue_scheduled_due,messages_message_id_header,attempts_message_id_header}'),
+    ('0011', '{queue_once,queue_scheduled,queue_scheduled_due,messages_message_id_header}'),
     ('0012', '{idempotency_keys,idempotency_keys_created_at}'), ('0014', '{submit_settings}'),
     ('0015', '{queue_states,message_status}')
 ) AS brought (since, names)

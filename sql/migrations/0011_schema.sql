@@ -237,7 +237,7 @@ COMMENT ON COLUMN attempts.submitted_by IS 'As messages.submitted_by.';
 COMMENT ON COLUMN attempts.metadata IS 'As queue.metadata; null: it was empty.';
 COMMENT ON COLUMN attempt_history.message_id IS 'The message id.';
 COMMENT ON COLUMN duplicates.message_id IS 'The message id.';
--- No index by Message-ID: it cost the relay 2 % (docs/decisions/0029).
+-- No index of the log by Message-ID: it took 4 µs of CPU per relayed message (docs/decisions/0029).
 
 CREATE OR REPLACE VIEW attempt_history AS
 SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_at AS duration,

@@ -149,7 +149,7 @@ class Dispatch:
         back = 0
         for key, (destination, group) in self._groups(items, messages).items():
             message = messages.get(key[0])
-            if message is None:  # rows that a program put straight into a leaf
+            if message is None:  # rows by SQL that no check has seen
                 self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
             if down := self._down.get(destination.key):  # its domain was not known to go there

@@ -112,6 +112,7 @@ class DeliveryError(PgmtaError):
     code (RFC 5321, section 4.2), 0 if no reply came. `unknown` marks a connection that ended after
     the final dot and before its reply. `retry_elsewhere` marks an attempt that had no effect and
     says nothing about the mail: the same mail may be sent over another connection at once.
+    `facts` are those of the connection that failed, for the log of attempts.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class DeliveryError(PgmtaError):
         self.permanent = permanent
         self.unknown = unknown
         self.retry_elsewhere = retry_elsewhere
+        self.facts: object = None
 
 
 class NoHostLeft(DeliveryError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Protocol
 
 from pgmta.config.types import HostPort
@@ -15,6 +17,7 @@ from queued.delivery.mx import Resolver
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
+from queued.delivery.transcript import ENTRIES, NOTE, Entry
 
 
 class Opener(Protocol):
@@ -65,6 +68,7 @@ class Connector:
         """Return a session, as Opener says. Raises DeliveryError, that of the last host tried."""
         problem: DeliveryError | None = None
         left = False
+        said: deque[Entry] = deque(maxlen=ENTRIES)
         for host in await self._resolver.hosts(destination):
             if host.host in tried:
                 continue
@@ -72,34 +76,52 @@ class Connector:
             try:
                 addresses = await self._resolver.addresses(host.host)
             except DeliveryError as error:
+                said.append((monotonic(), NOTE, error.line))
                 problem = error
                 continue
             for address in addresses:
                 try:
-                    return await self._connect(HostPort(address, host.port), host, sessions)
+                    at = HostPort(address, host.port)
+                    return await self._connect(at, host, sessions, said)
                 except DeliveryError as error:
                     problem = error
         if tried and not left:
             raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
         raise problem or DeliveryError(f"4.4.4 no host for {destination}", Stage.MX)
 
-    async def _connect(self, at: HostPort, host: HostPort, sessions: set[Session]) -> Session:
-        facts = ConnectionFacts(host.host, at.host)
+    async def _connect(
+        self, at: HostPort, host: HostPort, sessions: set[Session], said: deque[Entry]
+    ) -> Session:
+        facts = ConnectionFacts(str(host), at.host, dialogue=said)
         session = Session(ClientProtocol(self._timeouts), Host(host.host, host.port), facts)
+        session.connection.said = said
+        said.append((monotonic(), NOTE, f"connect to {host} at {at}"))
+        try:
+            began = monotonic()
+            await self._reach(session, at)
+            facts.connect_seconds = monotonic() - began
+            sessions.add(session)
+            await session.open(self._hostname)
+            facts.greeting_seconds = monotonic() - began - facts.connect_seconds
+        except BaseException as error:
+            session.connection.abort()
+            sessions.discard(session)
+            if isinstance(error, DeliveryError):
+                error.facts = facts
+            raise
+        return session
+
+    async def _reach(self, session: Session, at: HostPort) -> None:
+        """Make the TCP connection of the session."""
         loop = asyncio.get_running_loop()
+        reason = "timeout"
         try:
             async with asyncio.timeout(self._timeouts.connect):
                 await loop.create_connection(lambda: session.connection, at.host, at.port)
+            return
         except TimeoutError:
-            raise DeliveryError(f"4.4.1 connect to {at}: timeout", Stage.CONNECT) from None
+            pass
         except OSError as error:
             reason = error.strerror or str(error)
-            raise DeliveryError(f"4.4.1 connect to {at}: {reason}", Stage.CONNECT) from None
-        sessions.add(session)
-        try:
-            await session.open(self._hostname)
-        except BaseException:
-            session.connection.abort()
-            sessions.discard(session)
-            raise
-        return session
+        session.connection.said.append((monotonic(), NOTE, reason))
+        raise DeliveryError(f"4.4.1 connect to {at}: {reason}", Stage.CONNECT)

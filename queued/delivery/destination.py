@@ -236,7 +236,7 @@ class DestinationQueue:
                 # the server closed a kept connection before it had anything: that is no attempt
                 self._put_back(envelope)
             else:
-                results = [NOT_BEGUN] * len(envelope.items) if again else results
+                results = [NOT_BEGUN] * len(results) if again else session.note(results)
                 self._finish(envelope, results, carried=True)
             kept = True
 

@@ -7,18 +7,21 @@ import sys
 from collections import deque
 from fcntl import ioctl
 from termios import TIOCOUTQ
+from time import monotonic
 from typing import cast
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
 from queued.delivery.reply import SHORT, stored
+from queued.delivery.transcript import CONTENT, ENTRIES, NOTE, RECEIVED, SENT, Entry
 
 _LINE = 4096  # octets of a reply line, at most (RFC 5321, section 4.5.3.1.5, asks for 512)
 _OCTETS = 32768  # octets of a reply, all its lines together, at most
 _LINES = 256  # lines of a reply, at most
 _QUOTED = 200  # characters of a reply that an error message repeats
 _CODES = {str(code): code for code in range(200, 600)}  # RFC 5321, section 4.2
+_KEPT = 8192  # octets of one read that go into the dialogue
 _GRACE = 0.001  # seconds for a TCP that hands data over before it counts the acknowledgement
 
 
@@ -54,6 +57,10 @@ class ClientProtocol(asyncio.Protocol):
         """Whether a final dot has been written whose reply has not been taken."""
         self.premature = False
         """Whether a reply came while the final dot was still on its way."""
+        self.said: deque[Entry] = deque(maxlen=ENTRIES)
+        """The dialogue of the set-up or of the transaction."""
+        self.content = 0
+        """Octets of content sent since the last command."""
 
     # -- asyncio.Protocol --
 
@@ -68,6 +75,7 @@ class ClientProtocol(asyncio.Protocol):
         """Collect lines into replies (RFC 5321, section 4.2.1)."""
         if self.closed:
             return
+        self.said.append((monotonic(), RECEIVED, data[:_KEPT]))
         if self.past_dot and (
             waiting(self.descriptor, TIOCOUTQ)
             or (
@@ -138,8 +146,10 @@ class ClientProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Note the end and wake the task that waits."""
-        self.closed = True
         self.reason = self.reason or (str(error) if error else "connection closed by peer")
+        if not self.closed:
+            self.said.append((monotonic(), NOTE, self.reason))
+        self.closed = True
         self.can_write.set()
         self._wake()
 
@@ -167,6 +177,7 @@ class ClientProtocol(asyncio.Protocol):
 
     def _break(self, reason: str) -> None:
         self.reason = reason
+        self.said.append((monotonic(), NOTE, reason))
         self.abort()
         self.can_write.set()
         self._wake()
@@ -183,6 +194,7 @@ class ClientProtocol(asyncio.Protocol):
         """Say goodbye and close; the answer to QUIT is not waited for."""
         if self._transport and not self.closed:
             self._transport.write(b"QUIT\r\n")
+            self.said.append((monotonic(), SENT, b"QUIT"))
             self._transport.close()
         self.closed = True
 
@@ -191,6 +203,13 @@ class ClientProtocol(asyncio.Protocol):
         if self._transport and not self.closed:
             self._owed += replies
             self._transport.write(data)
+            if replies and not self.past_dot:
+                self.said.append((monotonic(), SENT, data))
+            elif replies:
+                self.said.append((monotonic(), CONTENT, self.content + len(data)))
+                self.content = 0
+            else:
+                self.content += len(data)
 
     async def drain(self) -> None:
         """Wait until the socket has room. Raises DeliveryError if the connection has ended."""

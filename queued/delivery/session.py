@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from time import monotonic
+
 from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
@@ -13,6 +16,7 @@ from queued.delivery.facts import ConnectionFacts
 from queued.delivery.hosts import Host
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
+from queued.delivery.transcript import CONTENT, ENTRIES
 
 _OK = 2  # first digit of a positive reply
 
@@ -35,6 +39,7 @@ class Session:
         self.facts = facts or ConnectionFacts(host.name)
         self.extensions: dict[str, str] = {}
         self.transactions = 0
+        self._began = monotonic()  # the transaction
         self._limit = 0  # octets of a message; 0: none
         self._timeouts = connection.timeouts
 
@@ -86,6 +91,9 @@ class Session:
         are out of step with commands, or if the message can't go to this host at all.
         """
         self.transactions += 1
+        self._began = monotonic()
+        if self.transactions == 1:
+            self.facts.dialogue, self.connection.said = self.connection.said, deque(maxlen=ENTRIES)
         host, connection = self.name, self.connection
         commands = [mail_command(envelope, self.extensions, self._limit)]
         commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]
@@ -113,4 +121,21 @@ class Session:
             connection.quit()
         elif not go_on:
             await reset(connection)
+        return results
+
+    def note(self, results: list[Result]) -> list[Result]:
+        """Add facts, duration and dialogue of the last transaction to its results; return them.
+
+        The set-up of the connection belongs to the first transaction.
+        """
+        connection, facts = self.connection, self.facts
+        seconds = monotonic() - self._began
+        if connection.content:  # it ended before the final dot
+            connection.said.append((monotonic(), CONTENT, connection.content))
+        said = facts.dialogue, connection.said
+        connection.said = deque(maxlen=ENTRIES)
+        for result in results:
+            result.facts, result.seconds, result.said = facts, seconds, said
+        if self.transactions == 1:
+            self.facts = facts.kept()
         return results

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
 from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
@@ -22,7 +21,9 @@ from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination, Routes
 from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
 from queued.worker.content import StoredContent, warn_unfit
+from queued.worker.observer import Observer
 from queued.worker.settler import Settler
+from queued.worker.space_watch import SpaceWatch
 from queued.worker.verdict import judge
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
@@ -34,13 +35,6 @@ _NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), perma
 log = get("worker")
 Key = tuple[int, str, str, bool]
 """Message id, destination, sender, and whether an address needs SMTPUTF8."""
-
-
-class SpaceWatch(Protocol):
-    """Counts content that deliveries free."""
-
-    def freed(self, message_id: int, octets: int) -> None:
-        """Note that a message was delivered whose content is stored in chunks."""
 
 
 @dataclass(slots=True)
@@ -66,6 +60,7 @@ class Dispatch:
         settler: Settler,
         space: SpaceWatch | None = None,
         opener: Opener | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.room = _MEMORY
         """Octets of content that may come with the next claim; negative if there are too many."""
@@ -74,6 +69,7 @@ class Dispatch:
         self._settler = settler
         self._space = space
         self._opener = opener
+        self._observer = observer or Observer()
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._down: dict[str, _Down] = {}
         self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
@@ -253,7 +249,10 @@ class Dispatch:
             outcome = judge(
                 item, result, self._retry, started=started or now, now=now, chance=chance
             )
-            delivered = delivered or outcome.event is Event.DELIVERED
+            success = outcome.event is Event.DELIVERED
+            delivered = delivered or success
+            if not success or self._observer.on:
+                self._observer.see(outcome, result)
             self._settler.put(outcome)
         return delivered
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -32,30 +33,14 @@ _STATEMENTS = {
     for removing in (False, True)
     for said in (False, True)
 }
-_UNKNOWN = Facts()
 _OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata")
-_COLUMNS: dict[str, tuple[Any, attrgetter[Any]]] = {
-    "ids": (Bigints, attrgetter("item.id")),
-    "tokens": (Bigints, attrgetter("item.token")),
-    "message_ids": (Bigints, attrgetter("item.message_id")),
-    "senders": (Texts, attrgetter("item.sender")),
-    "domains": (Texts, attrgetter("item.domain")),
-    "attempts": (Integers, attrgetter("item.attempts")),
-    "codes": (Smallints, attrgetter("reply.code")),
-    "replies": (Texts, attrgetter("reply.text")),
-    "commands": (Texts, attrgetter("stage")),
-    "started": (Instants, attrgetter("started")),
-    "ended": (Instants, attrgetter("ended")),
-    "seconds": (Reals, attrgetter("seconds")),
-}
-_FACTS: dict[str, tuple[Any, attrgetter[Any]]] = {
-    "address": (Texts, attrgetter("address")),
-    "tls_version": (Texts, attrgetter("tls_version")),
-    "tls_cipher": (Texts, attrgetter("tls_cipher")),
-    "tls_verified": (Texts, attrgetter("tls_verified")),
-    "dns_seconds": (Reals, attrgetter("dns_seconds")),
-    "tls_seconds": (Reals, attrgetter("tls_seconds")),
-}
+_ENHANCED = ENHANCED.match
+_WIDTH = 5  # facts of a connection in each of two arrays
+# the last one fills up
+_TIMES = attrgetter(
+    "dns_seconds", "connect_seconds", "greeting_seconds", "tls_seconds", "tls_seconds"
+)
+_FACTS = attrgetter("host", "address", "tls_version", "tls_cipher", "tls_verified")
 _NONE = Texts()
 _REASON = 1000  # characters
 _INDEXED = 600  # characters of a recipient in the log: an index entry has at most 2,704 octets
@@ -77,27 +62,35 @@ class Settlements:
         """
         # all transactions lock rows in this order, or two settlements may wait for each other
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
+        # most attempts of a batch share a few connections, whose facts are sent once
+        keys = [id(o.facts) for o in outcomes]
+        shared = dict(zip(keys, outcomes, strict=True))
+        places = {key: _WIDTH * place for place, key in enumerate(shared)}
+        facts = [o.facts or Facts(o.host) for o in shared.values()]
         values: dict[str, Any] = {
-            name: kind(map(column, outcomes)) for name, (kind, column) in _COLUMNS.items()
+            "ids": Bigints([o.item.id for o in outcomes]),
+            "tokens": Bigints([o.item.token for o in outcomes]),
+            "message_ids": Bigints([o.item.message_id for o in outcomes]),
+            "senders": Texts([o.item.sender for o in outcomes]),
+            "recipients": Texts([o.item.recipient[:_INDEXED] for o in outcomes]),
+            "domains": Texts([o.item.domain for o in outcomes]),
+            "attempts": Integers([o.item.attempts for o in outcomes]),
+            "codes": Smallints([o.reply.code for o in outcomes]),
+            "enhanced": Texts([((m := _ENHANCED(o.reply.text)) and m[0]) or "" for o in outcomes]),
+            "replies": Texts([o.reply.text for o in outcomes]),
+            "seconds": Reals([o.seconds for o in outcomes]),
+            "commands": Texts([o.stage for o in outcomes]),
+            "started": Instants([o.started for o in outcomes]),
+            "ended": Instants([o.ended for o in outcomes]),
+            "worker": self._worker,
+            "again": again,
+            "places": Smallints(map(places.__getitem__, keys)),
+            "facts": Texts(chain.from_iterable(map(_FACTS, facts))),
+            "times": Reals(chain.from_iterable(map(_TIMES, facts))),
         }
-        values["recipients"] = Texts(o.item.recipient[:_INDEXED] for o in outcomes)
-        values["enhanced"] = Texts(
-            ((m := ENHANCED.match(o.reply.text)) and m[0]) or "" for o in outcomes
-        )
-        values["worker"] = self._worker
-        values["again"] = again
         for name in _OFTEN_EMPTY:
             texts = [getattr(o.item, name) or "" for o in outcomes]
             values[name] = Texts(texts) if any(texts) else _NONE
-        # most attempts of a batch share a few connections, whose facts are sent once
-        shared = {(id(o.facts), o.host): o for o in outcomes}
-        places = {key: place for place, key in enumerate(shared, 1)}
-        values["places"] = Smallints(places[id(o.facts), o.host] for o in outcomes)
-        values["hosts"] = Texts(o.host for o in shared.values())
-        facts = [o.facts or _UNKNOWN for o in shared.values()]
-        for name, (kind, column) in _FACTS.items():
-            values[name] = kind(map(column, facts))
-        values["connecting"] = Reals(f.connect_seconds + f.greeting_seconds for f in facts)
         plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
         removing = False
         if not plain:

@@ -3,7 +3,7 @@
 -- status is by now. Any other outcome counts only under its own lease. If an operator has given the row
 -- another status since, that status stays; but if the row has `once`, an unknown outcome is final. A
 -- status of null removes the row. Without values of the last four columns their arrays are empty. The
--- attempts of one connection share their facts: `place` is theirs in the arrays of facts.
+-- attempts of one connection share their facts: `place` is before theirs in the arrays of facts.
 WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
@@ -24,13 +24,13 @@ WITH outcome AS MATERIALIZED (
         tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
         event, sender, recipient, domain, %(worker)s,
-        (%(hosts)b::text[])[place], command, enhanced, reply,
+        (%(facts)b::text[])[place + 1], command, enhanced, reply,
         coalesce(tenant, ''), nullif(message_id_header, ''), nullif(submitted_by, ''),
-        nullif(metadata, '')::jsonb, nullif((%(address)b::text[])[place], ''),
-        nullif((%(tls_version)b::text[])[place], ''), nullif((%(tls_cipher)b::text[])[place], ''),
-        nullif((%(tls_verified)b::text[])[place], ''), nullif((%(dns_seconds)b::real[])[place], 0),
-        nullif((%(connecting)b::real[])[place], 0), nullif((%(tls_seconds)b::real[])[place], 0),
-        nullif(seconds, 0)
+        nullif(metadata, '')::jsonb, nullif((%(facts)b::text[])[place + 2], ''),
+        nullif((%(facts)b::text[])[place + 3], ''), nullif((%(facts)b::text[])[place + 4], ''),
+        nullif((%(facts)b::text[])[place + 5], ''), nullif((%(times)b::real[])[place + 1], 0),
+        nullif((%(times)b::real[])[place + 2] + (%(times)b::real[])[place + 3], 0),
+        nullif((%(times)b::real[])[place + 4], 0), nullif(seconds, 0)
     FROM outcome WHERE event <> 'handed back'
         -- written a second time, because the answer to the first commit was lost with its connection
         AND NOT (%(again)s AND EXISTS (
@@ -123,13 +123,13 @@ WITH outcome AS MATERIALIZED (
         tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
         'delivered', sender, recipient, domain, %(worker)s,
-        (%(hosts)b::text[])[place], command, enhanced, reply,
+        (%(facts)b::text[])[place + 1], command, enhanced, reply,
         coalesce(tenant, ''), nullif(message_id_header, ''), nullif(submitted_by, ''),
-        nullif(metadata, '')::jsonb, nullif((%(address)b::text[])[place], ''),
-        nullif((%(tls_version)b::text[])[place], ''), nullif((%(tls_cipher)b::text[])[place], ''),
-        nullif((%(tls_verified)b::text[])[place], ''), nullif((%(dns_seconds)b::real[])[place], 0),
-        nullif((%(connecting)b::real[])[place], 0), nullif((%(tls_seconds)b::real[])[place], 0),
-        nullif(seconds, 0)
+        nullif(metadata, '')::jsonb, nullif((%(facts)b::text[])[place + 2], ''),
+        nullif((%(facts)b::text[])[place + 3], ''), nullif((%(facts)b::text[])[place + 4], ''),
+        nullif((%(facts)b::text[])[place + 5], ''), nullif((%(times)b::real[])[place + 1], 0),
+        nullif((%(times)b::real[])[place + 2] + (%(times)b::real[])[place + 3], 0),
+        nullif((%(times)b::real[])[place + 4], 0), nullif(seconds, 0)
     FROM outcome
 ){transcripts}
 DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) RETURNING id

@@ -56,9 +56,9 @@ def test_secrets_and_control_characters_stay_out() -> None:
     ]
 
 
-def test_a_line_that_comes_in_pieces_is_one_line() -> None:
-    pieces = [(RECEIVED, bytes([octet])) for octet in b"250-a\r\n250 b\r\n45"]
-    assert text((SENT, b"EHLO x\r\n"), *pieces) == [
+def test_a_line_that_comes_octet_by_octet_is_one_line() -> None:
+    dripped = [(RECEIVED, bytes([octet])) for octet in b"250-a\r\n250 b\r\n45"]
+    assert text((SENT, b"EHLO x\r\n"), *dripped) == [
         "> EHLO x",
         "< 250-a",
         "< 250 b",

@@ -52,8 +52,8 @@ class DestinationQueue:
 
     @property
     def domains(self) -> set[str]:
-        """The recipient domains of the rows that wait or are under way."""
-        return {item.domain for envelope in self._envelopes for item in envelope.items}
+        """The domains, or labels, of the rows that wait or are under way."""
+        return {domain for envelope in self._envelopes for domain in envelope.domains}
 
     def put(self, envelope: Envelope) -> None:
         """Deliver the envelope as soon as a connection is free for it."""

@@ -24,7 +24,8 @@ class Envelope:
     `content` is the message as received; if it is not bytes, it streams the content anew each time
     it is iterated. `trace` goes before it. The session asks `guard` right before the final dot: if
     a lease may be lost, the session drops the connection without the dot. `urgent` mail goes before
-    other mail of its destination. The attempt counts from `started`.
+    other mail of its destination. The attempt
+    counts from `started`. `labels` are those of the items, if any mail has labels.
     """
 
     items: list[Item]
@@ -36,3 +37,9 @@ class Envelope:
     guard: LeaseGuard = field(repr=False)
     started: datetime
     urgent: bool = False
+    labels: set[str] | None = None
+
+    @property
+    def domains(self) -> set[str]:
+        """The names by which claims can leave out such mail: its labels, else its domains."""
+        return self.labels or {item.domain for item in self.items}

@@ -60,7 +60,7 @@ def shaping(dice: random.Random) -> Shaping:
 async def test_postgresql_and_the_routes_agree(link: Link, db: psycopg.Connection) -> None:
     dice = random.Random(13)
     message(db, 1)
-    rows = {}
+    rows: dict[int, tuple[str, str, str]] = {}
     for domain in DOMAINS:
         for sender in SENDERS:
             for metadata in METADATA:
@@ -72,9 +72,9 @@ async def test_postgresql_and_the_routes_agree(link: Link, db: psycopg.Connectio
         labels = Labels(routes.selectors)
         query = f"SELECT id, {labels.expression} FROM queue".encode()
         for number, label in await link.run(query, labels.params):
-            domain, sender, metadata = rows[number]
-            found = routes.find(domain, sender, metadata)
-            expected = routes.label(domain, sender, metadata)
+            domain, sender, values = rows[number]
+            found = routes.find(domain, sender, values)
+            expected = routes.label(domain, sender, values)
             if expected == domain:
                 assert found == routes.find(domain, "other@other.example", None)
             else:

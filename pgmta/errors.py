@@ -14,6 +14,7 @@
     ├── MigrationError     the schema and the migrations do not fit together
     ├── PartitionError     a change of the partitions was refused; nothing was changed
     └── DeliveryError      an SMTP transaction failed; it becomes an Outcome
+        └── NoHostLeft     no host of the destination is left that was not tried
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class Stage(StrEnum):
     GREETING = "greeting"
     EHLO = "EHLO"
     HELO = "HELO"
+    LHLO = "LHLO"  # the EHLO of LMTP (RFC 2033)
+    AUTH = "AUTH"
     MAIL = "MAIL"
     RCPT = "RCPT"
     DATA = "DATA"
@@ -128,3 +131,7 @@ class DeliveryError(PgmtaError):
         self.permanent = permanent
         self.unknown = unknown
         self.retry_elsewhere = retry_elsewhere
+
+
+class NoHostLeft(DeliveryError):
+    """Every host that may be tried for a destination was tried."""

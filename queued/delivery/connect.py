@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pgmta.config.types import HostPort
-from pgmta.errors import DeliveryError, Stage
+from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from queued.config import Delivery
+from queued.delivery.facts import ConnectionFacts
+from queued.delivery.hosts import Host
 from queued.delivery.mx import Resolver
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.route import Destination
@@ -18,11 +20,16 @@ from queued.delivery.session import Session
 class Opener(Protocol):
     """Opens sessions with the hosts of a destination."""
 
-    async def open(self, destination: Destination, sessions: set[Session]) -> Session:
-        """Return a session that is ready for a transaction.
+    async def open(
+        self,
+        destination: Destination,
+        sessions: set[Session],
+        tried: frozenset[str] = frozenset(),
+    ) -> Session:
+        """Return a session that is ready for a transaction, with none of the hosts in `tried`.
 
         The session is in `sessions` from its connection on, unless the greeting or EHLO failed.
-        Raises DeliveryError.
+        Raises DeliveryError: NoHostLeft if every host that may be tried is in `tried`.
         """
 
 
@@ -49,10 +56,19 @@ class Connector:
         self._timeouts = delivery.timeouts
         self._resolver = resolver
 
-    async def open(self, destination: Destination, sessions: set[Session]) -> Session:
+    async def open(
+        self,
+        destination: Destination,
+        sessions: set[Session],
+        tried: frozenset[str] = frozenset(),
+    ) -> Session:
         """Return a session, as Opener says. Raises DeliveryError, that of the last host tried."""
         problem: DeliveryError | None = None
+        left = False
         for host in await self._resolver.hosts(destination):
+            if host.host in tried:
+                continue
+            left = True
             try:
                 addresses = await self._resolver.addresses(host.host)
             except DeliveryError as error:
@@ -60,13 +76,16 @@ class Connector:
                 continue
             for address in addresses:
                 try:
-                    return await self._connect(HostPort(address, host.port), str(host), sessions)
+                    return await self._connect(HostPort(address, host.port), host, sessions)
                 except DeliveryError as error:
                     problem = error
+        if tried and not left:
+            raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
         raise problem or DeliveryError(f"4.4.4 no host for {destination}", Stage.MX)
 
-    async def _connect(self, at: HostPort, host: str, sessions: set[Session]) -> Session:
-        session = Session(ClientProtocol(self._timeouts), host)
+    async def _connect(self, at: HostPort, host: HostPort, sessions: set[Session]) -> Session:
+        facts = ConnectionFacts(host.host, at.host)
+        session = Session(ClientProtocol(self._timeouts), Host(host.host, host.port), facts)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeouts.connect):

@@ -237,8 +237,13 @@ def test_kept_connection_that_ends_is_no_attempt() -> None:
 class Faulty:
     """Some sessions fail by an error of the program, before or after the dot."""
 
-    async def open(self, destination: Destination, sessions: set[Session]) -> Session:
-        session = await connector(Delivery(connections=2)).open(destination, sessions)
+    async def open(
+        self,
+        destination: Destination,
+        sessions: set[Session],
+        tried: frozenset[str] = frozenset(),
+    ) -> Session:
+        session = await connector(Delivery(connections=2)).open(destination, sessions, tried)
         send = session.send
 
         async def fail(envelope: Envelope) -> list[Result]:
@@ -273,7 +278,12 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def open(self, destination: Destination, sessions: set[Session]) -> Session:
+    async def open(
+        self,
+        destination: Destination,
+        sessions: set[Session],
+        tried: frozenset[str] = frozenset(),
+    ) -> Session:
         raise self.error
 
 

@@ -17,7 +17,9 @@ import dns.name
 import dns.nameserver
 import dns.rcode
 import dns.rdata
+import dns.rdatatype
 import dns.resolver
+from dns.rdtypes.tlsabase import TLSABase
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.logs import get
@@ -30,11 +32,15 @@ _TRY = 2.0  # seconds for one name server before the next one is asked
 _LONGEST = 3600.0  # seconds for which an answer is kept, at most
 _LONGEST_NEGATIVE = 300.0  # the same for a negative one: operators correct their zones
 _SHORTEST = 1.0  # seconds for which an answer is kept at least, for the mail that comes with it
-_FAILURE = 2.0  # seconds for which a failure is kept (RFC 9520 asks for one at least)
+_FAILURE = 5.0  # seconds for which a failure is kept (RFC 9520 asks for one at least)
 _ENTRIES = 20_000  # answers kept, at most
 _OCTETS = 16 << 20  # of all answers kept, at most
 _EVERY = 60.0  # seconds between two questions of the check whether the name servers validate
 _ROOT = "."
+
+# dnspython throws a whole answer away if the digest of one TLSA record has a wrong length. Such a
+# record is unusable, and the others count (RFC 7672, section 2.1).
+TLSABase._cert_length_by_mtype = {}
 
 log = get("delivery")
 
@@ -69,13 +75,22 @@ type _Kept = Answer | _Failure
 
 
 class Questions:
-    """Asks the name servers; keeps answers for their TTL and failures for two seconds.
+    """Asks the name servers; keeps answers for their TTL and failures for five seconds.
 
     One question under way serves all who ask it. At most 500 are under way. If more wait, those
     without an answer after two seconds fail. So name servers that are dead stop no others.
     """
 
     def __init__(self, config: Dns) -> None:
+        self._backend = dns.asyncbackend.get_backend("asyncio")
+        self._places = Places()
+        self._under_way: dict[Question, asyncio.Task[_Kept]] = {}
+        self._kept: OrderedDict[Question, tuple[_Kept, int]] = OrderedDict()
+        self._octets = 0
+        self.configure(config)
+
+    def configure(self, config: Dns) -> None:
+        """Ask these name servers from now on; nothing that others have said is kept."""
         self._timeout = config.timeout
         self._probe = config.probe
         self._resolver = _resolver(config)
@@ -83,12 +98,9 @@ class Questions:
         """Whether the name servers may say that an answer is validated (RFC 7672, section 2.2)."""
         if self.trusted:
             self._resolver.flags = dns.flags.RD | dns.flags.AD
-        ednsflags = dns.flags.DO if self.trusted else 0
-        self._resolver.use_edns(0, ednsflags, _PAYLOAD)
-        self._backend = dns.asyncbackend.get_backend("asyncio")
-        self._places = Places()
-        self._under_way: dict[Question, asyncio.Task[_Kept]] = {}
-        self._kept: OrderedDict[Question, tuple[_Kept, int]] = OrderedDict()
+        self._resolver.use_edns(0, dns.flags.DO if self.trusted else 0, _PAYLOAD)
+        self._under_way.clear()  # who waits for these has their answers
+        self._kept.clear()
         self._octets = 0
         self._checked = 0.0
         self._validating: bool | None = None
@@ -127,7 +139,7 @@ class Questions:
 
     async def _find(self, question: Question) -> _Kept:
         """Ask, keep the result and return it."""
-        octets = 0
+        resolver, octets = self._resolver, 0
         found: _Kept
         try:
             async with self._places.place(self._timeout):
@@ -140,8 +152,10 @@ class Questions:
             log.error("can't ask the name servers", question=str(question[0]), exc_info=error)
             found = _failure(f"internal error: {type(error).__name__}")
         finally:
-            self._under_way.pop(question, None)
-        self._keep(question, found, octets)
+            if resolver is self._resolver:
+                self._under_way.pop(question, None)
+        if resolver is self._resolver:
+            self._keep(question, found, octets)
         return found
 
     async def _resolve(self, question: Question) -> tuple[Answer, int]:
@@ -158,7 +172,7 @@ class Questions:
             exists = False
         chain = response.resolve_chaining()
         records = tuple(chain.answer) if chain.answer else ()
-        longest = _LONGEST if records else _LONGEST_NEGATIVE
+        longest = _LONGEST if records else _longest(response)
         answer = Answer(
             records,
             self.trusted and bool(response.flags & dns.flags.AD),
@@ -183,7 +197,7 @@ class Questions:
     async def validating(self) -> bool:
         """Return whether the name servers validate (RFC 4035), so that DANE is of use.
 
-        It asks for signed records, at most once per minute. One line in the log tells a change of
+        It asks for signed records, at most once per minute. The log has one line on a change of
         the result. A failure of the question defers no mail: DANE is off until the next one.
         """
         if not self.trusted:
@@ -245,6 +259,12 @@ def to_name(text: str) -> dns.name.Name:
     except (UnicodeError, dns.exception.DNSException) as error:
         reason = "not ASCII" if isinstance(error, UnicodeError) else str(error)
         raise ValueError(f"{printable(text[:300])} is no domain name: {reason}") from None
+
+
+def _longest(negative: dns.message.Message) -> float:
+    """Return the seconds for which a negative answer is kept, at most (RFC 2308, section 5)."""
+    has_soa = any(each.rdtype == dns.rdatatype.SOA for each in negative.authority)
+    return _LONGEST_NEGATIVE if has_soa else _FAILURE
 
 
 def stage_of(kind: str) -> Stage:

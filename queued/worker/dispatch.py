@@ -17,7 +17,6 @@ from queued.config import QueuedConfig
 from queued.delivery.connect import Connector, DeliveryContext, Opener
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope, LeaseGuard
-from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination, Routes
 from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
@@ -72,7 +71,8 @@ class Dispatch:
         self._guard = guard
         self._settler = settler
         self._space = space
-        self._opener = opener
+        self._connector = Connector(config.environment.hostname, config.delivery)
+        self._opener = opener or self._connector
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._down: dict[str, _Down] = {}
         self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
@@ -86,13 +86,9 @@ class Dispatch:
         self._group = config.delivery.recipients
         self._mode = config.delivery.bare_newlines
         self._bound = config.urgent.bound
-        opener = self._opener or Connector(
-            config.environment.hostname,
-            config.delivery,
-            Resolver(config.delivery.dns, config.delivery.ipv6),
-        )
+        self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
-        self._context = DeliveryContext(config.delivery, opener, reserved)
+        self._context = DeliveryContext(config.delivery, self._opener, reserved)
         for queue in self._queues.values():
             queue.context = self._context
 

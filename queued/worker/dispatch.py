@@ -28,8 +28,9 @@ _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that mo
 _KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
 
-log = get("worker")
+_NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), permanent=True)
 
+log = get("worker")
 Key = tuple[int, str, str, bool]
 """Message id, destination, sender, and whether an address needs SMTPUTF8."""
 
@@ -144,8 +145,8 @@ class Dispatch:
         back = 0
         for key, (destination, group) in self._groups(items, messages).items():
             message = messages.get(key[0])
-            if message is None:  # an operator removed the rows between claim and fetch
-                self.hand_back(group)
+            if message is None:  # rows by SQL that no check has seen
+                self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
             if down := self._down.get(destination.key):  # its domain was not known to go there
                 down.domains.update(item.domain for item in group)

@@ -84,7 +84,7 @@ class Claims:
         self._revision = -1  # of the rules in the statements
         self._statements: dict[str, Statement] = {}
         self._selectors: Sequence[Selector] = ()
-        self._labels = Labels()
+        self._params: dict[str, Any] = {}  # of the statements, that do not change
         self._siblings = 0 if each else siblings
         self._fixed = {
             "owner": owner,
@@ -226,8 +226,7 @@ class Claims:
             "busy": busy,
             "version": rules.version,
             **(rules.guard.params if rules.guarded else {}),
-            **self._fixed,
-            **self._labels.params,
+            **self._params,
             **size,
             **more,
         }
@@ -280,8 +279,9 @@ class Claims:
             excluded = "".join(
                 f" AND {bracketed(rule.text)} IS NOT TRUE" for rule in rules.standing
             )
-        self._labels = Labels(self._selectors)
-        parts = {"where": where, "partition": near, "rules": excluded, **self._labels.parts()}
+        labels = Labels(self._selectors)
+        self._params = self._fixed | labels.params
+        parts = {"where": where, "partition": near, "rules": excluded, **labels.parts()}
         seen = _SQL["few"] if self._fixed["each"] else "seen"
         for name in ("claim_by_time", "claim_by_domain", "urgent_by_domain"):
             text = _SQL[name].fill(seen=seen, lease=LEASE, result=_SQL["result"])

@@ -225,7 +225,7 @@ class DestinationQueue:
             except DeliveryError as error:
                 again = kept and connection.closed and error.retry_elsewhere
                 again = again and not connection.violated
-                results = [Result.of(error, session.host)] * len(envelope.items)
+                results = [Result.of(error, session.name)] * len(envelope.items)
             except Exception as error:
                 results = [self._failed(session, envelope, error)] * len(envelope.items)
             except BaseException:
@@ -274,7 +274,7 @@ class DestinationQueue:
                   message=envelope.items[0].message_id,
                   rows=[item.id for item in envelope.items])  # fmt: skip
         session.connection.abort()
-        return Result.of(internal(error, unknown=session.connection.past_dot), session.host)
+        return Result.of(internal(error, unknown=session.connection.past_dot), session.name)
 
     def _finish(self, envelope: Envelope, results: list[Result], carried: bool = False) -> None:
         """Report the results of an envelope, which a connection has carried or which has waited."""

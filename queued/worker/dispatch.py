@@ -14,7 +14,6 @@ from queued.config import QueuedConfig
 from queued.delivery.connect import Connector, DeliveryContext, Opener
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope, LeaseGuard
-from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination
 from queued.delivery.routes import Routes
@@ -26,6 +25,8 @@ from queued.worker.verdict import judge
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
+
+_NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), permanent=True)
 
 log = get("worker")
 
@@ -61,7 +62,8 @@ class Dispatch:
         self._guard = guard
         self._settler = settler
         self._space = space
-        self._opener = opener
+        self._connector = Connector(config.environment.hostname, config.delivery)
+        self._opener = opener or self._connector
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self.left_out = LeftOut(self._queues)
         """The mail that the next claim leaves out."""
@@ -78,13 +80,9 @@ class Dispatch:
         self.left_out.bound = config.urgent.bound
         self._group = config.delivery.recipients
         self._mode = config.delivery.bare_newlines
-        opener = self._opener or Connector(
-            config.environment.hostname,
-            config.delivery,
-            Resolver(config.delivery.dns, config.delivery.ipv6),
-        )
+        self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
-        self._context = DeliveryContext(config.delivery, opener, reserved)
+        self._context = DeliveryContext(config.delivery, self._opener, reserved)
         for queue in self._queues.values():
             queue.context = self._context
 
@@ -99,8 +97,8 @@ class Dispatch:
         back = 0
         for key, (destination, group) in self._groups(items, messages).items():
             message = messages.get(key[0])
-            if message is None:  # an operator removed the rows between claim and fetch
-                self.hand_back(group)
+            if message is None:  # rows by SQL that no check has seen
+                self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
             if down := self.left_out.down(destination.key):  # its domain was not known to go there
                 down.domains.update(self._names(group))

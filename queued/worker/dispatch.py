@@ -109,6 +109,9 @@ class Dispatch:
                 back += len(group)
                 self.hand_back(group)
                 continue
+            if not reserved and self.left_out.stalled(destination.key):
+                self.hand_back(group)
+                continue
             try:
                 envelopes = self._envelopes(group, message, utf8=key[3])
             except Exception as error:
@@ -118,6 +121,7 @@ class Dispatch:
             if queue is None:
                 queue = DestinationQueue(destination, self._context, self)
                 self._queues[destination.key] = queue
+                self.left_out.watch(destination)
             for envelope in envelopes:
                 self.room -= len(message.body or b"")
                 queue.put(envelope)

@@ -72,6 +72,11 @@ class Connector:
         self._timeouts = delivery.timeouts
         self._hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
 
+    @property
+    def hosts(self) -> Hosts:
+        """The means to find the hosts of destinations."""
+        return self._hosts
+
     async def open(
         self,
         destination: Destination,

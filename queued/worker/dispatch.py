@@ -109,7 +109,8 @@ class Dispatch:
                 back += len(group)
                 self.hand_back(group)
                 continue
-            if not reserved and self.left_out.stalled(destination.key):
+            stalled = not reserved and destination.key in self.left_out.stalled
+            if stalled and self.left_out.still_stalled(destination.key):
                 self.hand_back(group)
                 continue
             try:

@@ -42,7 +42,8 @@ class LeftOut:
         self._queues = queues
         self._down: dict[str, _Down] = {}
         self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
-        self._stalled: set[str] = set()  # keys of destinations without a connection
+        self.stalled: set[str] = set()
+        """Keys of destinations that may have no connection yet; `still_stalled` knows."""
 
     def watch(self, destination: Destination) -> None:
         """See whether a destination has a connection in a while; it hands mail back otherwise.
@@ -56,15 +57,15 @@ class LeftOut:
     def _look_at(self, key: str) -> None:
         queue = self._queues.get(key)
         if queue and queue.release(_KEPT):
-            self._stalled.add(key)
+            self.stalled.add(key)
 
-    def stalled(self, key: str) -> bool:
+    def still_stalled(self, key: str) -> bool:
         """Return whether a destination gets no mail because it waits for its first connection."""
-        if key not in self._stalled:
+        if key not in self.stalled:
             return False
         queue = self._queues.get(key)
         if queue is None or not queue.release(_KEPT):  # it has ended, or it delivers
-            self._stalled.discard(key)
+            self.stalled.discard(key)
             return False
         return True
 
@@ -75,7 +76,7 @@ class LeftOut:
         hop that hangs takes at most half of the slots that are left. A destination that has no
         connection yet, or could not be reached, is left out for a while.
         """
-        stalled = [key for key in list(self._stalled) if self.stalled(key)]
+        stalled = [key for key in list(self.stalled) if self.still_stalled(key)]
         loaded = [
             queue
             for key, queue in self._queues.items()

@@ -7,6 +7,7 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
 from queued.delivery.envelope import Envelope
+from queued.delivery.hosts import Host
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
 from queued.delivery.route import Destination
@@ -32,6 +33,11 @@ class NullSession(Session):
 class NullOpener:
     """Open sessions that need no network."""
 
-    async def open(self, destination: Destination, sessions: set[Session]) -> Session:
+    async def open(
+        self,
+        destination: Destination,
+        sessions: set[Session],
+        tried: frozenset[str] = frozenset(),
+    ) -> Session:
         """Return a session."""
-        return NullSession(ClientProtocol(Timeouts()), TAKEN.host)
+        return NullSession(ClientProtocol(Timeouts()), Host("nowhere", 25))

@@ -19,6 +19,7 @@ from pgmta.store.enqueue import Enqueue
 from pgmta.store.settle import Settlements
 from queued.config import QueuedConfig, Timeouts
 from queued.delivery.envelope import Envelope
+from queued.delivery.hosts import Host
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
 from queued.delivery.session import Session
@@ -124,7 +125,7 @@ async def session() -> float:
     """Measure the SMTP client of queued: one transaction after another over one connection."""
     loop = asyncio.get_running_loop()
     connection = ClientProtocol(Timeouts())
-    client = Session(connection, "guard.test:25")
+    client = Session(connection, Host("guard.test", 25))
 
     def answer(data: bytes) -> None:
         if data.endswith(b"DATA\r\n"):

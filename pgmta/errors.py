@@ -14,6 +14,7 @@
     ├── MigrationError     the schema and the migrations do not fit together
     ├── PartitionError     a change of the partitions was refused; nothing was changed
     └── DeliveryError      an SMTP transaction failed; it becomes an Outcome
+        └── NoHostLeft     no host of the destination is left that was not tried
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class Stage(StrEnum):
     GREETING = "greeting"
     EHLO = "EHLO"
     HELO = "HELO"
+    LHLO = "LHLO"  # the EHLO of LMTP (RFC 2033)
+    AUTH = "AUTH"
     MAIL = "MAIL"
     RCPT = "RCPT"
     DATA = "DATA"
@@ -108,7 +111,8 @@ class DeliveryError(PgmtaError):
     `stage` is the step that failed, `line` the reply's text or the reason, and `code` the reply
     code (RFC 5321, section 4.2), 0 if no reply came. `unknown` marks a connection that ended after
     the final dot and before its reply. `retry_elsewhere` marks an attempt that had no effect and
-    says nothing about the mail: the same mail may be sent over another connection at once.
+    says nothing about the mail: the same mail may be sent over another connection at once. `host`
+    and `address` are those that the error concerns, as outcomes have them.
     """
 
     def __init__(
@@ -120,6 +124,8 @@ class DeliveryError(PgmtaError):
         permanent: bool = False,
         unknown: bool = False,
         retry_elsewhere: bool = False,
+        host: str = "",
+        address: str = "",
     ) -> None:
         super().__init__(line)
         self.line = line
@@ -128,3 +134,9 @@ class DeliveryError(PgmtaError):
         self.permanent = permanent
         self.unknown = unknown
         self.retry_elsewhere = retry_elsewhere
+        self.host = host
+        self.address = address
+
+
+class NoHostLeft(DeliveryError):
+    """Every host that may be tried for a destination was tried."""

@@ -17,7 +17,9 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Outcome
 from pgmta.states import Event
 from queued.config import Retry, Timeouts
+from queued.delivery.end_of_data import send_content
 from queued.delivery.envelope import Envelope
+from queued.delivery.hosts import Host
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
 from queued.delivery.session import Session
@@ -53,7 +55,7 @@ def envelope(*recipients: str, large: bool = False) -> Envelope:
 
 async def connect(hop: RawHop, timeouts: Timeouts) -> Session:
     loop = asyncio.get_running_loop()
-    session = Session(ClientProtocol(timeouts), "hop")
+    session = Session(ClientProtocol(timeouts), Host("hop", 25))
     await loop.create_connection(lambda: session.connection, "127.0.0.1", hop.port)
     return session
 
@@ -134,7 +136,7 @@ def test_reply_that_waits_unread_before_the_final_dot_ends_the_transaction() -> 
     async def main() -> None:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        session = Session(ClientProtocol(QUICK), "hop")
+        session = Session(ClientProtocol(QUICK), Host("hop", 25))
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: session.connection, sock=ours)
         with theirs:
@@ -142,7 +144,7 @@ def test_reply_that_waits_unread_before_the_final_dot_ends_the_transaction() -> 
             await session.connection.reply(Stage.GREETING, 1)
             theirs.send(b"250 2.0.0 Ok\r\n")
             with pytest.raises(DeliveryError, match="reply without a command: 250"):
-                await session._content(envelope("x@b.example"))
+                await send_content(session.connection, envelope("x@b.example"))
             assert session.connection.violated
             assert await loop.sock_recv(theirs, 1000) == b""
 

@@ -1,0 +1,83 @@
+"""The whole of queued.yaml: its sections. Twin of etc/queued.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from pgmta.config.environment import Environment, Log
+from pgmta.config.types import Section
+from queued.config.delivery import Delivery
+from queued.config.process import Process
+from queued.config.retention import Retention
+from queued.config.retry import Retry
+from queued.config.routes import Pattern, Target
+from queued.config.shaping import Shaping
+from queued.config.urgent import Urgent
+from queued.config.worker import Worker
+
+
+class QueuedConfig(Section):
+    """The whole of queued.yaml."""
+
+    environment: Environment = Field(default_factory=Environment)
+    process: Process = Field(default=Process())
+    worker: Process | None = Field(
+        default=None, exclude=True, description="the name of `process` in earlier versions"
+    )
+    workers: list[Worker] = Field(
+        default=[Worker()], min_length=1, description="what this configuration runs"
+    )
+    urgent: Urgent = Field(default=Urgent())
+    delivery: Delivery = Field(default=Delivery())
+    shaping: Path | None = Field(
+        default=None,
+        description="file with routes and logins, relative to this one; its routes go first",
+    )
+    routes: dict[Pattern, Target] = Field(
+        default={"*": "mx"},
+        description="recipient domain, *.domain or * → host:port (port 25 if absent) or mx",
+    )
+    retry: Retry = Field(default=Retry())
+    retention: Retention = Field(default=Retention())
+    log: Log = Field(default=Log())
+    _routing: Shaping = PrivateAttr(default_factory=Shaping)
+
+    @field_validator("workers")
+    @classmethod
+    def _distinct(cls, workers: list[Worker]) -> list[Worker]:
+        names = [worker.name for worker in workers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two workers are called {name!r}")
+        return workers
+
+    @model_validator(mode="after")
+    def _take_old_name(self) -> QueuedConfig:
+        if self.worker is not None:
+            if "process" in self.model_fields_set:
+                raise ValueError("worker is the old name of process: write only one of them")
+            object.__setattr__(self, "process", self.worker)  # the model is frozen
+        return self
+
+    @property
+    def routing(self) -> Shaping:
+        """The content of the file `shaping`; without a file it is empty."""
+        return self._routing
+
+    def with_routing(self, shaping: Shaping) -> QueuedConfig:
+        """Return the same with the content of the file `shaping`."""
+        config = self.model_copy()
+        config._routing = shaping
+        return config
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about keys by an old name; they are still read."""
+        notes = ["worker has a new name: process"] if self.worker is not None else []
+        return notes + [
+            f"workers[{number}].expire (worker {worker.name}) has a new name: release_after"
+            for number, worker in enumerate(self.workers)
+            if worker._old_keys
+        ]

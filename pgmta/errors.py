@@ -111,7 +111,8 @@ class DeliveryError(PgmtaError):
     `stage` is the step that failed, `line` the reply's text or the reason, and `code` the reply
     code (RFC 5321, section 4.2), 0 if no reply came. `unknown` marks a connection that ended after
     the final dot and before its reply. `retry_elsewhere` marks an attempt that had no effect and
-    says nothing about the mail: the same mail may be sent over another connection at once.
+    says nothing about the mail: the same mail may be sent over another connection at once. `host`
+    and `address` are those that the error concerns, as outcomes have them.
     `facts` are those of the connection that failed, for the log of attempts.
     """
 
@@ -124,6 +125,8 @@ class DeliveryError(PgmtaError):
         permanent: bool = False,
         unknown: bool = False,
         retry_elsewhere: bool = False,
+        host: str = "",
+        address: str = "",
     ) -> None:
         super().__init__(line)
         self.line = line
@@ -132,6 +135,8 @@ class DeliveryError(PgmtaError):
         self.permanent = permanent
         self.unknown = unknown
         self.retry_elsewhere = retry_elsewhere
+        self.host = host
+        self.address = address
         self.facts: object = None
 
 

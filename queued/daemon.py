@@ -24,6 +24,7 @@ from pgmta.store.traces import Traces
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
 from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
+from queued.delivery.connect import Connector
 from queued.presence import Presence
 from queued.upkeep import attempts, final_leases, keys, orphans, requests, transcripts, untaken
 from queued.upkeep.repeat import RegularDuty, repeat
@@ -73,6 +74,7 @@ class Daemon:
         self._traces = Traces(self._link)
         self._observer = Observer(lines=config.log.attempts)
         self._workers = [w for w in config.workers if not names or w.name in names]
+        self._connector = Connector(config.environment.hostname, config.delivery)
         self._delivering = [
             self._delivery_worker(w) for w in self._workers if w.action is WorkerAction.DELIVER
         ]
@@ -99,9 +101,10 @@ class Daemon:
             self._uri,
             f"{worker.name}@{self._process}",
             self._where(worker),
-            space=self._reclaimer,
-            schema=self._schema,
-            observer=self._observer,
+            self._connector,
+            self._reclaimer,
+            self._schema,
+            self._observer,
         )
 
     def _row_worker(self, worker: Worker) -> RowWorker:
@@ -252,6 +255,7 @@ class Daemon:
             problems = [f"{name}: needs a restart" for name in changed]
             log.warning("configuration kept in part", problems=problems)
         self._config = config.model_copy(update={n: getattr(self._config, n) for n in _FIXED})
+        self._connector.configure(self._config.delivery)
         for worker in self._delivering:
             worker.configure(self._config)
         log.info("configuration read again")

@@ -40,8 +40,9 @@ _WIDTH = 5  # facts of a connection in each of two arrays
 _TIMES = attrgetter(
     "dns_seconds", "connect_seconds", "greeting_seconds", "tls_seconds", "tls_seconds"
 )
-_FACTS = attrgetter("host", "address", "tls_version", "tls_cipher", "tls_verified")
-_NONE = Texts()
+_TEXTS = ("address", "tls_version", "tls_cipher", "tls_verified")
+_EMPTY = Texts()
+_NONE = Facts()
 _REASON = 1000  # characters
 _INDEXED = 600  # characters of a recipient in the log: an index entry has at most 2,704 octets
 
@@ -62,11 +63,12 @@ class Settlements:
         """
         # all transactions lock rows in this order, or two settlements may wait for each other
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
-        # most attempts of a batch share a few connections, whose facts are sent once
-        keys = [id(o.facts) for o in outcomes]
+        keys = [id(o.facts) for o in outcomes]  # mostly of a few connections, each sent once
         shared = dict(zip(keys, outcomes, strict=True))
         places = {key: _WIDTH * place for place, key in enumerate(shared)}
-        facts = [o.facts or Facts(o.host) for o in shared.values()]
+        facts = [o.facts or _NONE for o in shared.values()]
+        texts = [[o.host for o in shared.values()]]
+        texts += [[getattr(f, name) for f in facts] for name in _TEXTS]
         values: dict[str, Any] = {
             "ids": Bigints([o.item.id for o in outcomes]),
             "tokens": Bigints([o.item.token for o in outcomes]),
@@ -85,15 +87,14 @@ class Settlements:
             "worker": self._worker,
             "again": again,
             "places": Smallints(map(places.__getitem__, keys)),
-            "facts": Texts(chain.from_iterable(map(_FACTS, facts))),
+            "facts": Texts(chain.from_iterable(zip(*texts, strict=True))),
             "times": Reals(chain.from_iterable(map(_TIMES, facts))),
         }
         for name in _OFTEN_EMPTY:
-            texts = [getattr(o.item, name) or "" for o in outcomes]
-            values[name] = Texts(texts) if any(texts) else _NONE
+            column = [getattr(o.item, name) or "" for o in outcomes]
+            values[name] = Texts(column) if any(column) else _EMPTY
         plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
-        removing = False
-        if not plain:
+        if removing := not plain:
             statuses = [_status_after(o) for o in outcomes]
             values["events"] = Texts(o.event.value for o in outcomes)
             values["statuses"] = statuses

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -24,7 +25,8 @@ class Envelope:
     `content` is the message as received; if it is not bytes, it streams the content anew each time
     it is iterated. `trace` goes before it. The session asks `guard` right before the final dot: if
     a lease may be lost, the session drops the connection without the dot. `urgent` mail goes before
-    other mail of its destination. The attempt counts from `started`.
+    other mail of its destination. The attempt
+    counts from `started`. `labels` are those of the items, if any mail has labels.
     """
 
     items: list[Item]
@@ -36,3 +38,26 @@ class Envelope:
     guard: LeaseGuard = field(repr=False)
     started: datetime
     urgent: bool = False
+    labels: set[str] | None = None
+
+    @property
+    def domains(self) -> set[str]:
+        """The names by which claims can leave out such mail: its labels, else its domains."""
+        return self.labels or {item.domain for item in self.items}
+
+
+def cut(waiting: deque[Envelope], rows: int) -> list[Envelope]:
+    """Take rows from the end of the envelopes that wait, and return them in envelopes.
+
+    An envelope that has to be divided gives its last rows without the content.
+    """
+    taken: list[Envelope] = []
+    while waiting and rows > 0:
+        envelope = waiting[-1]
+        if len(envelope.items) <= rows:
+            taken.append(waiting.pop())
+        else:
+            taken.append(replace(envelope, items=envelope.items[-rows:], content=b""))
+            envelope.items = envelope.items[:-rows]
+        rows -= len(taken[-1].items)
+    return taken

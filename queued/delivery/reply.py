@@ -52,11 +52,14 @@ class Result:
     def of(cls, error: DeliveryError, host: str) -> Result:
         """Return the result for every recipient of a dialogue that failed as a whole."""
         result = cls(
-            Reply(error.code, error.line), host, error.stage, error.permanent, error.unknown
+            Reply(error.code, error.line),
+            host or error.host,
+            error.stage,
+            error.permanent,
+            error.unknown,
         )
         if isinstance(error.facts, ConnectionFacts):  # no transaction began
             result.facts = error.facts
-            result.host = host or error.facts.host
             result.said = error.facts.dialogue, ()
         return result
 
@@ -88,3 +91,8 @@ def internal(error: Exception, *, unknown: bool = False) -> DeliveryError:
     """Return an error of this program as a failed attempt; `unknown`: the final dot was sent."""
     line = f"internal error: {type(error).__name__}: {error}"
     return DeliveryError(line, Stage.END_OF_DATA if unknown else Stage.NONE, unknown=unknown)
+
+
+def hung_up(result: Result) -> bool:
+    """Return whether the server closed before it had the message (RFC 5321, section 3.8)."""
+    return result.reply.code == 421 and result.stage is not Stage.END_OF_DATA

@@ -16,7 +16,7 @@ from queued.delivery.facts import ConnectionFacts
 from queued.delivery.hosts import Host
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
-from queued.delivery.transcript import CONTENT, ENTRIES
+from queued.delivery.transcript import CONTENT, ENTRIES, NOTE
 
 _OK = 2  # first digit of a positive reply
 
@@ -37,6 +37,10 @@ class Session:
         self.name = str(HostPort(host.name, host.port))
         """The host and its port, as outcomes have them."""
         self.facts = facts or ConnectionFacts(host.name)
+        connection.said = self.facts.dialogue
+        connection.said.append(
+            (monotonic(), NOTE, f"connect to {self.name} at {self.facts.address or host.name}")
+        )
         self.extensions: dict[str, str] = {}
         self.transactions = 0
         self._began = monotonic()  # the transaction
@@ -93,7 +97,7 @@ class Session:
         self.transactions += 1
         self._began = monotonic()
         if self.transactions == 1:
-            self.facts.dialogue, self.connection.said = self.connection.said, deque(maxlen=ENTRIES)
+            self.connection.said = deque(maxlen=ENTRIES)
         host, connection = self.name, self.connection
         commands = [mail_command(envelope, self.extensions, self._limit)]
         commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]

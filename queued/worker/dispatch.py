@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pgmta.logs import get
@@ -16,34 +13,26 @@ from queued.config import QueuedConfig
 from queued.delivery.connect import Connector, DeliveryContext, Opener
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope, LeaseGuard
-from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result, internal
-from queued.delivery.route import Destination, Routes
+from queued.delivery.route import Destination
+from queued.delivery.routes import Routes
 from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
 from queued.worker.content import StoredContent, warn_unfit
+from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
 from queued.worker.space_watch import SpaceWatch
 from queued.worker.verdict import judge
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
-_KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
 
 _NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), permanent=True)
 
 log = get("worker")
+
 Key = tuple[int, str, str, bool]
 """Message id, destination, sender, and whether an address needs SMTPUTF8."""
-
-
-@dataclass(slots=True)
-class _Down:
-    """A destination that could not be reached a moment ago."""
-
-    until: float
-    result: Result
-    domains: set[str]
 
 
 class Dispatch:
@@ -68,71 +57,30 @@ class Dispatch:
         self._guard = guard
         self._settler = settler
         self._space = space
-        self._opener = opener
+        self._connector = Connector(config.environment.hostname, config.delivery)
+        self._opener = opener or self._connector
         self._observer = observer or Observer()
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
-        self._down: dict[str, _Down] = {}
-        self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
+        self.left_out = LeftOut(self._queues)
+        """The mail that the next claim leaves out."""
         self.configure(config)
 
     def configure(self, config: QueuedConfig) -> None:
         """Use new routes, limits and intervals from now on."""
-        self._routes = Routes(config.routes)
+        self._routes = Routes(config.routes, config.routing)
+        self.selectors = self._routes.selectors
+        """The mail that claims know by labels, because more than its domain counts."""
         self._retry = config.retry
-        self._left_out = min(_LEFT_OUT, config.retry.intervals[0] / 2)
+        self.left_out.forget()
+        self.left_out.pause = min(_LEFT_OUT, config.retry.intervals[0] / 2)
+        self.left_out.bound = config.urgent.bound
         self._group = config.delivery.recipients
         self._mode = config.delivery.bare_newlines
-        self._bound = config.urgent.bound
-        opener = self._opener or Connector(
-            config.environment.hostname,
-            config.delivery,
-            Resolver(config.delivery.dns, config.delivery.ipv6),
-        )
+        self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
-        self._context = DeliveryContext(config.delivery, opener, reserved)
+        self._context = DeliveryContext(config.delivery, self._opener, reserved)
         for queue in self._queues.values():
             queue.context = self._context
-
-    def busy(self, free: int) -> tuple[list[str], int]:
-        """Return domains that the next claim leaves out, and how many rows they have.
-
-        A destination that has as many rows as there are free slots gets no further ones: each next
-        hop that hangs takes at most half of the slots that are left. A destination that could not
-        be reached is left out for a while.
-        """
-        loaded = [queue for queue in self._queues.values() if queue.load >= free]
-        domains = {domain for queue in loaded for domain in queue.domains}
-        if self._down:
-            domains.update(*(down.domains for down in self._still_down()))
-        return sorted(domains), sum(queue.load for queue in loaded)
-
-    def crowded(self, free: int) -> list[str]:
-        """Return domains that get no reserved slot for now, if `free` of these are free.
-
-        A next hop gets at most `urgent.bound` of them, and at most half of those that are left.
-        """
-        most = min(self._bound, free)
-        full = {key: queue for key, queue in self._queues.items() if queue.urgent >= most}
-        self._crowded = {key: names for key, names in self._crowded.items() if key in full}
-        domains = {domain for queue in full.values() for domain in queue.domains}
-        domains.update(*self._crowded.values(), *(down.domains for down in self._still_down()))
-        return sorted(domains)
-
-    def _still_down(self) -> Iterable[_Down]:
-        now = time.monotonic()
-        for key in [key for key, down in self._down.items() if down.until <= now]:
-            del self._down[key]
-        return self._down.values()
-
-    def _no_room(self, key: str, group: list[Item]) -> bool:
-        """Return if the next hop has its share of reserved slots, and note the group's domains."""
-        queue = self._queues.get(key)
-        if not queue or queue.urgent < self._bound:
-            return False
-        known = self._crowded.setdefault(key, set())
-        if len(known) < _KNOWN:
-            known.update(item.domain for item in group)
-        return True
 
     def dispatch(
         self, items: list[Item], messages: dict[int, Message], reserved: bool = False
@@ -148,12 +96,17 @@ class Dispatch:
             if message is None:  # rows by SQL that no check has seen
                 self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
-            if down := self._down.get(destination.key):  # its domain was not known to go there
-                down.domains.update(item.domain for item in group)
+            if down := self.left_out.down(destination.key):  # its domain was not known to go there
+                down.domains.update(self._names(group))
                 self._conclude(group, [down.result] * len(group))
                 continue
-            if reserved and self._no_room(destination.key, group):
+            if reserved and self.left_out.full(destination.key):
+                self.left_out.crowd(destination.key, self._names(group))
                 back += len(group)
+                self.hand_back(group)
+                continue
+            stalled = not reserved and destination.key in self.left_out.stalled
+            if stalled and self.left_out.still_stalled(destination.key):
                 self.hand_back(group)
                 continue
             try:
@@ -165,6 +118,7 @@ class Dispatch:
             if queue is None:
                 queue = DestinationQueue(destination, self._context, self)
                 self._queues[destination.key] = queue
+                self.left_out.watch(destination)
             for envelope in envelopes:
                 self.room -= len(message.body or b"")
                 queue.put(envelope)
@@ -192,7 +146,7 @@ class Dispatch:
                     self._conclude([item], [Result(Reply(0, problem), permanent=True)])
                     continue
                 known = self._routes.known.get(item.domain)
-                destination = known or self._routes.find(item.domain)
+                destination = known or self._routes.find(item.domain, item.sender, item.metadata)
             except Exception as error:
                 self._fail([item], error)
                 continue
@@ -223,10 +177,20 @@ class Dispatch:
                 guard=self._guard,
                 started=now,
                 urgent=urgent,
+                labels=self._labels(batch),
             )
             for start in range(0, len(group), self._group)
             for batch in (group[start : start + self._group],)
         ]
+
+    def _labels(self, group: list[Item]) -> set[str] | None:
+        """Return the labels by which claims can leave out these rows; None if domains will do."""
+        if not self.selectors:
+            return None
+        return {self._routes.label(item.domain, item.sender, item.metadata) for item in group}
+
+    def _names(self, group: list[Item]) -> set[str]:
+        return self._labels(group) or {item.domain for item in group}
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""
@@ -268,10 +232,7 @@ class Dispatch:
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
-        down = self._down.setdefault(destination.key, _Down(0.0, result, set()))
-        down.until = time.monotonic() + self._left_out
-        down.result = result
-        down.domains.update(domains)
+        self.left_out.unreachable(destination.key, domains, result)
 
     def closed(self, destination: Destination) -> None:
         """Forget a destination without mail and connections."""

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from typing import cast
 
 import pytest
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError
 from queued.config import Delivery
 from queued.delivery.connect import Connector
-from queued.delivery.mx import Resolver
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
-from queued.delivery.route import Destination
+from queued.delivery.route import Destination, Hop
 from queued.delivery.session import Session
 from queued.delivery.transcript import CONTENT, LIMIT, NOTE, RECEIVED, SENT, Entry, transcript
 from tests.queued.test_session import CONTENT as BODY
@@ -115,7 +112,8 @@ def said(result: Result) -> list[str]:
     return [TIME.sub("", line) for line in transcript(result.said).splitlines()[1:]]
 
 
-SETUP = ["< 220 hop.example ESMTP", "> EHLO client.example", "< 250-hop.example",
+SETUP = ["# connect to hop:25 at hop",
+         "< 220 hop.example ESMTP", "> EHLO client.example", "< 250-hop.example",
          "< 250-SIZE 100000000", "< 250 PIPELINING"]  # fmt: skip
 MAIL = f"> MAIL FROM:<s@a.example> SIZE={len(BODY) + len('X-Trace: y' + chr(13) + chr(10))}"
 
@@ -184,19 +182,11 @@ def test_all_hosts_that_were_tried_are_in_the_transcript_and_the_last_in_the_fac
 
     async def main() -> DeliveryError:
         async with serving(refusing):
-            hops = [HostPort("127.0.0.1", 1), HostPort("127.0.0.1", refusing.port)]
-
-            class Known:
-                async def hosts(self, _: object) -> list[HostPort]:
-                    return hops
-
-                async def addresses(self, host: str) -> list[str]:
-                    return [host]
-
-            connector = Connector("me.example", Delivery(), cast(Resolver, Known()))
+            hops = Hop("127.0.0.1", 1), Hop("127.0.0.1", refusing.port, fallback=True)
+            connector = Connector("me.example", Delivery())
             sessions: set[Session] = set()
             with pytest.raises(DeliveryError) as error:
-                await connector.open(Destination(domain="b.example"), sessions)
+                await connector.open(Destination(hops), sessions)
             assert not sessions
             await asyncio.sleep(0)
             return error.value
@@ -207,9 +197,9 @@ def test_all_hosts_that_were_tried_are_in_the_transcript_and_the_last_in_the_fac
     assert (result.host, result.facts.address) == (name, "127.0.0.1")
     assert result.facts.connect_seconds > 0
     assert said(result) == [
-        "# connect to 127.0.0.1:1 at 127.0.0.1:1",
-        "# Connection refused",
-        f"# connect to {name} at {name}",
+        "# connect to 127.0.0.1:1 at 127.0.0.1",
+        "# 4.4.1 connect to 127.0.0.1:1: Connection refused",
+        f"# connect to {name} at 127.0.0.1",
         "< 421 4.3.2 busy",
         "> QUIT",
     ]

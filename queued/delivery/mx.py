@@ -17,7 +17,7 @@ from dns.rdtypes.ANY.MX import MX
 from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from queued.config import Dns
-from queued.delivery.route import Destination
+from queued.delivery.route import Destination, hops_in_order
 
 _PORT = 25
 _MAX_HOSTS = 10
@@ -45,8 +45,9 @@ class Resolver:
 
     async def hosts(self, destination: Destination) -> list[HostPort]:
         """Return the hosts to try, in order. Raises DeliveryError."""
-        if destination.hop:
-            return [destination.hop]
+        if destination.hops:
+            hops = hops_in_order(destination.hops, random.random)
+            return [HostPort(hop.host, hop.port) for hop in hops]
         if destination.domain.startswith("["):
             return [HostPort(destination.domain[1:-1].removeprefix("IPv6:"), _PORT)]
         return [HostPort(name, _PORT) for name in await self._mail_exchangers(destination.domain)]

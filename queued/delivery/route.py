@@ -1,64 +1,95 @@
-"""Which next hop a recipient domain goes to (pure)."""
+"""Where mail goes and how: the destinations of mail, their hosts and logins (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pgmta.address import normalise_domain
 from pgmta.config.types import HostPort
+from queued.delivery.tls_policy import TlsMode
+
+type Protocol = Literal["smtp", "lmtp"]
+
+_SECRET = secrets.token_bytes(16)  # so that a key of a destination is no test for passwords
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A host that a route names; a `fallback` is tried after all others."""
+
+    host: str
+    port: int = 25
+    weight: int = 1
+    fallback: bool = False
+
+    def __str__(self) -> str:
+        return str(HostPort(self.host, self.port))
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A name and a password for hosts that ask for them; `mechanisms` in order of preference."""
+
+    name: str
+    user: str
+    password: str = field(repr=False)
+    mechanisms: tuple[str, ...] = ("SCRAM-SHA-256", "PLAIN", "LOGIN")
+
+    @property
+    def key(self) -> str:
+        """A text that differs between logins and does not show the password."""
+        words = "\0".join((self.name, self.user, self.password, *self.mechanisms)).encode()
+        return f"{self.name}:{hashlib.blake2s(words, key=_SECRET, digest_size=12).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A fixed `hop`, or the `domain` whose MX hosts are looked up.
+    """The hosts that mail goes to, and how: fixed `hops`, or the `domain` whose MX are looked up.
 
+    `port` is that of MX hosts; None means `delivery.port`. `implicit` is TLS from the first octet.
+    A `tls` of None means `delivery.tls.mode`. `route` is the name of its route, for operators.
     Mail of equal destinations may share a transaction. `key` is equal only for them.
     """
 
-    hop: HostPort | None = None
+    hops: tuple[Hop, ...] = ()
     domain: str = ""
+    port: int | None = None
+    protocol: Protocol = "smtp"
+    implicit: bool = False
+    tls: TlsMode | None = None
+    login: Login | None = None
+    requiretls: bool = False
+    route: str = field(default="", compare=False)
     key: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # a hop has no space in it
-        object.__setattr__(self, "key", str(self.hop) if self.hop else f"mx {self.domain}")
+        # no part has a space or a comma in it
+        hosts = ",".join(f"{h}*{h.weight}{'-' if h.fallback else ''}" for h in self.hops)
+        parts = [hosts or f"mx {self.domain}"]
+        how = (self.port or "", self.protocol, self.implicit, self.tls or "", self.requiretls)
+        if how != ("", "smtp", False, "", False):
+            parts += [str(value) for value in how]
+        if self.login:
+            parts.append(self.login.key)
+        object.__setattr__(self, "key", " ".join(parts))
 
     def __str__(self) -> str:
-        return str(self.hop) if self.hop else f"mx:{self.domain}"
+        return ",".join(map(str, self.hops)) or f"mx:{self.domain}"
 
 
-class Routes:
-    """The routes of queued.yaml: an exact domain wins over the longest `*.domain`, then `*`."""
+def hops_in_order(hops: Iterable[Hop], chance: Callable[[], float]) -> list[Hop]:
+    """Return the hops in the order for one connection: by weight at random, fallbacks last.
 
-    def __init__(self, routes: Mapping[str, HostPort | Literal["mx"]]) -> None:
-        self._routes = dict(routes)
-        self.known: dict[str, Destination] = {}
-        """Destinations that `find` has returned, by domain."""
+    A hop of weight 2 comes first twice as often as one of weight 1. `chance` returns a number from
+    0 to below 1, as random.random does.
+    """
 
-    def find(self, domain: str) -> Destination:
-        """Return the destination of a domain; without any route it is the domain's MX.
+    def place(hop: Hop) -> tuple[bool, float]:
+        # the least of exponential variates: Efraimidis and Spirakis, 2006
+        return hop.fallback, -math.log(1.0 - chance()) / hop.weight
 
-        smtpd has normalised the domain. A non-ASCII one comes by SQL and is normalised here,
-        because the DNS library would encode it by IDNA 2003. Raises AddressError if that fails.
-        """
-        destination = self.known.get(domain)
-        if destination is None:
-            name = domain if domain.isascii() else normalise_domain(domain)
-            target = self._target(name)
-            destination = Destination(domain=name) if target == "mx" else Destination(target)
-            if len(self.known) >= 10_000:
-                self.known.clear()
-            self.known[domain] = destination
-        return destination
-
-    def _target(self, domain: str) -> HostPort | Literal["mx"]:
-        if domain in self._routes:
-            return self._routes[domain]
-        rest = domain
-        while "." in rest:
-            rest = rest.partition(".")[2]
-            if f"*.{rest}" in self._routes:
-                return self._routes[f"*.{rest}"]
-        return self._routes.get("*", "mx")
+    return sorted(hops, key=place)

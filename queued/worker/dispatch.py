@@ -19,7 +19,8 @@ from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope, LeaseGuard
 from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result, internal
-from queued.delivery.route import Destination, Routes
+from queued.delivery.route import Destination
+from queued.delivery.routes import Routes
 from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
 from queued.worker.content import StoredContent, warn_unfit
 from queued.worker.settler import Settler

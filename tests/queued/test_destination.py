@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item
 from pgmta.states import Event
@@ -20,7 +19,7 @@ from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope
 from queued.delivery.mx import Resolver
 from queued.delivery.reply import Result
-from queued.delivery.route import Destination
+from queued.delivery.route import Destination, Hop
 from queued.delivery.session import Session
 from queued.worker.verdict import event_of
 from tests.support.leases import ALWAYS
@@ -48,7 +47,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         context = DeliveryContext(self.delivery, self.opener or connector(self.delivery))
-        destination = Destination(HostPort("127.0.0.1", self.hop.port))
+        destination = Destination((Hop("127.0.0.1", self.hop.port),))
         self.queue = DestinationQueue(destination, context, self)
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:

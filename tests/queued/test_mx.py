@@ -18,7 +18,7 @@ from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from queued.config import Dns
 from queued.delivery.mx import Resolver
-from queued.delivery.route import Destination
+from queued.delivery.route import Destination, Hop
 
 Answer = list[str] | dns.rcode.Rcode | None
 """Records, an error, or None for no answer at all; a name that is not in the zone is NXDOMAIN."""
@@ -139,8 +139,8 @@ async def test_without_mx_the_domain_itself_is_the_host(name_server: NameServer)
 
 async def test_fixed_hops_and_address_literals_ask_nobody(name_server: NameServer) -> None:
     found = resolver(name_server)
-    hop = HostPort("smarthost.example", 2525)
-    assert await found.hosts(Destination(hop)) == [hop]
+    hop = Hop("smarthost.example", 2525)
+    assert await found.hosts(Destination((hop,))) == [HostPort("smarthost.example", 2525)]
     assert await names(found, "[192.0.2.1]") == ["192.0.2.1"]
     assert await names(found, "[IPv6:2001:db8::1]") == ["2001:db8::1"]
     for address in ("192.0.2.1", "2001:db8::1"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,7 +18,9 @@ from pgmta.model import Item, Reply
 from pgmta.states import TRANSITIONS, Event, Status
 from queued.config import QueuedConfig, Retry
 from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Result
-from queued.delivery.route import Destination, Routes
+from queued.delivery.route import Destination, Hop, Login, hops_in_order
+from queued.delivery.routes import Routes
+from queued.delivery.tls_policy import TlsMode
 from queued.worker.retry import delay
 from queued.worker.verdict import judge
 
@@ -164,7 +169,7 @@ def test_the_longest_route_wins(domain: str, hop: str) -> None:
         ANY="all", ANY_example_org="below", ANY_a_Example_org="deeper", EXAMPLE_org="exact",
         direct_example_org="mx", bücher_example="idna",
     ).find(domain)  # fmt: skip
-    expected = Destination(domain=domain) if hop == "mx" else Destination(HostPort(hop, 25))
+    expected = Destination(domain=domain) if hop == "mx" else Destination((Hop(hop, 25),))
     assert found == expected
 
 
@@ -176,6 +181,41 @@ def test_destinations_are_equal_only_for_mail_that_may_share_a_transaction(
     for domain in ("a.example", "b.a.example", "c.b.a.example", "other.example"):
         found = table.find(domain)
         assert found == table.find(domain)
-        assert (found.hop is None) == (found.domain == domain) == str(found).startswith("mx:")
+        assert (found.hops == ()) == (found.domain == domain) == str(found).startswith("mx:")
     assert Routes({}).find("x.example") == Destination(domain="x.example")
-    assert re.fullmatch(r"\[::1\]:25", str(Destination(HostPort("::1", 25))))
+    assert re.fullmatch(r"\[::1\]:25", str(Destination((Hop("::1", 25),))))
+
+
+def test_hops_come_by_weight_and_fallbacks_last() -> None:
+    hops = [Hop("last", fallback=True), Hop("often", weight=3), Hop("seldom"), Hop("never", 26)]
+    dice = random.Random(7)
+    orders = [[hop.host for hop in hops_in_order(hops, dice.random)] for _ in range(5000)]
+    assert {order[-1] for order in orders} == {"last"}
+    firsts = Counter(order[0] for order in orders)
+    assert firsts["often"] / 5000 == pytest.approx(0.6, abs=0.03)
+    assert firsts["seldom"] / 5000 == pytest.approx(0.2, abs=0.03)
+    assert hops_in_order([], dice.random) == []
+
+
+def test_destinations_differ_in_everything_but_the_name_of_the_route() -> None:
+    hop, login = Hop("a.example", 587), Login("relay", "shop", "topsecret")
+    found = [
+        Destination((hop,)),
+        Destination((hop, Hop("b.example", 587))),
+        Destination((replace(hop, weight=2),)),
+        Destination((replace(hop, fallback=True),)),
+        Destination((hop,), protocol="lmtp"),
+        Destination((hop,), implicit=True),
+        Destination((hop,), tls=TlsMode.VERIFY),
+        Destination((hop,), requiretls=True),
+        Destination((hop,), login=login),
+        Destination((hop,), login=replace(login, user="other")),
+        Destination((hop,), login=replace(login, password="other")),
+        Destination((hop,), login=replace(login, mechanisms=("PLAIN",))),
+        Destination(domain="a.example"),
+        Destination(domain="a.example", port=26),
+        Destination(domain="a.example", tls=TlsMode.NONE),
+    ]
+    assert len({destination.key for destination in found}) == len(set(found)) == len(found)
+    assert Destination((hop,), route="a").key == Destination((hop,), route="b").key
+    assert "topsecret" not in "".join(f"{each!r} {each} {each.key}" for each in found)

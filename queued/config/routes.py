@@ -1,0 +1,28 @@
+"""Section `routes` of queued.yaml: its keys and values."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator
+
+from pgmta.address import normalise_domain
+from pgmta.config.types import HostPort, parse_host_port
+from pgmta.errors import AddressError
+
+
+def _parse_target(value: Any) -> HostPort | Literal["mx"]:
+    return "mx" if value == "mx" else parse_host_port(value)
+
+
+def _parse_pattern(pattern: str) -> str:
+    bare = pattern.removeprefix("*.") if pattern != "*" else "example.com"
+    try:
+        normal = normalise_domain(bare)
+    except AddressError as error:
+        raise ValueError(f"expected a domain, *.domain or *: {error}") from None
+    return pattern if pattern == "*" else pattern[: len(pattern) - len(bare)] + normal
+
+
+Target = Annotated[HostPort | Literal["mx"], BeforeValidator(_parse_target)]
+Pattern = Annotated[str, AfterValidator(_parse_pattern)]

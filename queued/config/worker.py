@@ -1,0 +1,92 @@
+"""One of `workers` in queued.yaml: its action, and the condition that chooses its rows."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
+
+from pgmta.config.types import Period, Section, Whole
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class WorkerAction(StrEnum):
+    """The action of a worker on the rows that its condition matches."""
+
+    DELIVER = "deliver"
+    HOLD = "hold"
+    QUARANTINE = "quarantine"
+    DELETE = "delete"
+    RELEASE = "release"
+    RETRY = "retry"
+
+
+STANDING = (WorkerAction.HOLD, WorkerAction.QUARANTINE)
+"""Actions whose condition is a standing rule: a row that matches is never claimed."""
+
+
+class Worker(Section):
+    """One worker: an action, and the condition that chooses its rows."""
+
+    name: str = Field(default="deliver", description="unique name, in leases, logs and audit")
+    action: WorkerAction = Field(
+        default=WorkerAction.DELIVER,
+        description="deliver, hold, quarantine, delete, release or retry",
+    )
+    where: str | None = Field(
+        default=None,
+        description="SQL condition on columns of queue, checked by PostgreSQL at the start; "
+        "absent: every row",
+    )
+    concurrency: Whole = Field(
+        default=500, ge=1, le=10_000, description="deliver: rows leased at a time"
+    )
+    batch: Whole = Field(
+        default=200, ge=1, le=10_000, description="at most this number of rows per statement"
+    )
+    priority: Whole = Field(
+        default=9, ge=0, le=9, description="deliver: only rows of this priority or a lower number"
+    )
+    every: Period = Field(default=5.0, description="other actions: how often to look")
+    older: Period | None = Field(
+        default=None, description="other actions: only rows accepted longer ago than this"
+    )
+    reason: str | None = Field(default=None, description="hold, quarantine: why; default: the name")
+    quarantine: str | None = Field(
+        default=None, description="quarantine: the id that goes to metadata._quarantineid"
+    )
+    release_after: Period | None = Field(
+        default=None, description="hold, quarantine: release after this time; absent: never"
+    )
+    _old_keys: tuple[str, ...] = ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _renamed(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """Read `expire`, the name of `release_after` in earlier versions."""
+        if not isinstance(data, dict) or "expire" not in data:
+            return read(data)
+        if "release_after" in data:
+            raise ValueError("expire is the old name of release_after: write only one of them")
+        worker = read({"release_after" if k == "expire" else k: data[k] for k in data})
+        worker._old_keys = ("expire",)
+        return worker
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Worker:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError("name: only letters, digits, '_', '.' and '-', at most 64")
+        if self.action is WorkerAction.QUARANTINE and not self.quarantine:
+            raise ValueError("action quarantine needs the key quarantine")
+        if self.action is not WorkerAction.QUARANTINE and self.quarantine:
+            raise ValueError("the key quarantine belongs to the action quarantine")
+        if self.action not in STANDING and (self.reason or self.release_after):
+            raise ValueError("reason and release_after belong to the actions hold and quarantine")
+        if self.action is WorkerAction.DELIVER and self.older:
+            raise ValueError("older does not belong to the action deliver")
+        if self.action is not WorkerAction.DELIVER and not (self.where or self.older):
+            raise ValueError(f"action {self.action} needs a where: it would take every row")
+        return self

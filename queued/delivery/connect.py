@@ -14,7 +14,9 @@ from queued.delivery.hosts import Host
 from queued.delivery.mx import Resolver
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.route import Destination
+from queued.delivery.sasl import authenticate
 from queued.delivery.session import Session
+from queued.delivery.tls_policy import TlsMode
 
 
 class Opener(Protocol):
@@ -53,6 +55,7 @@ class Connector:
 
     def __init__(self, hostname: str, delivery: Delivery, resolver: Resolver) -> None:
         self._hostname = hostname
+        self._delivery = delivery
         self._timeouts = delivery.timeouts
         self._resolver = resolver
 
@@ -76,16 +79,24 @@ class Connector:
                 continue
             for address in addresses:
                 try:
-                    return await self._connect(HostPort(address, host.port), host, sessions)
+                    at = HostPort(address, host.port)
+                    return await self._connect(at, host, destination, sessions)
                 except DeliveryError as error:
                     problem = error
         if tried and not left:
             raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
         raise problem or DeliveryError(f"4.4.4 no host for {destination}", Stage.MX)
 
-    async def _connect(self, at: HostPort, host: HostPort, sessions: set[Session]) -> Session:
-        facts = ConnectionFacts(host.host, at.host)
-        session = Session(ClientProtocol(self._timeouts), Host(host.host, host.port), facts)
+    async def _connect(
+        self, at: HostPort, host: HostPort, destination: Destination, sessions: set[Session]
+    ) -> Session:
+        session = Session(
+            ClientProtocol(self._timeouts),
+            Host(host.host, host.port),
+            ConnectionFacts(host.host, at.host),
+            self._delivery,
+            lmtp=destination.protocol == "lmtp",
+        )
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeouts.connect):
@@ -98,6 +109,8 @@ class Connector:
         sessions.add(session)
         try:
             await session.open(self._hostname)
+            if login := destination.login:
+                await authenticate(session, login, clear=destination.tls is TlsMode.NONE)
         except BaseException:
             session.connection.abort()
             sessions.discard(session)

@@ -21,8 +21,14 @@ from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination
 from queued.delivery.routes import Routes
-from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
-from queued.worker.content import StoredContent, warn_unfit
+from queued.delivery.wire import (
+    PLAIN,
+    address_problem,
+    message_problem,
+    needs_utf8,
+)
+from queued.worker.content import warn_unfit
+from queued.worker.envelopes import Envelopes
 from queued.worker.settler import Settler
 from queued.worker.verdict import judge
 
@@ -84,8 +90,8 @@ class Dispatch:
         self._routes = Routes(config.routes)
         self._retry = config.retry
         self._left_out = min(_LEFT_OUT, config.retry.intervals[0] / 2)
-        self._group = config.delivery.recipients
         self._mode = config.delivery.bare_newlines
+        self._envelopes = Envelopes(config.delivery, self._contents, self._guard)
         self._bound = config.urgent.bound
         opener = self._opener or Connector(
             config.environment.hostname,
@@ -161,7 +167,7 @@ class Dispatch:
                 self.hand_back(group)
                 continue
             try:
-                envelopes = self._envelopes(group, message, utf8=key[3])
+                envelopes = self._envelopes.of(group, message, utf8=key[3])
             except Exception as error:
                 self._fail(group, error)
                 continue
@@ -170,7 +176,7 @@ class Dispatch:
                 queue = DestinationQueue(destination, self._context, self)
                 self._queues[destination.key] = queue
             for envelope in envelopes:
-                self.room -= len(message.body or b"")
+                self.room -= envelope.room
                 queue.put(envelope)
         return back
 
@@ -209,29 +215,6 @@ class Dispatch:
             warn_unfit(len(unfit), *unfit[0])
         return groups
 
-    def _envelopes(self, group: list[Item], message: Message, *, utf8: bool) -> list[Envelope]:
-        now = datetime.now(UTC)
-        urgent = any(item.urgent for item in group)
-        return [
-            Envelope(
-                items=batch,
-                sender=group[0].sender,
-                trace=message.trace.encode(),
-                size=message.size,
-                utf8=message.utf8 or utf8,
-                content=StoredContent(
-                    self._contents, message, len(batch), urgent=urgent, mode=self._mode
-                )
-                if message.body is None
-                else message.body,
-                guard=self._guard,
-                started=now,
-                urgent=urgent,
-            )
-            for start in range(0, len(group), self._group)
-            for batch in (group[start : start + self._group],)
-        ]
-
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""
         log.error("no envelope", message=group[0].message_id, rows=[i.id for i in group],
@@ -261,8 +244,7 @@ class Dispatch:
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         """Settle the results of an envelope."""
-        if isinstance(envelope.content, bytes):
-            self.room += len(envelope.content)
+        self.room += envelope.room
         delivered = self._conclude(envelope.items, results, envelope.started)
         if delivered and self._space and envelope.size > CHUNK_SIZE:
             self._space.freed(envelope.items[0].message_id, envelope.size)
@@ -282,8 +264,7 @@ class Dispatch:
         """Begin nothing new, and hand back the rows of envelopes that wait."""
         for queue in list(self._queues.values()):
             for envelope in queue.drain():
-                if isinstance(envelope.content, bytes):
-                    self.room += len(envelope.content)
+                self.room += envelope.room
                 self.hand_back(envelope.items)
 
     async def wait(self) -> None:

@@ -111,7 +111,8 @@ class DeliveryError(PgmtaError):
     `stage` is the step that failed, `line` the reply's text or the reason, and `code` the reply
     code (RFC 5321, section 4.2), 0 if no reply came. `unknown` marks a connection that ended after
     the final dot and before its reply. `retry_elsewhere` marks an attempt that had no effect and
-    says nothing about the mail: the same mail may be sent over another connection at once.
+    says nothing about the mail: the same mail may be sent over another connection at once. `host`
+    and `address` are those that the error concerns, as outcomes have them.
     """
 
     def __init__(
@@ -123,6 +124,8 @@ class DeliveryError(PgmtaError):
         permanent: bool = False,
         unknown: bool = False,
         retry_elsewhere: bool = False,
+        host: str = "",
+        address: str = "",
     ) -> None:
         super().__init__(line)
         self.line = line
@@ -131,6 +134,8 @@ class DeliveryError(PgmtaError):
         self.permanent = permanent
         self.unknown = unknown
         self.retry_elsewhere = retry_elsewhere
+        self.host = host
+        self.address = address
 
 
 class NoHostLeft(DeliveryError):

@@ -100,6 +100,27 @@ class Item:
 
 
 @dataclass(slots=True, frozen=True)
+class Selector:
+    """The mail that a route is for: every condition has to be met, and None is no condition.
+
+    Domains are in lower case, `*.domain` or `*`; senders are in lower case. `metadata` has keys and
+    their values. `label` names the mail in claims: without one it is named by its domain. With
+    `by_domain` each recipient domain is named apart.
+    """
+
+    domains: frozenset[str] | None = None
+    sender_domains: frozenset[str] | None = None
+    senders: frozenset[str] | None = None
+    metadata: tuple[tuple[str, frozenset[str]], ...] = ()
+    label: str = ""
+    by_domain: bool = True
+
+
+OTHER_MAIL = "route -"
+"""The label of mail whose destination depends on nothing but its domain."""
+
+
+@dataclass(slots=True, frozen=True)
 class Reply:
     """An SMTP reply (RFC 5321, section 4.2); code 0 means a failure without any reply."""
 

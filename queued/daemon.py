@@ -23,6 +23,7 @@ from pgmta.store.space import Space
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
 from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
+from queued.delivery.connect import Connector
 from queued.presence import Presence
 from queued.upkeep import attempts, final_leases, keys, orphans, requests, untaken
 from queued.upkeep.repeat import RegularDuty, repeat
@@ -68,18 +69,9 @@ class Daemon:
         self._registry = Registry(self._link, self._process)
         self._schema = Schema()
         self._workers = [w for w in config.workers if not names or w.name in names]
+        self._connector = Connector(config.environment.hostname, config.delivery)
         self._delivering = [
-            DeliveryWorker(
-                config,
-                worker,
-                uri,
-                f"{worker.name}@{self._process}",
-                self._where(worker),
-                space=self._reclaimer,
-                schema=self._schema,
-            )
-            for worker in self._workers
-            if worker.action is WorkerAction.DELIVER
+            self._delivery_worker(w) for w in self._workers if w.action is WorkerAction.DELIVER
         ]
         self._row_workers = [
             self._row_worker(w) for w in self._workers if w.action is not WorkerAction.DELIVER
@@ -95,6 +87,18 @@ class Daemon:
             {w.name: w for w in self._delivering} | {w.name: w for w in self._row_workers},
         )
         self._turns = TurnKeeper(self._registry, {w.name: w.schedule for w in self._delivering})
+
+    def _delivery_worker(self, worker: Worker) -> DeliveryWorker:
+        return DeliveryWorker(
+            self._config,
+            worker,
+            self._uri,
+            f"{worker.name}@{self._process}",
+            self._where(worker),
+            self._connector,
+            self._reclaimer,
+            self._schema,
+        )
 
     def _row_worker(self, worker: Worker) -> RowWorker:
         change = self._change(worker)
@@ -240,6 +244,7 @@ class Daemon:
             problems = [f"{name}: needs a restart" for name in changed]
             log.warning("configuration kept in part", problems=problems)
         self._config = config.model_copy(update={n: getattr(self._config, n) for n in _FIXED})
+        self._connector.configure(self._config.delivery)
         for worker in self._delivering:
             worker.configure(self._config)
         log.info("configuration read again")

@@ -12,17 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from pgmta.address import normalise_domain, parse_mailbox
 from pgmta.config.environment import Environment, Log
 from pgmta.config.ingest import Ingest
-from pgmta.config.types import Period, Section, Size, Whole, hint
+from pgmta.config.types import Network, Period, Section, Size, Whole, hint, parse_network
 from pgmta.errors import AddressError
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def _parse_network(value: object) -> Network:
-    try:
-        return ipaddress.ip_network(str(value))
-    except ValueError as error:
-        raise ValueError(f"expected an address or CIDR network: {error}") from None
 
 
 def _parse_address(value: str) -> str:
@@ -160,7 +151,7 @@ class Listener(Section):
 class Relay(Section):
     """The relay policy; smtpd refuses all other mail: it is no open relay."""
 
-    networks: list[Annotated[Network, BeforeValidator(_parse_network)]] = Field(
+    networks: list[Annotated[Network, BeforeValidator(parse_network)]] = Field(
         default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")],
         description="clients in these networks may send to any address",
     )
@@ -185,7 +176,7 @@ class Limits(Section):
         ge=1,
         description="connections of one network (IPv4: /24, IPv6: /48) per process",
     )
-    exempt: list[Annotated[Network, BeforeValidator(_parse_network)]] | None = Field(
+    exempt: list[Annotated[Network, BeforeValidator(parse_network)]] | None = Field(
         default=None,
         description="networks without limits by address and network; null: relay.networks",
     )

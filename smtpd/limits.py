@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 
+from pgmta.config.types import Network
 from smtpd import replies
-from smtpd.config import Limits, Network
+from smtpd.config import Limits
 
 # An IPv6 host has at least a /64: that counts as one address.
 _ADDRESS = {4: 32, 6: 64}

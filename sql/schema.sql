@@ -278,6 +278,25 @@ CREATE FUNCTION pgmta.mailbox_domain(address text) RETURNS text
 
 COMMENT ON FUNCTION pgmta.mailbox_domain(address text) IS 'The domain of a mailbox (RFC 5321, section 4.1.2) in lower case, or an address literal; null if the text is no mailbox. A domain beyond ASCII has to be written in A-labels.';
 
+CREATE FUNCTION pgmta.messages_in_use() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF TG_OP = 'TRUNCATE' AND EXISTS (SELECT FROM queue) THEN
+        RAISE EXCEPTION 'rows of the queue refer to messages' USING
+            ERRCODE = 'foreign_key_violation', SCHEMA = 'pgmta', TABLE = 'messages',
+            HINT = 'Truncate both tables in one statement.';
+    ELSIF TG_OP = 'DELETE' AND (SELECT true FROM queue WHERE message_id = OLD.id LIMIT 1) THEN
+        RAISE EXCEPTION 'rows of the queue refer to message %', OLD.id USING
+            ERRCODE = 'foreign_key_violation', SCHEMA = 'pgmta', TABLE = 'messages',
+            HINT = 'Delete the rows of the queue: the body goes with the last one.';
+    END IF;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION pgmta.messages_in_use() IS 'Refuses to delete a body that a row needs.';
+
 CREATE FUNCTION pgmta.messages_refcount_func() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET enable_seqscan TO 'off'
@@ -291,6 +310,9 @@ DECLARE
 BEGIN
     IF TG_LEVEL = 'ROW' OR TG_OP <> 'DELETE' THEN
         RETURN coalesce(NEW, OLD);
+    END IF;
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RETURN NULL;  -- it can't see a row that came meanwhile, so upkeep removes the body later
     END IF;
     SELECT array_agg(DISTINCT message_id) INTO ids FROM gone;
     -- Locks in id order: of two transactions that delete the last two rows of a message, the
@@ -515,6 +537,22 @@ CREATE FUNCTION pgmta.queue_malformed(sender text, recipient text, domain text) 
 
 COMMENT ON FUNCTION pgmta.queue_malformed(sender text, recipient text, domain text) IS 'Whether an address holds a control character, bidi mark or line separator. Such a row can be on hold or be deleted, and nothing else.';
 
+CREATE FUNCTION pgmta.queue_message_present() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    -- the lock makes messages_refcount wait, and then it sees this row
+    PERFORM FROM messages WHERE id = NEW.message_id FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no message %', NEW.message_id USING
+            ERRCODE = 'foreign_key_violation', SCHEMA = 'pgmta', TABLE = 'queue', COLUMN = 'message_id';
+    END IF;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION pgmta.queue_message_present() IS 'Refuses a row without a message.';
+
 CREATE FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[] DEFAULT NULL::text[], tenants text[] DEFAULT NULL::text[], on_failed text[] DEFAULT NULL::text[], once boolean[] DEFAULT NULL::boolean[], logins text[] DEFAULT NULL::text[], envids text[] DEFAULT NULL::text[], rets text[] DEFAULT NULL::text[], requiretls boolean[] DEFAULT NULL::boolean[], notifies text[] DEFAULT NULL::text[], orcpts text[] DEFAULT NULL::text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
@@ -609,11 +647,14 @@ BEGIN
             USING ERRCODE = 'check_violation', SCHEMA = 'pgmta', TABLE = 'queue', CONSTRAINT = 'queue_addresses',
                 HINT = 'Such a row can only have status HOLD or DELETE.';
     END IF;
+    IF TG_OP = 'INSERT' THEN
+        NEW.lease_owner := coalesce(NEW.lease_owner, '');  -- for the trigger queue_message
+    END IF;
     NEW.sender_domain := pgmta.queue_sender_domain(NEW.sender);
     RETURN NEW;
 END $$;
 
-COMMENT ON FUNCTION pgmta.queue_sender_domain_func() IS 'Fills queue.sender_domain, and refuses a new row with a malformed address.';
+COMMENT ON FUNCTION pgmta.queue_sender_domain_func() IS 'Fills queue.sender_domain, marks a row that a program inserts, and refuses one with a malformed address.';
 
 CREATE FUNCTION pgmta.queue_takes(action text) RETURNS text
     LANGUAGE sql IMMUTABLE
@@ -1518,7 +1559,7 @@ COMMENT ON COLUMN pgmta.queue.priority IS '0 is claimed first, 9 last.';
 
 COMMENT ON COLUMN pgmta.queue.status IS 'QUEUED, DEFERRED (an attempt failed for now), SENDING (leased), HOLD (an operator decides), DELETE (to be removed), SCHEDULED (waits for send_at).';
 
-COMMENT ON COLUMN pgmta.queue.lease_owner IS 'Worker that holds the lease: name@host:pid.';
+COMMENT ON COLUMN pgmta.queue.lease_owner IS 'Worker that holds the lease: name@host:pid. Empty: a program inserted the row, and no worker has had it.';
 
 COMMENT ON COLUMN pgmta.queue.sender IS 'Reverse-path without brackets; empty for the null reverse-path.';
 
@@ -2491,13 +2532,29 @@ ALTER INDEX pgmta.queue_message_id ATTACH PARTITION pgmta.queue_scheduled_messag
 
 ALTER INDEX pgmta.queue_due ATTACH PARTITION pgmta.queue_scheduled_priority_timezone_idx;
 
+CREATE TRIGGER messages_in_use AFTER DELETE ON pgmta.messages FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION pgmta.messages_in_use();
+
+COMMENT ON TRIGGER messages_in_use ON pgmta.messages IS 'No mistake deletes a body; messages_refcount has looked itself.';
+
 CREATE TRIGGER messages_refcount AFTER DELETE ON pgmta.queue REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION pgmta.messages_refcount_func();
 
 COMMENT ON TRIGGER messages_refcount ON pgmta.queue IS 'Keeps messages exact: gone with the last row.';
 
+CREATE TRIGGER messages_truncated AFTER TRUNCATE ON pgmta.messages FOR EACH STATEMENT EXECUTE FUNCTION pgmta.messages_in_use();
+
+COMMENT ON TRIGGER messages_truncated ON pgmta.messages IS 'The same for TRUNCATE.';
+
 CREATE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON pgmta.queue FOR EACH ROW WHEN ((((old.status = 'HOLD'::text) <> (new.status = 'HOLD'::text)) OR (old.status = 'DELETE'::text) OR ((old.status = 'SENDING'::text) AND (new.status <> 'SENDING'::text)))) EXECUTE FUNCTION pgmta.queue_hold_stamp();
 
 COMMENT ON TRIGGER queue_hold_stamp ON pgmta.queue IS 'Every hold has a reason.';
+
+CREATE TRIGGER queue_message AFTER INSERT ON pgmta.queue FOR EACH ROW WHEN ((new.lease_owner IS NOT NULL)) EXECUTE FUNCTION pgmta.queue_message_present();
+
+COMMENT ON TRIGGER queue_message ON pgmta.queue IS 'A row that a program inserts by itself has a message: queue_sender_domain_func marks such rows.';
+
+CREATE TRIGGER queue_message_changed AFTER UPDATE OF message_id ON pgmta.queue FOR EACH ROW WHEN ((old.message_id IS DISTINCT FROM new.message_id)) EXECUTE FUNCTION pgmta.queue_message_present();
+
+COMMENT ON TRIGGER queue_message_changed ON pgmta.queue IS 'The same for a row that gets another message.';
 
 CREATE TRIGGER queue_sender_domain BEFORE INSERT ON pgmta.queue FOR EACH ROW WHEN ((new.sender_domain IS NULL)) EXECUTE FUNCTION pgmta.queue_sender_domain_func();
 
@@ -2518,6 +2575,3 @@ COMMENT ON TRIGGER rules_emptied ON pgmta.rules IS 'The same for TRUNCATE.';
 CREATE TRIGGER rules_valid BEFORE INSERT OR UPDATE OF condition ON pgmta.rules FOR EACH ROW EXECUTE FUNCTION pgmta.rules_valid();
 
 COMMENT ON TRIGGER rules_valid ON pgmta.rules IS 'A rule by plain SQL is analysed as well.';
-
-ALTER TABLE pgmta.queue
-    ADD CONSTRAINT queue_message_id_fkey FOREIGN KEY (message_id) REFERENCES pgmta.messages(id);

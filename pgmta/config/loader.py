@@ -20,6 +20,7 @@ Lines = dict[Key, int]
 
 _DEPTH = 16  # levels; without a limit an alias that contains itself would never end
 _TAG = "tag:yaml.org,2002:"
+_ANY = ".KEY"  # end of an alias whose keys are in the section itself
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 _BOOLEANS = yaml.SafeLoader.bool_values  # undocumented; checked with PyYAML 6.0.3
 
@@ -160,22 +161,40 @@ def _dotted(path: tuple[str | int, ...]) -> str:
 
 
 def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _Mistakes) -> None:
-    path = tuple(part for part in detail["loc"] if part != "[key]")
+    path = _as_written(detail["loc"])
     known = path
     while known and known not in lines:
         known = known[:-1]
     reason = detail["msg"].removeprefix("Value error, ")
-    reason = reason.removeprefix("Input ").removeprefix("List ").partition(" after valid")[0]
+    for subject in ("Input ", "List ", "String "):
+        reason = reason.removeprefix(subject)
+    reason = reason.partition(" after valid")[0]
     if detail["type"] == "extra_forbidden":
         names = _fields_at(model, path[:-1])
         reason = f"unknown key; {hint(str(path[-1]), sorted(names))}"
     elif detail["type"] == "missing":
         reason = "is required"
+    elif detail["type"] == "literal_error":
+        words = re.findall(r"'([^']*)'", str(detail["ctx"]["expected"]))
+        advice = hint(str(detail["input"]), words)
+        if not advice.startswith("known"):  # else the reason has all words already
+            reason += f"; {advice}"
     elif detail["type"] in ("model_type", "dict_type"):
         reason = "expected a mapping of keys"
     elif detail["type"] == "path_type":
         reason = "expected a path"
     bad.add(lines.get(known), _dotted(path), reason)
+
+
+def _as_written(loc: Key) -> Key:
+    """Return where a value is in the file: `metadata.KEY` has one key for each KEY."""
+    path: list[str | int] = []
+    for part in loc:
+        if path and str(path[-1]).endswith(_ANY):
+            path[-1] = f"{str(path[-1]).removesuffix(_ANY)}.{part}"
+        elif part != "[key]":
+            path.append(part)
+    return tuple(path)
 
 
 def _sections(annotation: Any) -> list[Any]:

@@ -116,6 +116,17 @@ def parse_server(value: Any) -> HostPort:
     return server
 
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def parse_network(value: object) -> Network:
+    """Return an address or CIDR network; raises ValueError otherwise."""
+    try:
+        return ipaddress.ip_network(str(value))
+    except ValueError as error:
+        raise ValueError(f"expected an address or CIDR network: {error}") from None
+
+
 def _is_ip(text: str) -> bool:
     try:
         ipaddress.ip_address(text)

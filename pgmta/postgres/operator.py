@@ -25,11 +25,19 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
             connection = psycopg.connect(
                 wish, autocommit=True, row_factory=dict_row, application_name="pgmta queuectl"
             )
-            forbid_pooler(connection, {"search_path": "pgmta"})
-            for statement in LOOK_IN_PGMTA:
-                connection.execute(statement)
-            instants.register(connection)
+            prepare(connection)
             return connection
         except psycopg.OperationalError as error:
             failure = error
     raise StoreUnavailable(str(failure).strip()) from failure
+
+
+def prepare(connection: psycopg.Connection[Any]) -> None:
+    """Make a connection look in schema pgmta, and read every time that PostgreSQL can store.
+
+    Raises StoreUnavailable if a pooler stands before the server, and psycopg.Error.
+    """
+    forbid_pooler(connection, {"search_path": "pgmta"})
+    for statement in LOOK_IN_PGMTA:
+        connection.execute(statement)
+    instants.register(connection)

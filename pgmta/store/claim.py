@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from pgmta.model import Item, Message
+from pgmta.model import Item, Message, Selector
 from pgmta.postgres.link import Link
 from pgmta.store.claim_rules import ClaimRules
 from pgmta.store.conditions import reach
 from pgmta.store.guard import ALL, RECENT, about_a_row
+from pgmta.store.labels import Labels
 from pgmta.store.lease import LEASE, RowLeases
 from pgmta.store.lost import take_lost
 from pgmta.store.queries import Statement, bracketed, queries
@@ -81,6 +83,8 @@ class Claims:
         self._rules = ClaimRules(link, f"worker {owner.partition('@')[0]}", where, self._schema)
         self._revision = -1  # of the rules in the statements
         self._statements: dict[str, Statement] = {}
+        self._selectors: Sequence[Selector] = ()
+        self._params: dict[str, Any] = {}  # of the statements, that do not change
         self._siblings = 0 if each else siblings
         self._fixed = {
             "owner": owner,
@@ -96,6 +100,11 @@ class Claims:
         self.saw_all = 0.0
         """When the last claim began that saw all due rows, by the monotonic clock."""
 
+    def label(self, selectors: Sequence[Selector]) -> None:
+        """Know mail by labels from the next claim on; `busy` may have these beside domains."""
+        self._selectors = selectors
+        self._revision = -1
+
     async def claim(
         self,
         limit: int,
@@ -104,11 +113,12 @@ class Claims:
         budget: int = 0,
         overdue: float = 0.0,
     ) -> Claim:
-        """Lease up to `limit` due rows whose domain is not in `busy`, and up to half as many more.
+        """Lease up to `limit` due rows, and up to half as many more.
 
-        The further rows are recipients of the same messages, so that they share a transaction.
-        Fewer than `limit` rows mean that no more are due; with `each`, only no row at all does.
-        Messages of at most `inline` octets come with their content, up to `budget` octets together.
+        No row has its domain or label in `busy`. The further rows are recipients of the same
+        messages, so that they share a transaction. Fewer than `limit` rows mean that no more are
+        due; with `each`, only no row at all does. Messages of at most `inline` octets come with
+        their content, up to `budget` octets together.
         Only rows that have been due for `overdue` seconds are claimed. A row on which a condition
         fails is left, and named in the log. A rule that PostgreSQL refuses is passed over. A row
         whose lost attempt can't be logged is put on hold.
@@ -216,7 +226,7 @@ class Claims:
             "busy": busy,
             "version": rules.version,
             **(rules.guard.params if rules.guarded else {}),
-            **self._fixed,
+            **self._params,
             **size,
             **more,
         }
@@ -266,7 +276,9 @@ class Claims:
             excluded = "".join(
                 f" AND {bracketed(rule.text)} IS NOT TRUE" for rule in rules.standing
             )
-        parts = {"where": where, "partition": near, "rules": excluded}
+        labels = Labels(self._selectors)
+        self._params = self._fixed | labels.params
+        parts = {"where": where, "partition": near, "rules": excluded, **labels.parts()}
         seen = _SQL["few"] if self._fixed["each"] else "seen"
         for name in ("claim_by_time", "claim_by_domain", "urgent_by_domain"):
             text = _SQL[name].fill(seen=seen, lease=LEASE, result=_SQL["result"])
@@ -276,15 +288,13 @@ class Claims:
 
 
 def _item(row: Any) -> Item:
-    """Return the item of a row of kind 'row'."""
     item = Item(*row[1:14])
-    if row[14] is not None:
+    if row[14] is not None:  # NOTIFY and ORCPT
         notify, _, orcpt = bytes(row[14]).decode().partition(" ")
         item.notify, item.orcpt = notify or None, orcpt or None
     return item
 
 
 def _message(row: Any) -> Message:
-    """Return the message of a row of kind 'message'."""
     _, _, number, header, login, envid, chunks, _, octets, utf8, _, _, ret, trace, body = row
     return Message(number, octets, utf8, trace, chunks, body, header, login, envid, ret)

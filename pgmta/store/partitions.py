@@ -15,9 +15,8 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from pgmta.errors import PartitionError, StoreUnavailable
-from pgmta.postgres import instants
-from pgmta.postgres.locate import LOOK_IN_PGMTA, writable
-from pgmta.postgres.pooler import forbid_pooler
+from pgmta.postgres.locate import writable
+from pgmta.postgres.operator import prepare
 from pgmta.store.queries import queries
 
 SETTINGS = {
@@ -80,11 +79,8 @@ def opened(uri: str) -> Iterator[Connection]:
             writable(uri), autocommit=True, row_factory=dict_row, prepare_threshold=None,
             application_name="pgmta queuectl partition",
         ) as db:  # fmt: skip
-            instants.register(db)
-            forbid_pooler(db, {"search_path": "pgmta"})
+            prepare(db)
             db.execute("SET standard_conforming_strings = on")
-            for statement in LOOK_IN_PGMTA:
-                db.execute(statement)
             db.execute("SET statement_timeout = 0")
             db.execute("SET idle_in_transaction_session_timeout = 0")  # between tries at the lock
             db.execute("SET default_transaction_isolation = 'read committed'")

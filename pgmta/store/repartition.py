@@ -79,7 +79,7 @@ class Repartition:
             leaf, default = self._leaf(name), self._default()
             self._parts |= {
                 "source": table(leaf.name), "target": table(default.name),
-                "columns": self._columns(), "messages": sql.SQL("ACCESS EXCLUSIVE"),
+                "columns": self._columns(),
             }  # fmt: skip
 
             def switch() -> int:
@@ -98,8 +98,6 @@ class Repartition:
             "target": table(name), "source": table(source.name), "columns": self._columns(),
             "mine": _condition(values), "values": _literals(values), "comment": _comment(values),
             "default": table(self._default().name), "options": self._options(),
-            # a leaf that comes back gives up the triggers on messages that it had meanwhile
-            "messages": sql.SQL("SHARE ROW EXCLUSIVE" if left is None else "ACCESS EXCLUSIVE"),
         }  # fmt: skip
         self._run("prepare")
         self._run("catch_up")

@@ -11,7 +11,6 @@ import uvloop
 
 from pgmta import logs
 from pgmta.command import attached_option, config_option, print_line, reporting
-from pgmta.config.loader import load
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, SchemaMismatch
 from pgmta.postgres.embedded import QUEUED
@@ -20,7 +19,7 @@ from pgmta.postgres.locate import resolve, running
 from pgmta.service import Signals, first
 from pgmta.store.conditions import case_hint, check_conditions
 from queued.cli.target import CONFIG
-from queued.config import QueuedConfig
+from queued.config import QueuedConfig, read_config
 from queued.daemon import Daemon
 
 _RETRY = 0.5  # seconds
@@ -41,7 +40,7 @@ def check(config: Path) -> None:
     If the database answers, PostgreSQL analyses each WHERE. If not, the command says that the
     conditions were not checked, and exits with 0.
     """
-    settings = load(config, QueuedConfig)
+    settings = read_config(config)
     conditions = _conditions(settings)
     reason = asyncio.run(_unchecked(config, settings, conditions)) if conditions else None
     for key, condition in conditions.items():
@@ -96,7 +95,7 @@ def _conditions(settings: QueuedConfig) -> dict[str, str]:
 @reporting
 def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
     """Run the workers until SIGTERM or SIGINT. SIGHUP reads the configuration again."""
-    settings = load(config, QueuedConfig)
+    settings = read_config(config)
     known = [worker.name for worker in settings.workers]
     for name in names:
         if name not in known:
@@ -136,4 +135,4 @@ async def _run(
             logged = reason
             log.warning("waiting for the database", reason=reason)
         await first(signals.stop, timeout=_RETRY)
-    await Daemon(settings, uri, lambda: load(path, QueuedConfig), signals, names).run()
+    await Daemon(settings, uri, lambda: read_config(path), signals, names).run()

@@ -4,9 +4,14 @@ from queued.config.delivery import Delivery
 from queued.config.dns import Dns
 from queued.config.file import QueuedConfig
 from queued.config.process import Process
+from queued.config.reading import read_config
 from queued.config.retention import Retention
 from queued.config.retry import Retry
 from queued.config.routes import Pattern, Target
+from queued.config.shaping import Shaping
+from queued.config.shaping_host import ShapingHost
+from queued.config.shaping_login import ShapingLogin
+from queued.config.shaping_route import ShapingRoute
 from queued.config.timeouts import Timeouts
 from queued.config.urgent import Urgent
 from queued.config.worker import STANDING, Worker, WorkerAction
@@ -20,9 +25,14 @@ __all__ = [
     "QueuedConfig",
     "Retention",
     "Retry",
+    "Shaping",
+    "ShapingHost",
+    "ShapingLogin",
+    "ShapingRoute",
     "Target",
     "Timeouts",
     "Urgent",
     "Worker",
     "WorkerAction",
+    "read_config",
 ]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from ipaddress import ip_network
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from pgmta.config.types import Duration, Period, Section, Size, Whole
+from pgmta.config.types import Duration, Network, Period, Section, Size, Whole, parse_network
 from queued.config.dns import Dns
 from queued.config.timeouts import Timeouts
+
+_FORBIDDEN = (
+    "127.0.0.0/8", "::1/128", "169.254.0.0/16", "fe80::/10", "0.0.0.0/8", "::/128"
+)  # fmt: skip
 
 
 class Delivery(Section):
@@ -44,5 +49,17 @@ class Delivery(Section):
         "hold it (RFC 6152 asks for that)",
     )
     ipv6: bool = Field(default=True, description="use AAAA addresses of next hops")
+    port: Whole = Field(default=25, ge=1, le=65535, description="of hosts that DNS names")
+    hosts: Whole = Field(
+        default=5, ge=1, le=100, description="at most, tried for one message before its next retry"
+    )
+    addresses: Whole = Field(default=4, ge=1, le=100, description="at most, tried of one host")
+    literals: bool = Field(
+        default=False, description="deliver mail for user@[192.0.2.1]; it fails otherwise"
+    )
+    forbidden: list[Annotated[Network, BeforeValidator(parse_network)]] = Field(
+        default=[ip_network(network) for network in _FORBIDDEN],
+        description="no mail goes to hosts in these networks, unless a route names the host",
+    )
     timeouts: Timeouts = Field(default=Timeouts())
     dns: Dns = Field(default=Dns())

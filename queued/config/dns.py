@@ -16,3 +16,12 @@ class Dns(Section):
         default=[], description="address or address:port of name servers; none: the system's"
     )
     timeout: Period = Field(default=10.0, description="for one query, all servers together")
+    trust_ad: bool = Field(
+        default=False,
+        description="believe name servers that are not on loopback that they have validated an "
+        "answer (AD bit); DANE needs it",
+    )
+    probe: str = Field(
+        default=".",
+        description="a domain whose NS records are signed: DANE is off if they come without AD bit",
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator, model_validator
+from pathlib import Path
+
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from pgmta.config.environment import Environment, Log
 from pgmta.config.types import Section
@@ -11,6 +13,7 @@ from queued.config.process import Process
 from queued.config.retention import Retention
 from queued.config.retry import Retry
 from queued.config.routes import Pattern, Target
+from queued.config.shaping import Shaping
 from queued.config.urgent import Urgent
 from queued.config.worker import Worker
 
@@ -28,6 +31,10 @@ class QueuedConfig(Section):
     )
     urgent: Urgent = Field(default=Urgent())
     delivery: Delivery = Field(default=Delivery())
+    shaping: Path | None = Field(
+        default=None,
+        description="file with routes and logins, relative to this one; its routes go first",
+    )
     routes: dict[Pattern, Target] = Field(
         default={"*": "mx"},
         description="recipient domain, *.domain or * → host:port (port 25 if absent) or mx",
@@ -35,6 +42,7 @@ class QueuedConfig(Section):
     retry: Retry = Field(default=Retry())
     retention: Retention = Field(default=Retention())
     log: Log = Field(default=Log())
+    _routing: Shaping = PrivateAttr(default_factory=Shaping)
 
     @field_validator("workers")
     @classmethod
@@ -52,6 +60,17 @@ class QueuedConfig(Section):
                 raise ValueError("worker is the old name of process: write only one of them")
             object.__setattr__(self, "process", self.worker)  # the model is frozen
         return self
+
+    @property
+    def routing(self) -> Shaping:
+        """The content of the file `shaping`; without a file it is empty."""
+        return self._routing
+
+    def with_routing(self, shaping: Shaping) -> QueuedConfig:
+        """Return the same with the content of the file `shaping`."""
+        config = self.model_copy()
+        config._routing = shaping
+        return config
 
     @property
     def notes(self) -> list[str]:

@@ -15,7 +15,8 @@ def _parse_target(value: Any) -> HostPort | Literal["mx"]:
     return "mx" if value == "mx" else parse_host_port(value)
 
 
-def _parse_pattern(pattern: str) -> str:
+def parse_pattern(pattern: str) -> str:
+    """Return a domain, `*.domain` or `*`, normalised. Raises ValueError."""
     bare = pattern.removeprefix("*.") if pattern != "*" else "example.com"
     try:
         normal = normalise_domain(bare)
@@ -25,4 +26,4 @@ def _parse_pattern(pattern: str) -> str:
 
 
 Target = Annotated[HostPort | Literal["mx"], BeforeValidator(_parse_target)]
-Pattern = Annotated[str, AfterValidator(_parse_pattern)]
+Pattern = Annotated[str, AfterValidator(parse_pattern)]

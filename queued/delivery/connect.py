@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from queued.config import Delivery
+from queued.delivery.dns import Questions
 from queued.delivery.facts import ConnectionFacts
-from queued.delivery.hosts import Host
-from queued.delivery.mx import Resolver
+from queued.delivery.hosts import Host, Hosts
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.route import Destination
 from queued.delivery.sasl import authenticate
 from queued.delivery.session import Session
 from queued.delivery.tls_policy import TlsMode
+from queued.delivery.tries import Tries
+from queued.delivery.unresponsive import SLOW, Unresponsive
 
 
 class Opener(Protocol):
@@ -51,13 +54,26 @@ class DeliveryContext:
 
 
 class Connector:
-    """Opens sessions by SMTP, with the first host and address that answers."""
+    """Opens sessions by SMTP, with the first host and address that answers.
 
-    def __init__(self, hostname: str, delivery: Delivery, resolver: Resolver) -> None:
+    One connector serves all workers of a process, so that they share `questions`.
+    """
+
+    def __init__(self, hostname: str, delivery: Delivery) -> None:
+        self.questions = Questions(delivery.dns)
+        self._dns = delivery.dns
         self._hostname = hostname
+        self._unresponsive = Unresponsive()
+        self.configure(delivery)
+
+    def configure(self, delivery: Delivery) -> None:
+        """Use other settings from now on."""
+        if delivery.dns != self._dns:
+            self._dns = delivery.dns
+            self.questions.configure(delivery.dns)
         self._delivery = delivery
         self._timeouts = delivery.timeouts
-        self._resolver = resolver
+        self._hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
 
     async def open(
         self,
@@ -65,47 +81,86 @@ class Connector:
         sessions: set[Session],
         tried: frozenset[str] = frozenset(),
     ) -> Session:
-        """Return a session, as Opener says. Raises DeliveryError, that of the last host tried."""
-        problem: DeliveryError | None = None
-        left = False
-        for host in await self._resolver.hosts(destination):
-            if host.host in tried:
-                continue
-            left = True
-            try:
-                addresses = await self._resolver.addresses(host.host)
-            except DeliveryError as error:
-                problem = error
-                continue
-            for address in addresses:
-                try:
-                    at = HostPort(address, host.port)
-                    return await self._connect(at, host, destination, sessions)
-                except DeliveryError as error:
-                    problem = error
-        if tried and not left:
+        """Return a session, as Opener says. Raises DeliveryError with what each host said.
+
+        Hosts that did not answer a moment ago are tried after the others.
+        """
+        tries = Tries()
+        began = time.monotonic()
+        late: list[Host] = []
+        async for host in self._hosts.of(destination, tried):
+            if host.name in self._unresponsive:
+                late.append(host)
+            elif session := await self._try(host, destination, sessions, tries, began):
+                return session
+        for host in late:
+            if session := await self._try(host, destination, sessions, tries, began):
+                return session
+        if tried and not tries:
             raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
-        raise problem or DeliveryError(f"4.4.4 no host for {destination}", Stage.MX)
+        raise tries.error(f"4.4.4 no host for {destination}")
+
+    async def _try(
+        self,
+        host: Host,
+        destination: Destination,
+        sessions: set[Session],
+        tries: Tries,
+        began: float,
+    ) -> Session | None:
+        """Return a session with the host; None if there is none, and `tries` has the reasons.
+
+        The search for a host began at `began`.
+        """
+        try:
+            addresses = await self._hosts.addresses(host)
+        except DeliveryError as error:
+            tries.add(host.name, "", error)
+            return None
+        silent = 0
+        for address in addresses:
+            begun = time.monotonic()
+            facts = ConnectionFacts(host.name, address, dns_seconds=begun - began - tries.seconds)
+            try:
+                session = await self._connect(host, facts, destination, sessions)
+            except DeliveryError as error:
+                took = time.monotonic() - begun
+                tries.add(host.name, address, error, took)
+                if took >= SLOW and not error.code:
+                    self._unresponsive.add(address)
+                    silent += 1
+            else:
+                self._unresponsive.remove(address)
+                self._unresponsive.remove(host.name)
+                return session
+        if silent == len(addresses):
+            self._unresponsive.add(host.name)
+        return None
 
     async def _connect(
-        self, at: HostPort, host: HostPort, destination: Destination, sessions: set[Session]
+        self, host: Host, facts: ConnectionFacts, destination: Destination, sessions: set[Session]
     ) -> Session:
         session = Session(
             ClientProtocol(self._timeouts),
-            Host(host.host, host.port),
-            ConnectionFacts(host.host, at.host),
+            host,
+            facts,
             self._delivery,
             lmtp=destination.protocol == "lmtp",
         )
+        where = f"4.4.1 connect to {host.name}[{facts.address}]:{host.port}"
+        if host.name == facts.address:
+            where = f"4.4.1 connect to {HostPort(host.name, host.port)}"
         loop = asyncio.get_running_loop()
+        begun = time.monotonic()
         try:
             async with asyncio.timeout(self._timeouts.connect):
-                await loop.create_connection(lambda: session.connection, at.host, at.port)
+                await loop.create_connection(lambda: session.connection, facts.address, host.port)
         except TimeoutError:
-            raise DeliveryError(f"4.4.1 connect to {at}: timeout", Stage.CONNECT) from None
+            raise DeliveryError(f"{where}: timeout", Stage.CONNECT) from None
         except OSError as error:
             reason = error.strerror or str(error)
-            raise DeliveryError(f"4.4.1 connect to {at}: {reason}", Stage.CONNECT) from None
+            raise DeliveryError(f"{where}: {reason}", Stage.CONNECT) from None
+        facts.connect_seconds = time.monotonic() - begun
         sessions.add(session)
         try:
             await session.open(self._hostname)

@@ -69,8 +69,8 @@ class DestinationQueue:
 
     @property
     def domains(self) -> set[str]:
-        """The recipient domains of the rows that wait or are under way."""
-        return {item.domain for envelope in self.backlog.envelopes for item in envelope.items}
+        """The domains, or labels, of the rows that wait or are under way."""
+        return {name for envelope in self.backlog.envelopes for name in envelope.domains}
 
     def put(self, envelope: Envelope) -> None:
         """Deliver the envelope as soon as a connection is free for it."""
@@ -195,13 +195,13 @@ class DestinationQueue:
         connection, backlog = session.connection, self.backlog
         self._sessions.add(session)
         self._open.add(session)
+        # before others get a connection for it
+        envelope = None if connection.closed else backlog.take()
+        kept = envelope is None
         self.grow()
-        kept = not backlog.startable()
-        while not session.connection.closed:
-            most = self._context.delivery.transactions
-            if session.transactions >= most or session.transactions >= session.most_transactions:
-                break
-            envelope = backlog.take()
+        most = min(self._context.delivery.transactions, session.most_transactions)
+        while not session.connection.closed and session.transactions < most:
+            envelope = envelope or backlog.take()
             if envelope is None and not self._draining:
                 envelope = await self._idle.next(session, self._context.delivery.idle)
             if envelope is None:
@@ -227,12 +227,13 @@ class DestinationQueue:
                 self._put_back(envelope)
                 if not kept:
                     self._pacing.refused(len(self._open) - 1)
-                    return False
+                return kept
             elif delivered(results):
                 self._finish(envelope, results, carried=True)
             else:
                 await self._go_on(session, envelope, results)
             kept = True
+            envelope = None
             if self._pacing.limit <= len(self._tasks):
                 self._pacing.took_mail()
         return True

@@ -26,7 +26,7 @@ class Envelope:
     a lease may be lost, the session drops the connection without the dot. `urgent` mail goes before
     other mail of its destination. The attempt counts from `started`. `room` are the octets that the
     content takes from the worker's memory. `envid` and `ret` are parameters of RFC 3461; `dsn` says
-    whether the envelope or a row has any.
+    whether the envelope or a row has any. `labels` are those of the items, if any mail has labels.
     """
 
     items: list[Item]
@@ -42,6 +42,12 @@ class Envelope:
     dsn: bool = False
     envid: str | None = None
     ret: str | None = None
+    labels: set[str] | None = None
+
+    @property
+    def domains(self) -> set[str]:
+        """The names by which claims can leave out such mail: its labels, else its domains."""
+        return self.labels or {item.domain for item in self.items}
 
     def split(self, places: list[int]) -> Envelope:
         """Move the items with these places into a new envelope, and return it."""

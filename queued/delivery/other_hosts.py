@@ -103,7 +103,7 @@ class OtherHosts:
     @property
     def _most(self) -> int:
         """The number of hosts that are tried for one envelope."""
-        return int(getattr(self.context.delivery, "hosts", 5))
+        return self.context.delivery.hosts
 
     async def _open(self, attempt: _Attempt) -> Session | None:
         """Return a session with a host that was not tried; None if there is none."""

@@ -51,7 +51,13 @@ class Result:
     @classmethod
     def of(cls, error: DeliveryError, host: str) -> Result:
         """Return the result for every recipient of a dialogue that failed as a whole."""
-        return cls(Reply(error.code, error.line), host, error.stage, error.permanent, error.unknown)
+        return cls(
+            Reply(error.code, error.line),
+            host or error.host,
+            error.stage,
+            error.permanent,
+            error.unknown,
+        )
 
 
 CUT_OFF = Result(Reply(0, "interrupted after the final dot"), stage=Stage.END_OF_DATA, unknown=True)

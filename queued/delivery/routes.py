@@ -2,47 +2,239 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Literal
 
-from pgmta.address import normalise_domain
+from pgmta.address import domain_of, normalise_domain
 from pgmta.config.types import HostPort
-from queued.delivery.route import Destination, Hop
+from pgmta.model import OTHER_MAIL, Selector
+from queued.config import Shaping, ShapingRoute
+from queued.delivery.route import Destination, Hop, Login
+from queued.delivery.tls_policy import TlsMode
+
+_KEPT = 10_000  # domains in each cache
+_PORTS = {"smtp": 25, "lmtp": 24}
+_IMPLICIT = 465
+
+
+@dataclass(slots=True)
+class Route:
+    """A route of shaping.yaml: a destination, and the mail for it.
+
+    For MX hosts the destination has no domain: `to` fills it in.
+    """
+
+    selector: Selector
+    destination: Destination
+    _found: dict[str, Destination] = field(default_factory=dict)
+
+    @property
+    def by_mail(self) -> bool:
+        """Whether more than the recipient's domain counts."""
+        s = self.selector
+        return bool(s.metadata) or s.senders is not None or s.sender_domains is not None
+
+    def takes_domain(self, domain: str) -> bool:
+        """Return whether mail for this recipient domain may take the route."""
+        return _matches(self.selector.domains, domain)
+
+    def takes(self, sender: str, metadata: Mapping[str, str]) -> bool:
+        """Return whether mail with this sender and metadata takes it, if its domain may."""
+        wanted = self.selector
+        return (
+            (wanted.senders is None or sender.lower() in wanted.senders)
+            and _matches(wanted.sender_domains, domain_of(sender))
+            and all(metadata.get(key) in values for key, values in wanted.metadata)
+        )
+
+    def to(self, domain: str) -> Destination:
+        """Return the destination of mail for a domain that takes the route."""
+        usual = self.destination
+        if usual.hops:
+            return usual
+        found = self._found.get(domain)
+        if found is None:
+            if len(self._found) >= _KEPT:
+                self._found.clear()
+            found = self._found[domain] = Destination(
+                domain=domain, port=usual.port, tls=usual.tls, route=usual.route
+            )
+        return found
+
+    @classmethod
+    def of(cls, entry: ShapingRoute, number: int, login: Login | None) -> Route:
+        """Return a route as the file has it, with its number there."""
+        usual = _IMPLICIT if entry.implicit else _PORTS[entry.protocol]
+        hops = tuple(
+            Hop(host.host, host.port or entry.port or usual, host.weight, host.fallback)
+            for host in entry.to
+        )
+        destination = Destination(
+            hops,
+            port=None if hops else entry.port,
+            protocol=entry.protocol,
+            implicit=entry.implicit,
+            tls=TlsMode(entry.tls) if entry.tls else None,
+            login=login,
+            route=entry.name or f"routes[{number}]",
+        )
+        return cls(
+            Selector(
+                _set(entry.domain),
+                _set(entry.sender_domain),
+                _set(entry.sender),
+                tuple((key, frozenset(values)) for key, values in entry.metadata.items()),
+                f"route {number}",
+                not hops,
+            ),
+            destination,
+        )
 
 
 class Routes:
-    """The routes of queued.yaml: an exact domain wins over the longest `*.domain`, then `*`."""
+    """The routes of shaping.yaml, of which the first match wins, and after them the short form.
 
-    def __init__(self, routes: Mapping[str, HostPort | Literal["mx"]]) -> None:
-        self._routes = dict(routes)
+    In `routes` of queued.yaml an exact domain wins over the longest `*.domain`, then `*`.
+    """
+
+    def __init__(
+        self, short: Mapping[str, HostPort | Literal["mx"]], shaping: Shaping | None = None
+    ) -> None:
         self.known: dict[str, Destination] = {}
-        """Destinations that `find` has returned, by domain."""
+        """Destinations that `find` has returned for domains whose mail has only this one."""
+        self._short = dict(short)
+        self._routes = _routes(shaping) if shaping else []
+        self._candidates: dict[str, list[Route]] = {}
+        last = max((n for n, route in enumerate(self._routes) if route.by_mail), default=-1)
+        self._labelled = self._routes[: last + 1]
 
-    def find(self, domain: str) -> Destination:
-        """Return the destination of a domain; without any route it is the domain's MX.
+    @property
+    def selectors(self) -> list[Selector]:
+        """The mail that claims leave out by other names than its domain, in order.
+
+        None if the domain alone decides on every destination.
+        """
+        found: list[Selector] = []
+        for by_mail, routes in groupby(self._labelled, lambda route: route.by_mail):
+            if by_mail:
+                found += [route.selector for route in routes]
+                continue
+            patterns = [pattern for route in routes for pattern in route.selector.domains or "*"]
+            found.append(Selector(frozenset(patterns), label=OTHER_MAIL))
+        return found
+
+    def find(self, domain: str, sender: str = "", metadata: str | None = None) -> Destination:
+        """Return the destination of mail; without any route it is the MX of its domain.
 
         smtpd has normalised the domain. A non-ASCII one comes by SQL and is normalised here,
         because the DNS library would encode it by IDNA 2003. Raises AddressError if that fails.
         """
-        destination = self.known.get(domain)
-        if destination is None:
+        found = self.known.get(domain)
+        if found is None:
             name = domain if domain.isascii() else normalise_domain(domain)
-            target = self._target(name)
-            if target == "mx":
-                destination = Destination(domain=name)
-            else:
-                destination = Destination((Hop(target.host, target.port),))
-            if len(self.known) >= 10_000:
-                self.known.clear()
-            self.known[domain] = destination
-        return destination
+            route = self._first(name, sender, metadata)
+            found = route.to(name) if route else self._by_short_form(name)
+            if self._settled(name):
+                if len(self.known) >= _KEPT:
+                    self.known.clear()
+                self.known[domain] = found
+        return found
 
-    def _target(self, domain: str) -> HostPort | Literal["mx"]:
-        if domain in self._routes:
-            return self._routes[domain]
+    def label(self, domain: str, sender: str, metadata: str | None) -> str:
+        """Return the text with which claims leave out this mail, and other mail of its next hop.
+
+        It is the domain, unless mail of the domain may have several destinations.
+        """
+        if domain in self.known:
+            return domain
+        route = self._first(domain, sender, metadata)
+        if self._settled(domain):
+            return domain
+        if not (route and route.by_mail):
+            return f"{OTHER_MAIL} {domain}"
+        selector = route.selector
+        return f"{selector.label} {domain}" if selector.by_domain else selector.label
+
+    def _settled(self, domain: str) -> bool:
+        """Return whether the domain alone decides, once `_first` has seen it."""
+        return not any(route.by_mail for route in self._candidates[domain])
+
+    def _first(self, domain: str, sender: str, metadata: str | None) -> Route | None:
+        candidates = self._candidates.get(domain)
+        if candidates is None:
+            if len(self._candidates) >= _KEPT:
+                self._candidates.clear()
+            candidates = self._candidates[domain] = self._possible(domain)
+        values: Mapping[str, str] = {}
+        if metadata and any(route.selector.metadata for route in candidates):
+            values = _values(metadata)
+        for route in candidates:
+            if not route.by_mail or route.takes(sender, values):
+                return route
+        return None
+
+    def _possible(self, domain: str) -> list[Route]:
+        """Return the routes that mail for a domain may take; the last one may be for all of it."""
+        found: list[Route] = []
+        for route in self._routes:
+            if route.takes_domain(domain):
+                found.append(route)
+                if not route.by_mail:
+                    break
+        return found
+
+    def _by_short_form(self, domain: str) -> Destination:
+        pattern = self._pattern(domain)
+        target = self._short.get(pattern, "mx")
+        if target == "mx":
+            return Destination(domain=domain, route=pattern)
+        return Destination((Hop(target.host, target.port),), route=pattern)
+
+    def _pattern(self, domain: str) -> str:
+        if domain in self._short:
+            return domain
         rest = domain
         while "." in rest:
             rest = rest.partition(".")[2]
-            if f"*.{rest}" in self._routes:
-                return self._routes[f"*.{rest}"]
-        return self._routes.get("*", "mx")
+            if f"*.{rest}" in self._short:
+                return f"*.{rest}"
+        return "*"
+
+
+def _routes(shaping: Shaping) -> list[Route]:
+    logins = {
+        name: Login(name, login.user, shaping.password(name), tuple(login.mechanisms))
+        for name, login in shaping.logins.items()
+    }
+    return [
+        Route.of(entry, number, logins[entry.login] if entry.login else None)
+        for number, entry in enumerate(shaping.routes)
+    ]
+
+
+def _matches(patterns: frozenset[str] | None, domain: str) -> bool:
+    if patterns is None or "*" in patterns or domain in patterns:
+        return True
+    rest = domain
+    while "." in rest:
+        rest = rest.partition(".")[2]
+        if f"*.{rest}" in patterns:
+            return True
+    return False
+
+
+def _values(metadata: str) -> dict[str, str]:
+    """Return metadata as texts, as PostgreSQL's `->>` has them; other values can't be named."""
+    found: dict[str, Any] = json.loads(metadata, parse_int=str, parse_float=str)
+    texts = {key: value for key, value in found.items() if isinstance(value, str)}
+    booleans = {
+        key: str(value).lower() for key, value in found.items() if value is True or value is False
+    }
+    return texts | booleans
+
+
+def _set(words: list[str] | None) -> frozenset[str] | None:
+    return None if words is None else frozenset(words)

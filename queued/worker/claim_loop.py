@@ -166,7 +166,7 @@ class ClaimLoop:
         while not self._stopping:
             self._freed.clear()
             free = concurrency - len(leases.items) + len(leases.reserved)
-            busy, load = self._dispatch.busy(free)
+            busy, load = self._dispatch.left_out.busy(free)
             if free < max(1, (concurrency - load) // 4):
                 await self._freed.wait()
                 continue
@@ -204,6 +204,6 @@ class ClaimLoop:
         while not self._woken.is_set():
             self._freed.clear()
             free = self._config.concurrency - len(leases.items) + len(leases.reserved)
-            if not busy <= set(self._dispatch.busy(free)[0]):
+            if not busy <= set(self._dispatch.left_out.busy(free)[0]):
                 return
             await first(self._woken, self._freed)

@@ -93,7 +93,7 @@ class DeliveryWorker:
             )  # fmt: skip
             claimer = Claimer(worker.name, urgent, *working, outage, reserved=True)
             self.loops.append(UrgentLoop(poll, slots, claimer, claims, *working))
-        self._set_inline(config)
+        self._set_claims(config)
 
     @property
     def handled(self) -> int:
@@ -118,11 +118,12 @@ class DeliveryWorker:
     def configure(self, config: QueuedConfig) -> None:
         """Use new routes, limits and intervals from now on."""
         self._dispatch.configure(config)
-        self._set_inline(config)
+        self._set_claims(config)
 
-    def _set_inline(self, config: QueuedConfig) -> None:
+    def _set_claims(self, config: QueuedConfig) -> None:
         for loop in self.loops:
             loop.claimer.inline = config.delivery.inline
+            loop.claimer.claims.label(self._dispatch.selectors)
 
     async def drain(self, running: Sequence[asyncio.Task[None]], others: Others) -> None:
         """Stop claiming, let deliveries end within `process.drain`, and write every outcome.

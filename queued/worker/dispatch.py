@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -17,24 +14,20 @@ from queued.config import QueuedConfig
 from queued.delivery.connect import Connector, DeliveryContext, Opener
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope, LeaseGuard
-from queued.delivery.mx import Resolver
 from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination
 from queued.delivery.routes import Routes
-from queued.delivery.wire import (
-    PLAIN,
-    address_problem,
-    message_problem,
-    needs_utf8,
-)
+from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
 from queued.worker.content import warn_unfit
 from queued.worker.envelopes import Envelopes
+from queued.worker.left_out import LeftOut
 from queued.worker.settler import Settler
 from queued.worker.verdict import judge
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
-_KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
+
+_NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), permanent=True)
 
 log = get("worker")
 
@@ -47,15 +40,6 @@ class SpaceWatch(Protocol):
 
     def freed(self, message_id: int, octets: int) -> None:
         """Note that a message was delivered whose content is stored in chunks."""
-
-
-@dataclass(slots=True)
-class _Down:
-    """A destination that could not be reached a moment ago."""
-
-    until: float
-    result: Result
-    domains: set[str]
 
 
 class Dispatch:
@@ -79,70 +63,29 @@ class Dispatch:
         self._guard = guard
         self._settler = settler
         self._space = space
-        self._opener = opener
+        self._connector = Connector(config.environment.hostname, config.delivery)
+        self._opener = opener or self._connector
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
-        self._down: dict[str, _Down] = {}
-        self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
+        self.left_out = LeftOut(self._queues)
+        """The mail that the next claim leaves out."""
         self.configure(config)
 
     def configure(self, config: QueuedConfig) -> None:
         """Use new routes, limits and intervals from now on."""
-        self._routes = Routes(config.routes)
+        self._routes = Routes(config.routes, config.routing)
+        self.selectors = self._routes.selectors
+        """The mail that claims know by labels, because more than its domain counts."""
         self._retry = config.retry
-        self._left_out = min(_LEFT_OUT, config.retry.intervals[0] / 2)
+        self.left_out.forget()
+        self.left_out.pause = min(_LEFT_OUT, config.retry.intervals[0] / 2)
+        self.left_out.bound = config.urgent.bound
         self._mode = config.delivery.bare_newlines
         self._envelopes = Envelopes(config.delivery, self._contents, self._guard)
-        self._bound = config.urgent.bound
-        opener = self._opener or Connector(
-            config.environment.hostname,
-            config.delivery,
-            Resolver(config.delivery.dns, config.delivery.ipv6),
-        )
+        self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
-        self._context = DeliveryContext(config.delivery, opener, reserved)
+        self._context = DeliveryContext(config.delivery, self._opener, reserved)
         for queue in self._queues.values():
             queue.context = self._context
-
-    def busy(self, free: int) -> tuple[list[str], int]:
-        """Return domains that the next claim leaves out, and how many rows they have.
-
-        A destination that has as many rows as there are free slots gets no further ones: each next
-        hop that hangs takes at most half of the slots that are left. A destination that could not
-        be reached is left out for a while.
-        """
-        loaded = [queue for queue in self._queues.values() if queue.load >= free]
-        domains = {domain for queue in loaded for domain in queue.domains}
-        if self._down:
-            domains.update(*(down.domains for down in self._still_down()))
-        return sorted(domains), sum(queue.load for queue in loaded)
-
-    def crowded(self, free: int) -> list[str]:
-        """Return domains that get no reserved slot for now, if `free` of these are free.
-
-        A next hop gets at most `urgent.bound` of them, and at most half of those that are left.
-        """
-        most = min(self._bound, free)
-        full = {key: queue for key, queue in self._queues.items() if queue.urgent >= most}
-        self._crowded = {key: names for key, names in self._crowded.items() if key in full}
-        domains = {domain for queue in full.values() for domain in queue.domains}
-        domains.update(*self._crowded.values(), *(down.domains for down in self._still_down()))
-        return sorted(domains)
-
-    def _still_down(self) -> Iterable[_Down]:
-        now = time.monotonic()
-        for key in [key for key, down in self._down.items() if down.until <= now]:
-            del self._down[key]
-        return self._down.values()
-
-    def _no_room(self, key: str, group: list[Item]) -> bool:
-        """Return if the next hop has its share of reserved slots, and note the group's domains."""
-        queue = self._queues.get(key)
-        if not queue or queue.urgent < self._bound:
-            return False
-        known = self._crowded.setdefault(key, set())
-        if len(known) < _KNOWN:
-            known.update(item.domain for item in group)
-        return True
 
     def dispatch(
         self, items: list[Item], messages: dict[int, Message], reserved: bool = False
@@ -155,19 +98,20 @@ class Dispatch:
         back = 0
         for key, (destination, group) in self._groups(items, messages).items():
             message = messages.get(key[0])
-            if message is None:  # an operator removed the rows between claim and fetch
-                self.hand_back(group)
+            if message is None:  # rows by SQL that no check has seen
+                self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
-            if down := self._down.get(destination.key):  # its domain was not known to go there
-                down.domains.update(item.domain for item in group)
+            if down := self.left_out.down(destination.key):  # its domain was not known to go there
+                down.domains.update(self._names(group))
                 self._conclude(group, [down.result] * len(group))
                 continue
-            if reserved and self._no_room(destination.key, group):
+            if reserved and self.left_out.full(destination.key):
+                self.left_out.crowd(destination.key, self._names(group))
                 back += len(group)
                 self.hand_back(group)
                 continue
             try:
-                envelopes = self._envelopes.of(group, message, utf8=key[3])
+                envelopes = self._envelopes.of(group, message, self._labels(group), utf8=key[3])
             except Exception as error:
                 self._fail(group, error)
                 continue
@@ -202,7 +146,7 @@ class Dispatch:
                     self._conclude([item], [Result(Reply(0, problem), permanent=True)])
                     continue
                 known = self._routes.known.get(item.domain)
-                destination = known or self._routes.find(item.domain)
+                destination = known or self._routes.find(item.domain, item.sender, item.metadata)
             except Exception as error:
                 self._fail([item], error)
                 continue
@@ -214,6 +158,15 @@ class Dispatch:
         if unfit:
             warn_unfit(len(unfit), *unfit[0])
         return groups
+
+    def _labels(self, group: list[Item]) -> set[str] | None:
+        """Return the labels by which claims can leave out these rows; None if domains will do."""
+        if not self.selectors:
+            return None
+        return {self._routes.label(item.domain, item.sender, item.metadata) for item in group}
+
+    def _names(self, group: list[Item]) -> set[str]:
+        return self._labels(group) or {item.domain for item in group}
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""
@@ -251,10 +204,7 @@ class Dispatch:
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
-        down = self._down.setdefault(destination.key, _Down(0.0, result, set()))
-        down.until = time.monotonic() + self._left_out
-        down.result = result
-        down.domains.update(domains)
+        self.left_out.unreachable(destination.key, domains, result)
 
     def closed(self, destination: Destination) -> None:
         """Forget a destination without mail and connections."""

@@ -21,16 +21,25 @@ class Envelopes:
         self._contents = contents
         self._guard = guard
 
-    def of(self, group: list[Item], message: Message, *, utf8: bool) -> list[Envelope]:
-        """Return the envelopes; `utf8` says whether an address needs SMTPUTF8."""
+    def of(
+        self, group: list[Item], message: Message, labels: set[str] | None = None, *, utf8: bool
+    ) -> list[Envelope]:
+        """Return the envelopes; `utf8` says whether an address needs SMTPUTF8.
+
+        `labels` are those of the group, if any mail has labels.
+        """
         utf8 = utf8 or (message.utf8 and header_needs_utf8(message))
         most = self._most
         if len(group) <= most:
-            return [self._envelope(group, message, utf8)]
+            return [self._envelope(group, message, labels, utf8)]
         starts = range(0, len(group), most)
-        return [self._envelope(group[start : start + most], message, utf8) for start in starts]
+        return [
+            self._envelope(group[start : start + most], message, labels, utf8) for start in starts
+        ]
 
-    def _envelope(self, items: list[Item], message: Message, utf8: bool) -> Envelope:
+    def _envelope(
+        self, items: list[Item], message: Message, labels: set[str] | None, utf8: bool
+    ) -> Envelope:
         body = message.body
         urgent = any(item.urgent for item in items)
         content = (
@@ -52,4 +61,5 @@ class Envelopes:
             dsn=bool(message.envid or message.ret or any(i.notify or i.orcpt for i in items)),
             envid=message.envid,
             ret=message.ret,
+            labels=labels,
         )

@@ -101,7 +101,11 @@ class UrgentLoop:
                 while not self._woken.is_set():
                     self._freed.clear()
                     free = self._slots - len(self._leases.reserved)
-                    if busy and free and not set(busy) <= set(self._dispatch.crowded(free)):
+                    if (
+                        busy
+                        and free
+                        and not set(busy) <= set(self._dispatch.left_out.crowded(free))
+                    ):
                         break
                     await (first(self._woken, self._freed) if busy else self._woken.wait())
                 self._woken.clear()
@@ -114,7 +118,7 @@ class UrgentLoop:
             free = self._slots - len(self._leases.reserved)
             if not free:
                 return [""]
-            busy = self._dispatch.crowded(free)
+            busy = self._dispatch.left_out.crowded(free)
             found = await self.claimer.claim(max(1, free // 2), busy, _BUDGET)
             if self.claimer.returned > found // 2:
                 await asyncio.sleep(_PAUSE)

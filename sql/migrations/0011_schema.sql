@@ -157,11 +157,16 @@ BEGIN
             USING ERRCODE = 'check_violation', SCHEMA = 'pgmta', TABLE = 'queue', CONSTRAINT = 'queue_addresses',
                 HINT = 'Such a row can only have status HOLD or DELETE.';
     END IF;
+    IF TG_OP = 'INSERT' THEN
+        NEW.lease_owner := coalesce(NEW.lease_owner, '');  -- for the trigger queue_message
+    END IF;
     NEW.sender_domain := pgmta.queue_sender_domain(NEW.sender);
     RETURN NEW;
 END $$;
 COMMENT ON FUNCTION queue_sender_domain_func() IS
-    'Fills queue.sender_domain, and refuses a new row with a malformed address.';
+    'Fills queue.sender_domain, marks a row that a program inserts, and refuses one with a malformed address.';
+COMMENT ON COLUMN queue.lease_owner IS
+    'Worker that holds the lease: name@host:pid. Empty: a program inserted the row, and no worker has had it.';
 COMMENT ON TRIGGER queue_sender_domain ON queue IS
     'A row that a program inserts by itself: its addresses are checked, and it gets its domain.';
 
@@ -286,7 +291,7 @@ FROM queue GROUP BY domain;
 COMMENT ON COLUMN queue_by_domain.scheduled IS 'Rows that wait for send_at.';
 
 -- 4. Roles. They belong to the cluster, so the former ones stay; each gets its rights from the new one.
--- Migration 0013 gives the new ones their rights.
+-- Migration 0015 gives the new ones their rights.
 
 DO $$
 DECLARE

@@ -2,14 +2,14 @@
 -- Lease due rows in the order of priority and time, from a window at the front of the queue. While
 -- little is due, the window shows all of it. If `flag` of the first row is true, the window did not
 -- reach the end, and only claim_by_domain is fair. The braces take the worker's condition
--- and what excludes the rows that standing rules hold. If the rules changed since the caller read them, nothing is
+-- and what excludes the rows that standing rules hold; others the labels of rows (labels.py). If the rules changed since the caller read them, nothing is
 -- claimed; the first row has their version.
 -- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index (docs/decisions/0005).
 WITH seen AS MATERIALIZED (
     SELECT pick.*
     FROM generate_series(0, %(priority)s) AS level (priority)
     CROSS JOIN LATERAL (
-        SELECT id, domain
+        SELECT id, domain{label_of_row}
         FROM queue
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
             AND queue.priority = level.priority
@@ -26,7 +26,7 @@ WITH seen AS MATERIALIZED (
         lease_since, tenant, metadata
     FROM queue
     WHERE id = ANY (ARRAY(
-            SELECT id FROM {seen} WHERE domain <> ALL (%(busy)b::text[]) LIMIT %(limit)s))
+            SELECT id FROM {seen} WHERE domain <> ALL (%(busy)b::text[]){open} LIMIT %(limit)s))
         AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
         AND next_attempt <= now()
         AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
@@ -70,7 +70,7 @@ WITH RECURSIVE walk AS (
             AND queue.priority = level.priority
             AND next_attempt <= now() - make_interval(secs => %(overdue)s)
             AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
-            AND ({where})
+            AND ({where}){open_row}
             {rules}
         ORDER BY next_attempt
         LIMIT %(limit)s
@@ -94,8 +94,9 @@ SELECT 'claim' AS kind,
 
 -- name: few
 -- In place of `seen` for urgent rows: at most `each` of one domain.
-(SELECT id, domain FROM (
-    SELECT id, domain, row_number() OVER (PARTITION BY domain) AS place FROM seen) AS numbered
+(SELECT id, domain{label} FROM (
+    SELECT id, domain{label}, row_number() OVER (PARTITION BY domain) AS place
+    FROM seen{where_open}) AS numbered
  WHERE place <= %(each)s) AS few
 
 -- name: urgent_by_domain
@@ -129,7 +130,7 @@ WITH RECURSIVE walk AS (
             AND queue.priority = level.priority
             AND next_attempt <= now() - make_interval(secs => %(overdue)s)
             AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
-            AND ({where})
+            AND ({where}){open_row}
             {rules}
         ORDER BY next_attempt
         LIMIT %(each)s

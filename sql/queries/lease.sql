@@ -14,7 +14,7 @@ siblings AS MATERIALIZED (
         AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
         AND domain <> ALL (%(busy)b::text[])
         AND id <> ALL (ARRAY(SELECT id FROM due))
-        AND ({where})
+        AND ({where}){open_row}
         {rules}
     LIMIT %(siblings)s
     FOR UPDATE SKIP LOCKED

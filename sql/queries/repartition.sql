@@ -21,14 +21,12 @@ SELECT FROM pg_class WHERE oid = to_regclass({name})
 -- name: quiet
 -- Keep VACUUM away before the short lock. Otherwise that lock waits for VACUUM, and mail waits for both.
 -- Stops no mail.
-LOCK TABLE ONLY pgmta.messages, ONLY {source}, ONLY {default} IN SHARE UPDATE EXCLUSIVE MODE
+LOCK TABLE ONLY {source}, ONLY {default} IN SHARE UPDATE EXCLUSIVE MODE
 
 -- name: stop
 -- Stop the mail. The root first: a statement that waits for it has not yet chosen its partitions.
--- Then messages, in the order in which settle and a prepared enqueue take them.
 LOCK TABLE ONLY pgmta.queue, ONLY pgmta.queue_def, ONLY {source}, ONLY {default}
-    IN ACCESS EXCLUSIVE MODE;
-LOCK TABLE ONLY pgmta.messages IN {messages} MODE
+    IN ACCESS EXCLUSIVE MODE
 
 -- name: blockers
 -- Sessions that hold a lock on the queue.
@@ -36,8 +34,7 @@ SELECT a.pid, a.application_name AS name, a.state, date_trunc('second', clock_ti
 FROM pg_stat_activity AS a
 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.pid IN (
     SELECT l.pid FROM pg_locks AS l
-    WHERE l.granted AND l.relation IN ('pgmta.queue'::regclass, 'pgmta.messages'::regclass,
-        'pgmta.queue_def'::regclass))
+    WHERE l.granted AND l.relation IN ('pgmta.queue'::regclass, 'pgmta.queue_def'::regclass))
 ORDER BY a.xact_start
 
 -- name: prepare

@@ -12,12 +12,11 @@ import pytest
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item
 from pgmta.states import Event
-from queued.config import Delivery, Dns, Timeouts
+from queued.config import Delivery, Timeouts
 from queued.delivery import pacing
 from queued.delivery.connect import Connector, DeliveryContext, Opener
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope
-from queued.delivery.mx import Resolver
 from queued.delivery.reply import Result, event_of
 from queued.delivery.route import Destination, Hop
 from queued.delivery.session import Session
@@ -76,7 +75,7 @@ class Trial:
 
 
 def connector(delivery: Delivery) -> Connector:
-    return Connector("client.example", delivery, Resolver(Dns(), ipv6=False))
+    return Connector("client.example", delivery)
 
 
 def play(

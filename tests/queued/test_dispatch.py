@@ -90,13 +90,13 @@ def test_one_next_hop_gets_its_share_of_reserved_slots(monkeypatch: pytest.Monke
         return Item(number, number, "s@a.example", f"r@{domain}", domain, 1, NOW, 1, True)
 
     assert dispatch.dispatch([urgent(n, f"d{n}.example") for n in range(2)], messages, True) == 0
-    assert dispatch.crowded(50) == []
-    assert dispatch.crowded(2) == ["d0.example", "d1.example"], "half of the rest"
+    assert dispatch.left_out.crowded(50) == []
+    assert dispatch.left_out.crowded(2) == ["d0.example", "d1.example"], "half of the rest"
     # domains that no queue knows yet, with the same next hop
     more = [urgent(n, f"d{n}.example") for n in range(2, 6)]
     assert dispatch.dispatch([*more, urgent(6, "other.example")], messages, True) == 3
     assert [(outcome.item.id, outcome.event) for outcome in found] == [
         (n, Event.HAND_BACK) for n in (3, 4, 5)
     ]
-    assert dispatch.crowded(50) == [f"d{n}.example" for n in range(6)]
+    assert dispatch.left_out.crowded(50) == [f"d{n}.example" for n in range(6)]
     assert dispatch.dispatch([urgent(7, "d7.example")], messages) == 0, "in an ordinary place"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ import pytest
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from pgmta.model import Item
 from pgmta.states import Event
-from queued.config import Delivery
+from queued.config import Delivery, Timeouts
 from queued.delivery.connect import DeliveryContext
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope
@@ -27,7 +26,7 @@ from tests.support.rawhop import DROP, HANG, LOCK_STEP, PIPED, RawHop, run, serv
 
 NOW = datetime.now(UTC)
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
-SLOW = {"timeouts": {"command": 0.2, "data": 0.2, "final": 0.2, "greeting": 0.2}}
+SLOW = Timeouts(command=0.2, data=0.2, final=0.2, greeting=0.2)
 
 
 def envelope(number: int, recipients: int = 1, size: int = 20) -> Envelope:
@@ -107,7 +106,6 @@ class Trial:
 def play(
     hops: list[RawHop],
     mail: list[Envelope],
-    then: Callable[[Trial], None] | None = None,
     **keys: object,
 ) -> Trial:
     """Send the mail; return what the queue reported."""
@@ -142,7 +140,6 @@ PASSING = {
     "421 to the dot": {"dot": b"421 4.3.2 Bye\r\n" + DROP},
     "closed at MAIL": {"MAIL": DROP},
     "closed at DATA": {"DATA": DROP},
-    "closed in the content": {"content": DROP},
     "silent at MAIL": {"MAIL": HANG},
     "silent at DATA": {"DATA": HANG},
     "silent at the greeting": {"greeting": HANG},
@@ -157,10 +154,7 @@ PASSING = {
 @pytest.mark.parametrize("says", PASSING.values(), ids=PASSING.keys())
 def test_next_host_gets_what_one_does_not_take_for_now(says: dict[str, bytes], ehlo: bytes) -> None:
     hops = [RawHop({**says}, ehlo), RawHop({**says}, ehlo), RawHop(ehlo=ehlo)]
-    if "content" in says:
-        for hop in hops[:2]:
-            hop.says = {"DATA": b"354 Go\r\n" + DROP}
-    trial = play(hops, [envelope(1)], **SLOW)
+    trial = play(hops, [envelope(1)], timeouts=SLOW)
     assert trial.events() == {Event.DELIVERED: 1}
     assert trial.hosts.opened == ["mx0", "mx1", "mx2"]
     assert trial.results[1000].host == "mx2:25"
@@ -177,7 +171,7 @@ def test_final_replies_are_final_at_any_host() -> None:
 
 def test_unknown_outcome_is_never_sent_to_another_host() -> None:
     for words in (DROP, HANG, b"what?\r\n"):
-        trial = play([RawHop({"dot": words}), RawHop()], [envelope(1)], **SLOW)
+        trial = play([RawHop({"dot": words}), RawHop()], [envelope(1)], timeouts=SLOW)
         assert trial.events() == {Event.UNKNOWN: 1}
         assert trial.hosts.opened == ["mx0"]
 
@@ -261,7 +255,6 @@ def test_full_mailboxes_are_not_too_many_recipients() -> None:
     ]  # fmt: skip
     hop = RawHop({"RCPT": b"452 Full\r\n"})
     assert play([hop], [envelope(1, 4)]).events() == {Event.DEFER: 4}
-    assert len(hop.messages) == 0
 
 
 def test_announced_limits_are_kept() -> None:
@@ -292,9 +285,7 @@ def test_mail_that_waits_for_other_hosts_when_the_worker_stops() -> None:
     async def main() -> None:
         hops = [RawHop({"RCPT": b"450 4.2.0 Later\r\n"}), RawHop({"dot": HANG})]
         async with serving(hops[0]), serving(hops[1]):
-            trial = Trial(
-                hops, Delivery(hosts=3) if "hosts" in Delivery.model_fields else Delivery()
-            )
+            trial = Trial(hops, Delivery(hosts=3))
             trial.queue.put(envelope(1, 3))
             while not hops[1].messages:
                 await asyncio.sleep(0.001)

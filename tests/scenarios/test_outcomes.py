@@ -260,3 +260,17 @@ def test_too_old_is_held(system: System) -> None:
     events = system.events("x@hop.example")
     assert events[-1] == "failed"
     assert set(events[:-1]) == {"deferred"}
+
+
+def test_a_row_without_a_message_is_held_and_stops_no_other(system: System) -> None:
+    hop = system.hop()
+    system.ask(
+        "INSERT INTO queue (message_id, sender, sender_domain, recipient, domain)"
+        " VALUES (9000000, '', '', 'x@hop.example', 'hop.example')"
+    )
+    system.enqueue("y@hop.example")
+    system.queued(hop)
+    rows = system.wait_status(x="HOLD")
+    assert rows["x"]["last_reply"] == "5.3.0 its message is not in the database"
+    assert system.events("x@hop.example") == ["failed"]
+    assert system.events("y@hop.example") == ["delivered"]

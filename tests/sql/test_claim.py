@@ -14,6 +14,7 @@ import pytest
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION, Claims
+from pgmta.store.labels import Labels
 from pgmta.store.lease import LEASE, RowLeases
 from pgmta.store.lost import take_lost
 from pgmta.store.queries import queries
@@ -259,7 +260,7 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
     params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
     claim = texts[name].fill(lease=LEASE, result=texts["result"], seen="seen")
-    claim = claim.fill(where="true", partition="true", rules="")
+    claim = claim.fill(where="true", partition="true", rules="", **Labels().parts())
     with db.transaction(force_rollback=True):
         explained = db.execute(b"EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF) " + claim, params)
         (plan,) = explained.fetchone() or ("",)

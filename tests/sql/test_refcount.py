@@ -57,8 +57,33 @@ def test_rows_without_a_body_and_bodies_under_rows_are_refused(db: psycopg.Conne
     row(db, message(db, 1))
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         row(db, 2)
-    with pytest.raises(psycopg.errors.ForeignKeyViolation):
-        db.execute("DELETE FROM messages")
+    message(db, 3)
+    for statement in (
+        "DELETE FROM messages",
+        "TRUNCATE messages CASCADE",
+        "UPDATE queue SET message_id = 2",
+        "INSERT INTO queue_def_def (message_id, sender, recipient, domain, status)"
+        " VALUES (2, '', 'a@b.example', 'b.example', 'QUEUED')",
+    ):
+        with pytest.raises(psycopg.errors.ForeignKeyViolation):
+            db.execute(statement.encode())
+    db.execute("DELETE FROM messages WHERE id = 3")
+    assert bodies(db) == [1]
+    db.execute("TRUNCATE messages, queue")
+    assert bodies(db) == []
+
+
+def test_a_snapshot_that_may_miss_a_row_deletes_no_body(
+    database: str, db: psycopg.Connection
+) -> None:
+    first = row(db, message(db, 1))
+    with psycopg.connect(database) as old:
+        old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        old.execute("SELECT 1 FROM queue")
+        row(db, 1)
+        old.execute("DELETE FROM queue WHERE id = %s", (first,))
+    assert bodies(db) == [1]
+    assert len(column(db, "SELECT id FROM queue")) == 1
 
 
 def test_insert_races_with_the_removal_of_the_last_row(

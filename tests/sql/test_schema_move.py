@@ -111,11 +111,11 @@ def test_a_database_of_before_moves_with_leaves_rules_and_rights(before: str, se
 def test_a_failure_leaves_everything_where_it_was(
     before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = {**migrations(), "0014_mailbox.sql": "SELECT 1/0"}
+    broken = {**migrations(), "0014_submit.sql": "SELECT 1/0"}
     whole = dump(before)
     with monkeypatch.context() as patch:
         patch.setattr(migrations_of, "migrations", lambda: broken)
-        with pytest.raises(MigrationError, match="0014_mailbox.sql is not applied: division by"):
+        with pytest.raises(MigrationError, match="0014_submit.sql is not applied: division by"):
             migrate(before)
     assert dump(before) == whole
     migrate_to(before, "0010", monkeypatch)

@@ -121,9 +121,9 @@ class _Dialogue:
 
 
 @asynccontextmanager
-async def serving(hop: RawHop) -> AsyncIterator[RawHop]:
-    """Listen for the hop on a port of 127.0.0.1."""
-    server = await asyncio.start_server(hop.serve, "127.0.0.1", hop.port, limit=1 << 20)
+async def serving(hop: RawHop, address: str = "127.0.0.1") -> AsyncIterator[RawHop]:
+    """Listen for the hop on a port of the address."""
+    server = await asyncio.start_server(hop.serve, address, hop.port, limit=1 << 20)
     hop.port = server.sockets[0].getsockname()[1]
     try:
         yield hop

@@ -131,7 +131,11 @@ class System:
         assert self.ask("SELECT message_id FROM message_chunks") == []
 
     def enqueue(
-        self, *recipients: str, content: bytes = b"Subject: x\r\n\r\nx\r\n", **columns: object
+        self,
+        *recipients: str,
+        content: bytes = b"Subject: x\r\n\r\nx\r\n",
+        sender: str = "sender@example.org",
+        **columns: object,
     ) -> int:
         """Put one message into the queue by SQL, as smtpd would; returns its id.
 
@@ -152,7 +156,7 @@ class System:
             assert row
             for recipient in recipients:
                 domain = recipient.rpartition("@")[2]
-                values = [row[0], "sender@example.org", recipient, domain, *columns.values()]
+                values = [row[0], sender, recipient, domain, *columns.values()]
                 db.execute(insert, values)
             db.execute("NOTIFY pgmta_queue")
         return int(row[0])

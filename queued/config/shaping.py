@@ -1,0 +1,80 @@
+"""The whole of shaping.yaml: routes and logins. Twin of etc/shaping.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field, PrivateAttr
+
+from pgmta.config.types import Section, hint
+from queued.config.shaping_login import ShapingLogin, read_password
+from queued.config.shaping_route import ShapingRoute
+
+type Problem = tuple[tuple[str | int, ...], str]
+"""The key of a mistake, and the reason."""
+
+
+class Shaping(Section):
+    """The whole of shaping.yaml."""
+
+    logins: dict[str, ShapingLogin] = Field(default={}, description="names and passwords")
+    routes: list[ShapingRoute] = Field(
+        default=[], description="the first that matches says where mail goes"
+    )
+    _passwords: dict[str, str] = PrivateAttr(default={})
+
+    def password(self, login: str) -> str:
+        """Return the password of a login, once `read_passwords` has read it."""
+        return self._passwords[login]
+
+    def read_passwords(self, folder: Path) -> list[Problem]:
+        """Read the passwords; their files are relative to `folder`. Return the mistakes."""
+        problems: list[Problem] = []
+        for name, login in self.logins.items():
+            try:
+                self._passwords[name] = read_password(folder / login.password_file)
+            except ValueError as error:
+                problems.append((("logins", name, "password_file"), str(error)))
+        return problems
+
+    def problems(self) -> list[Problem]:
+        """Return the mistakes that no single key has."""
+        found: list[Problem] = []
+        names: dict[str, int] = {}
+        for number, route in enumerate(self.routes):
+            for key, reason in self._wrong(route):
+                found.append((("routes", number, key), reason))
+            if route.name in names:
+                reason = f"routes[{names[route.name]}] has the same name"
+                found.append((("routes", number, "name"), reason))
+            elif route.name:
+                names[route.name] = number
+        for number, route in enumerate(self.routes[:-1]):
+            if takes_all(route):
+                reason = "takes all mail, so the routes after it are never used"
+                found.append((("routes", number), reason))
+                break
+        return found
+
+    def _wrong(self, route: ShapingRoute) -> Iterator[tuple[str, str]]:
+        """Yield keys of a route that do not fit together, and the reasons."""
+        if route.login is not None and route.login not in self.logins:
+            advice = hint(route.login, self.logins) if self.logins else "there are no logins"
+            yield "login", f"no login {route.login!r}; {advice}"
+        if not route.to:
+            for key in ("login", "implicit"):
+                if getattr(route, key):
+                    yield key, "needs hosts in `to`, not mx"
+            if route.protocol == "lmtp":
+                yield "protocol", "lmtp needs hosts in `to`, not mx"
+        if route.implicit and route.tls == "none":
+            yield "tls", "is none, but implicit is true"
+        if route.protocol == "lmtp" and 25 in (route.port, *(host.port for host in route.to)):
+            yield "protocol", "lmtp must not use port 25 (RFC 2033, section 5)"
+
+
+def takes_all(route: ShapingRoute) -> bool:
+    """Return whether a route is for all mail."""
+    every = all(words is None or "*" in words for words in (route.domain, route.sender_domain))
+    return every and route.sender is None and not route.metadata

@@ -1,0 +1,48 @@
+"""How many questions to name servers are under way at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+_MOST = 500  # questions under way: each has a socket
+_PATIENCE = 2.0  # seconds that a question has in any case
+
+
+class Places:
+    """Admits questions; if others wait, the oldest ones have two seconds and no more."""
+
+    def __init__(self, most: int = _MOST, patience: float = _PATIENCE) -> None:
+        self._free = asyncio.Semaphore(most)
+        self._patience = patience
+        self._waiting = 0
+        self._patient: OrderedDict[asyncio.Timeout, float] = OrderedDict()  # with their beginning
+
+    @asynccontextmanager
+    async def place(self, timeout: float) -> AsyncIterator[None]:
+        """Wait for a place, and have it for `timeout` seconds. Raises TimeoutError after these."""
+        loop = asyncio.get_running_loop()
+        if self._free.locked():
+            if self._patient:
+                oldest, began = self._patient.popitem(last=False)
+                oldest.reschedule(max(loop.time(), began + self._patience))
+            self._waiting += 1
+            try:
+                await self._free.acquire()
+            finally:
+                self._waiting -= 1
+        else:
+            await self._free.acquire()
+        try:
+            crowded = self._waiting > 0
+            async with asyncio.timeout(min(timeout, self._patience) if crowded else timeout) as end:
+                if not crowded and timeout > self._patience:
+                    self._patient[end] = loop.time()
+                try:
+                    yield
+                finally:
+                    self._patient.pop(end, None)
+        finally:
+            self._free.release()

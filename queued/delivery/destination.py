@@ -228,7 +228,7 @@ class DestinationQueue:
                 if not kept:
                     self._pacing.refused(len(self._open) - 1)
                 return kept
-            elif delivered(results):
+            if delivered(results):
                 self._finish(envelope, results, carried=True)
             else:
                 await self._go_on(session, envelope, results)

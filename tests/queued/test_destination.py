@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -117,6 +118,23 @@ def test_host_that_admits_five_connections_of_twenty(busy: bytes) -> None:
     assert trial.down == []
     assert 5 <= hop.connections <= 10
     assert set(hop.taken.values()) == {1}
+
+
+def test_limit_of_a_host_costs_little() -> None:
+    """2,000 messages to a host that refuses the sixth connection, and in a lane of five."""
+    rates = []
+    for limited in (True, False, True, False):
+        hop = RawHop(pause=0.002)
+        if limited:
+            hop.says["greeting"] = lambda number, hop=hop: (  # type: ignore[misc]
+                b"421 4.7.0 Too many connections\r\n" + DROP if hop.open > 5 else None
+            )
+        began = time.monotonic()
+        trial = play(hop, put(2000), connections=20 if limited else 5)
+        rates.append(2000 / (time.monotonic() - began))
+        assert trial.events() == {Event.DELIVERED: 2000}
+        assert hop.connections <= 15
+    assert max(rates[::2]) > 0.9 * max(rates[1::2]), rates
 
 
 def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> None:

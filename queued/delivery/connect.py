@@ -75,6 +75,11 @@ class Connector:
         self._timeouts = delivery.timeouts
         self._hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
 
+    @property
+    def hosts(self) -> Hosts:
+        """The means to find the hosts of destinations."""
+        return self._hosts
+
     async def open(
         self,
         destination: Destination,
@@ -112,10 +117,11 @@ class Connector:
 
         The search for a host began at `began`.
         """
+        where = HostPort(host.name, host.port)
         try:
             addresses = await self._hosts.addresses(host)
         except DeliveryError as error:
-            tries.add(host.name, "", error)
+            tries.add(where, "", error)
             return None
         silent = 0
         for address in addresses:
@@ -125,7 +131,7 @@ class Connector:
                 session = await self._connect(host, facts, destination, sessions)
             except DeliveryError as error:
                 took = time.monotonic() - begun
-                tries.add(host.name, address, error, took)
+                tries.add(where, address, error, took)
                 if took >= SLOW and not error.code:
                     self._unresponsive.add(address)
                     silent += 1

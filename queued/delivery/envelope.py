@@ -37,6 +37,7 @@ class Envelope:
     guard: LeaseGuard = field(repr=False)
     started: datetime
     urgent: bool = False
+    requiretls: bool = False  # RFC 8689
     labels: set[str] | None = None
 
     @property

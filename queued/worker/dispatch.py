@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -129,6 +130,7 @@ class Dispatch:
         """Return the rows that may share a transaction, and settle those that can't be sent."""
         groups: dict[Key, tuple[Destination, list[Item]]] = {}
         problems: dict[int, str] = {}
+        strict = {number for number, message in messages.items() if message.requiretls}
         unfit: list[tuple[int, str]] = []
         for item in items:
             number = item.message_id
@@ -146,6 +148,8 @@ class Dispatch:
                     continue
                 known = self._routes.known.get(item.domain)
                 destination = known or self._routes.find(item.domain, item.sender, item.metadata)
+                if number in strict:
+                    destination = replace(destination, requiretls=True)
             except Exception as error:
                 self._fail([item], error)
                 continue
@@ -176,6 +180,7 @@ class Dispatch:
                 guard=self._guard,
                 started=now,
                 urgent=urgent,
+                requiretls=message.requiretls,
                 labels=self._labels(batch),
             )
             for start in range(0, len(group), self._group)

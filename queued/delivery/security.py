@@ -192,15 +192,32 @@ class Security:
             return
         connection = session.connection
         connection.write(b"STARTTLS\r\n", 1)
-        reply = await connection.reply(Stage.TLS, connection.timeouts.command)
+        try:
+            reply = await connection.reply(Stage.TLS, connection.timeouts.command)
+        except DeliveryError as error:
+            raise self._broken(session, policy, error) from None
         if reply.code != 220:
             self._missing(session, policy, f"STARTTLS was refused: {reply}")
             if reply.code == 421 or connection.closed:
                 raise DeliveryError(reply.text, Stage.TLS, code=reply.code)
             return
         await self.shake_hands(session, policy)
-        await session.greet(hostname)
+        try:
+            await session.greet(hostname)
+        except DeliveryError as error:
+            raise self._broken(session, policy, error) from None
         self._require(session, policy)
+
+    def _broken(self, session: Session, policy: HostPolicy, error: DeliveryError) -> DeliveryError:
+        """Return the error of a host that closes or hangs on the way to TLS.
+
+        A reply is another matter, and so is a server that breaks the protocol.
+        """
+        if error.code or session.connection.violated:
+            return error
+        host = session.host.name
+        self._count(policy.report, "validation-failure", host, session.facts.address, error.line)
+        return BrokenTls(f"4.7.5 TLS with {host}: {error.line}")
 
     def _require(self, session: Session, policy: HostPolicy) -> None:
         """Raise DeliveryError if a sender's REQUIRETLS would end here (RFC 8689, section 4.2.1)."""

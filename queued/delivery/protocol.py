@@ -35,6 +35,7 @@ class ClientProtocol(asyncio.Protocol):
         self.timeouts = timeouts
         self._transport: asyncio.Transport | None = None
         self.descriptor = -1
+        self.tls: ssl.SSLObject | None = None
         self._owed = 1  # the greeting
         self._partial = b""  # an incomplete line
         self._lines: list[str] = []  # of an incomplete reply
@@ -208,7 +209,8 @@ class ClientProtocol(asyncio.Protocol):
         if transport is None or self.closed:
             raise ConnectionResetError(self.reason or "connection closed by peer")
         self._transport = transport
-        return cast(ssl.SSLObject, transport.get_extra_info("ssl_object"))
+        self.tls = cast(ssl.SSLObject, transport.get_extra_info("ssl_object"))
+        return self.tls
 
     # -- for the transaction --
 

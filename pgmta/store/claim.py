@@ -296,5 +296,5 @@ def _item(row: Any) -> Item:
 
 
 def _message(row: Any) -> Message:
-    _, _, number, header, login, envid, chunks, _, octets, utf8, _, _, ret, trace, body = row
-    return Message(number, octets, utf8, trace, chunks, body, header, login, envid, ret)
+    _, _, number, header, login, envid, chunks, _, octets, utf8, strict, _, ret, trace, body = row
+    return Message(number, octets, utf8, trace, chunks, body, header, login, envid, ret, strict)

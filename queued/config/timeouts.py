@@ -17,3 +17,4 @@ class Timeouts(Section):
     block: Period = Field(default=180.0, description="for the next part of the content to go out")
     final: Period = Field(default=600.0, description="for the reply to the final dot")
     quit: Duration = Field(default=2.0, description="for the reply to QUIT")
+    tls: Period = Field(default=30.0, description="for the TLS handshake")

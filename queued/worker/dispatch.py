@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -135,6 +136,7 @@ class Dispatch:
         """Return the rows that may share a transaction, and settle those that can't be sent."""
         groups: dict[Key, tuple[Destination, list[Item]]] = {}
         problems: dict[int, str] = {}
+        strict = {number for number, message in messages.items() if message.requiretls}
         unfit: list[tuple[int, str]] = []
         for item in items:
             number = item.message_id
@@ -152,6 +154,8 @@ class Dispatch:
                     continue
                 known = self._routes.known.get(item.domain)
                 destination = known or self._routes.find(item.domain, item.sender, item.metadata)
+                if number in strict:
+                    destination = replace(destination, requiretls=True)
             except Exception as error:
                 self._fail([item], error)
                 continue

@@ -61,5 +61,6 @@ class Envelopes:
             dsn=bool(message.envid or message.ret or any(i.notify or i.orcpt for i in items)),
             envid=message.envid,
             ret=message.ret,
+            requiretls=message.requiretls,
             labels=labels,
         )

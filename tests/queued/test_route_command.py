@@ -93,6 +93,7 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     assert found.stdout == (
         "route      routes[0]\nto         [::1]:1\nprotocol   smtp, TLS from the first octet\n"
         "tls        verify\nlogin      relay, as shop\n\nhost       [::1]:1\naddresses  ::1\n"
+        "policy     verify, by route\n"
     )
     assert json.loads(route(path, "x@b.example", "--json").stdout) == {
         "address": "x@b.example", "route": "routes.b.example", "to": "127.0.0.1:1",

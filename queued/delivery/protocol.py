@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import sys
 from collections import deque
-from fcntl import ioctl
+from contextlib import suppress
 from termios import TIOCOUTQ
 from typing import cast
 
@@ -14,13 +14,14 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
 from queued.delivery.reply import SHORT, stored
+from queued.delivery.waiting import waiting
 
 _LINE = 4096  # octets of a reply line, at most (RFC 5321, section 4.5.3.1.5, asks for 512)
 _OCTETS = 32768  # octets of a reply, all its lines together, at most
 _LINES = 256  # lines of a reply, at most
 _QUOTED = 200  # characters of a reply that an error message repeats
 _CODES = {str(code): code for code in range(200, 600)}  # RFC 5321, section 4.2
-_GOODBYE = 2.0  # seconds for the server's close_notify (RFC 8446, section 6.1)
+_TOO_LONG = "timeout, the transaction took too long"
 _GRACE = 0.001  # seconds for a TCP that hands data over before it counts the acknowledgement
 
 
@@ -51,6 +52,12 @@ class ClientProtocol(asyncio.Protocol):
         self.lines: list[str] = []
         """Texts of the lines of the reply that came last."""
         self.closed = False
+        """Whether no command may be sent and no reply counts."""
+        self._ended = asyncio.Event()
+        """Whether the transport is closed too."""
+        self._leaving: asyncio.TimerHandle | None = None  # until the reply to QUIT
+        self.deadline = 0.0
+        """When a transaction ends that has not come to its final dot, by the loop; 0: never."""
         self.violated = False
         """Whether the server broke the protocol; no reply to the transaction counts then."""
         self.past_dot = False
@@ -70,6 +77,8 @@ class ClientProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Collect lines into replies (RFC 5321, section 4.2.1)."""
         if self.closed:
+            if self._leaving and self._transport and b"\n" in data:
+                self._transport.close()  # whatever it is, it answers QUIT
             return
         if self.past_dot and (
             waiting(self.descriptor, TIOCOUTQ)
@@ -142,6 +151,9 @@ class ClientProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Note the end and wake the task that waits."""
         self.closed = True
+        self._ended.set()
+        if self._leaving:
+            self._leaving.cancel()
         self.reason = self.reason or (str(error) if error else "connection closed by peer")
         self.can_write.set()
         self._wake()
@@ -180,34 +192,20 @@ class ClientProtocol(asyncio.Protocol):
         if self._transport:
             self._transport.abort()
 
-    async def start_tls(
-        self, context: ssl.SSLContext, hostname: str, timeout: float
-    ) -> ssl.SSLObject:
-        """Do the TLS handshake, and return the TLS session.
+    # -- for the TLS handshake --
 
-        Plain text that comes before it is an error, because it could be taken for a reply under TLS
-        (RFC 3207, section 4.2). Raises DeliveryError for that, and if the connection has ended.
-        Raises OSError, of which SSLError is one, and ValueError for a failed handshake.
-        """
-        if self._partial or self._lines or self.replies:
-            self.violate("plain text before the TLS handshake")
-        if self.closed or self._transport is None:
-            raise DeliveryError(self.reason, Stage.TLS)
-        loop = asyncio.get_running_loop()
-        try:
-            transport = await loop.start_tls(
-                self._transport,
-                self,
-                context,
-                server_hostname=hostname,
-                ssl_handshake_timeout=timeout,
-                ssl_shutdown_timeout=_GOODBYE,
-            )
-        except BaseException:
-            self.abort()
-            raise
-        if transport is None or self.closed:
-            raise ConnectionResetError(self.reason or "connection closed by peer")
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The transport, for the TLS handshake."""
+        return self._transport
+
+    @property
+    def silent(self) -> bool:
+        """Whether the server has said nothing that was not taken."""
+        return not (self._partial or self._lines or self.replies)
+
+    def encrypt(self, transport: asyncio.Transport) -> ssl.SSLObject:
+        """Use the transport of the TLS session from now on, and return that session."""
         self._transport = transport
         self.tls = cast(ssl.SSLObject, transport.get_extra_info("ssl_object"))
         return self.tls
@@ -215,11 +213,24 @@ class ClientProtocol(asyncio.Protocol):
     # -- for the transaction --
 
     def quit(self) -> None:
-        """Say goodbye and close; the answer to QUIT is not waited for."""
+        """Say QUIT, and close when the answer comes or after `timeouts.quit` seconds."""
         if self._transport and not self.closed:
             self._transport.write(b"QUIT\r\n")
-            self._transport.close()
+            loop = asyncio.get_running_loop()
+            self._leaving = loop.call_later(self.timeouts.quit, self._transport.abort)
         self.closed = True
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+        return self.tls is not None
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of a connection after `quit`, for about `timeouts.quit` seconds."""
+        if self._transport and not self._ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.timeouts.quit + _GRACE):
+                    await self._ended.wait()
 
     def write(self, data: bytes, replies: int = 0) -> None:
         """Send octets for which the server owes `replies` replies."""
@@ -230,11 +241,15 @@ class ClientProtocol(asyncio.Protocol):
     async def drain(self) -> None:
         """Wait until the socket has room. Raises DeliveryError if the connection has ended."""
         if not self.can_write.is_set():
+            wait, reason = self.timeouts.block, "timeout while sending content"
+            left = self.deadline - asyncio.get_running_loop().time()
+            if self.deadline and not self.past_dot and left < wait:
+                wait, reason = left, _TOO_LONG
             try:
-                async with asyncio.timeout(self.timeouts.block):
+                async with asyncio.timeout(wait):
                     await self.can_write.wait()
             except TimeoutError:
-                self._break("timeout while sending content")
+                self._break(reason)
         if self.closed and not self.replies:
             raise DeliveryError(self.reason, Stage.DATA, retry_elsewhere=True)
 
@@ -270,7 +285,10 @@ class ClientProtocol(asyncio.Protocol):
         if not self.replies and not self.closed:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = loop.call_later(timeout, self._break, f"timeout, no reply to {stage}")
+            reason = f"timeout, no reply to {stage}"
+            if self.deadline and not self.past_dot and self.deadline - loop.time() < timeout:
+                timeout, reason = max(0.0, self.deadline - loop.time()), _TOO_LONG
+            timer = loop.call_later(timeout, self._break, reason)
             try:
                 await self._waiter
             finally:
@@ -279,20 +297,3 @@ class ClientProtocol(asyncio.Protocol):
         if self.replies:
             return self.replies.popleft()
         raise DeliveryError(self.reason, stage, retry_elsewhere=True)
-
-
-_answer = bytearray(4)
-
-
-def waiting(descriptor: int, question: int) -> bool:
-    """Return whether octets wait in a socket, by the ioctl FIONREAD or TIOCOUTQ (tcp(7)).
-
-    Without a descriptor (-1) the answer is no.
-    """
-    if descriptor < 0:
-        return False
-    try:
-        ioctl(descriptor, question, _answer)
-    except OSError:
-        return False
-    return any(_answer)

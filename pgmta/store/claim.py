@@ -240,7 +240,7 @@ class Claims:
                 case "message":
                     _, _, number, header, login, _, chunks, _, octets, utf8, *_, trace, body = row
                     messages[number] = Message(
-                        number, octets, utf8, trace, chunks, body, header, login
+                        number, octets, utf8, trace, chunks, body, header, login, row[10]
                     )
                 case "chunk":
                     parts.setdefault(row[2], {})[row[6]] = row[14]

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from pgmta.config.types import Duration, Network, Section, Size, Whole, parse_network
 from queued.config.dns import Dns
 from queued.config.timeouts import Timeouts
+from queued.config.tls import Tls
 
 _FORBIDDEN = (
     "127.0.0.0/8", "::1/128", "169.254.0.0/16", "fe80::/10", "0.0.0.0/8", "::/128"
@@ -48,3 +49,4 @@ class Delivery(Section):
     )
     timeouts: Timeouts = Field(default=Timeouts())
     dns: Dns = Field(default=Dns())
+    tls: Tls = Field(default=Tls())

@@ -16,3 +16,4 @@ class Timeouts(Section):
     data: Period = Field(default=120.0, description="for 354")
     block: Period = Field(default=180.0, description="for the next part of the content to go out")
     final: Period = Field(default=600.0, description="for the reply to the final dot")
+    tls: Period = Field(default=30.0, description="for the TLS handshake")

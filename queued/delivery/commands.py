@@ -35,6 +35,8 @@ def mail_command(envelope: Envelope, extensions: Mapping[str, str], limit: int) 
                 "5.6.7 the next hop does not know SMTPUTF8", Stage.EHLO, permanent=True
             )
         command += " SMTPUTF8"
+    if envelope.requiretls:
+        command += " REQUIRETLS"  # the session was opened with a host that knows it
     return command
 
 

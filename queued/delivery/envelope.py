@@ -37,9 +37,12 @@ class Envelope:
     guard: LeaseGuard = field(repr=False)
     started: datetime
     urgent: bool = False
+    requiretls: bool = False  # RFC 8689
     labels: set[str] | None = None
 
     @property
     def domains(self) -> set[str]:
         """The names by which claims can leave out such mail: its labels, else its domains."""
-        return self.labels or {item.domain for item in self.items}
+        if self.labels is not None:
+            return self.labels
+        return {item.domain for item in self.items}

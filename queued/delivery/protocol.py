@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from collections import deque
 from fcntl import ioctl
@@ -19,6 +20,7 @@ _OCTETS = 32768  # octets of a reply, all its lines together, at most
 _LINES = 256  # lines of a reply, at most
 _QUOTED = 200  # characters of a reply that an error message repeats
 _CODES = {str(code): code for code in range(200, 600)}  # RFC 5321, section 4.2
+_GOODBYE = 2.0  # seconds for the server's close_notify (RFC 8446, section 6.1)
 _GRACE = 0.001  # seconds for a TCP that hands data over before it counts the acknowledgement
 
 
@@ -176,6 +178,37 @@ class ClientProtocol(asyncio.Protocol):
         self.closed = True
         if self._transport:
             self._transport.abort()
+
+    async def start_tls(
+        self, context: ssl.SSLContext, hostname: str, timeout: float
+    ) -> ssl.SSLObject:
+        """Do the TLS handshake, and return the TLS session.
+
+        Plain text that comes before it is an error, because it could be taken for a reply under TLS
+        (RFC 3207, section 4.2). Raises DeliveryError for that, and if the connection has ended.
+        Raises OSError, of which SSLError is one, and ValueError for a failed handshake.
+        """
+        if self._partial or self._lines or self.replies:
+            self.violate("plain text before the TLS handshake")
+        if self.closed or self._transport is None:
+            raise DeliveryError(self.reason, Stage.TLS)
+        loop = asyncio.get_running_loop()
+        try:
+            transport = await loop.start_tls(
+                self._transport,
+                self,
+                context,
+                server_hostname=hostname,
+                ssl_handshake_timeout=timeout,
+                ssl_shutdown_timeout=_GOODBYE,
+            )
+        except BaseException:
+            self.abort()
+            raise
+        if transport is None or self.closed:
+            raise ConnectionResetError(self.reason or "connection closed by peer")
+        self._transport = transport
+        return cast(ssl.SSLObject, transport.get_extra_info("ssl_object"))
 
     # -- for the transaction --
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -101,11 +102,11 @@ class Dispatch:
                 self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
             if down := self.left_out.down(destination.key):  # its domain was not known to go there
-                down.domains.update(self._names(group))
+                down.domains.update(self._names(group, message))
                 self._conclude(group, [down.result] * len(group))
                 continue
             if reserved and self.left_out.full(destination.key):
-                self.left_out.crowd(destination.key, self._names(group))
+                self.left_out.crowd(destination.key, self._names(group, message))
                 back += len(group)
                 self.hand_back(group)
                 continue
@@ -129,6 +130,7 @@ class Dispatch:
         """Return the rows that may share a transaction, and settle those that can't be sent."""
         groups: dict[Key, tuple[Destination, list[Item]]] = {}
         problems: dict[int, str] = {}
+        strict = {number for number, message in messages.items() if message.requiretls}
         unfit: list[tuple[int, str]] = []
         for item in items:
             number = item.message_id
@@ -146,6 +148,8 @@ class Dispatch:
                     continue
                 known = self._routes.known.get(item.domain)
                 destination = known or self._routes.find(item.domain, item.sender, item.metadata)
+                if number in strict:
+                    destination = replace(destination, requiretls=True)
             except Exception as error:
                 self._fail([item], error)
                 continue
@@ -176,20 +180,24 @@ class Dispatch:
                 guard=self._guard,
                 started=now,
                 urgent=urgent,
-                labels=self._labels(batch),
+                requiretls=message.requiretls,
+                labels=self._labels(batch, message),
             )
             for start in range(0, len(group), self._group)
             for batch in (group[start : start + self._group],)
         ]
 
-    def _labels(self, group: list[Item]) -> set[str] | None:
+    def _labels(self, group: list[Item], message: Message) -> set[str] | None:
         """Return the labels by which claims can leave out these rows; None if domains will do."""
+        if message.requiretls:  # without it, mail of the same domain may find a host
+            return set()
         if not self.selectors:
             return None
         return {self._routes.label(item.domain, item.sender, item.metadata) for item in group}
 
-    def _names(self, group: list[Item]) -> set[str]:
-        return self._labels(group) or {item.domain for item in group}
+    def _names(self, group: list[Item], message: Message) -> set[str]:
+        labels = self._labels(group, message)
+        return {item.domain for item in group} if labels is None else labels
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""

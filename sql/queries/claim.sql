@@ -175,8 +175,8 @@ CROSS JOIN LATERAL (
 -- Part of all claims. Their first row, of kind 'claim', is about the claim itself. Rows of kind 'row'
 -- are the leased rows: `flag` says whether each is urgent, and `text` is its metadata, null if empty.
 -- Rows of kind 'message' are their messages, each once: `number` of chunks, `flag` for SMTPUTF8,
--- Message-ID in `sender`, and the login that submitted it in `recipient`. Rows of kind 'chunk' are
--- chunks of their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
+-- `once` for REQUIRETLS, Message-ID in `sender`, and the login that submitted it in `recipient`. Rows of
+-- kind 'chunk' are chunks of their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
 -- in chunks.
 UNION ALL
 SELECT 'row', id, message_id, sender, recipient, domain, attempts,
@@ -187,7 +187,7 @@ SELECT 'row', id, message_id, sender, recipient, domain, attempts,
 FROM claimed
 UNION ALL
 SELECT 'message', NULL, id, message_id_header, submitted_by, NULL, chunks, NULL, size, utf8,
-    NULL, NULL, NULL, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
+    requiretls, NULL, NULL, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))

@@ -32,6 +32,7 @@ from queued.cli.explain import explain
 from queued.cli.filters import condition, filter_options
 from queued.cli.find import find
 from queued.cli.partition import partition
+from queued.cli.route import route
 from queued.cli.rules import rule
 from queued.cli.show import print_message, why
 from queued.cli.submission import cancel, status, submit
@@ -54,6 +55,7 @@ main.add_command(status)
 main.add_command(partition)
 main.add_command(workers)
 main.add_command(rule)
+main.add_command(route)
 for command in COMMANDS:
     main.add_command(command)
 

@@ -9,8 +9,11 @@ from queued.config.file import QueuedConfig
 from queued.config.shaping import Shaping
 
 
-def read_config(path: Path) -> QueuedConfig:
-    """Return the configuration with its shaping. Raises ConfigError with the mistakes."""
+def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
+    """Return the configuration with its shaping, and with the passwords of its logins.
+
+    Raises ConfigError with the mistakes.
+    """
     config = load(path, QueuedConfig)
     if config.shaping is None:
         return config
@@ -20,7 +23,9 @@ def read_config(path: Path) -> QueuedConfig:
     except OSError as error:
         raise mistakes(path, [(("shaping",), f"{file}: {error.strerror}")]) from None
     shaping = load(file, Shaping)
-    problems = shaping.problems() + shaping.read_passwords(file.parent)
+    problems = shaping.problems()
+    if passwords:
+        problems += shaping.read_passwords(file.parent)
     if problems:
         raise mistakes(file, problems)
     return config.with_routing(shaping)

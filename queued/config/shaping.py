@@ -25,8 +25,8 @@ class Shaping(Section):
     _passwords: dict[str, str] = PrivateAttr(default={})
 
     def password(self, login: str) -> str:
-        """Return the password of a login, once `read_passwords` has read it."""
-        return self._passwords[login]
+        """Return the password of a login; empty until `read_passwords` has read it."""
+        return self._passwords.get(login, "")
 
     def read_passwords(self, folder: Path) -> list[Problem]:
         """Read the passwords; their files are relative to `folder`. Return the mistakes."""

@@ -84,6 +84,11 @@ class Connector:
     async def _web_server(self, name: str) -> list[str]:
         return await self._hosts.addresses(Host(name, 443))
 
+    @property
+    def hosts(self) -> Hosts:
+        """The means to find the hosts of destinations."""
+        return self._hosts
+
     async def open(
         self,
         destination: Destination,

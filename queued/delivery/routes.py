@@ -190,8 +190,8 @@ class Routes:
         pattern = self._pattern(domain)
         target = self._short.get(pattern, "mx")
         if target == "mx":
-            return Destination(domain=domain, route=pattern)
-        return Destination((Hop(target.host, target.port),), route=pattern)
+            return Destination(domain=domain, route=f"routes.{pattern}")
+        return Destination((Hop(target.host, target.port),), route=f"routes.{pattern}")
 
     def _pattern(self, domain: str) -> str:
         if domain in self._short:

@@ -81,7 +81,7 @@ class LeftOut:
             known.update(domains)
 
     def down(self, key: str) -> _Down | None:
-        """Return what is known of a destination that could not be reached a moment ago."""
+        """Return the failure of a destination that could not be reached a moment ago."""
         return self._down.get(key)
 
     def unreachable(self, key: str, domains: set[str], result: Result) -> None:

@@ -149,7 +149,12 @@ def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
         names = one.namelist()
         assert sorted(names) == sorted(other.namelist())
     assert {f"pgmta/sql/migrations/{name}" for name in migrations()} < set(names)
-    assert {"pgmta/py.typed", "pgmta/etc/queued.yaml", "pgmta/etc/dev/smtpd.yaml"} < set(names)
+    assert {
+        "pgmta/py.typed",
+        "pgmta/etc/queued.yaml",
+        "pgmta/etc/shaping.yaml",
+        "pgmta/etc/dev/smtpd.yaml",
+    } < set(names)
     assert not [name for name in names if name.startswith(("sql/", "etc/", "tests/", "bench/"))]
 
 

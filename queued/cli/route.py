@@ -1,0 +1,170 @@
+"""The command `queuectl route`: where the mail for an address goes, and what waits for it there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from pgmta.address import normalise_domain, parse_mailbox
+from pgmta.command import (
+    EXIT_FAILURE,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    reporting,
+)
+from pgmta.errors import AddressError, DeliveryError
+from queued.cli.target import CONFIG
+from queued.config import read_config
+from queued.delivery.connect import Connector
+from queued.delivery.route import Destination
+from queued.delivery.routes import Routes
+from queued.delivery.survey import Answer, SurveyedHost, survey
+
+
+@click.command()
+@config_option(CONFIG)
+@click.option("--sender", default="", help="Address of the sender; default: mail without one.")
+@click.option(
+    "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Metadata; may be repeated."
+)
+@click.option(
+    "--probe", is_flag=True, help="Connect to each host: EHLO, STARTTLS, login, QUIT. No mail."
+)
+@json_option
+@click.argument("address")
+@reporting
+def route(
+    config: Path, address: str, sender: str, pairs: tuple[str, ...], probe: bool, as_json: bool
+) -> None:
+    """Show where the mail for an address goes: route, hosts, TLS policy.
+
+    Hosts are in the order of one delivery. Among equals each connection has a new order. A domain
+    does for the address. Exits with 1 if no host can be used.
+    """
+    domain = _domain(address, "address")
+    if sender:
+        _domain(sender, "sender")
+    metadata = json.dumps(dict(map(_pair, pairs)))
+    settings = read_config(config, passwords=probe)
+    destination = Routes(settings.routes, settings.routing).find(domain, sender, metadata)
+    connector = Connector(settings.environment.hostname, settings.delivery)
+    found, error = uvloop.run(_survey(connector, destination, probe=probe))
+    usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
+    if as_json:
+        print_json({
+            "address": address, **_destination(destination),
+            "hosts": [_host(each) for each in found], "error": error or None,
+        })  # fmt: skip
+    else:
+        _print(destination, found, error)
+    if not usable:
+        sys.exit(EXIT_FAILURE)
+
+
+async def _survey(
+    connector: Connector, destination: Destination, *, probe: bool
+) -> tuple[list[SurveyedHost], str]:
+    try:
+        return await survey(connector, destination, probe=probe), ""
+    except DeliveryError as error:
+        return [], error.line
+
+
+def _domain(address: str, name: str) -> str:
+    try:
+        return parse_mailbox(address, utf8=True)[1] if "@" in address else normalise_domain(address)
+    except AddressError as error:
+        raise click.BadParameter(str(error), param_hint=name) from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise click.BadParameter(f"{text!r} is no KEY=VALUE", param_hint="--metadata")
+    return key, value
+
+
+def _destination(destination: Destination) -> dict[str, Any]:
+    login = destination.login
+    return {
+        "route": destination.route,
+        "to": str(destination),
+        "protocol": destination.protocol,
+        "implicit_tls": destination.implicit,
+        "tls": str(destination.tls) if destination.tls else None,
+        "login": login and {"name": login.name, "user": login.user},
+    }
+
+
+def _host(found: SurveyedHost) -> dict[str, Any]:
+    policy, answer = found.policy, found.answer
+    return {
+        "host": found.host.name,
+        "port": found.host.port,
+        "secure": found.host.secure,
+        "addresses": found.addresses,
+        "tls": policy
+        and {
+            "mode": str(policy.mode),
+            "source": policy.source,
+            "evidence": policy.evidence,
+            "names": list(policy.names),
+        },
+        "error": found.error or None,
+        "answer": answer
+        and {
+            "address": answer.facts.address,
+            "tls_version": answer.facts.tls_version or None,
+            "tls_cipher": answer.facts.tls_cipher or None,
+            "tls_verified": answer.facts.tls_verified or None,
+            "extensions": answer.extensions,
+            "error": answer.error or None,
+        },
+    }
+
+
+def _print(destination: Destination, found: list[SurveyedHost], error: str) -> None:
+    print_line(f"route      {destination.route}")
+    print_line(f"to         {destination}")
+    if destination.protocol == "lmtp" or destination.implicit:
+        tls = ", TLS from the first octet" if destination.implicit else ""
+        print_line(f"protocol   {destination.protocol}{tls}")
+    if destination.tls:
+        print_line(f"tls        {destination.tls}")
+    if login := destination.login:
+        print_line(f"login      {login.name}, as {login.user}")
+    if error:
+        print_line(f"error      {error}")
+    for each in found:
+        name = f"[{each.host.name}]" if ":" in each.host.name else each.host.name
+        print_line("")
+        print_line(f"host       {name}:{each.host.port}")
+        if each.addresses:
+            print_line(f"addresses  {', '.join(each.addresses)}")
+        if policy := each.policy:
+            evidence = f": {policy.evidence}" if policy.evidence else ""
+            print_line(f"policy     {policy.mode}, by {policy.source}{evidence}")
+        if each.error:
+            print_line(f"error      {each.error}")
+        if each.answer:
+            _print_answer(each.answer)
+
+
+def _print_answer(answer: Answer) -> None:
+    if answer.error:
+        print_line(f"answer     {answer.error}")
+        return
+    facts = answer.facts
+    tls = "no TLS"
+    if facts.tls_version:
+        tls = f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}"
+    print_line(f"answer     {facts.address}: {tls}")
+    words = [f"{key} {value}".strip() for key, value in answer.extensions.items()]
+    print_line(f"offers     {', '.join(words) or 'nothing'}")

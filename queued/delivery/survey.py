@@ -1,0 +1,89 @@
+"""The hosts of a destination as deliveries see them, and their answers to a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from pgmta.errors import DeliveryError
+from queued.delivery.connect import Connector
+from queued.delivery.facts import ConnectionFacts
+from queued.delivery.hosts import Host
+from queued.delivery.route import Destination, Hop
+from queued.delivery.session import Session
+from queued.delivery.tls_policy import HostPolicy
+
+_PATIENCE = 60.0  # seconds for the answer of one host, all of its addresses together
+
+
+@dataclass(slots=True)
+class Answer:
+    """The answer of a host to a connection, up to EHLO over TLS; or an error."""
+
+    facts: ConnectionFacts = field(default_factory=ConnectionFacts)
+    extensions: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(slots=True)
+class SurveyedHost:
+    """A host with its addresses and its TLS policy, or the error that passes it over."""
+
+    host: Host
+    addresses: list[str] = field(default_factory=list)
+    policy: HostPolicy | None = None
+    error: str = ""
+    answer: Answer | None = None
+
+
+async def survey(
+    connector: Connector, destination: Destination, *, probe: bool
+) -> list[SurveyedHost]:
+    """Return the hosts of a destination in the order of one delivery.
+
+    With `probe` each of them is connected to, up to EHLO, STARTTLS and AUTH, but gets no mail.
+    Raises DeliveryError if the destination has no host.
+    """
+    hosts = [SurveyedHost(host) async for host in connector.hosts.of(destination)]
+    await asyncio.gather(*(_look(connector, destination, each) for each in hosts))
+    if probe:
+        names = frozenset(each.host.name for each in hosts)
+        await asyncio.gather(*(_probe(connector, destination, each, names) for each in hosts))
+    return hosts
+
+
+async def _look(connector: Connector, destination: Destination, found: SurveyedHost) -> None:
+    """Find the policy and the addresses of a host."""
+    try:
+        found.policy = await connector.security.policy(destination, found.host)
+        found.addresses = await connector.hosts.addresses(found.host)
+    except DeliveryError as error:
+        found.error = error.line
+
+
+async def _probe(
+    connector: Connector, destination: Destination, found: SurveyedHost, names: frozenset[str]
+) -> None:
+    """Open a session with a host, and close it."""
+    if found.error:
+        return
+    host = found.host
+    only, others = destination, names - {host.name}
+    if destination.hops:  # of which some may differ by their ports alone
+        only, others = replace(destination, hops=(Hop(host.name, host.port),)), frozenset()
+    sessions: set[Session] = set()
+    found.answer = Answer()
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            session = await connector.open(only, sessions, others)
+    except DeliveryError as error:
+        found.answer.error = error.line
+        return
+    except TimeoutError:
+        found.answer.error = f"no answer in {_PATIENCE:.0f} seconds"
+        return
+    finally:
+        for each in sessions:
+            each.connection.quit()
+    found.answer.facts = session.facts
+    found.answer.extensions = session.extensions

@@ -1,0 +1,167 @@
+"""`queuectl route`: route, hosts and their answers; and `shaping.yaml` with its passwords."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from pgmta.config.loader import load
+from pgmta.errors import ConfigError
+from queued.cli.queuectl import main
+from queued.config import QueuedConfig, Shaping, read_config
+from queued.delivery.routes import Routes
+from tests.queued.test_config import keys, mentioned
+from tests.support.daemons import ROOT
+from tests.support.nexthop import NextHop, at
+
+SECRET = "topsecret"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "password").write_text(f"{SECRET}\n")
+    (tmp_path / "password").chmod(0o640)
+    return tmp_path
+
+
+def configure(folder: Path, *routes: dict[str, Any], **short: str) -> Path:
+    """Write both files, and return the first."""
+    logins = {"relay": {"user": "shop", "password_file": "password"}}
+    (folder / "shaping.yaml").write_text(yaml.safe_dump({"logins": logins, "routes": routes}))
+    path = folder / "queued.yaml"
+    config = {
+        "environment": {"hostname": "mta.example"},
+        "delivery": {"dns": {"servers": ["127.0.0.1:1"], "timeout": "100ms"}},
+        "shaping": "shaping.yaml",
+        "routes": {f"{name}.example": target for name, target in short.items()},
+    }
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def route(path: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["route", "-c", str(path), *arguments])
+
+
+def test_a_probe_shows_every_answer_and_sends_no_mail(folder: Path) -> None:
+    with NextHop() as good, NextHop(at("EHLO", "421 4.7.0 Not you\x1b[31m")) as bad:
+        hosts = [good.target, {"host": "127.0.0.1", "port": bad.port, "fallback": True}]
+        path = configure(folder, {"name": "partner", "sender": "A@a.example", "to": hosts})
+        found = route(path, "x@b.example", "--sender", "a@A.example", "--probe")
+        assert found.exit_code == 0, found.output
+        assert found.stdout.splitlines()[:2] == [
+            "route      partner", f"to         {good.target},{bad.target}"
+        ]  # fmt: skip
+        assert found.stdout.index(good.target, 50) < found.stdout.rindex(bad.target)
+        assert re.search(
+            r"answer +127\.0\.0\.1: no TLS\noffers +PIPELINING, 8BITMIME", found.stdout
+        )
+        assert re.search(r"answer +.*4\.7\.0 Not you", found.stdout)
+        assert "\x1b" not in found.stdout
+        assert good.connections == bad.connections == 1
+        assert good.transactions == bad.transactions == []
+        (first, second) = json.loads(
+            route(path, "b.example", "--sender", "a@a.example", "--probe", "--json").stdout
+        )["hosts"]
+        assert first["answer"]["extensions"]["SIZE"] == "104857600"
+        assert "Not you" in second["answer"]["error"]
+
+
+def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
+    relay = {"host": "::1", "port": 1}
+    path = configure(
+        folder,
+        {
+            "metadata.tenant": ["42"],
+            "to": [relay],
+            "login": "relay",
+            "implicit": True,
+            "tls": "verify",
+        },
+        {"domain": "*.b.example", "sender_domain": "a.example", "to": "mx", "tls": "dane"},
+        b="127.0.0.1:1",
+    )
+    (folder / "password").unlink()  # it is not needed
+    found = route(path, "x@b.example", "--metadata", "tenant=42")
+    assert found.stdout == (
+        "route      routes[0]\nto         [::1]:1\nprotocol   smtp, TLS from the first octet\n"
+        "tls        verify\nlogin      relay, as shop\n\nhost       [::1]:1\naddresses  ::1\n"
+        "policy     verify, by route\n"
+    )
+    assert json.loads(route(path, "x@b.example", "--json").stdout) == {
+        "address": "x@b.example", "route": "routes.b.example", "to": "127.0.0.1:1",
+        "protocol": "smtp", "implicit_tls": False, "tls": None, "login": None, "error": None,
+        "hosts": [{
+            "host": "127.0.0.1", "port": 1, "secure": False, "addresses": ["127.0.0.1"],
+            "error": None, "answer": None, "tls": {
+                "mode": "opportunistic", "source": "default", "evidence": "",
+                "names": ["127.0.0.1"],
+            },
+        }],
+    }  # fmt: skip
+    away = route(path, "x@c.b.example", "--sender", "x@a.example")
+    assert away.exit_code == 1
+    assert (
+        "route      routes[1]\nto         mx:c.b.example\ntls        dane\nerror      4."
+        in away.stdout
+    )
+    for arguments in (["@b.example"], ["b.example", "--metadata", "tenant"], ["b..example"]):
+        assert route(path, *arguments).exit_code == 2
+    missing = route(path, "b.example", "--probe")
+    assert (missing.exit_code, "password: No such file" in missing.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "reason"),
+    [
+        (b"x\n", 0o644, "has the mode 0644: run `chmod 0640` or `chmod 0600`"),
+        (b"x\n", 0o660, "has the mode 0660: run `chmod 0640` or `chmod 0600`"),
+        (b"\n", 0o600, "is empty"),
+        (b"a\nb\n", 0o600, "has more than one line, or a control character"),
+        (b"a\0b", 0o600, "has more than one line, or a control character"),
+        (b"\xff", 0o600, "is not UTF-8"),
+        (b"x" * 1025, 0o600, "has more than 1024 octets"),
+        (b" p\xc3\xa4ss w\xc3\xb6rd \r\n", 0o400, None),
+    ],
+)
+def test_files_of_passwords(folder: Path, content: bytes, mode: int, reason: str | None) -> None:
+    path = configure(folder, {"to": "smtp.example:587", "login": "relay"})
+    (folder / "password").write_bytes(content)
+    (folder / "password").chmod(mode)
+    if reason is None:
+        config = read_config(path)
+        assert config.routing.password("relay") == " päss wörd "
+        shown = f"{config!r} {config.routing!r} {Routes({}, config.routing).find('a.example')!r}"
+        assert "wörd" not in shown + config.model_dump_json() + config.routing.model_dump_json()
+        return
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    key = "logins.relay.password_file"
+    assert caught.value.problems == [f"{folder}/shaping.yaml:3: {key}: {folder}/password {reason}"]
+
+
+def test_the_shipped_file_has_every_option(folder: Path) -> None:
+    text = (ROOT / "etc" / "shaping.yaml").read_text(encoding="utf-8")
+    assert load(ROOT / "etc" / "shaping.yaml", Shaping) == Shaping()
+    path = configure(folder)
+    plain = re.sub(r"^( *)#(?=[^\s#])", r"\1", text, flags=re.MULTILINE)
+    (folder / "shaping.yaml").write_text(plain, encoding="utf-8")
+    os.rename(folder / "password", folder / "relay1.password")
+    data = yaml.safe_load(plain)
+    (data["logins"],) = data["logins"].values()
+    for route in data["routes"]:
+        route["metadata"] = route.pop("metadata.tenant")
+    tree = keys(Shaping)
+    tree["logins"] = dict.fromkeys(("user", "password_file", "mechanisms"))
+    assert mentioned(data, tree) == tree
+    found = read_config(path).routing
+    (entry,) = found.routes
+    assert entry.to[0].host == "a.smtp.example"
+    assert QueuedConfig().routing == Shaping()

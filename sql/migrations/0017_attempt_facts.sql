@@ -133,27 +133,34 @@ COMMENT ON COLUMN traces.wanted IS
     'alternatives, and different lists must all match; * stands for any text.';
 COMMENT ON CONSTRAINT traces_wanted ON traces IS 'Lists by name.';
 
--- 4. Rights. A migration between 0015 and this one may have changed the function too.
+-- 4. Rights.
 
-DO $$
+ALTER FUNCTION grants() RENAME TO grants_0016;
+COMMENT ON FUNCTION grants_0016() IS 'Part of grants().';
+CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
-    source text := pg_get_functiondef('grants()'::regprocedure);
-    last CONSTANT text := '(''pgmta_submit'', ''SELECT ON message_status'')';
-    changed text := replace(source, last, last || ',
-
-        (''pgmta_queued'', ''INSERT ON transcripts''),
-        -- written again after a lost answer, if it is not there
-        (''pgmta_queued'', ''SELECT (ended_at, message_id, lease_token, row_ids) ON transcripts''),
-        (''pgmta_queued'', ''SELECT, DELETE ON traces''),
-        (''pgmta_queued'', ''EXECUTE ON FUNCTION transcripts_partitions(integer), transcripts_expire(interval)''),
-        (''pgmta_operator'', ''SELECT ON transcripts, traces''),
-        (''pgmta_operator'', ''INSERT (created_by, expires_at, wanted), UPDATE (expires_at) ON traces''),
-        (''pgmta_reader'', ''SELECT ON transcripts, traces'')');
+    role text;
 BEGIN
-    IF changed = source THEN
-        RAISE EXCEPTION 'function grants() was changed after migration 0015'
-            USING HINT = 'Restore the function of sql/migrations, then migrate.';
+    IF to_regrole('pgmta_queued') IS NOT NULL THEN
+        GRANT INSERT ON transcripts TO pgmta_queued;
+        -- it writes again after a lost answer, if they are not there
+        GRANT SELECT (ended_at, message_id, lease_token, row_ids) ON transcripts TO pgmta_queued;
+        GRANT SELECT, DELETE ON traces TO pgmta_queued;
+        GRANT EXECUTE ON FUNCTION transcripts_partitions(integer), transcripts_expire(interval) TO pgmta_queued;
     END IF;
-    EXECUTE changed;
-    PERFORM grants();
+    FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
+        IF to_regrole(role) IS NOT NULL THEN
+            EXECUTE format('GRANT SELECT ON transcripts, traces TO %I', role);
+        END IF;
+    END LOOP;
+    IF to_regrole('pgmta_operator') IS NOT NULL THEN
+        GRANT INSERT (created_by, expires_at, wanted), UPDATE (expires_at) ON traces TO pgmta_operator;
+    END IF;
+    RETURN grants_0016();
 END $$;
+REVOKE EXECUTE ON FUNCTION grants(), grants_0016() FROM PUBLIC;
+COMMENT ON FUNCTION grants() IS
+    'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their '
+    'rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+DO $$ BEGIN PERFORM grants(); END $$;

@@ -92,6 +92,7 @@ FROM (VALUES ('0007', '{queue_urgent}'::text[]), ('0008', '{daemons}'),
     ('0011', '{queue_once,queue_scheduled,queue_scheduled_due,messages_message_id_header}'),
     ('0012', '{idempotency_keys,idempotency_keys_created_at}'), ('0014', '{submit_settings}'),
     ('0015', '{queue_states,message_status}'),
+    ('0016', '{sts_policies,sts_policies_next_fetch,broken_tls,tls_reports}'),
     ('0017', '{transcripts,transcripts_default,transcripts_message_id,transcripts_traced,traces}')
 ) AS brought (since, names)
 JOIN pg_class ON relname = ANY (names)

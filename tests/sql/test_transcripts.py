@@ -245,6 +245,7 @@ async def test_an_operator_traces_lists_and_stops(
     (mail,) = await claimed(db, link, 1)
     delivered = outcome(mail, Event.DELIVERED, facts=TLS, seconds=0.5)
     said: list[Entry] = [(0.0, NOTE, "connect"), (0.0, RECEIVED, b"220 \x1b[2J hop\r\n")]
+    delivered.ended = datetime.now(UTC)
     observer.see(delivered, Result(delivered.reply, "mx.example:25", said=(said, ())))
     await Settlements(link, "w").settle([delivered])
     (listed,) = json.loads(run("--list", "--json").stdout)

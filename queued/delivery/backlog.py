@@ -82,6 +82,21 @@ class Backlog:
         elif carried:
             self.ordinary -= 1
 
+    def cut(self, rows: int) -> list[Envelope]:
+        """Take rows from the end of the envelopes that wait, and return them in envelopes."""
+        taken: list[Envelope] = []
+        while self.waiting and rows > 0:
+            envelope = self.waiting[-1]
+            if len(envelope.items) <= rows:
+                taken.append(self.waiting.pop())
+            else:
+                part = envelope.split([*range(len(envelope.items) - rows, len(envelope.items))])
+                envelope.room, part.room = part.room, 0
+                self.envelopes.add(part)
+                taken.append(part)
+            rows -= len(taken[-1].items)
+        return taken
+
     def clear(self) -> list[Envelope]:
         """Remove and return the envelopes that wait, and leave their rows counted."""
         waiting = [*self.urgent, *self.waiting]

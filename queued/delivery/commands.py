@@ -52,13 +52,13 @@ def mail_command(
         if "SMTPUTF8" not in extensions:
             raise _unfit("5.6.7 the next hop does not know SMTPUTF8")
         command += " SMTPUTF8"
-    if envelope.requiretls:
-        command += " REQUIRETLS"  # the session was opened with a host that knows it
     if envelope.dsn and "DSN" in extensions:
         if envelope.ret in _RET:
             command += f" RET={envelope.ret}"
         if envelope.envid and _ENVID.fullmatch(envelope.envid):
             command += f" ENVID={envelope.envid}"
+    if envelope.requiretls:
+        command += " REQUIRETLS"  # the session was opened with a host that knows it
     return command
 
 

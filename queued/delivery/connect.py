@@ -105,10 +105,10 @@ class Connector:
         async for host in self._hosts.of(destination, tried):
             if host.name in self._unresponsive:
                 late.append(host)
-            elif session := await self._try(host, destination, sessions, tries, began):
+            elif session := await self._try(destination, host, sessions, tries, began):
                 return session
         for host in late:
-            if session := await self._try(host, destination, sessions, tries, began):
+            if session := await self._try(destination, host, sessions, tries, began):
                 return session
         if tried and not tries:
             raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
@@ -116,8 +116,8 @@ class Connector:
 
     async def _try(
         self,
-        host: Host,
         destination: Destination,
+        host: Host,
         sessions: set[Session],
         tries: Tries,
         began: float,
@@ -126,11 +126,12 @@ class Connector:
 
         The search for a host began at `began`.
         """
+        where = HostPort(host.name, host.port)
         try:
             policy = await self.security.policy(destination, host)
             addresses = await self._hosts.addresses(host)
         except DeliveryError as error:
-            tries.add(host.name, "", error)
+            tries.add(where, "", error)
             return None
         silent = 0
         for address in addresses:
@@ -141,7 +142,7 @@ class Connector:
                 session = await self.security.session(policy, host, connect)
             except DeliveryError as error:
                 took = time.monotonic() - begun
-                tries.add(host.name, address, error, took)
+                tries.add(where, address, error, took)
                 if took >= SLOW and not error.code:
                     self._unresponsive.add(address)
                     silent += 1

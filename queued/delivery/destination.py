@@ -12,10 +12,10 @@ from queued.delivery.envelope import Envelope
 from queued.delivery.idle_connections import IdleConnections
 from queued.delivery.other_hosts import OtherHosts, failed
 from queued.delivery.pacing import ConnectionPacing
-from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Reporter, Result, internal
+from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Reporter, Result, hung_up, internal
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
-from queued.delivery.sorting import delivered, hung_up, sort
+from queued.delivery.sorting import delivered, sort
 
 log = get("delivery")
 
@@ -94,6 +94,12 @@ class DestinationQueue:
             task.add_done_callback(self._ended)
             self._tasks.add(task)
             self._connecting.add(task)
+
+    def release(self, keep: int) -> bool:
+        """Hand back rows that wait, except `keep`; return False if a connection is open."""
+        for envelope in [] if self._open else self.backlog.cut(self.load - keep):
+            self._finish(envelope, [NOT_BEGUN] * len(envelope.items), carried=False)
+        return not self._open
 
     def drain(self) -> list[Envelope]:
         """Begin nothing new; return the envelopes that had not begun."""

@@ -7,10 +7,10 @@ from termios import FIONREAD
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.delivery.commands import NO_EIGHTBIT
+from queued.delivery.connection import waiting
 from queued.delivery.envelope import Envelope
 from queued.delivery.exchange import leave, out_of_step
 from queued.delivery.protocol import ClientProtocol
-from queued.delivery.waiting import waiting
 from queued.delivery.wire import DotStuffer, stuffed
 
 _COPIED = 16384  # octets up to which one write of a copy is quicker than several writes

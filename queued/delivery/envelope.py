@@ -42,7 +42,7 @@ class Envelope:
     dsn: bool = False
     envid: str | None = None
     ret: str | None = None
-    requiretls: bool = False
+    requiretls: bool = False  # RFC 8689
     labels: set[str] | None = None
 
     @property

@@ -10,10 +10,10 @@ from pgmta.errors import DeliveryError, NoHostLeft
 from pgmta.logs import get
 from queued.delivery.connect import DeliveryContext
 from queued.delivery.envelope import Envelope
-from queued.delivery.reply import CUT_OFF, Result, internal
+from queued.delivery.reply import CUT_OFF, Result, hung_up, internal
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
-from queued.delivery.sorting import after, hung_up, sort
+from queued.delivery.sorting import after, sort
 
 log = get("delivery")
 

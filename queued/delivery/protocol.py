@@ -1,20 +1,17 @@
-"""An SMTP client's connection: octets, reply lines and time limits. It knows no commands."""
+"""The replies of a server: lines, how many it owes, and time limits. It knows no commands."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-import sys
 from collections import deque
-from contextlib import suppress
 from termios import TIOCOUTQ
-from typing import cast
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
+from queued.delivery.connection import Connection, waiting
 from queued.delivery.reply import SHORT, stored
-from queued.delivery.waiting import waiting
 
 _LINE = 4096  # octets of a reply line, at most (RFC 5321, section 4.5.3.1.5, asks for 512)
 _OCTETS = 32768  # octets of a reply, all its lines together, at most
@@ -25,7 +22,7 @@ _TOO_LONG = "timeout, the transaction took too long"
 _GRACE = 0.001  # seconds for a TCP that hands data over before it counts the acknowledgement
 
 
-class ClientProtocol(asyncio.Protocol):
+class ClientProtocol(Connection):
     """Counts the replies that the server owes: one for the greeting, one for each command.
 
     A reply that is not owed answers no command, and ends the connection. So no reply that the
@@ -33,10 +30,7 @@ class ClientProtocol(asyncio.Protocol):
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
-        self.timeouts = timeouts
-        self._transport: asyncio.Transport | None = None
-        self.descriptor = -1
-        self.tls: ssl.SSLObject | None = None
+        super().__init__(timeouts)
         self._owed = 1  # the greeting
         self._partial = b""  # an incomplete line
         self._lines: list[str] = []  # of an incomplete reply
@@ -45,17 +39,8 @@ class ClientProtocol(asyncio.Protocol):
         self.replies: deque[Reply] = deque()
         """Replies that have come and were not taken."""
         self._waiter: asyncio.Future[None] | None = None
-        self.can_write = asyncio.Event()
-        self.can_write.set()
-        self.reason = ""
-        """Why the connection has ended."""
         self.lines: list[str] = []
         """Texts of the lines of the reply that came last."""
-        self.closed = False
-        """Whether no command may be sent and no reply counts."""
-        self._ended = asyncio.Event()
-        """Whether the transport is closed too."""
-        self._leaving: asyncio.TimerHandle | None = None  # until the reply to QUIT
         self.deadline = 0.0
         """When a transaction ends that has not come to its final dot, by the loop; 0: never."""
         self.violated = False
@@ -66,13 +51,6 @@ class ClientProtocol(asyncio.Protocol):
         """Whether a reply came while the final dot was still on its way."""
 
     # -- asyncio.Protocol --
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        self._transport = cast(asyncio.Transport, transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sys.platform == "linux":
-            self.descriptor = sock.fileno()
 
     def data_received(self, data: bytes) -> None:
         """Collect lines into replies (RFC 5321, section 4.2.1)."""
@@ -150,25 +128,8 @@ class ClientProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Note the end and wake the task that waits."""
-        self.closed = True
-        self._ended.set()
-        if self._leaving:
-            self._leaving.cancel()
-        self.reason = self.reason or (str(error) if error else "connection closed by peer")
-        self.can_write.set()
+        super().connection_lost(error)
         self._wake()
-
-    def eof_received(self) -> bool:
-        """Close: a server that sends no more is of no use."""
-        return False
-
-    def pause_writing(self) -> None:
-        """Make writers wait, because the socket is full."""
-        self.can_write.clear()
-
-    def resume_writing(self) -> None:
-        """Let writers go on, because the socket has room."""
-        self.can_write.set()
 
     def _wake(self) -> None:
         if self._waiter and not self._waiter.done():
@@ -180,57 +141,25 @@ class ClientProtocol(asyncio.Protocol):
         self.replies.clear()
         self._break(reason)
 
+    async def start_tls(
+        self, context: ssl.SSLContext, hostname: str, timeout: float
+    ) -> ssl.SSLObject:
+        """Do the TLS handshake, and return the TLS session.
+
+        Plain text that comes before it is an error, because it could be taken for a reply under TLS
+        (RFC 3207, section 4.2). Raises DeliveryError for that, and errors as Connection.
+        """
+        if self._partial or self._lines or self.replies:
+            self.violate("plain text before the TLS handshake")
+        return await super().start_tls(context, hostname, timeout)
+
     def _break(self, reason: str) -> None:
         self.reason = reason
         self.abort()
         self.can_write.set()
         self._wake()
 
-    def abort(self) -> None:
-        """Drop the connection at once, without QUIT."""
-        self.closed = True
-        if self._transport:
-            self._transport.abort()
-
-    # -- for the TLS handshake --
-
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        """The transport, for the TLS handshake."""
-        return self._transport
-
-    @property
-    def silent(self) -> bool:
-        """Whether the server has said nothing that was not taken."""
-        return not (self._partial or self._lines or self.replies)
-
-    def encrypt(self, transport: asyncio.Transport) -> ssl.SSLObject:
-        """Use the transport of the TLS session from now on, and return that session."""
-        self._transport = transport
-        self.tls = cast(ssl.SSLObject, transport.get_extra_info("ssl_object"))
-        return self.tls
-
     # -- for the transaction --
-
-    def quit(self) -> None:
-        """Say QUIT, and close when the answer comes or after `timeouts.quit` seconds."""
-        if self._transport and not self.closed:
-            self._transport.write(b"QUIT\r\n")
-            loop = asyncio.get_running_loop()
-            self._leaving = loop.call_later(self.timeouts.quit, self._transport.abort)
-        self.closed = True
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether the connection uses TLS."""
-        return self.tls is not None
-
-    async def wait_closed(self) -> None:
-        """Wait for the end of a connection after `quit`, for about `timeouts.quit` seconds."""
-        if self._transport and not self._ended.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.timeouts.quit + _GRACE):
-                    await self._ended.wait()
 
     def write(self, data: bytes, replies: int = 0) -> None:
         """Send octets for which the server owes `replies` replies."""

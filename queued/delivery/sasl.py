@@ -50,7 +50,7 @@ async def authenticate(session: Session, login: Login, *, clear: bool = False) -
     offered = session.extensions.get("AUTH", "").upper().split()
     found = [name for name in login.mechanisms if name in offered and name in _MECHANISMS]
     reason = ""
-    if not (clear or connection.encrypted):
+    if not (clear or connection.tls):
         reason = "4.7.0 AUTH needs TLS"
     elif not found:
         wanted = " or ".join(login.mechanisms)

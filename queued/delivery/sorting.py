@@ -61,11 +61,6 @@ def sort(results: list[Result]) -> Sorted:
     return found
 
 
-def hung_up(result: Result) -> bool:
-    """Return whether the server closed before it had the message (RFC 5321, section 3.8)."""
-    return result.reply.code == 421 and result.stage is not Stage.END_OF_DATA
-
-
 def _too_many(reply: Reply) -> bool:
     return reply.enhanced in _TOO_MANY.get(reply.code, ())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from queued.delivery.protocol import ClientProtocol
 from queued.delivery.tls_contexts import TlsContexts
 from queued.delivery.tls_policy import HostPolicy, TlsMode
 
-_GOODBYE = 2.0  # seconds for the server's close_notify (RFC 8446, section 6.1)
 _SHOWN = 200  # characters of a reason
 _EXPIRED, _OTHER_HOST, _OTHER_ADDRESS = 10, 62, 64  # verify codes of OpenSSL
 _UNTRUSTED = range(2, 80)  # the others that are about certificates
@@ -43,7 +41,7 @@ async def shake_hands(
     """
     context, name = contexts.of(policy.mode), server_name(policy, host)
     try:
-        session = await _start(connection, context, name)
+        session = await connection.start_tls(context, name, connection.timeouts.tls)
     except (OSError, ValueError) as error:
         context.forget(name)
         result, why = _failure(error)
@@ -59,34 +57,6 @@ async def shake_hands(
             ) from None
     cipher = session.cipher()
     return session.version() or "", cipher[0] if cipher else ""
-
-
-async def _start(connection: ClientProtocol, context: ssl.SSLContext, name: str) -> ssl.SSLObject:
-    """Do the handshake, and return the TLS session.
-
-    Plain text that comes before it is an error, because it could be taken for a reply under TLS
-    (RFC 3207, section 4.2). Raises DeliveryError for that, and if the connection has ended. Raises
-    OSError, of which SSLError is one, and ValueError for a failed handshake.
-    """
-    if not connection.silent:
-        connection.violate("plain text before the TLS handshake")
-    if connection.closed or connection.transport is None:
-        raise DeliveryError(connection.reason, Stage.TLS)
-    try:
-        transport = await asyncio.get_running_loop().start_tls(
-            connection.transport,
-            connection,
-            context,
-            server_hostname=name,
-            ssl_handshake_timeout=connection.timeouts.tls,
-            ssl_shutdown_timeout=_GOODBYE,
-        )
-    except BaseException:
-        connection.abort()
-        raise
-    if transport is None or connection.closed:
-        raise ConnectionResetError(connection.reason or "connection closed by peer")
-    return connection.encrypt(transport)
 
 
 def server_name(policy: HostPolicy, host: str) -> str:

@@ -111,6 +111,10 @@ class Dispatch:
                 back += len(group)
                 self.hand_back(group)
                 continue
+            stalled = not reserved and destination.key in self.left_out.stalled
+            if stalled and self.left_out.still_stalled(destination.key):
+                self.hand_back(group)
+                continue
             try:
                 envelopes = self._envelopes.of(
                     group, message, self._labels(group, message), utf8=key[3]
@@ -122,6 +126,7 @@ class Dispatch:
             if queue is None:
                 queue = DestinationQueue(destination, self._context, self)
                 self._queues[destination.key] = queue
+                self.left_out.watch(destination)
             for envelope in envelopes:
                 self.room -= envelope.room
                 queue.put(envelope)

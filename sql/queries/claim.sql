@@ -177,8 +177,8 @@ CROSS JOIN LATERAL (
 -- `data` is NOTIFY, a space, and ORCPT, null if it has neither.
 -- Rows of kind 'message' are their messages, each once: `number` of chunks, `flag` for SMTPUTF8,
 -- `once` for REQUIRETLS, Message-ID in `sender`, the login that submitted it in `recipient`, ENVID in
--- `domain`, RET in `tenant`. Rows of kind 'chunk' are chunks of their content. Content comes if it is small,
--- up to `budget` octets in message rows, and up to as much
+-- `domain`, and RET in `tenant`. Rows of kind 'chunk' are
+-- chunks of their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
 -- in chunks.
 UNION ALL
 SELECT 'row', id, message_id, sender, recipient, domain, attempts,

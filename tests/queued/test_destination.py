@@ -121,7 +121,7 @@ def test_host_that_admits_five_connections_of_twenty(busy: bytes) -> None:
 
 
 def test_limit_of_a_host_costs_little() -> None:
-    """2,000 messages to a host that refuses the sixth connection, and in a lane of five."""
+    """2,000 messages to a host that refuses the sixth connection, and with five connections."""
     rates = []
     for limited in (True, False, True, False):
         hop = RawHop(pause=0.002)

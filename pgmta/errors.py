@@ -94,6 +94,7 @@ class Stage(StrEnum):
     GREETING = "greeting"
     EHLO = "EHLO"
     HELO = "HELO"
+    TLS = "STARTTLS"  # or the handshake, or a policy that asks for it
     LHLO = "LHLO"  # the EHLO of LMTP (RFC 2033)
     AUTH = "AUTH"
     MAIL = "MAIL"

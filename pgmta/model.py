@@ -72,6 +72,9 @@ class Message:
     body: bytes | None
     message_id_header: str | None = None
     submitted_by: str | None = None  # login of an SQL session
+    envid: str | None = None  # parameters of MAIL (RFC 3461)
+    ret: str | None = None
+    requiretls: bool = False  # RFC 8689
 
 
 @dataclass(slots=True)
@@ -93,6 +96,39 @@ class Item:
     metadata: str | None = None  # JSON; None: empty
     message_id_header: str | None = None  # of the message
     submitted_by: str | None = None  # likewise
+    notify: str | None = None  # parameters of RCPT (RFC 3461)
+    orcpt: str | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class StsPolicy:
+    """An MTA-STS policy of a domain (RFC 8461); `left` are the seconds for which it counts.
+
+    `id` is that of the TXT record. `mode` is enforce, testing or none, `max_age` in seconds.
+    """
+
+    domain: str
+    id: str
+    mode: str
+    mx: tuple[str, ...]
+    max_age: int
+    left: float
+
+
+@dataclass(slots=True, frozen=True)
+class TlsResult:
+    """The result of a TLS session as reports to a domain have it (RFC 8460, section 4.3).
+
+    A success has neither host nor address nor reason: one number per policy is enough.
+    """
+
+    domain: str
+    policy_type: str  # tlsa, sts or no-policy-found
+    policy: str
+    result: str = "successful"
+    host: str = ""
+    address: str = ""
+    reason: str = ""
 
 
 @dataclass(slots=True, frozen=True)

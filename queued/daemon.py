@@ -13,6 +13,7 @@ from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import listen
 from pgmta.service import Signals, first, tune_memory
+from pgmta.store.broken_tls import BrokenTls
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import Heartbeat
@@ -20,18 +21,21 @@ from pgmta.store.lost import FinalLeases
 from pgmta.store.row_change import Action, RowChange
 from pgmta.store.schema import Schema
 from pgmta.store.space import Space
+from pgmta.store.sts_policies import StsPolicies
+from pgmta.store.tls_reports import TlsReports
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
 from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
 from queued.delivery.connect import Connector
 from queued.presence import Presence
-from queued.upkeep import attempts, final_leases, keys, orphans, requests, untaken
+from queued.upkeep import attempts, final_leases, keys, orphans, requests, sts_policies, untaken
 from queued.upkeep.repeat import RegularDuty, repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.claim_loop import ClaimLoop
 from queued.worker.delivery_worker import DeliveryWorker
 from queued.worker.row_watch import RowWatch
 from queued.worker.row_worker import RowWorker
+from queued.worker.tls_memory import TlsMemory
 from queued.worker.turn_keeper import TurnKeeper
 from queued.worker.urgent import UrgentLoop
 
@@ -69,14 +73,15 @@ class Daemon:
         self._registry = Registry(self._link, self._process)
         self._schema = Schema()
         self._workers = [w for w in config.workers if not names or w.name in names]
-        self._connector = Connector(config.environment.hostname, config.delivery)
+        self._tls = TlsMemory(uri, config.delivery.tls.remember)
+        host = config.environment.hostname
+        self._connector = Connector(host, config.delivery, self._tls)
         self._delivering = [
             self._delivery_worker(w) for w in self._workers if w.action is WorkerAction.DELIVER
         ]
         self._row_workers = [
             self._row_worker(w) for w in self._workers if w.action is not WorkerAction.DELIVER
         ]
-        host = config.environment.hostname
         self._presence = Presence(
             Heartbeat(self._link, self._schema, self._process, "queued", host),
             self._registry,
@@ -175,6 +180,7 @@ class Daemon:
         await asyncio.gather(*background, return_exceptions=True)
         for worker in self._delivering:
             await worker.close()
+        await self._tls.close()
         await self._presence.end()  # closes self._link
         await self._vacuum.close()
         log.info("stopped")
@@ -187,6 +193,7 @@ class Daemon:
             listen(self._uri, loops),
             *self._watch(loops),
             self._reclaimer.run(),
+            self._tls.run(),
             *(task for worker in self._delivering for task in worker.tasks()),
             *(worker.run() for worker in self._row_workers),
             repeat("heartbeat", self._presence),
@@ -222,6 +229,12 @@ class Daemon:
         final = final_leases.FinalLeaseDuty(FinalLeases(self._link, f"upkeep@{self._process}"))
         host = self._config.environment.hostname
         submissions = partial(keys.expire_keys, upkeep, host, retention.keys)
+        policies = sts_policies.StsPolicyDuty(
+            StsPolicies(self._link),
+            BrokenTls(self._link, self._config.delivery.tls.remember),
+            TlsReports(self._link),
+            lambda: self._connector.security.fetcher,
+        )
         return {
             "requests": RegularDuty(requests.EVERY, answer, schema, self._turns),
             "rules": RegularDuty(requests.RULES_EVERY, rules, schema, self._turns),
@@ -229,6 +242,7 @@ class Daemon:
             "attempts": RegularDuty(attempts.EVERY, log_days, schema),
             "orphans": RegularDuty(orphans.EVERY, bodies, schema),
             "keys": RegularDuty(keys.EVERY, submissions, schema),
+            "TLS policies": RegularDuty(sts_policies.EVERY, policies.do, schema, self._turns),
         }
 
     def _reload(self) -> None:

@@ -136,6 +136,30 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 DECLARE
+    role text;
+BEGIN
+    IF to_regrole('pgmta_queued') IS NOT NULL THEN
+        GRANT SELECT, INSERT, UPDATE, DELETE ON sts_policies, broken_tls, tls_reports TO pgmta_queued;
+    END IF;
+    FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
+        IF to_regrole(role) IS NOT NULL THEN
+            EXECUTE format('GRANT SELECT ON sts_policies, broken_tls, tls_reports TO %I', role);
+        END IF;
+    END LOOP;
+    -- an operator repairs a host's TLS, and wants it tried at once
+    IF to_regrole('pgmta_operator') IS NOT NULL THEN
+        GRANT DELETE ON broken_tls, sts_policies TO pgmta_operator;
+    END IF;
+    RETURN grants_0015();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+
+CREATE FUNCTION pgmta.grants_0015() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
     given record;
     missing text[] := '{}';
 BEGIN
@@ -221,7 +245,7 @@ BEGIN
     RETURN missing;
 END $$;
 
-COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
+COMMENT ON FUNCTION pgmta.grants_0015() IS 'Part of grants().';
 
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1421,6 +1445,20 @@ ALTER TABLE pgmta.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
 
 COMMENT ON SEQUENCE pgmta.audit_id_seq IS 'audit.id.';
 
+CREATE TABLE pgmta.broken_tls (
+    host text NOT NULL COLLATE pg_catalog."C",
+    until timestamp with time zone NOT NULL,
+    reason text NOT NULL
+);
+
+COMMENT ON TABLE pgmta.broken_tls IS 'Hosts whose TLS handshake failed: mail that may leave in plain text does so for a while.';
+
+COMMENT ON COLUMN pgmta.broken_tls.host IS 'Host name and port.';
+
+COMMENT ON COLUMN pgmta.broken_tls.until IS 'TLS is tried again then (delivery.tls.remember in queued.yaml).';
+
+COMMENT ON COLUMN pgmta.broken_tls.reason IS 'The failure.';
+
 CREATE TABLE pgmta.daemons (
     process text NOT NULL,
     program text NOT NULL,
@@ -2208,6 +2246,39 @@ COMMENT ON COLUMN pgmta.schema_migrations.checksum IS 'SHA-256 of the file when 
 
 COMMENT ON COLUMN pgmta.schema_migrations.applied_at IS 'When it was applied.';
 
+CREATE TABLE pgmta.sts_policies (
+    domain text NOT NULL COLLATE pg_catalog."C",
+    id text NOT NULL,
+    mode text NOT NULL,
+    mx text[] NOT NULL,
+    max_age integer NOT NULL,
+    fetched_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    next_fetch timestamp with time zone NOT NULL,
+    used_on date DEFAULT CURRENT_DATE NOT NULL,
+    CONSTRAINT sts_policies_mode_check CHECK ((mode = ANY (ARRAY['enforce'::text, 'testing'::text, 'none'::text])))
+);
+
+COMMENT ON TABLE pgmta.sts_policies IS 'MTA-STS policies of recipient domains (RFC 8461). A policy counts until it expires, whatever its domain says since, unless a newer one was fetched.';
+
+COMMENT ON COLUMN pgmta.sts_policies.domain IS 'Recipient domain, in A-labels.';
+
+COMMENT ON COLUMN pgmta.sts_policies.id IS 'Id in the TXT record for which the policy was fetched.';
+
+COMMENT ON COLUMN pgmta.sts_policies.mode IS 'enforce, testing or none.';
+
+COMMENT ON COLUMN pgmta.sts_policies.mx IS 'Names that a host may have; *. stands for one label.';
+
+COMMENT ON COLUMN pgmta.sts_policies.max_age IS 'Seconds that the policy counts after a fetch.';
+
+COMMENT ON COLUMN pgmta.sts_policies.fetched_at IS 'Time of the last fetch that succeeded.';
+
+COMMENT ON COLUMN pgmta.sts_policies.expires_at IS 'The policy counts until then.';
+
+COMMENT ON COLUMN pgmta.sts_policies.next_fetch IS 'When a queued fetches it again, if it was used since 30 days.';
+
+COMMENT ON COLUMN pgmta.sts_policies.used_on IS 'Last day on which mail went to the domain.';
+
 CREATE TABLE pgmta.submit_settings (
     one boolean DEFAULT true NOT NULL,
     hostname text,
@@ -2224,6 +2295,39 @@ COMMENT ON COLUMN pgmta.submit_settings.one IS 'Keeps it at one row.';
 COMMENT ON COLUMN pgmta.submit_settings.hostname IS 'Host name in the Received field; null until queued writes its own, then localhost is there.';
 
 COMMENT ON COLUMN pgmta.submit_settings.message_size IS 'Octets of the largest content; at least 64 KB.';
+
+CREATE TABLE pgmta.tls_reports (
+    day date NOT NULL,
+    domain text NOT NULL COLLATE pg_catalog."C",
+    policy_type text NOT NULL COLLATE pg_catalog."C",
+    policy text NOT NULL COLLATE pg_catalog."C",
+    result text NOT NULL COLLATE pg_catalog."C",
+    host text NOT NULL COLLATE pg_catalog."C",
+    address text NOT NULL COLLATE pg_catalog."C",
+    reason text NOT NULL COLLATE pg_catalog."C",
+    sessions bigint NOT NULL,
+    CONSTRAINT tls_reports_policy_type_check CHECK ((policy_type = ANY (ARRAY['tlsa'::text, 'sts'::text, 'no-policy-found'::text])))
+);
+
+COMMENT ON TABLE pgmta.tls_reports IS 'Results of TLS sessions by day, for reports to the domains (RFC 8460).';
+
+COMMENT ON COLUMN pgmta.tls_reports.day IS 'Day of the sessions, in UTC.';
+
+COMMENT ON COLUMN pgmta.tls_reports.domain IS 'Policy domain: the recipient domain, or the host for TLSA records.';
+
+COMMENT ON COLUMN pgmta.tls_reports.policy_type IS 'tlsa, sts or no-policy-found.';
+
+COMMENT ON COLUMN pgmta.tls_reports.policy IS 'Id of the MTA-STS policy, or its TLSA records; empty without a policy.';
+
+COMMENT ON COLUMN pgmta.tls_reports.result IS 'successful, or a result type of RFC 8460, section 4.3.';
+
+COMMENT ON COLUMN pgmta.tls_reports.host IS 'Host name of the next hop; empty if none was reached, or for a success.';
+
+COMMENT ON COLUMN pgmta.tls_reports.address IS 'Its IP address; empty likewise.';
+
+COMMENT ON COLUMN pgmta.tls_reports.reason IS 'The failure in words; empty for a success.';
+
+COMMENT ON COLUMN pgmta.tls_reports.sessions IS 'Number of sessions.';
 
 CREATE TABLE pgmta.workers (
     owner text NOT NULL,
@@ -2301,6 +2405,9 @@ ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_scheduled FOR VALUES I
 ALTER TABLE ONLY pgmta.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY pgmta.broken_tls
+    ADD CONSTRAINT broken_tls_pkey PRIMARY KEY (host);
+
 ALTER TABLE ONLY pgmta.daemons
     ADD CONSTRAINT daemons_pkey PRIMARY KEY (process);
 
@@ -2322,8 +2429,14 @@ ALTER TABLE ONLY pgmta.rules_version
 ALTER TABLE ONLY pgmta.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY pgmta.sts_policies
+    ADD CONSTRAINT sts_policies_pkey PRIMARY KEY (domain);
+
 ALTER TABLE ONLY pgmta.submit_settings
     ADD CONSTRAINT submit_settings_pkey PRIMARY KEY (one);
+
+ALTER TABLE ONLY pgmta.tls_reports
+    ADD CONSTRAINT tls_reports_pkey PRIMARY KEY (day, domain, policy_type, policy, result, host, address, reason);
 
 ALTER TABLE ONLY pgmta.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (owner, name);
@@ -2463,6 +2576,8 @@ CREATE INDEX queue_scheduled_lower_priority_next_attempt_idx ON pgmta.queue_sche
 CREATE INDEX queue_scheduled_message_id_idx ON pgmta.queue_scheduled USING btree (message_id);
 
 CREATE INDEX queue_scheduled_priority_timezone_idx ON pgmta.queue_scheduled USING btree (priority, (next_attempt AT TIME ZONE 'UTC'::text));
+
+CREATE INDEX sts_policies_next_fetch ON pgmta.sts_policies USING btree (next_fetch);
 
 ALTER INDEX pgmta.attempts_ended_at ATTACH PARTITION pgmta.attempts_default_ended_at_idx;
 

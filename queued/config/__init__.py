@@ -13,6 +13,7 @@ from queued.config.shaping_host import ShapingHost
 from queued.config.shaping_login import ShapingLogin
 from queued.config.shaping_route import ShapingRoute
 from queued.config.timeouts import Timeouts
+from queued.config.tls import Tls
 from queued.config.urgent import Urgent
 from queued.config.worker import STANDING, Worker, WorkerAction
 
@@ -31,6 +32,7 @@ __all__ = [
     "ShapingRoute",
     "Target",
     "Timeouts",
+    "Tls",
     "Urgent",
     "Worker",
     "WorkerAction",

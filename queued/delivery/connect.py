@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from pgmta.config.types import HostPort
@@ -15,7 +16,11 @@ from queued.delivery.facts import ConnectionFacts
 from queued.delivery.hosts import Host, Hosts
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.route import Destination
+from queued.delivery.sasl import authenticate
+from queued.delivery.security import Security
 from queued.delivery.session import Session
+from queued.delivery.tls_memory import Memory, NoMemory
+from queued.delivery.tls_policy import HostPolicy, TlsMode
 from queued.delivery.tries import Tries
 from queued.delivery.unresponsive import SLOW, Unresponsive
 
@@ -54,10 +59,12 @@ class DeliveryContext:
 class Connector:
     """Opens sessions by SMTP, with the first host and address that answers.
 
-    One connector serves all workers of a process, so that they share `questions`.
+    One connector serves all workers of a process, so that they share `questions`. Without `memory`
+    nothing is kept of the TLS of hosts and domains.
     """
 
-    def __init__(self, hostname: str, delivery: Delivery) -> None:
+    def __init__(self, hostname: str, delivery: Delivery, memory: Memory | None = None) -> None:
+        self._memory = memory or NoMemory()
         self.questions = Questions(delivery.dns)
         self._dns = delivery.dns
         self._hostname = hostname
@@ -69,8 +76,13 @@ class Connector:
         if delivery.dns != self._dns:
             self._dns = delivery.dns
             self.questions.configure(delivery.dns)
+        self._delivery = delivery
         self._timeouts = delivery.timeouts
         self._hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
+        self.security = Security(delivery.tls, self.questions, self._web_server, self._memory)
+
+    async def _web_server(self, name: str) -> list[str]:
+        return await self._hosts.addresses(Host(name, 443))
 
     @property
     def hosts(self) -> Hosts:
@@ -93,17 +105,22 @@ class Connector:
         async for host in self._hosts.of(destination, tried):
             if host.name in self._unresponsive:
                 late.append(host)
-            elif session := await self._try(host, sessions, tries, began):
+            elif session := await self._try(destination, host, sessions, tries, began):
                 return session
         for host in late:
-            if session := await self._try(host, sessions, tries, began):
+            if session := await self._try(destination, host, sessions, tries, began):
                 return session
         if tried and not tries:
             raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
         raise tries.error(f"4.4.4 no host for {destination}")
 
     async def _try(
-        self, host: Host, sessions: set[Session], tries: Tries, began: float
+        self,
+        destination: Destination,
+        host: Host,
+        sessions: set[Session],
+        tries: Tries,
+        began: float,
     ) -> Session | None:
         """Return a session with the host; None if there is none, and `tries` has the reasons.
 
@@ -111,6 +128,7 @@ class Connector:
         """
         where = HostPort(host.name, host.port)
         try:
+            policy = await self.security.policy(destination, host)
             addresses = await self._hosts.addresses(host)
         except DeliveryError as error:
             tries.add(where, "", error)
@@ -119,8 +137,9 @@ class Connector:
         for address in addresses:
             begun = time.monotonic()
             facts = ConnectionFacts(host.name, address, dns_seconds=begun - began - tries.seconds)
+            connect = partial(self._connect, destination, host, facts, sessions)
             try:
-                session = await self._connect(host, facts, sessions)
+                session = await self.security.session(policy, host, connect)
             except DeliveryError as error:
                 took = time.monotonic() - begun
                 tries.add(where, address, error, took)
@@ -135,8 +154,21 @@ class Connector:
             self._unresponsive.add(host.name)
         return None
 
-    async def _connect(self, host: Host, facts: ConnectionFacts, sessions: set[Session]) -> Session:
-        session = Session(ClientProtocol(self._timeouts), host, facts)
+    async def _connect(
+        self,
+        destination: Destination,
+        host: Host,
+        facts: ConnectionFacts,
+        sessions: set[Session],
+        policy: HostPolicy,
+    ) -> Session:
+        session = Session(
+            ClientProtocol(self._timeouts),
+            host,
+            facts,
+            self._delivery,
+            lmtp=destination.protocol == "lmtp",
+        )
         where = f"4.4.1 connect to {host.name}[{facts.address}]:{host.port}"
         if host.name == facts.address:
             where = f"4.4.1 connect to {HostPort(host.name, host.port)}"
@@ -153,7 +185,12 @@ class Connector:
         facts.connect_seconds = time.monotonic() - begun
         sessions.add(session)
         try:
+            if destination.implicit:
+                await self.security.shake_hands(session, policy)
             await session.open(self._hostname)
+            await self.security.secure(session, policy, self._hostname)
+            if login := destination.login:
+                await authenticate(session, login, clear=destination.tls is TlsMode.NONE)
         except BaseException:
             session.connection.abort()
             sessions.discard(session)

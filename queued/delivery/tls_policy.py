@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+Tlsa = tuple[int, int, int, bytes]
+"""A TLSA record: usage, selector, matching type, data (RFC 6698, section 2.1)."""
 
 
 class TlsMode(StrEnum):
@@ -17,16 +20,55 @@ class TlsMode(StrEnum):
     BEST = "best"  # the strongest that the domain promises
 
 
+REQUIRED = (TlsMode.ENCRYPT, TlsMode.VERIFY, TlsMode.DANE)
+"""Modes in which no mail leaves in plain text."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
     """The TLS policy of one host.
 
     `names` are the names of which a certificate needs one. `tlsa` has usable TLSA records. `source`
     says who asked for it: 'route', 'dane', 'sts' or 'default'. `evidence` is for operators.
+    `testing` marks an MTA-STS policy that only reports (RFC 8461, section 5.1). `requiretls` asks
+    the host for REQUIRETLS (RFC 8689). `report` is the policy as TLSRPT names it: its type, domain
+    and text (RFC 8460, section 4.2).
     """
 
     mode: TlsMode
     names: tuple[str, ...] = ()
-    tlsa: tuple[tuple[int, int, int, bytes], ...] = ()
+    tlsa: tuple[Tlsa, ...] = ()
     source: str = "default"
     evidence: str = ""
+    testing: bool = False
+    requiretls: bool = False
+    report: tuple[str, str, str] = ("no-policy-found", "", "")
+
+    @property
+    def required(self) -> bool:
+        """Whether no mail may leave in plain text."""
+        return self.mode in REQUIRED and not self.testing
+
+    @property
+    def verified(self) -> str:
+        """By what a host is authenticated under this policy, as the log of attempts says it."""
+        if self.mode is TlsMode.DANE:
+            return "dane"
+        if self.mode is TlsMode.VERIFY:
+            return "sts" if self.source == "sts" else "pkix"
+        return "no"
+
+    def plain(self) -> HostPolicy:
+        """Return the same policy without TLS."""
+        return replace(self, mode=TlsMode.NONE, testing=False)
+
+    def weaker(self) -> HostPolicy | None:
+        """Return the policy for a new connection after TLS failed; None if there must be none.
+
+        A policy in testing asks for nothing, so TLS without authentication is the next step.
+        """
+        if self.requiretls or self.required:
+            return None
+        if self.mode is TlsMode.VERIFY:
+            return replace(self, mode=TlsMode.OPPORTUNISTIC, testing=False)
+        return self.plain() if self.mode is TlsMode.OPPORTUNISTIC else None

@@ -90,7 +90,8 @@ SELECT format('%%s has a name that pgmta gives', oid::regclass),
 FROM (VALUES ('0007', '{queue_urgent}'::text[]), ('0008', '{daemons}'),
     ('0011', '{queue_once,queue_scheduled,queue_scheduled_due,messages_message_id_header}'),
     ('0012', '{idempotency_keys,idempotency_keys_created_at}'), ('0014', '{submit_settings}'),
-    ('0015', '{queue_states,message_status}')
+    ('0015', '{queue_states,message_status}'),
+    ('0016', '{sts_policies,sts_policies_next_fetch,broken_tls,tls_reports}')
 ) AS brought (since, names)
 JOIN pg_class ON relname = ANY (names)
 WHERE since > %(last)s AND (oid IN (SELECT oid FROM named)

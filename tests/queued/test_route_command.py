@@ -93,13 +93,17 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     assert found.stdout == (
         "route      routes[0]\nto         [::1]:1\nprotocol   smtp, TLS from the first octet\n"
         "tls        verify\nlogin      relay, as shop\n\nhost       [::1]:1\naddresses  ::1\n"
+        "policy     verify, by route\n"
     )
     assert json.loads(route(path, "x@b.example", "--json").stdout) == {
         "address": "x@b.example", "route": "routes.b.example", "to": "127.0.0.1:1",
         "protocol": "smtp", "implicit_tls": False, "tls": None, "login": None, "error": None,
         "hosts": [{
             "host": "127.0.0.1", "port": 1, "secure": False, "addresses": ["127.0.0.1"],
-            "tls": None, "error": None, "answer": None,
+            "error": None, "answer": None, "tls": {
+                "mode": "opportunistic", "source": "default", "evidence": "",
+                "names": ["127.0.0.1"],
+            },
         }],
     }  # fmt: skip
     away = route(path, "x@c.b.example", "--sender", "x@a.example")

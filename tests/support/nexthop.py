@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import time
 from collections import Counter
@@ -84,9 +85,18 @@ def at(point: str, line: str = "", *, drop: bool = False, times: int = 10**9) ->
 
 
 class NextHop:
-    """Serves in a thread on 127.0.0.1; `script` may be exchanged at any time."""
+    """Serves in a thread on 127.0.0.1; `script` may be exchanged at any time.
 
-    def __init__(self, script: Script = as_usual, extensions: tuple[str, ...] = EXTENSIONS) -> None:
+    With `tls` it announces STARTTLS first, and `extensions` only under TLS.
+    """
+
+    def __init__(
+        self,
+        script: Script = as_usual,
+        extensions: tuple[str, ...] = EXTENSIONS,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.tls = tls
         self.port = free_port()
         self.script = script
         self.extensions = extensions
@@ -231,6 +241,7 @@ class _Dialogue:
         self._writer = writer
         self._number = number
         self._transaction: Transaction | None = None
+        self._plain = hop.tls is not None
 
     async def run(self) -> None:
         """Speak until QUIT."""
@@ -249,8 +260,12 @@ class _Dialogue:
     async def _command(self, verb: str, line: str) -> None:
         hop = self._hop
         if verb == "EHLO":
-            lines = ["hop.example", *hop.extensions]
+            lines = ["hop.example", *(("STARTTLS",) if self._plain else hop.extensions)]
             await self._answer(verb, line, "\r\n".join([*(f"250-{x}" for x in lines), "250 HELP"]))
+        elif line == "STARTTLS" and hop.tls:
+            if await self._answer(verb, line, "220 2.0.0 Go on"):
+                await self._writer.start_tls(hop.tls)
+                self._plain = False
         elif verb in ("HELO", "NOOP", "RSET"):
             self._transaction = None
             await self._answer(verb, line, "250 2.0.0 Ok")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,9 +47,14 @@ class System:
         self.daemons.append(daemon)
         return daemon.ready() if ready else daemon
 
-    def hop(self, script: Script = as_usual, extensions: tuple[str, ...] = EXTENSIONS) -> NextHop:
+    def hop(
+        self,
+        script: Script = as_usual,
+        extensions: tuple[str, ...] = EXTENSIONS,
+        tls: ssl.SSLContext | None = None,
+    ) -> NextHop:
         """Start a next hop."""
-        return self._stack.enter_context(NextHop(script, extensions))
+        return self._stack.enter_context(NextHop(script, extensions, tls))
 
     def stop(self) -> None:
         """Stop every daemon that still runs, as an operator would; each has to end with 0."""

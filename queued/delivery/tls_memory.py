@@ -1,0 +1,68 @@
+"""The knowledge about the TLS of hosts and domains that workers share, as delivery asks for it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pgmta.model import StsPolicy, TlsResult
+
+
+class PolicyStore(Protocol):
+    """Keeps the policies for all workers."""
+
+    async def find(self, domain: str) -> StsPolicy | None:
+        """Return the policy of a domain that counts now. Raises PgmtaError."""
+
+    async def keep(self, policy: StsPolicy) -> None:
+        """Keep a policy that was fetched now. Raises PgmtaError."""
+
+
+class HostMemory(Protocol):
+    """Remembers hosts whose TLS failed."""
+
+    async def known(self, host: str) -> bool:
+        """Return whether the host's TLS failed a while ago."""
+
+    async def remember(self, host: str, reason: str) -> None:
+        """Keep the host for a while."""
+
+
+class ResultCounter(Protocol):
+    """Counts the results of TLS sessions (RFC 8460)."""
+
+    def count(self, result: TlsResult) -> None:
+        """Count a result."""
+
+
+class Memory(Protocol):
+    """The knowledge of all workers about the TLS of hosts and domains."""
+
+    policies: PolicyStore
+    broken: HostMemory
+    results: ResultCounter
+
+
+class NoMemory:
+    """Keeps nothing, for a program that opens a few sessions."""
+
+    def __init__(self) -> None:
+        self.policies: PolicyStore = self
+        self.broken: HostMemory = self
+        self.results: ResultCounter = self
+
+    async def find(self, domain: str) -> StsPolicy | None:
+        """Return None."""
+        return None
+
+    async def keep(self, policy: StsPolicy) -> None:
+        """Do nothing."""
+
+    async def known(self, host: str) -> bool:
+        """Return False."""
+        return False
+
+    async def remember(self, host: str, reason: str) -> None:
+        """Do nothing."""
+
+    def count(self, result: TlsResult) -> None:
+        """Do nothing."""

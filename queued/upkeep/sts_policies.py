@@ -1,0 +1,61 @@
+"""MTA-STS policies are fetched again before they end (RFC 8461, section 5.1); old entries go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from pgmta.logs import get
+from pgmta.model import StsPolicy
+from pgmta.store.broken_tls import BrokenTls
+from pgmta.store.sts_policies import StsPolicies
+from pgmta.store.tls_reports import TlsReports
+from queued.delivery.sts_domains import Fetcher
+from queued.delivery.sts_fetch import StsError
+
+EVERY = 60.0  # seconds
+_BATCH = 20
+_REPORTS = 35 * 86400.0  # seconds for which results are kept: reports are about a day
+
+log = get("upkeep")
+
+
+class StsPolicyDuty:
+    """Fetches the policies that are due. One that can't be fetched is kept until its end.
+
+    `fetcher` returns None while MTA-STS is off.
+    """
+
+    def __init__(
+        self,
+        policies: StsPolicies,
+        broken: BrokenTls,
+        reports: TlsReports,
+        fetcher: Callable[[], Fetcher | None],
+    ) -> None:
+        self._policies = policies
+        self._broken = broken
+        self._reports = reports
+        self._fetcher = fetcher
+
+    async def do(self) -> None:
+        """Do one round. Raises StoreUnavailable, psycopg.Error."""
+        await self._policies.expire()
+        await self._broken.expire()
+        await self._reports.expire(_REPORTS)
+        if fetcher := self._fetcher():
+            due = await self._policies.due(_BATCH)
+            found = await asyncio.gather(*(self._fetch(fetcher, each) for each in due))
+            for policy in found:
+                if policy:
+                    await self._policies.keep(policy)
+
+    async def _fetch(self, fetcher: Fetcher, policy: StsPolicy) -> StsPolicy | None:
+        try:
+            found = await fetcher.fetch(policy.domain)
+        except StsError as error:
+            log.warning("MTA-STS policy not fetched again", domain=policy.domain,
+                        reason=str(error), hours_left=round(policy.left / 3600))  # fmt: skip
+            return None
+        return replace(policy, mode=found.mode, mx=found.mx, max_age=found.max_age)

@@ -1,0 +1,35 @@
+"""The knowledge that all workers share about the TLS of hosts and domains."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pgmta.postgres.link import Link
+from pgmta.store.broken_tls import BrokenTls
+from pgmta.store.sts_policies import StsPolicies
+from pgmta.store.tls_reports import TlsReports
+from queued.delivery.tls_memory import HostMemory, PolicyStore, ResultCounter
+
+_EVERY = 10.0  # seconds between two writes of the results
+
+
+class TlsMemory:
+    """Policies, broken hosts and results, over one connection to PostgreSQL."""
+
+    def __init__(self, uri: str, remember: float) -> None:
+        self._link = Link(uri, "queued tls")
+        self._reports = TlsReports(self._link)
+        self.policies: PolicyStore = StsPolicies(self._link)
+        self.broken: HostMemory = BrokenTls(self._link, remember)
+        self.results: ResultCounter = self._reports
+
+    async def run(self) -> None:
+        """Write the results again and again until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY)
+            await self._reports.write()
+
+    async def close(self) -> None:
+        """Write the last results, and close the connection."""
+        await self._reports.write()
+        await self._link.close()

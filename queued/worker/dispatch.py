@@ -86,7 +86,7 @@ class Dispatch:
         reserved = config.urgent.connections(config.delivery.connections)
         self._context = DeliveryContext(config.delivery, self._opener, reserved)
         for queue in self._queues.values():
-            queue.context = self._context
+            queue.configure(self._context)
 
     def dispatch(
         self, items: list[Item], messages: dict[int, Message], reserved: bool = False
@@ -102,7 +102,9 @@ class Dispatch:
             if message is None:  # rows by SQL that no check has seen
                 self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
-            if down := self.left_out.down(destination.key):  # its domain was not known to go there
+            if down := self.left_out.down.get(
+                destination.key
+            ):  # its domain was not known to go there
                 down.domains.update(self._names(group))
                 self._conclude(group, [down.result] * len(group))
                 continue
@@ -116,7 +118,8 @@ class Dispatch:
                 self.hand_back(group)
                 continue
             try:
-                envelopes = self._envelopes.of(group, message, self._labels(group), utf8=key[3])
+                labels = self._labels(group) if self.selectors else None
+                envelopes = self._envelopes.of(group, message, labels, utf8=key[3])
             except Exception as error:
                 self._fail(group, error)
                 continue

@@ -48,7 +48,9 @@ class Envelope:
     @property
     def domains(self) -> set[str]:
         """The names by which claims can leave out such mail: its labels, else its domains."""
-        return self.labels or {item.domain for item in self.items}
+        if self.labels is not None:
+            return self.labels
+        return {item.domain for item in self.items}
 
     def split(self, places: list[int]) -> Envelope:
         """Move the items with these places into a new envelope, and return it."""

@@ -55,8 +55,7 @@ async def survey(
 async def _look(connector: Connector, destination: Destination, found: SurveyedHost) -> None:
     """Find the policy and the addresses of a host."""
     try:
-        if security := getattr(connector, "security", None):
-            found.policy = await security.policy(destination, found.host)
+        found.policy = await connector.security.policy(destination, found.host)
         found.addresses = await connector.hosts.addresses(found.host)
     except DeliveryError as error:
         found.error = error.line

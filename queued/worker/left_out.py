@@ -14,6 +14,7 @@ from queued.delivery.route import Destination
 _KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
 
 _PATIENCE = 2.0  # seconds that a destination has for its first connection before it hands back mail
+_LOOK = 0.1  # seconds that it has if less than half of the slots are free
 _KEPT = 5  # rows that it keeps: they show as well as a thousand that it can't be reached
 
 
@@ -43,21 +44,31 @@ class LeftOut:
         self.down: dict[str, _Down] = {}
         """The failures of destinations that could not be reached a moment ago, by key."""
         self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
+        self._free = self._most = 0  # slots at the last claim, and the largest number so far
         self.stalled: set[str] = set()
         """Keys of destinations that may have no connection yet; `still_stalled` knows."""
 
     def watch(self, destination: Destination) -> None:
-        """See whether a destination has a connection in a while; it hands mail back otherwise.
+        """See whether a destination gets a connection; it hands mail back otherwise.
 
         Name servers and hosts that never answer take long to fail. Meanwhile the slots are for
         other mail. A domain of MX hosts has a name that claims can leave out.
         """
         if destination.domain:
-            asyncio.get_running_loop().call_later(_PATIENCE, self._look_at, destination.key)
+            self._look_later(destination.key, _PATIENCE)
 
-    def _look_at(self, key: str) -> None:
+    def _look_later(self, key: str, patience: float) -> None:
+        asyncio.get_running_loop().call_later(_LOOK, self._look_at, key, patience - _LOOK)
+
+    def _look_at(self, key: str, patience: float) -> None:
+        """Let a destination hand mail back if it has no connection, and slots or time run out."""
         queue = self._queues.get(key)
-        if queue and queue.release(_KEPT):
+        wait = patience > 0 and self._free > self._most // 2
+        if queue is None or not queue.release(queue.backlog.load if wait else _KEPT):
+            return
+        if wait:
+            self._look_later(key, patience)
+        else:
             self.stalled.add(key)
 
     def still_stalled(self, key: str) -> bool:
@@ -77,6 +88,8 @@ class LeftOut:
         hop that hangs takes at most half of the slots that are left. A destination that has no
         connection yet, or could not be reached, is left out for a while.
         """
+        self._free = free
+        self._most = max(self._most, free)
         stalled = [key for key in list(self.stalled) if self.still_stalled(key)]
         loaded = [
             queue

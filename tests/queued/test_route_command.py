@@ -100,7 +100,10 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
         "protocol": "smtp", "implicit_tls": False, "tls": None, "login": None, "error": None,
         "hosts": [{
             "host": "127.0.0.1", "port": 1, "secure": False, "addresses": ["127.0.0.1"],
-            "tls": None, "error": None, "answer": None,
+            "error": None, "answer": None, "tls": {
+                "mode": "opportunistic", "source": "default", "evidence": "",
+                "names": ["127.0.0.1"],
+            },
         }],
     }  # fmt: skip
     away = route(path, "x@c.b.example", "--sender", "x@a.example")

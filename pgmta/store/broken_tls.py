@@ -15,6 +15,7 @@ from pgmta.store.queries import queries
 _SQL = queries("broken_tls")
 
 _FRESH = 30.0  # seconds for which an answer of the database counts, because other workers write too
+_TIME = 5.0  # seconds for the database, because a session waits meanwhile
 _REASON = 300  # characters of a reason that are kept
 
 
@@ -40,8 +41,9 @@ class BrokenTls:
         return self._until.get(host, 0.0) > time.monotonic()
 
     async def _reread(self) -> None:
-        with suppress(StoreUnavailable, psycopg.Error):
-            rows = await self._link.run(_SQL["all"])
+        with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
+            async with asyncio.timeout(_TIME):
+                rows = await self._link.run(_SQL["all"])
             now = time.monotonic()
             self._until = {host: now + left for host, left in rows}
         self._read = time.monotonic()
@@ -50,8 +52,9 @@ class BrokenTls:
         """Keep the host for a while."""
         self._until[host] = time.monotonic() + self._remember
         params = {"host": host, "time": self._remember, "reason": reason[:_REASON]}
-        with suppress(StoreUnavailable, psycopg.Error):
-            await self._link.run(_SQL["remember"], params)
+        with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
+            async with asyncio.timeout(_TIME):
+                await self._link.run(_SQL["remember"], params)
 
     async def expire(self) -> int:
         """Remove hosts whose time is over; return how many. Raises StoreUnavailable."""

@@ -236,9 +236,12 @@ class Claims:
         for row in await self._link.run(self._statements[name], params):
             match row[0]:
                 case "row":
-                    claim.items.append(_item(row))
+                    claim.items.append(item := Item(*row[1:14]))
+                    if row[14] is not None:
+                        notify, _, orcpt = bytes(row[14]).decode().partition(" ")
+                        item.notify, item.orcpt = notify or None, orcpt or None
                 case "message":
-                    messages[row[2]] = _message(row)
+                    messages[row[2]] = _message(*row[2:])
                 case "chunk":
                     parts.setdefault(row[2], {})[row[6]] = row[14]
                 case "claim":
@@ -287,14 +290,6 @@ class Claims:
         self._statements["next_due"] = _SQL["next_due"].fill(where=where)
 
 
-def _item(row: Any) -> Item:
-    item = Item(*row[1:14])
-    if row[14] is not None:  # NOTIFY and ORCPT
-        notify, _, orcpt = bytes(row[14]).decode().partition(" ")
-        item.notify, item.orcpt = notify or None, orcpt or None
-    return item
-
-
-def _message(row: Any) -> Message:
-    _, _, number, header, login, envid, chunks, _, octets, utf8, strict, _, ret, trace, body = row
+def _message(*row: Any) -> Message:
+    number, header, login, envid, chunks, _, octets, utf8, strict, _, ret, trace, body = row
     return Message(number, octets, utf8, trace, chunks, body, header, login, envid, ret, strict)

@@ -10,7 +10,8 @@ from queued.delivery.envelope import Envelope
 class Backlog:
     """Urgent envelopes come first, and may use all connections; the others may not.
 
-    `most_ordinary` is the number of connections that other mail may use.
+    `most_ordinary` is the number of connections that other mail may use. The destination puts new
+    envelopes into it.
     """
 
     def __init__(self, most_ordinary: int) -> None:
@@ -26,16 +27,6 @@ class Backlog:
         self.urgent: deque[Envelope] = deque()
         self.waiting: deque[Envelope] = deque()
         """Envelopes that wait and are not urgent."""
-
-    def put(self, envelope: Envelope) -> None:
-        """Take a new envelope."""
-        self.envelopes.add(envelope)
-        self.load += len(envelope.items)
-        if envelope.urgent:
-            self.urgent_load += len(envelope.items)
-            self.urgent.append(envelope)
-        else:
-            self.waiting.append(envelope)
 
     def take(self) -> Envelope | None:
         """Return the next envelope for a free connection, and count that connection."""
@@ -73,14 +64,14 @@ class Backlog:
             self.ordinary += 1
         return rest
 
-    def finish(self, envelope: Envelope, *, carried: bool) -> None:
-        """Forget an envelope, which a connection has carried or which has waited."""
-        self.envelopes.discard(envelope)
-        self.load -= len(envelope.items)
-        if envelope.urgent:
-            self.urgent_load -= len(envelope.items)
-        elif carried:
-            self.ordinary -= 1
+    def give_up(self) -> list[Envelope]:
+        """Remove and return the envelopes that wait, and count their rows no more."""
+        waiting = self.clear()
+        self.envelopes.difference_update(waiting)
+        for envelope in waiting:
+            self.load -= len(envelope.items)
+            self.urgent_load -= len(envelope.items) if envelope.urgent else 0
+        return waiting
 
     def cut(self, rows: int) -> list[Envelope]:
         """Take rows from the end of the envelopes that wait, and return them in envelopes."""
@@ -98,7 +89,7 @@ class Backlog:
         return taken
 
     def clear(self) -> list[Envelope]:
-        """Remove and return the envelopes that wait, and leave their rows counted."""
+        """Remove and return the envelopes that wait; their rows count until they are finished."""
         waiting = [*self.urgent, *self.waiting]
         self.urgent.clear()
         self.waiting.clear()

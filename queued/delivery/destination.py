@@ -15,7 +15,9 @@ from queued.delivery.pacing import ConnectionPacing
 from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Reporter, Result, hung_up, internal
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
-from queued.delivery.sorting import delivered, sort
+from queued.delivery.sorting import sort
+
+_OK = 2  # first digit of a positive reply
 
 log = get("delivery")
 
@@ -47,25 +49,10 @@ class DestinationQueue:
         self._others = OtherHosts(destination, context, self._sessions, self)
         self._draining = False
 
-    @property
-    def context(self) -> DeliveryContext:
-        """The means of delivery; a new one counts from then on."""
-        return self._context
-
-    @context.setter
-    def context(self, context: DeliveryContext) -> None:
+    def configure(self, context: DeliveryContext) -> None:
+        """Use other means of delivery from now on."""
         self._context = self._others.context = context
         self.backlog.most_ordinary = context.most_ordinary
-
-    @property
-    def load(self) -> int:
-        """Rows that wait or are under way."""
-        return self.backlog.load
-
-    @property
-    def urgent(self) -> int:
-        """Rows in urgent envelopes; `load` counts them too."""
-        return self.backlog.urgent_load
 
     @property
     def domains(self) -> set[str]:
@@ -75,7 +62,13 @@ class DestinationQueue:
     def put(self, envelope: Envelope) -> None:
         """Deliver the envelope as soon as a connection is free for it."""
         backlog = self.backlog
-        backlog.put(envelope)
+        backlog.envelopes.add(envelope)
+        backlog.load += len(envelope.items)
+        if envelope.urgent:
+            backlog.urgent_load += len(envelope.items)
+            backlog.urgent.append(envelope)
+        else:
+            backlog.waiting.append(envelope)
         if self._idle.places:
             self._idle.feed()
         if backlog.urgent or backlog.waiting:
@@ -97,7 +90,7 @@ class DestinationQueue:
 
     def release(self, keep: int) -> bool:
         """Hand back rows that wait, except `keep`; return False if a connection is open."""
-        for envelope in [] if self._open else self.backlog.cut(self.load - keep):
+        for envelope in [] if self._open else self.backlog.cut(self.backlog.load - keep):
             self._finish(envelope, [NOT_BEGUN] * len(envelope.items), carried=False)
         return not self._open
 
@@ -108,10 +101,7 @@ class DestinationQueue:
         self._idle.end()
         for task in self._connecting:
             task.cancel()
-        waiting = self.backlog.clear()
-        for envelope in waiting:
-            self.backlog.finish(envelope, carried=False)
-        return waiting
+        return self.backlog.give_up()
 
     def abort(self) -> None:
         """Drop every connection; envelopes under way are reported as not begun or unknown."""
@@ -229,12 +219,12 @@ class DestinationQueue:
                 self._finish(envelope, [result] * len(envelope.items), carried=True)
                 raise
             if again and (kept or self._others_work(session)):
-                # the server closed before it had anything: that is no attempt
-                self._put_back(envelope)
+                self._put_back(envelope)  # it closed before it had anything: that is no attempt
                 if not kept:
                     self._pacing.refused(len(self._open) - 1)
                 return kept
-            if delivered(session.note(results)):
+            session.note(results)
+            if results[0].reply.code // 100 == _OK and results.count(results[0]) == len(results):
                 self._finish(envelope, results, carried=True)
             else:
                 await self._go_on(session, envelope, results)
@@ -293,7 +283,13 @@ class DestinationQueue:
 
     def _finish(self, envelope: Envelope, results: list[Result], carried: bool) -> None:
         """Report the results of an envelope, which a connection has carried or which has waited."""
-        self.backlog.finish(envelope, carried=carried)
+        backlog = self.backlog
+        backlog.envelopes.discard(envelope)
+        backlog.load -= len(envelope.items)
+        if envelope.urgent:
+            backlog.urgent_load -= len(envelope.items)
+        elif carried:
+            backlog.ordinary -= 1
         try:
             self._reporter.report(envelope, results)
         except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -25,10 +24,9 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.logs import get
 from pgmta.text import printable
 from queued.config import Dns
+from queued.delivery.name_servers import NameServers
 from queued.delivery.places import Places
 
-_PAYLOAD = 1232  # octets of a datagram, at most: larger ones are fragmented on their way
-_TRY = 2.0  # seconds for one name server before the next one is asked
 _LONGEST = 3600.0  # seconds for which an answer is kept, at most
 _LONGEST_NEGATIVE = 300.0  # the same for a negative one: operators correct their zones
 _SHORTEST = 1.0  # seconds for which an answer is kept at least, for the mail that comes with it
@@ -93,12 +91,8 @@ class Questions:
         """Ask these name servers from now on; nothing that others have said is kept."""
         self._timeout = config.timeout
         self._probe = config.probe
-        self._resolver = _resolver(config)
-        self.trusted = config.trust_ad or _on_loopback(self._resolver)
-        """Whether the name servers may say that an answer is validated (RFC 7672, section 2.2)."""
-        if self.trusted:
-            self._resolver.flags = dns.flags.RD | dns.flags.AD
-        self._resolver.use_edns(0, dns.flags.DO if self.trusted else 0, _PAYLOAD)
+        self._config = config
+        self._servers = NameServers(config)
         self._under_way.clear()  # who waits for these has their answers
         self._kept.clear()
         self._octets = 0
@@ -119,6 +113,8 @@ class Questions:
         if found is None:
             task = self._under_way.get(question)
             if task is None:
+                if self._servers.changed():
+                    self.configure(self._config)
                 task = asyncio.create_task(self._find(question))
                 self._under_way[question] = task
             found = await asyncio.shield(task)
@@ -139,7 +135,7 @@ class Questions:
 
     async def _find(self, question: Question) -> _Kept:
         """Ask, keep the result and return it."""
-        resolver, octets = self._resolver, 0
+        servers, octets = self._servers, 0
         found: _Kept
         try:
             async with self._places.place(self._timeout):
@@ -152,9 +148,9 @@ class Questions:
             log.error("can't ask the name servers", question=str(question[0]), exc_info=error)
             found = _failure(f"internal error: {type(error).__name__}")
         finally:
-            if resolver is self._resolver:
+            if servers is self._servers:
                 self._under_way.pop(question, None)
-        if resolver is self._resolver:
+        if servers is self._servers:
             self._keep(question, found, octets)
         return found
 
@@ -163,7 +159,7 @@ class Questions:
         name, kind = question
         exists = True
         try:
-            found = await self._resolver.resolve(
+            found = await self._servers.resolver.resolve(
                 name, kind, raise_on_no_answer=False, search=False, backend=self._backend
             )
             response = found.response
@@ -175,7 +171,7 @@ class Questions:
         longest = _LONGEST if records else _longest(response)
         answer = Answer(
             records,
-            self.trusted and bool(response.flags & dns.flags.AD),
+            self._servers.trusted and bool(response.flags & dns.flags.AD),
             time.monotonic() + max(_SHORTEST, min(chain.minimum_ttl, longest)),
             exists,
             chain.canonical_name.to_text(omit_final_dot=True).lower(),
@@ -200,7 +196,7 @@ class Questions:
         It asks for signed records, at most once per minute. The log has one line on a change of
         the result. A failure of the question defers no mail: DANE is off until the next one.
         """
-        if not self.trusted:
+        if not self._servers.trusted:
             return self._validated(False, "not on loopback; delivery.dns.trust_ad is off")
         now = time.monotonic()
         if self._validating is not None and now < self._checked + _EVERY:
@@ -220,32 +216,6 @@ class Questions:
                 log.info("DANE: the name servers validate")
             self._validating = result
         return result
-
-
-def _resolver(config: Dns) -> dns.asyncresolver.Resolver:
-    try:
-        resolver = dns.asyncresolver.Resolver(configure=not config.servers)
-    except dns.resolver.NoResolverConfiguration:
-        resolver = dns.asyncresolver.Resolver(configure=False)
-    if config.servers:
-        resolver.nameservers = [
-            dns.nameserver.Do53Nameserver(server.host, server.port) for server in config.servers
-        ]
-    resolver.timeout = min(_TRY, config.timeout)
-    resolver.lifetime = config.timeout
-    return resolver
-
-
-def _on_loopback(resolver: dns.asyncresolver.Resolver) -> bool:
-    """Return whether all name servers are on this host, so that their answers cross no network."""
-    servers = [
-        server.answer_nameserver() if isinstance(server, dns.nameserver.Nameserver) else server
-        for server in resolver.nameservers
-    ]
-    try:
-        return bool(servers) and all(ipaddress.ip_address(each).is_loopback for each in servers)
-    except ValueError:  # a URL
-        return False
 
 
 def to_name(text: str) -> dns.name.Name:

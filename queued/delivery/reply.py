@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pgmta.errors import DeliveryError, Stage
@@ -52,9 +52,9 @@ class Result:
     permanent: bool = False
     unknown: bool = False
     begun: bool = True
-    facts: ConnectionFacts | None = None
+    facts: ConnectionFacts | None = field(default=None, compare=False)
     seconds: float = 0.0  # of the transaction
-    said: Said | None = None
+    said: Said | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, error: DeliveryError, host: str) -> Result:

@@ -58,8 +58,9 @@ class Security:
         mode = destination.tls or self._mode
         source = "route" if destination.tls else "default"
         strict = destination.requiretls
-        if strict and mode not in (TlsMode.VERIFY, TlsMode.DANE):
-            mode = TlsMode.BEST  # the sender's wish goes before the route (RFC 8689, section 4.2)
+        if strict and mode is not TlsMode.DANE and not (mode is TlsMode.VERIFY and host.listed):
+            # the sender's wish goes before the route, and MX have to be validated (RFC 8689, 4.2.1)
+            mode = TlsMode.BEST
         report = "no-policy-found", destination.domain, ""
         if destination.implicit and mode in (TlsMode.NONE, TlsMode.OPPORTUNISTIC):
             mode = TlsMode.ENCRYPT

@@ -9,7 +9,6 @@ from pgmta.model import Reply
 from pgmta.states import Event
 from queued.delivery.reply import Result, event_of, stored
 
-_OK = 2  # first digit of a positive reply
 _HOST = (Stage.EHLO, Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA, Stage.RSET)
 """Stages of failures that another host may not have; the others are failures of pgmta."""
 
@@ -29,13 +28,6 @@ class Sorted:
     """They were too many for one transaction, and so no attempt was made."""
     elsewhere: list[int] = field(default_factory=list)
     """Another host of the destination may take the message for them (RFC 5321, section 5.1)."""
-
-
-def delivered(results: list[Result]) -> bool:
-    """Return whether the host has taken the message for all recipients."""
-    first = results[0]
-    # the reply to the final dot is one object for all
-    return first.reply.code // 100 == _OK and results.count(first) == len(results)
 
 
 def sort(results: list[Result]) -> Sorted:

@@ -18,6 +18,7 @@ from queued.delivery.tls_memory import PolicyStore, ResultCounter
 
 _FRESH = 60.0  # seconds for which this process does not ask again
 _AGAIN = 300.0  # seconds without another fetch after a failed one (section 3.3)
+_STORE = 10.0  # seconds for the database: a server that hangs must not keep connections
 _ENTRIES = 10_000  # domains in memory
 
 log = get("delivery")
@@ -70,9 +71,10 @@ class StsDomains:
 
     async def _find(self, domain: str) -> StsPolicy | None:
         try:
-            policy = await self._store.find(domain)
-        except PgmtaError as error:
-            line = f"4.3.0 MTA-STS policy of {domain} can't be read: {error}"
+            async with asyncio.timeout(_STORE):
+                policy = await self._store.find(domain)
+        except (PgmtaError, TimeoutError) as error:
+            line = f"4.3.0 MTA-STS policy of {domain} can't be read: {str(error) or 'no answer'}"
             raise DeliveryError(line, Stage.TLS) from None
         number = await self._announced(domain)
         if number and (policy is None or policy.id != number):
@@ -112,7 +114,8 @@ class StsDomains:
             domain, number, found.mode, found.mx, found.max_age, float(found.max_age)
         )
         try:
-            await self._store.keep(policy)
-        except PgmtaError as error:
+            async with asyncio.timeout(_STORE):
+                await self._store.keep(policy)
+        except (PgmtaError, TimeoutError) as error:
             log.warning("MTA-STS policy not kept", domain=domain, reason=str(error))
         return policy

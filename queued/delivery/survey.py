@@ -85,5 +85,6 @@ async def _probe(
     finally:
         for each in sessions:
             each.connection.quit()
+            await each.connection.wait_closed()  # the loop may end now
     found.answer.facts = session.facts
     found.answer.extensions = session.extensions

@@ -82,7 +82,7 @@ class Dispatch:
         reserved = config.urgent.connections(config.delivery.connections)
         self._context = DeliveryContext(config.delivery, self._opener, reserved)
         for queue in self._queues.values():
-            queue.context = self._context
+            queue.configure(self._context)
 
     def dispatch(
         self, items: list[Item], messages: dict[int, Message], reserved: bool = False
@@ -98,7 +98,8 @@ class Dispatch:
             if message is None:  # rows by SQL that no check has seen
                 self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
-            if down := self.left_out.down(destination.key):  # its domain was not known to go there
+            # its domain was not known to go there
+            if down := self.left_out.down.get(destination.key):
                 down.domains.update(self._names(group, message))
                 self._conclude(group, [down.result] * len(group))
                 continue
@@ -112,9 +113,9 @@ class Dispatch:
                 self.hand_back(group)
                 continue
             try:
-                envelopes = self._envelopes.of(
-                    group, message, self._labels(group, message), utf8=key[3]
-                )
+                strict = message.requiretls
+                labels = self._labels(group, message) if self.selectors or strict else None
+                envelopes = self._envelopes.of(group, message, labels, utf8=key[3])
             except Exception as error:
                 self._fail(group, error)
                 continue

@@ -29,38 +29,31 @@ class Envelopes:
         `labels` are those of the group, if any mail has labels.
         """
         utf8 = utf8 or (message.utf8 and header_needs_utf8(message))
-        most = self._most
-        if len(group) <= most:
-            return [self._envelope(group, message, labels, utf8)]
-        starts = range(0, len(group), most)
+        body, now = message.body, datetime.now(UTC)
+        dsn = bool(message.envid or message.ret or any(i.notify or i.orcpt for i in group))
+        urgent = any(item.urgent for item in group)
         return [
-            self._envelope(group[start : start + most], message, labels, utf8) for start in starts
+            Envelope(
+                items=items,
+                sender=items[0].sender,
+                trace=message.trace.encode(),
+                size=message.size,
+                utf8=utf8,
+                content=StoredContent(
+                    self._contents, message, len(items), urgent=urgent, mode=self._mode
+                )
+                if body is None
+                else body,
+                guard=self._guard,
+                started=now,
+                urgent=urgent,
+                room=len(body) if body else 0,
+                dsn=dsn,
+                envid=message.envid,
+                ret=message.ret,
+                requiretls=message.requiretls,
+                labels=labels,
+            )
+            for start in range(0, len(group), self._most)
+            for items in (group[start : start + self._most],)
         ]
-
-    def _envelope(
-        self, items: list[Item], message: Message, labels: set[str] | None, utf8: bool
-    ) -> Envelope:
-        body = message.body
-        urgent = any(item.urgent for item in items)
-        content = (
-            StoredContent(self._contents, message, len(items), urgent=urgent, mode=self._mode)
-            if body is None
-            else body
-        )
-        return Envelope(
-            items=items,
-            sender=items[0].sender,
-            trace=message.trace.encode(),
-            size=message.size,
-            utf8=utf8,
-            content=content,
-            guard=self._guard,
-            started=datetime.now(UTC),
-            urgent=urgent,
-            room=len(body) if body else 0,
-            dsn=bool(message.envid or message.ret or any(i.notify or i.orcpt for i in items)),
-            envid=message.envid,
-            ret=message.ret,
-            requiretls=message.requiretls,
-            labels=labels,
-        )

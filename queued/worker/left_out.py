@@ -14,6 +14,7 @@ from queued.delivery.route import Destination
 _KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
 
 _PATIENCE = 2.0  # seconds that a destination has for its first connection before it hands back mail
+_LOOK = 0.1  # seconds that it has if less than half of the slots are free
 _KEPT = 5  # rows that it keeps: they show as well as a thousand that it can't be reached
 
 
@@ -40,23 +41,34 @@ class LeftOut:
         self.bound = 1
         self.pause = 0.0
         self._queues = queues
-        self._down: dict[str, _Down] = {}
+        self.down: dict[str, _Down] = {}
+        """The failures of destinations that could not be reached a moment ago, by key."""
         self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
+        self._free = self._most = 0  # slots at the last claim, and the largest number so far
         self.stalled: set[str] = set()
         """Keys of destinations that may have no connection yet; `still_stalled` knows."""
 
     def watch(self, destination: Destination) -> None:
-        """See whether a destination has a connection in a while; it hands mail back otherwise.
+        """See whether a destination gets a connection; it hands mail back otherwise.
 
         Name servers and hosts that never answer take long to fail. Meanwhile the slots are for
         other mail. A domain of MX hosts has a name that claims can leave out.
         """
         if destination.domain:
-            asyncio.get_running_loop().call_later(_PATIENCE, self._look_at, destination.key)
+            self._look_later(destination.key, _PATIENCE)
 
-    def _look_at(self, key: str) -> None:
+    def _look_later(self, key: str, patience: float) -> None:
+        asyncio.get_running_loop().call_later(_LOOK, self._look_at, key, patience - _LOOK)
+
+    def _look_at(self, key: str, patience: float) -> None:
+        """Let a destination hand mail back if it has no connection, and slots or time run out."""
         queue = self._queues.get(key)
-        if queue and queue.release(_KEPT):
+        wait = patience > 0 and self._free > self._most // 2
+        if queue is None or not queue.release(queue.backlog.load if wait else _KEPT):
+            return
+        if wait:
+            self._look_later(key, patience)
+        else:
             self.stalled.add(key)
 
     def still_stalled(self, key: str) -> bool:
@@ -76,16 +88,18 @@ class LeftOut:
         hop that hangs takes at most half of the slots that are left. A destination that has no
         connection yet, or could not be reached, is left out for a while.
         """
+        self._free = free
+        self._most = max(self._most, free)
         stalled = [key for key in list(self.stalled) if self.still_stalled(key)]
         loaded = [
             queue
             for key, queue in self._queues.items()
-            if queue.load >= free or (stalled and key in stalled)
+            if queue.backlog.load >= free or (stalled and key in stalled)
         ]
         domains = {domain for queue in loaded for domain in queue.domains}
-        if self._down:
+        if self.down:
             domains.update(*(down.domains for down in self._still_down()))
-        return sorted(domains), sum(queue.load for queue in loaded)
+        return sorted(domains), sum(queue.backlog.load for queue in loaded)
 
     def crowded(self, free: int) -> list[str]:
         """Return domains that get no reserved slot for now, if `free` of these are free.
@@ -93,7 +107,9 @@ class LeftOut:
         A next hop gets at most `urgent.bound` of them, and at most half of those that are left.
         """
         most = min(self.bound, free)
-        full = {key: queue for key, queue in self._queues.items() if queue.urgent >= most}
+        full = {
+            key: queue for key, queue in self._queues.items() if queue.backlog.urgent_load >= most
+        }
         self._crowded = {key: names for key, names in self._crowded.items() if key in full}
         domains = {domain for queue in full.values() for domain in queue.domains}
         domains.update(*self._crowded.values(), *(down.domains for down in self._still_down()))
@@ -101,14 +117,14 @@ class LeftOut:
 
     def _still_down(self) -> Iterable[_Down]:
         now = time.monotonic()
-        for key in [key for key, down in self._down.items() if down.until <= now]:
-            del self._down[key]
-        return self._down.values()
+        for key in [key for key, down in self.down.items() if down.until <= now]:
+            del self.down[key]
+        return self.down.values()
 
     def full(self, key: str) -> bool:
         """Return whether the next hop has its share of reserved slots."""
         queue = self._queues.get(key)
-        return queue is not None and queue.urgent >= self.bound
+        return queue is not None and queue.backlog.urgent_load >= self.bound
 
     def crowd(self, key: str, domains: set[str]) -> None:
         """Note domains of rows that found no room at the next hop."""
@@ -116,18 +132,14 @@ class LeftOut:
         if len(known) < _KNOWN:
             known.update(domains)
 
-    def down(self, key: str) -> _Down | None:
-        """Return the failure of a destination that could not be reached a moment ago."""
-        return self._down.get(key)
-
     def unreachable(self, key: str, domains: set[str], result: Result) -> None:
         """Leave a destination out for a while."""
-        down = self._down.setdefault(key, _Down(0.0, result, set()))
+        down = self.down.setdefault(key, _Down(0.0, result, set()))
         down.until = time.monotonic() + self.pause
         down.result = result
         down.domains.update(domains)
 
     def forget(self) -> None:
         """Leave no destination out for an earlier failure: its route may have changed."""
-        self._down.clear()
+        self.down.clear()
         self._crowded.clear()

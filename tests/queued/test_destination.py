@@ -319,7 +319,7 @@ def test_drain_hands_back_what_waits_for_a_connection() -> None:
         await trial.until(lambda: hop.open)
         assert len(trial.queue.drain()) == 9
         await trial.queue.wait()  # for no greeting
-        assert trial.queue.load == 0
+        assert trial.queue.backlog.load == 0
 
     trial = play(hop, act, timeouts=Timeouts(greeting=300))
     assert trial.results == {}
@@ -337,7 +337,7 @@ def test_envelope_given_right_before_the_end_is_handed_back() -> None:
 
     trial = play(RawHop(), act)
     assert trial.events() == {Event.DELIVERED: 1, Event.HAND_BACK: 1}
-    assert trial.queue.load == 0
+    assert trial.queue.backlog.load == 0
 
 
 def test_null_mx_is_final() -> None:
@@ -352,16 +352,20 @@ def test_urgent_mail_goes_first_and_has_connections_of_its_own() -> None:
     hop = RawHop({"MAIL": HANG})
 
     async def act(trial: Trial) -> None:
-        trial.queue.context = replace(trial.queue.context, reserved=2)
+        trial.queue.configure(replace(trial.queue._context, reserved=2))
         for n in range(10):
             trial.queue.put(envelope(n))
         await trial.until(lambda: trial.queue.backlog.ordinary == 3)
         hop.says["MAIL"] = lambda number: None if number > 3 else HANG
         for n in range(10, 30):
             trial.queue.put(replace(envelope(n), urgent=True))
-            assert trial.queue.urgent
+            assert trial.queue.backlog.urgent_load
         await trial.until(lambda: len(trial.results) == 20)
-        assert (trial.queue.urgent, trial.queue.load, trial.queue.backlog.ordinary) == (0, 10, 3)
+        assert (
+            trial.queue.backlog.urgent_load,
+            trial.queue.backlog.load,
+            trial.queue.backlog.ordinary,
+        ) == (0, 10, 3)
         assert hop.connections <= 5
 
     trial = play(hop, act, connections=5)
@@ -375,7 +379,7 @@ def test_ordinary_mail_uses_connections_that_urgent_mail_leaves() -> None:
     most = []
 
     async def act(trial: Trial) -> None:
-        trial.queue.context = replace(trial.queue.context, reserved=2)
+        trial.queue.configure(replace(trial.queue._context, reserved=2))
         for n in range(300):
             trial.queue.put(replace(envelope(n), urgent=n % 7 == 3))
             most.append(trial.queue.backlog.ordinary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import dns.flags
 import dns.message
@@ -17,6 +18,7 @@ from pgmta.errors import DeliveryError
 from queued.config import Dns
 from queued.delivery import dns as questions_module
 from queued.delivery.dns import Questions
+from queued.delivery.name_servers import NameServers
 from queued.delivery.places import Places
 from tests.support.name_server import NameServer, Says, Zone, serving_names
 
@@ -139,9 +141,9 @@ async def test_trusted_name_servers_alone_make_an_answer_secure(name_server: Nam
         (["192.0.2.53"], {"trust_ad": True}, True),
     ]:
         config = Dns.model_validate({"servers": servers, **options})
-        assert Questions(config).trusted is trusted
+        assert NameServers(config).trusted is trusted
     far = asking(name_server)
-    far.trusted = False
+    far._servers.trusted = False
     assert not (await far.ask("signed.example", "A")).secure
 
 
@@ -179,6 +181,26 @@ async def test_other_name_servers_after_a_change(name_server: NameServer) -> Non
         assert record.to_text() == "192.0.2.99"
         assert (await late).exists
         assert not (await questions.ask("slow.example", "A")).exists
+
+
+async def test_other_name_servers_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may come after the start, and changes with the network."""
+    file = tmp_path / "resolv.conf"
+    monkeypatch.setattr("queued.delivery.name_servers._FILE", str(file))
+    questions = Questions(Dns.model_validate({"timeout": "100ms"}))
+    assert "no name server" in (await fails(questions, "a.example")).line
+    for servers in (["192.0.2.1", "192.0.2.2"], ["127.0.0.1"]):
+        file.write_text("".join(f"nameserver {server}\n" for server in servers))
+        before = questions._servers
+        await fails(questions, f"{servers[0]}.a.example")
+        assert questions._servers is before, "not for each question"
+        monkeypatch.setattr("queued.delivery.name_servers._LOOK", 0.0)
+        await fails(questions, f"{servers[0]}.b.example")
+        assert questions._servers.resolver.nameservers == servers
+        assert questions._servers.trusted is (servers == ["127.0.0.1"])
+        monkeypatch.setattr("queued.delivery.name_servers._LOOK", 5.0)
 
 
 async def test_name_server_that_is_not_there() -> None:

@@ -95,7 +95,7 @@ class Trial:
         pass
 
     def closed(self, destination: Destination) -> None:
-        assert self.queue.load == 0
+        assert self.queue.backlog.load == 0
         assert self.queue.backlog.ordinary == 0
 
     def events(self) -> dict[Event, int]:

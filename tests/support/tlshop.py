@@ -33,7 +33,6 @@ class TlsHop:
     taken: list[bool] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)
-    goodbyes: int = 0  # connections that ended with QUIT, and then close_notify
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Speak with one client."""
@@ -70,8 +69,6 @@ class TlsHop:
                 writer.write(b"250 Ok\r\n")
             elif verb == "QUIT":
                 writer.write(b"221 Bye\r\n")
-                if await reader.read() == b"":
-                    self.goodbyes += 1
                 return
             else:
                 writer.write(b"250 Ok\r\n")

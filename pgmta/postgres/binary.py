@@ -78,18 +78,13 @@ class _ArrayDumper(Dumper):
             flat = [self.size] * (2 * length)
             flat[1::2] = obj
             return header + struct.pack("!" + self.code * length, *flat)
-        lengths = [
+        parts = [header] * (2 * length + 1)
+        parts[1::2] = [
             _LENGTHS[octets] if octets < _SHORT else _LENGTH.pack(octets)
             for octets in map(len, obj)
         ]
-        return _joined(header, lengths, obj)
-
-
-def _joined(header: bytes, lengths: list[bytes], octets: list[bytes]) -> bytes:
-    parts = [header] * (2 * len(octets) + 1)
-    parts[1::2] = lengths
-    parts[2::2] = octets
-    return b"".join(parts)
+        parts[2::2] = obj
+        return b"".join(parts)
 
 
 class _BigintsDumper(_ArrayDumper):
@@ -134,12 +129,15 @@ class _OptionalTextsDumper(Dumper):
     def dump(self, obj: Any) -> bytes:
         if not obj:
             return _EMPTY.pack(0, 0, _TEXT)
+        length = len(obj)
         octets = [b"" if text is None else text.encode() for text in obj]
-        lengths = [
+        parts = [_HEADER.pack(1, 1, _TEXT, length, 1)] * (2 * length + 1)
+        parts[1::2] = [
             _NULL if text is None else _LENGTH.pack(len(each))
             for text, each in zip(obj, octets, strict=True)
         ]
-        return _joined(_HEADER.pack(1, 1, _TEXT, len(obj), 1), lengths, octets)
+        parts[2::2] = octets
+        return b"".join(parts)
 
 
 def register(connection: AsyncConnection[Any]) -> None:

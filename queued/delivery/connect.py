@@ -124,11 +124,12 @@ class Connector:
 
         The search for a host began at `began`.
         """
+        where = HostPort(host.name, host.port)
         try:
             policy = await self.security.policy(destination, host)
             addresses = await self._hosts.addresses(host)
         except DeliveryError as error:
-            tries.add(host.name, "", error)
+            tries.add(where, "", error)
             return None
         silent = 0
         for address in addresses:
@@ -139,7 +140,7 @@ class Connector:
                 session = await self.security.session(policy, host, connect)
             except DeliveryError as error:
                 took = time.monotonic() - begun
-                tries.add(host.name, address, error, took)
+                tries.add(where, address, error, took)
                 if took >= SLOW and not error.code:
                     self._unresponsive.add(address)
                     silent += 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from pgmta.errors import DeliveryError, Stage
+from pgmta.errors import DeliveryError
 from pgmta.logs import get
 from queued.delivery.connect import DeliveryContext
-from queued.delivery.envelope import Envelope
+from queued.delivery.envelope import Envelope, cut
 from queued.delivery.pacing import ConnectionPacing
-from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Reporter, Result, internal
+from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Reporter, Result, hung_up, internal
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
 
@@ -107,6 +107,12 @@ class DestinationQueue:
             task.add_done_callback(self._ended)
             self._tasks.add(task)
             self._connecting.add(task)
+
+    def release(self, keep: int) -> bool:
+        """Hand back rows that wait, except `keep`; return False if a connection is open."""
+        for envelope in [] if self._open else cut(self._waiting, self.load - keep):
+            self._finish(envelope, [NOT_BEGUN] * len(envelope.items))
+        return not self._open
 
     def drain(self) -> list[Envelope]:
         """Begin nothing new; return the envelopes that had not begun."""
@@ -221,9 +227,9 @@ class DestinationQueue:
             again = False
             try:
                 results = await session.send(envelope)
-                again = kept and connection.closed and any(_hung_up(result) for result in results)
+                again = kept and connection.closed and any(hung_up(result) for result in results)
             except DeliveryError as error:
-                again = kept and connection.closed and error.retry_elsewhere
+                again = kept and error.retry_elsewhere and connection.closed
                 again = again and not connection.violated
                 results = [Result.of(error, session.name)] * len(envelope.items)
             except Exception as error:
@@ -233,8 +239,7 @@ class DestinationQueue:
                 self._finish(envelope, [result] * len(envelope.items), carried=True)
                 raise
             if again and not self._draining:
-                # the server closed a kept connection before it had anything: that is no attempt
-                self._put_back(envelope)
+                self._put_back(envelope)  # it closed before it had anything: that is no attempt
             else:
                 results = [NOT_BEGUN] * len(envelope.items) if again else results
                 self._finish(envelope, results, carried=True)
@@ -293,8 +298,3 @@ class DestinationQueue:
 def _end_idle(idle: asyncio.Future[Envelope | None]) -> None:
     if not idle.done():
         idle.set_result(None)
-
-
-def _hung_up(result: Result) -> bool:
-    """Return whether the server closed before it had the message (RFC 5321, section 3.8)."""
-    return result.reply.code == 421 and result.stage is not Stage.END_OF_DATA

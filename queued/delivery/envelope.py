@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -43,6 +44,21 @@ class Envelope:
     @property
     def domains(self) -> set[str]:
         """The names by which claims can leave out such mail: its labels, else its domains."""
-        if self.labels is not None:
-            return self.labels
-        return {item.domain for item in self.items}
+        return self.labels or {item.domain for item in self.items}
+
+
+def cut(waiting: deque[Envelope], rows: int) -> list[Envelope]:
+    """Take rows from the end of the envelopes that wait, and return them in envelopes.
+
+    An envelope that has to be divided gives its last rows without the content.
+    """
+    taken: list[Envelope] = []
+    while waiting and rows > 0:
+        envelope = waiting[-1]
+        if len(envelope.items) <= rows:
+            taken.append(waiting.pop())
+        else:
+            taken.append(replace(envelope, items=envelope.items[-rows:], content=b""))
+            envelope.items = envelope.items[:-rows]
+        rows -= len(taken[-1].items)
+    return taken

@@ -79,3 +79,8 @@ def internal(error: Exception, *, unknown: bool = False) -> DeliveryError:
     """Return an error of this program as a failed attempt; `unknown`: the final dot was sent."""
     line = f"internal error: {type(error).__name__}: {error}"
     return DeliveryError(line, Stage.END_OF_DATA if unknown else Stage.NONE, unknown=unknown)
+
+
+def hung_up(result: Result) -> bool:
+    """Return whether the server closed before it had the message (RFC 5321, section 3.8)."""
+    return result.reply.code == 421 and result.stage is not Stage.END_OF_DATA

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 
 _QUOTED = 200  # characters of each error that the error of all repeats
@@ -18,10 +19,10 @@ class Tries:
     def __len__(self) -> int:
         return len(self._failed)
 
-    def add(self, host: str, address: str, error: DeliveryError, seconds: float = 0.0) -> None:
+    def add(self, host: HostPort, address: str, error: DeliveryError, seconds: float = 0.0) -> None:
         """Note that a connection to an address, or the search for addresses, has failed."""
-        error.host, error.address = host, address
-        self._failed.append((f"{host}[{address}]" if address else host, error))
+        error.host, error.address = str(host), address
+        self._failed.append((f"{host.host}[{address}]" if address else host.host, error))
         self.seconds += seconds
 
     def error(self, otherwise: str) -> DeliveryError:

@@ -102,12 +102,17 @@ class Dispatch:
                 self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
             if down := self.left_out.down(destination.key):  # its domain was not known to go there
-                down.domains.update(self._names(group, message))
+                if not destination.requiretls:
+                    down.domains.update(self._names(group))
                 self._conclude(group, [down.result] * len(group))
                 continue
             if reserved and self.left_out.full(destination.key):
-                self.left_out.crowd(destination.key, self._names(group, message))
+                self.left_out.crowd(destination.key, self._names(group))
                 back += len(group)
+                self.hand_back(group)
+                continue
+            stalled = not reserved and destination.key in self.left_out.stalled
+            if stalled and self.left_out.still_stalled(destination.key):
                 self.hand_back(group)
                 continue
             try:
@@ -119,6 +124,7 @@ class Dispatch:
             if queue is None:
                 queue = DestinationQueue(destination, self._context, self)
                 self._queues[destination.key] = queue
+                self.left_out.watch(destination)
             for envelope in envelopes:
                 self.room -= len(message.body or b"")
                 queue.put(envelope)
@@ -181,23 +187,20 @@ class Dispatch:
                 started=now,
                 urgent=urgent,
                 requiretls=message.requiretls,
-                labels=self._labels(batch, message),
+                labels=self._labels(batch),
             )
             for start in range(0, len(group), self._group)
             for batch in (group[start : start + self._group],)
         ]
 
-    def _labels(self, group: list[Item], message: Message) -> set[str] | None:
+    def _labels(self, group: list[Item]) -> set[str] | None:
         """Return the labels by which claims can leave out these rows; None if domains will do."""
-        if message.requiretls:  # without it, mail of the same domain may find a host
-            return set()
         if not self.selectors:
             return None
         return {self._routes.label(item.domain, item.sender, item.metadata) for item in group}
 
-    def _names(self, group: list[Item], message: Message) -> set[str]:
-        labels = self._labels(group, message)
-        return {item.domain for item in group} if labels is None else labels
+    def _names(self, group: list[Item]) -> set[str]:
+        return self._labels(group) or {item.domain for item in group}
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""
@@ -236,7 +239,9 @@ class Dispatch:
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
-        self.left_out.unreachable(destination.key, domains, result)
+        # other mail of the domain may find a host that is no good for REQUIRETLS
+        names = set() if destination.requiretls else domains
+        self.left_out.unreachable(destination.key, names, result)
 
     def closed(self, destination: Destination) -> None:
         """Forget a destination without mail and connections."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.reply import Result
+from queued.delivery.route import Destination
 
 _KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
+
+_PATIENCE = 2.0  # seconds that a destination has for its first connection before it hands back mail
+_KEPT = 5  # rows that it keeps: they show as well as a thousand that it can't be reached
 
 
 @dataclass(slots=True)
@@ -37,15 +42,46 @@ class LeftOut:
         self._queues = queues
         self._down: dict[str, _Down] = {}
         self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
+        self.stalled: set[str] = set()
+        """Keys of destinations that may have no connection yet; `still_stalled` knows."""
+
+    def watch(self, destination: Destination) -> None:
+        """See whether a destination has a connection in a while; it hands mail back otherwise.
+
+        Name servers and hosts that never answer take long to fail. Meanwhile the slots are for
+        other mail. A domain of MX hosts has a name that claims can leave out.
+        """
+        if destination.domain:
+            asyncio.get_running_loop().call_later(_PATIENCE, self._look_at, destination.key)
+
+    def _look_at(self, key: str) -> None:
+        queue = self._queues.get(key)
+        if queue and queue.release(_KEPT):
+            self.stalled.add(key)
+
+    def still_stalled(self, key: str) -> bool:
+        """Return whether a destination gets no mail because it waits for its first connection."""
+        if key not in self.stalled:
+            return False
+        queue = self._queues.get(key)
+        if queue is None or not queue.release(_KEPT):  # it has ended, or it delivers
+            self.stalled.discard(key)
+            return False
+        return True
 
     def busy(self, free: int) -> tuple[list[str], int]:
         """Return domains that the next claim leaves out, and how many rows they have.
 
         A destination that has as many rows as there are free slots gets no further ones: each next
-        hop that hangs takes at most half of the slots that are left. A destination that could not
-        be reached is left out for a while.
+        hop that hangs takes at most half of the slots that are left. A destination that has no
+        connection yet, or could not be reached, is left out for a while.
         """
-        loaded = [queue for queue in self._queues.values() if queue.load >= free]
+        stalled = [key for key in list(self.stalled) if self.still_stalled(key)]
+        loaded = [
+            queue
+            for key, queue in self._queues.items()
+            if queue.load >= free or (stalled and key in stalled)
+        ]
         domains = {domain for queue in loaded for domain in queue.domains}
         if self._down:
             domains.update(*(down.domains for down in self._still_down()))

@@ -102,7 +102,7 @@ def test_error_has_what_each_host_said(name_server: NameServer) -> None:
             f"4.4.1 connect to c.example[127.0.0.4]:{port}: Connection refused"
         )
         assert (error.code, error.stage, error.permanent) == (554, Stage.GREETING, False)
-        assert (error.host, error.address) == ("b.example", "127.0.0.3")
+        assert (error.host, error.address) == (f"b.example:{port}", "127.0.0.3")
         assert not trial.sessions
 
     play(name_server, [BUSY, b"554 5.7.1 not you\r\n", None], act)
@@ -112,7 +112,7 @@ def test_error_of_one_host_is_what_it_said(name_server: NameServer) -> None:
     async def act(trial: Trial) -> None:
         error = await trial.fails()
         assert (error.line, error.code) == ("4.7.0 busy", 421)
-        assert (error.host, error.address) == ("a.example", "127.0.0.2")
+        assert (error.host, error.address) == (f"a.example:{trial.hops[0].port}", "127.0.0.2")
 
     play(name_server, [BUSY], act, hosts=1)
 

@@ -45,7 +45,7 @@ def dispatcher(config: QueuedConfig, outcomes: Outcomes) -> Dispatch:
 
 
 @pytest.mark.parametrize("fails", ["message", "envelope"])
-def test_group_that_can_not_be_built_is_deferred_alone(
+async def test_group_that_can_not_be_built_is_deferred_alone(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     envelopes: list[Envelope] = []

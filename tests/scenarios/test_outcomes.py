@@ -88,8 +88,7 @@ def test_every_answer_has_its_outcome(system: System, extensions: tuple[str, ...
         (attempt,) = system.attempts(recipient)
         found = (attempt["event"], attempt["code"], attempt["command"])
         assert found == (event, code, command), (name, attempt)
-        greeted = command not in ("greeting", "EHLO")
-        assert attempt["host"] == (hops[name].target if greeted else ""), name
+        assert attempt["host"] == hops[name].target, name
         if status is None:
             assert recipient not in rows
             continue

@@ -96,12 +96,15 @@ def test_connections_that_break_together_come_back(
                 assert await link.run("SELECT 1") == [(1,)]
 
         async def cut() -> None:
+            ended: set[int] = set()  # they stay in the list for a moment
             while True:
-                if len(running(db)) == len(links):
-                    db.execute(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                        " WHERE application_name = 'pgmta test' AND datname = current_database()"
-                    )
+                asleep = "SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)'"
+                rows = db.execute(asleep + " AND datname = current_database()").fetchall()
+                pids = {pid for (pid,) in rows} - ended
+                if len(pids) == len(links):
+                    db.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid",
+                               (list(pids),))  # fmt: skip
+                    ended |= pids
                 await asyncio.sleep(0.02)
 
         cutter = asyncio.create_task(cut())

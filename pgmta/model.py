@@ -72,6 +72,8 @@ class Message:
     body: bytes | None
     message_id_header: str | None = None
     submitted_by: str | None = None  # login of an SQL session
+    envid: str | None = None  # parameters of MAIL (RFC 3461)
+    ret: str | None = None
     requiretls: bool = False  # RFC 8689
 
 
@@ -94,6 +96,8 @@ class Item:
     metadata: str | None = None  # JSON; None: empty
     message_id_header: str | None = None  # of the message
     submitted_by: str | None = None  # likewise
+    notify: str | None = None  # parameters of RCPT (RFC 3461)
+    orcpt: str | None = None
 
 
 @dataclass(slots=True, frozen=True)

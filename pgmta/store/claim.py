@@ -236,12 +236,9 @@ class Claims:
         for row in await self._link.run(self._statements[name], params):
             match row[0]:
                 case "row":
-                    claim.items.append(Item(*row[1:14]))
+                    claim.items.append(_item(row))
                 case "message":
-                    _, _, number, header, login, _, chunks, _, octets, utf8, *_, trace, body = row
-                    messages[number] = Message(
-                        number, octets, utf8, trace, chunks, body, header, login, row[10]
-                    )
+                    messages[row[2]] = _message(row)
                 case "chunk":
                     parts.setdefault(row[2], {})[row[6]] = row[14]
                 case "claim":
@@ -288,3 +285,16 @@ class Claims:
             self._statements[name] = text.fill(**parts)
         where = near if rules.guarded else parts["where"]
         self._statements["next_due"] = _SQL["next_due"].fill(where=where)
+
+
+def _item(row: Any) -> Item:
+    item = Item(*row[1:14])
+    if row[14] is not None:  # NOTIFY and ORCPT
+        notify, _, orcpt = bytes(row[14]).decode().partition(" ")
+        item.notify, item.orcpt = notify or None, orcpt or None
+    return item
+
+
+def _message(row: Any) -> Message:
+    _, _, number, header, login, envid, chunks, _, octets, utf8, strict, _, ret, trace, body = row
+    return Message(number, octets, utf8, trace, chunks, body, header, login, envid, ret, strict)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pgmta.config.types import Duration, Network, Section, Size, Whole, parse_network
+from pgmta.config.types import Duration, Network, Period, Section, Size, Whole, parse_network
 from queued.config.dns import Dns
 from queued.config.timeouts import Timeouts
 from queued.config.tls import Tls
@@ -21,10 +21,20 @@ class Delivery(Section):
     """How mail is sent to next hops."""
 
     connections: Whole = Field(default=20, ge=1, le=1000, description="at most, to one next hop")
+    start: Whole = Field(
+        default=4,
+        ge=1,
+        le=1000,
+        description="connections to one next hop at the beginning; more with each message that it "
+        "takes, fewer if it refuses one",
+    )
     transactions: Whole = Field(default=1000, ge=1, description="at most, on one connection")
     idle: Duration = Field(default=5.0, description="keep an unused connection this long")
     recipients: Whole = Field(
         default=100, ge=1, le=10_000, description="at most, in one transaction"
+    )
+    transaction: Period = Field(
+        default=1800.0, description="a transaction that has not come to its final dot ends after it"
     )
     inline: Size = Field(
         default=1 << 17, description="content up to this size comes with the claim of its row"
@@ -33,6 +43,11 @@ class Delivery(Section):
         default="guard",
         description="bare CR or LF in content, which may come by SQL: guard sends them but holds "
         "what a next hop could take for the end of data; reject holds them all",
+    )
+    eightbit: Literal["send", "bounce"] = Field(
+        default="send",
+        description="content beyond ASCII for a next hop without 8BITMIME: send it as it is, or "
+        "hold it (RFC 6152 asks for that)",
     )
     ipv6: bool = Field(default=True, description="use AAAA addresses of next hops")
     port: Whole = Field(default=25, ge=1, le=65535, description="of hosts that DNS names")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pgmta.config.types import Period, Section
+from pgmta.config.types import Duration, Period, Section
 
 
 class Timeouts(Section):
@@ -16,4 +16,5 @@ class Timeouts(Section):
     data: Period = Field(default=120.0, description="for 354")
     block: Period = Field(default=180.0, description="for the next part of the content to go out")
     final: Period = Field(default=600.0, description="for the reply to the final dot")
+    quit: Duration = Field(default=2.0, description="for the reply to QUIT")
     tls: Period = Field(default=30.0, description="for the TLS handshake")

@@ -5,15 +5,24 @@ OpenSSL checks chains to the CAs of the system. Python's ssl module can't give i
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 _LONGEST = 10  # certificates from host to anchor
-_ERRORS = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.DuplicateExtension)
+_ERRORS = (
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    CryptographyDeprecationWarning,
+    x509.DuplicateExtension,
+)
 _UNDERSTOOD = {
     ExtensionOID.BASIC_CONSTRAINTS,
     ExtensionOID.KEY_USAGE,
@@ -39,9 +48,7 @@ def problem_of_chain(
     and every issuer the right to issue (RFC 5280, section 6.1).
     """
     try:
-        host = x509.load_der_x509_certificate(chain[0])
-        last = x509.load_der_x509_certificate(anchor)
-        others = [x509.load_der_x509_certificate(each) for each in chain[1:_LONGEST]]
+        host, last, *others = map(_load, (chain[0], anchor, *chain[1:_LONGEST]))
     except _ERRORS as error:
         return _UNTRUSTED, f"malformed: {error}"
     try:
@@ -52,6 +59,13 @@ def problem_of_chain(
         )
     except _ERRORS as error:
         return _UNTRUSTED, f"{type(error).__name__}: {error}"
+
+
+def _load(certificate: bytes) -> x509.Certificate:
+    with warnings.catch_warnings():
+        # a later version of the library refuses what this one warns of
+        warnings.simplefilter("error", CryptographyDeprecationWarning)
+        return x509.load_der_x509_certificate(certificate)
 
 
 def _problem_of_host(host: x509.Certificate, names: Sequence[str], now: datetime) -> Problem | None:

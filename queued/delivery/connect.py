@@ -16,10 +16,11 @@ from queued.delivery.facts import ConnectionFacts
 from queued.delivery.hosts import Host, Hosts
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.route import Destination
+from queued.delivery.sasl import authenticate
 from queued.delivery.security import Security
 from queued.delivery.session import Session
 from queued.delivery.tls_memory import Memory, NoMemory
-from queued.delivery.tls_policy import HostPolicy
+from queued.delivery.tls_policy import HostPolicy, TlsMode
 from queued.delivery.tries import Tries
 from queued.delivery.unresponsive import SLOW, Unresponsive
 
@@ -75,6 +76,7 @@ class Connector:
         if delivery.dns != self._dns:
             self._dns = delivery.dns
             self.questions.configure(delivery.dns)
+        self._delivery = delivery
         self._timeouts = delivery.timeouts
         self._hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
         self.security = Security(delivery.tls, self.questions, self._web_server, self._memory)
@@ -160,7 +162,13 @@ class Connector:
         sessions: set[Session],
         policy: HostPolicy,
     ) -> Session:
-        session = Session(ClientProtocol(self._timeouts), host, facts)
+        session = Session(
+            ClientProtocol(self._timeouts),
+            host,
+            facts,
+            self._delivery,
+            lmtp=destination.protocol == "lmtp",
+        )
         where = f"4.4.1 connect to {host.name}[{facts.address}]:{host.port}"
         if host.name == facts.address:
             where = f"4.4.1 connect to {HostPort(host.name, host.port)}"
@@ -181,6 +189,8 @@ class Connector:
                 await self.security.shake_hands(session, policy)
             await session.open(self._hostname)
             await self.security.secure(session, policy, self._hostname)
+            if login := destination.login:
+                await authenticate(session, login, clear=destination.tls is TlsMode.NONE)
         except BaseException:
             session.connection.abort()
             sessions.discard(session)

@@ -1,18 +1,21 @@
-"""All mail of one destination: the envelopes that wait, and the connections that carry them."""
+"""All mail of one destination, and the connections that carry it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
+from queued.delivery.backlog import Backlog
 from queued.delivery.connect import DeliveryContext
-from queued.delivery.envelope import Envelope, cut
+from queued.delivery.envelope import Envelope
+from queued.delivery.idle_connections import IdleConnections
+from queued.delivery.other_hosts import OtherHosts, failed
 from queued.delivery.pacing import ConnectionPacing
 from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Reporter, Result, hung_up, internal
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
+from queued.delivery.sorting import delivered, sort
 
 log = get("delivery")
 
@@ -25,83 +28,67 @@ class DestinationQueue:
 
     Each connection has a task, which opens the connection first and takes envelopes for it
     afterwards. A connection that can't be opened thus concerns no envelope, as long as the
-    queue has other connections.
+    queue has other connections. Mail that one host refuses for now goes to the others.
     """
 
     def __init__(
         self, destination: Destination, context: DeliveryContext, reporter: Reporter
     ) -> None:
         self.destination = destination
-        self.context = context
-        self.load = 0
-        """Rows that wait or are under way."""
-        self.urgent = 0
-        """Rows in urgent envelopes; `load` counts them too."""
+        self.backlog = Backlog(context.most_ordinary)
+        self._context = context
         self._reporter = reporter
-        self._envelopes: set[Envelope] = set()  # that wait or are under way
-        self._urgent: deque[Envelope] = deque()
-        self._waiting: deque[Envelope] = deque()  # envelopes that are not urgent
-        self._ordinary = 0  # connections that carry such envelopes
-        self._idle: deque[tuple[Session, asyncio.Future[Envelope | None]]] = deque()
+        self._idle = IdleConnections(self.backlog, self._hand_back)
         self._tasks: set[asyncio.Task[None]] = set()  # one per connection
         self._connecting: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
         self._open: set[Session] = set()  # greeted
-        self._pacing = ConnectionPacing(self)
+        self._pacing = ConnectionPacing(self, context.delivery.start)
+        self._others = OtherHosts(destination, context, self._sessions, self)
         self._draining = False
+
+    @property
+    def context(self) -> DeliveryContext:
+        """The means of delivery; a new one counts from then on."""
+        return self._context
+
+    @context.setter
+    def context(self, context: DeliveryContext) -> None:
+        self._context = self._others.context = context
+        self.backlog.most_ordinary = context.most_ordinary
+
+    @property
+    def load(self) -> int:
+        """Rows that wait or are under way."""
+        return self.backlog.load
+
+    @property
+    def urgent(self) -> int:
+        """Rows in urgent envelopes; `load` counts them too."""
+        return self.backlog.urgent_load
 
     @property
     def domains(self) -> set[str]:
         """The domains, or labels, of the rows that wait or are under way."""
-        return {domain for envelope in self._envelopes for domain in envelope.domains}
+        return {name for envelope in self.backlog.envelopes for name in envelope.domains}
 
     def put(self, envelope: Envelope) -> None:
         """Deliver the envelope as soon as a connection is free for it."""
-        self._envelopes.add(envelope)
-        self.load += len(envelope.items)
-        if envelope.urgent:
-            self.urgent += len(envelope.items)
-            self._urgent.append(envelope)
-        else:
-            self._waiting.append(envelope)
-        if self._idle:
-            self._feed()
-        if self._urgent or self._waiting:
+        backlog = self.backlog
+        backlog.put(envelope)
+        if self._idle.places:
+            self._idle.feed()
+        if backlog.urgent or backlog.waiting:
             self.grow()
-
-    def _take(self) -> Envelope | None:
-        """Return the next envelope for a free connection, and count that connection."""
-        if self._urgent:
-            return self._urgent.popleft()
-        if self._waiting and self._ordinary < self.context.most_ordinary:
-            self._ordinary += 1
-            return self._waiting.popleft()
-        return None
-
-    def _startable(self) -> int:
-        """Return how many waiting envelopes could begin if they had a connection."""
-        ordinary = max(0, self.context.most_ordinary - self._ordinary)
-        return len(self._urgent) + min(len(self._waiting), ordinary)
-
-    def _feed(self) -> None:
-        """Give waiting envelopes to idle connections."""
-        while self._idle:
-            session, idle = self._idle[-1]  # the one used last: the others may time out
-            if not session.connection.closed and not idle.done():
-                envelope = self._take()
-                if envelope is None:
-                    return
-                idle.set_result(envelope)
-            else:
-                _end_idle(idle)
-            self._idle.pop()
 
     def grow(self) -> None:
         """Open as many connections as the waiting mail has use for."""
-        most = self.context.delivery.connections
+        # urgent mail begins even while all that the host has admitted so far hang
+        most = self._pacing.limit + (self._context.reserved if self.backlog.urgent else 0)
+        most = min(most, self._context.delivery.connections)
         while not self._draining and len(self._tasks) < most:
             under_way = self._pacing.at_once(len(self._tasks), len(self._open))
-            if len(self._connecting) >= min(self._startable(), under_way):
+            if len(self._connecting) >= min(self.backlog.startable(), under_way):
                 return
             task = asyncio.create_task(self._serve_connection())
             task.add_done_callback(self._ended)
@@ -110,28 +97,20 @@ class DestinationQueue:
 
     def release(self, keep: int) -> bool:
         """Hand back rows that wait, except `keep`; return False if a connection is open."""
-        for envelope in [] if self._open else cut(self._waiting, self.load - keep):
-            self._finish(envelope, [NOT_BEGUN] * len(envelope.items))
+        for envelope in [] if self._open else self.backlog.cut(self.load - keep):
+            self._finish(envelope, [NOT_BEGUN] * len(envelope.items), carried=False)
         return not self._open
 
     def drain(self) -> list[Envelope]:
         """Begin nothing new; return the envelopes that had not begun."""
         self._draining = True
-        for _, idle in self._idle:
-            _end_idle(idle)
+        self._others.end()
+        self._idle.end()
         for task in self._connecting:
             task.cancel()
-        waiting = self._clear()
+        waiting = self.backlog.clear()
         for envelope in waiting:
-            self._envelopes.discard(envelope)
-            self.load -= len(envelope.items)
-            self.urgent -= len(envelope.items) if envelope.urgent else 0
-        return waiting
-
-    def _clear(self) -> list[Envelope]:
-        waiting = [*self._urgent, *self._waiting]
-        self._urgent.clear()
-        self._waiting.clear()
+            self.backlog.finish(envelope, carried=False)
         return waiting
 
     def abort(self) -> None:
@@ -157,6 +136,7 @@ class DestinationQueue:
         self.grow()
         if not self._tasks:
             self._pacing.end()
+            self._others.end_idle()
             self._reporter.closed(self.destination)
 
     async def _serve_connection(self) -> None:
@@ -169,14 +149,16 @@ class DestinationQueue:
             if not replaced:
                 self._pacing.succeeded()
             try:
-                await self._carry(session)
+                welcome = await self._carry(session)
             finally:
                 session.connection.quit()
                 self._sessions.discard(session)
                 self._open.discard(session)
-            self._feed()  # an idle connection may carry the mail that this one leaves
-            if self._startable() <= len(self._connecting):
+            self._idle.feed()  # an idle connection may carry the mail that this one leaves
+            if not welcome or self.backlog.startable() <= len(self._connecting):
                 return
+            # the server counts the connection until then
+            await session.connection.wait_closed()
             replaced = True
 
     async def _open_session(self) -> Session | None:
@@ -185,7 +167,7 @@ class DestinationQueue:
         assert task  # noqa: S101 - for the type checker
         self._connecting.add(task)
         try:
-            return await self.context.opener.open(self.destination, self._sessions)
+            return await self._context.opener.open(self.destination, self._sessions)
         except DeliveryError as error:
             problem = error
         except Exception as error:
@@ -202,99 +184,117 @@ class DestinationQueue:
         A host with a limit of connections refuses further ones, and is not down.
         """
         if self._connecting or not all(session.connection.closed for session in self._open):
-            self._pacing.refused()
+            self._pacing.refused(len(self._open))
             return
-        batch = self._clear()
+        batch = self.backlog.clear()
         result = Result.of(error, "")
         if batch and not error.permanent:
             self._reporter.unreachable(self.destination, self.domains, result)
         for each in batch:
-            self._finish(each, [result] * len(each.items))
+            self._finish(each, [result] * len(each.items), carried=False)
 
-    async def _carry(self, session: Session) -> None:
-        """Send envelopes over the connection, as long as there are any and it lasts."""
-        connection = session.connection
+    async def _carry(self, session: Session) -> bool:
+        """Send envelopes over the connection, as long as there are any and it lasts.
+
+        Returns False if the host did not want this connection beside the others.
+        """
+        connection, backlog = session.connection, self.backlog
         self._sessions.add(session)
         self._open.add(session)
+        # before others get a connection for it
+        envelope = None if connection.closed else backlog.take()
+        kept = envelope is None
         self.grow()
-        kept = not self._startable()
-        while not session.connection.closed:
-            if session.transactions >= self.context.delivery.transactions:
-                return
-            envelope = self._take() or await self._next(session)
+        most = min(self._context.delivery.transactions, session.most_transactions)
+        while not session.connection.closed and session.transactions < most:
+            envelope = envelope or backlog.take()
+            if envelope is None and not self._draining:
+                envelope = await self._idle.next(session, self._context.delivery.idle)
             if envelope is None:
-                return
+                break
+            if len(envelope.items) > session.most_recipients:
+                self._leave(envelope, [*range(session.most_recipients, len(envelope.items))])
             again = False
             try:
                 results = await session.send(envelope)
-                again = kept and connection.closed and any(hung_up(result) for result in results)
+                again = connection.closed and any(hung_up(result) for result in results)
             except DeliveryError as error:
-                again = kept and error.retry_elsewhere and connection.closed
+                again = connection.closed and error.retry_elsewhere and kept
                 again = again and not connection.violated
                 results = [Result.of(error, session.name)] * len(envelope.items)
             except Exception as error:
-                results = [self._failed(session, envelope, error)] * len(envelope.items)
+                results = [failed(error, session, envelope)] * len(envelope.items)
             except BaseException:
                 result = CUT_OFF if connection.past_dot else NOT_BEGUN
                 self._finish(envelope, [result] * len(envelope.items), carried=True)
                 raise
-            if again and not self._draining:
-                self._put_back(envelope)  # it closed before it had anything: that is no attempt
-            else:
-                results = [NOT_BEGUN] * len(envelope.items) if again else results
+            if again and (kept or self._others_work(session)):
+                # the server closed before it had anything: that is no attempt
+                self._put_back(envelope)
+                if not kept:
+                    self._pacing.refused(len(self._open) - 1)
+                return kept
+            if delivered(results):
                 self._finish(envelope, results, carried=True)
+            else:
+                await self._go_on(session, envelope, results)
             kept = True
+            envelope = None
+            if self._pacing.limit <= len(self._tasks):
+                self._pacing.took_mail()
+        return True
+
+    def _others_work(self, session: Session) -> bool:
+        """Return whether another connection has carried mail and is open."""
+        return any(s.transactions > 1 and not s.connection.closed
+                   for s in self._open if s is not session)  # fmt: skip
+
+    async def _go_on(self, session: Session, envelope: Envelope, results: list[Result]) -> None:
+        """Finish the recipients whose results count; the others are tried again at once."""
+        found = sort(results)
+        if found.later:
+            session.learn_recipients(len(results) - len(found.later))
+            left = set(found.later)
+            kept = [place for place in range(len(results)) if place not in left]
+            places = {place: number for number, place in enumerate(kept)}
+            found.elsewhere = [places[place] for place in found.elsewhere]
+            results = [results[place] for place in kept]
+            self._leave(envelope, found.later)
+        if found.elsewhere:
+            await self._others.try_all(session, envelope, results, found.elsewhere)
+        else:
+            self._finish(envelope, results, carried=True)
+
+    def _leave(self, envelope: Envelope, places: list[int]) -> None:
+        """Leave the recipients at these places to the next transaction."""
+        rest = self.backlog.split(envelope, places, wait=not self._draining)
+        if self._draining:
+            self._hand_back(rest)
+
+    def _hand_back(self, envelope: Envelope) -> None:
+        self._finish(envelope, [NOT_BEGUN] * len(envelope.items), carried=True)
 
     def _put_back(self, envelope: Envelope) -> None:
-        if envelope.urgent:
-            self._urgent.appendleft(envelope)
-        else:
-            self._ordinary -= 1
-            self._waiting.appendleft(envelope)
-        self._feed()
-
-    async def _next(self, session: Session) -> Envelope | None:
-        """Wait for an envelope; return None after `delivery.idle` seconds and when draining."""
         if self._draining:
-            return None
-        loop = asyncio.get_running_loop()
-        idle: asyncio.Future[Envelope | None] = loop.create_future()
-        place = (session, idle)
-        self._idle.append(place)
-        timer = loop.call_later(self.context.delivery.idle, _end_idle, idle)
-        try:
-            return await idle
-        except asyncio.CancelledError:
-            if not idle.cancelled() and (envelope := idle.result()):  # given a moment ago
-                self._finish(envelope, [NOT_BEGUN] * len(envelope.items), carried=True)
-            raise
-        finally:
-            timer.cancel()
-            if place in self._idle:
-                self._idle.remove(place)
+            self._hand_back(envelope)
+        else:
+            self.backlog.put_back(envelope)
+            self._idle.feed()
 
-    def _failed(self, session: Session, envelope: Envelope, error: Exception) -> Result:
-        """Return the result of an attempt that an error of this program has ended."""
-        log.error("delivery failed", destination=str(self.destination), exc_info=error,
-                  message=envelope.items[0].message_id,
-                  rows=[item.id for item in envelope.items])  # fmt: skip
-        session.connection.abort()
-        return Result.of(internal(error, unknown=session.connection.past_dot), session.name)
+    # -- for OtherHosts --
 
-    def _finish(self, envelope: Envelope, results: list[Result], carried: bool = False) -> None:
+    def part(self, envelope: Envelope, places: list[int]) -> Envelope:
+        """Move the items with these places into a new envelope, which is under way as well."""
+        return self.backlog.split(envelope, places, wait=False)
+
+    def finish(self, envelope: Envelope, results: list[Result]) -> None:
+        """Report the results of an envelope that was under way."""
+        self._finish(envelope, results, carried=True)
+
+    def _finish(self, envelope: Envelope, results: list[Result], carried: bool) -> None:
         """Report the results of an envelope, which a connection has carried or which has waited."""
-        self._envelopes.discard(envelope)
-        self.load -= len(envelope.items)
-        if envelope.urgent:
-            self.urgent -= len(envelope.items)
-        elif carried:
-            self._ordinary -= 1
+        self.backlog.finish(envelope, carried=carried)
         try:
             self._reporter.report(envelope, results)
         except Exception as error:
             log.error("result lost", message=envelope.items[0].message_id, exc_info=error)
-
-
-def _end_idle(idle: asyncio.Future[Envelope | None]) -> None:
-    if not idle.done():
-        idle.set_result(None)

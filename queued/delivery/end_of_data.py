@@ -6,17 +6,21 @@ from termios import FIONREAD
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
+from queued.delivery.commands import NO_EIGHTBIT
+from queued.delivery.connection import waiting
 from queued.delivery.envelope import Envelope
 from queued.delivery.exchange import leave, out_of_step
-from queued.delivery.protocol import ClientProtocol, waiting
+from queued.delivery.protocol import ClientProtocol
 from queued.delivery.wire import DotStuffer, stuffed
 
 _COPIED = 16384  # octets up to which one write of a copy is quicker than several writes
 _MORE = 3  # first digit of an intermediate reply
 
 
-async def send_content(connection: ClientProtocol, envelope: Envelope) -> Reply:
-    """Send trace, content and final dot, and return the reply to the dot.
+async def send_content(
+    connection: ClientProtocol, envelope: Envelope, replies: int = 1, *, ascii_only: bool = False
+) -> Reply:
+    """Send trace, content and final dot, and return the first of the replies to the dot.
 
     The code 0 says how the connection ended after the dot. Before the dot it checks that the server
     has said nothing and that the leases still hold. Raises DeliveryError for what happens before
@@ -24,7 +28,7 @@ async def send_content(connection: ClientProtocol, envelope: Envelope) -> Reply:
     """
     content = envelope.content
     if not isinstance(content, bytes):
-        last = [await _stream(connection, envelope)]
+        last = [await _stream(connection, envelope, ascii_only)]
     elif len(content) > _COPIED:
         stuffer = DotStuffer()
         last = [stuffer.feed(envelope.trace), stuffer.feed(content), stuffer.end()]
@@ -38,7 +42,7 @@ async def send_content(connection: ClientProtocol, envelope: Envelope) -> Reply:
     connection.past_dot = True
     for part in last[:-1]:
         connection.write(part)
-    connection.write(last[-1], 1)
+    connection.write(last[-1], replies)
     try:
         if connection.closed or not connection.can_write.is_set():
             await connection.drain()
@@ -54,13 +58,18 @@ async def send_content(connection: ClientProtocol, envelope: Envelope) -> Reply:
     return reply
 
 
-async def _stream(connection: ClientProtocol, envelope: Envelope) -> bytes:
-    """Send trace and content as they come, and return the end of data."""
+async def _stream(connection: ClientProtocol, envelope: Envelope, ascii_only: bool) -> bytes:
+    """Send trace and content as they come, and return the end of data.
+
+    Raises DeliveryError if the content can't be read, or with `ascii_only` is beyond ASCII.
+    """
     stuffer = DotStuffer()
     assert not isinstance(envelope.content, bytes)  # noqa: S101 - for the type checker
     try:
         connection.write(stuffer.feed(envelope.trace))
         async for part in envelope.content:
+            if ascii_only and not part.isascii():
+                raise DeliveryError(NO_EIGHTBIT, Stage.EHLO, permanent=True)
             connection.write(stuffer.feed(part))
             await connection.drain()
     except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,8 +24,9 @@ class Envelope:
     `content` is the message as received; if it is not bytes, it streams the content anew each time
     it is iterated. `trace` goes before it. The session asks `guard` right before the final dot: if
     a lease may be lost, the session drops the connection without the dot. `urgent` mail goes before
-    other mail of its destination. The attempt
-    counts from `started`. `labels` are those of the items, if any mail has labels.
+    other mail of its destination. The attempt counts from `started`. `room` are the octets that the
+    content takes from the worker's memory. `envid` and `ret` are parameters of RFC 3461; `dsn` says
+    whether the envelope or a row has any. `labels` are those of the items, if any mail has labels.
     """
 
     items: list[Item]
@@ -38,6 +38,10 @@ class Envelope:
     guard: LeaseGuard = field(repr=False)
     started: datetime
     urgent: bool = False
+    room: int = 0
+    dsn: bool = False
+    envid: str | None = None
+    ret: str | None = None
     requiretls: bool = False  # RFC 8689
     labels: set[str] | None = None
 
@@ -46,19 +50,10 @@ class Envelope:
         """The names by which claims can leave out such mail: its labels, else its domains."""
         return self.labels or {item.domain for item in self.items}
 
-
-def cut(waiting: deque[Envelope], rows: int) -> list[Envelope]:
-    """Take rows from the end of the envelopes that wait, and return them in envelopes.
-
-    An envelope that has to be divided gives its last rows without the content.
-    """
-    taken: list[Envelope] = []
-    while waiting and rows > 0:
-        envelope = waiting[-1]
-        if len(envelope.items) <= rows:
-            taken.append(waiting.pop())
-        else:
-            taken.append(replace(envelope, items=envelope.items[-rows:], content=b""))
-            envelope.items = envelope.items[:-rows]
-        rows -= len(taken[-1].items)
-    return taken
+    def split(self, places: list[int]) -> Envelope:
+        """Move the items with these places into a new envelope, and return it."""
+        moved = set(places)
+        rest = replace(self, items=[self.items[place] for place in places])
+        self.room = 0  # the last part frees it
+        self.items = [item for place, item in enumerate(self.items) if place not in moved]
+        return rest

@@ -1,4 +1,4 @@
-"""The number of connections that are opened side by side to one destination."""
+"""How many connections one destination may have, and how many are opened side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 _PAUSE = 5.0  # seconds without a further connection after a refused one: others end meanwhile
-_LONGEST = 60.0  # seconds of a pause after many: by then a host's limit may have been lifted
+_LONGEST = 300.0  # seconds of a pause after many: by then a host's limit may have been lifted
 _AT_ONCE = 4  # connections begun side by side, so that a host's limit refuses at most these
 
 
@@ -18,12 +18,16 @@ class Growing(Protocol):
 
 
 class ConnectionPacing:
-    """Pauses after a host has refused a connection; `queue` grows when the pause ends.
+    """Begins with `start` connections: mail that the host takes earns one more, as in TCP.
 
-    Each pause is twice as long as the one before, until a connection succeeds.
+    A refused connection sets the limit to those that the host has admitted, and begins a pause.
+    Each pause is twice as long as the one before, until a connection succeeds. `queue` grows when
+    the pause ends.
     """
 
-    def __init__(self, queue: Growing) -> None:
+    def __init__(self, queue: Growing, start: int) -> None:
+        self.limit = start
+        """Connections that the destination may have."""
         self.pause = 0.0
         """Seconds of the last pause; 0.0 if a connection succeeded since."""
         self._queue = queue
@@ -40,19 +44,26 @@ class ConnectionPacing:
             return 0
         return 1 if self.pause else max(_AT_ONCE, admitted // 2)
 
+    def took_mail(self) -> None:
+        """Allow one more connection, because the host goes on taking mail."""
+        self.limit += 1
+        self._queue.grow()
+
     def succeeded(self) -> None:
         """Note that the host has admitted a connection; one begun before a pause does not count."""
         if not self._timer:
             self.pause = 0.0
 
-    def refused(self) -> None:
+    def refused(self, admitted: int) -> None:
         """Note that the host has refused a connection while it admits others."""
         if not self._timer:
+            self.limit = max(1, admitted)
             self.pause = min(max(_PAUSE, 2 * self.pause), _LONGEST)
             self._timer = asyncio.get_running_loop().call_later(self.pause, self._over)
 
     def _over(self) -> None:
         self._timer = None
+        self.limit += 1  # one connection finds out
         self._queue.grow()
 
     def end(self) -> None:

@@ -1,18 +1,16 @@
-"""An SMTP client's connection: octets, reply lines and time limits. It knows no commands."""
+"""The replies of a server: lines, how many it owes, and time limits. It knows no commands."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-import sys
 from collections import deque
-from fcntl import ioctl
 from termios import TIOCOUTQ
-from typing import cast
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
+from queued.delivery.connection import Connection, waiting
 from queued.delivery.reply import SHORT, stored
 
 _LINE = 4096  # octets of a reply line, at most (RFC 5321, section 4.5.3.1.5, asks for 512)
@@ -20,11 +18,11 @@ _OCTETS = 32768  # octets of a reply, all its lines together, at most
 _LINES = 256  # lines of a reply, at most
 _QUOTED = 200  # characters of a reply that an error message repeats
 _CODES = {str(code): code for code in range(200, 600)}  # RFC 5321, section 4.2
-_GOODBYE = 2.0  # seconds for the server's close_notify (RFC 8446, section 6.1)
+_TOO_LONG = "timeout, the transaction took too long"
 _GRACE = 0.001  # seconds for a TCP that hands data over before it counts the acknowledgement
 
 
-class ClientProtocol(asyncio.Protocol):
+class ClientProtocol(Connection):
     """Counts the replies that the server owes: one for the greeting, one for each command.
 
     A reply that is not owed answers no command, and ends the connection. So no reply that the
@@ -32,9 +30,7 @@ class ClientProtocol(asyncio.Protocol):
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
-        self.timeouts = timeouts
-        self._transport: asyncio.Transport | None = None
-        self.descriptor = -1
+        super().__init__(timeouts)
         self._owed = 1  # the greeting
         self._partial = b""  # an incomplete line
         self._lines: list[str] = []  # of an incomplete reply
@@ -43,13 +39,10 @@ class ClientProtocol(asyncio.Protocol):
         self.replies: deque[Reply] = deque()
         """Replies that have come and were not taken."""
         self._waiter: asyncio.Future[None] | None = None
-        self.can_write = asyncio.Event()
-        self.can_write.set()
-        self.reason = ""
-        """Why the connection has ended."""
         self.lines: list[str] = []
         """Texts of the lines of the reply that came last."""
-        self.closed = False
+        self.deadline = 0.0
+        """When a transaction ends that has not come to its final dot, by the loop; 0: never."""
         self.violated = False
         """Whether the server broke the protocol; no reply to the transaction counts then."""
         self.past_dot = False
@@ -59,16 +52,11 @@ class ClientProtocol(asyncio.Protocol):
 
     # -- asyncio.Protocol --
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        self._transport = cast(asyncio.Transport, transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sys.platform == "linux":
-            self.descriptor = sock.fileno()
-
     def data_received(self, data: bytes) -> None:
         """Collect lines into replies (RFC 5321, section 4.2.1)."""
         if self.closed:
+            if self._leaving and self._transport and b"\n" in data:
+                self._transport.close()  # whatever it is, it answers QUIT
             return
         if self.past_dot and (
             waiting(self.descriptor, TIOCOUTQ)
@@ -140,22 +128,8 @@ class ClientProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Note the end and wake the task that waits."""
-        self.closed = True
-        self.reason = self.reason or (str(error) if error else "connection closed by peer")
-        self.can_write.set()
+        super().connection_lost(error)
         self._wake()
-
-    def eof_received(self) -> bool:
-        """Close: a server that sends no more is of no use."""
-        return False
-
-    def pause_writing(self) -> None:
-        """Make writers wait, because the socket is full."""
-        self.can_write.clear()
-
-    def resume_writing(self) -> None:
-        """Let writers go on, because the socket has room."""
-        self.can_write.set()
 
     def _wake(self) -> None:
         if self._waiter and not self._waiter.done():
@@ -167,57 +141,25 @@ class ClientProtocol(asyncio.Protocol):
         self.replies.clear()
         self._break(reason)
 
-    def _break(self, reason: str) -> None:
-        self.reason = reason
-        self.abort()
-        self.can_write.set()
-        self._wake()
-
-    def abort(self) -> None:
-        """Drop the connection at once, without QUIT."""
-        self.closed = True
-        if self._transport:
-            self._transport.abort()
-
     async def start_tls(
         self, context: ssl.SSLContext, hostname: str, timeout: float
     ) -> ssl.SSLObject:
         """Do the TLS handshake, and return the TLS session.
 
         Plain text that comes before it is an error, because it could be taken for a reply under TLS
-        (RFC 3207, section 4.2). Raises DeliveryError for that, and if the connection has ended.
-        Raises OSError, of which SSLError is one, and ValueError for a failed handshake.
+        (RFC 3207, section 4.2). Raises DeliveryError for that, and errors as Connection.
         """
         if self._partial or self._lines or self.replies:
             self.violate("plain text before the TLS handshake")
-        if self.closed or self._transport is None:
-            raise DeliveryError(self.reason, Stage.TLS)
-        loop = asyncio.get_running_loop()
-        try:
-            transport = await loop.start_tls(
-                self._transport,
-                self,
-                context,
-                server_hostname=hostname,
-                ssl_handshake_timeout=timeout,
-                ssl_shutdown_timeout=_GOODBYE,
-            )
-        except BaseException:
-            self.abort()
-            raise
-        if transport is None or self.closed:
-            raise ConnectionResetError(self.reason or "connection closed by peer")
-        self._transport = transport
-        return cast(ssl.SSLObject, transport.get_extra_info("ssl_object"))
+        return await super().start_tls(context, hostname, timeout)
+
+    def _break(self, reason: str) -> None:
+        self.reason = reason
+        self.abort()
+        self.can_write.set()
+        self._wake()
 
     # -- for the transaction --
-
-    def quit(self) -> None:
-        """Say goodbye and close; the answer to QUIT is not waited for."""
-        if self._transport and not self.closed:
-            self._transport.write(b"QUIT\r\n")
-            self._transport.close()
-        self.closed = True
 
     def write(self, data: bytes, replies: int = 0) -> None:
         """Send octets for which the server owes `replies` replies."""
@@ -228,11 +170,15 @@ class ClientProtocol(asyncio.Protocol):
     async def drain(self) -> None:
         """Wait until the socket has room. Raises DeliveryError if the connection has ended."""
         if not self.can_write.is_set():
+            wait, reason = self.timeouts.block, "timeout while sending content"
+            left = self.deadline - asyncio.get_running_loop().time()
+            if self.deadline and not self.past_dot and left < wait:
+                wait, reason = left, _TOO_LONG
             try:
-                async with asyncio.timeout(self.timeouts.block):
+                async with asyncio.timeout(wait):
                     await self.can_write.wait()
             except TimeoutError:
-                self._break("timeout while sending content")
+                self._break(reason)
         if self.closed and not self.replies:
             raise DeliveryError(self.reason, Stage.DATA, retry_elsewhere=True)
 
@@ -268,7 +214,10 @@ class ClientProtocol(asyncio.Protocol):
         if not self.replies and not self.closed:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = loop.call_later(timeout, self._break, f"timeout, no reply to {stage}")
+            reason = f"timeout, no reply to {stage}"
+            if self.deadline and not self.past_dot and self.deadline - loop.time() < timeout:
+                timeout, reason = max(0.0, self.deadline - loop.time()), _TOO_LONG
+            timer = loop.call_later(timeout, self._break, reason)
             try:
                 await self._waiter
             finally:
@@ -277,20 +226,3 @@ class ClientProtocol(asyncio.Protocol):
         if self.replies:
             return self.replies.popleft()
         raise DeliveryError(self.reason, stage, retry_elsewhere=True)
-
-
-_answer = bytearray(4)
-
-
-def waiting(descriptor: int, question: int) -> bool:
-    """Return whether octets wait in a socket, by the ioctl FIONREAD or TIOCOUTQ (tcp(7)).
-
-    Without a descriptor (-1) the answer is no.
-    """
-    if descriptor < 0:
-        return False
-    try:
-        ioctl(descriptor, question, _answer)
-    except OSError:
-        return False
-    return any(_answer)

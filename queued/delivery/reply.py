@@ -7,12 +7,20 @@ from typing import Protocol
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
+from pgmta.states import Event
 from pgmta.text import printable
 from queued.delivery.envelope import Envelope
 from queued.delivery.route import Destination
 
 SHORT = 512
 """Characters of printable ASCII that can be kept as they are, with any note."""
+
+_OK = 2  # first digit of a positive reply
+_ABOUT_THE_MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
+"""Stages in which a 5xx concerns this mail; before them it concerns the host, and may pass."""
+
+_ABOUT_THE_SESSION = (500, 501, 502, 503, 504, 530, 538)
+"""Codes for commands that the host does not take in this order, without TLS, or without a login."""
 
 _STORED = 1020  # octets of a reply's text that are kept: 1 KB with the code before it
 
@@ -57,6 +65,31 @@ CUT_OFF = Result(Reply(0, "interrupted after the final dot"), stage=Stage.END_OF
 
 NOT_BEGUN = Result(Reply(0, ""), begun=False)
 """The result of an attempt that ended before it could have any effect."""
+
+
+def event_of(result: Result) -> Event:
+    """Return the event of a result (RFC 5321, section 4.2.1).
+
+    Only 2xx to the end of data is a delivery. After the final dot any reply but 2xx, 4xx and 5xx
+    leaves open whether the server has the message. Before it, any reply but 5xx is a failure for
+    now: a server that breaks the protocol gets another chance. So does one that refuses the session
+    and not the mail: that is said of an address only by the enhanced codes 5.1.x.
+    """
+    if not result.begun:
+        return Event.HAND_BACK
+    if result.unknown:
+        return Event.UNKNOWN
+    code = result.reply.code
+    first = code // 100
+    if result.stage is Stage.END_OF_DATA and first not in (4, 5):
+        return Event.DELIVERED if first == _OK else Event.UNKNOWN
+    if result.permanent:
+        return Event.FAIL
+    if first == 5 and result.stage in _ABOUT_THE_MAIL:
+        passes = code in _ABOUT_THE_SESSION and not result.reply.text.startswith("5.1.")
+        passes = passes or (code == 552 and result.reply.enhanced == "5.5.3")
+        return Event.DEFER if passes else Event.FAIL
+    return Event.DEFER
 
 
 class Reporter(Protocol):

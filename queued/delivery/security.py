@@ -18,7 +18,8 @@ from queued.delivery.route import Destination
 from queued.delivery.session import Session
 from queued.delivery.sts_domains import StsDomains
 from queued.delivery.sts_fetch import Addresses, PolicyFetcher
-from queued.delivery.tls import BrokenTls, TlsContexts, shake_hands
+from queued.delivery.tls import BrokenTls, server_name, shake_hands
+from queued.delivery.tls_contexts import TlsContexts
 from queued.delivery.tls_memory import Memory
 from queued.delivery.tls_policy import HostPolicy, TlsMode
 
@@ -183,7 +184,7 @@ class Security:
         if policy.mode is TlsMode.NONE:
             return
         if session.facts.tls_version:
-            self._require(session, policy)
+            self._accept(session, policy)
             return
         if "STARTTLS" not in session.extensions:
             self._missing(session, policy, "the host does not offer STARTTLS")
@@ -206,7 +207,7 @@ class Security:
             await session.greet(hostname)
         except DeliveryError as error:
             raise self._broken(session, policy, error) from None
-        self._require(session, policy)
+        self._accept(session, policy)
 
     def _broken(self, session: Session, policy: HostPolicy, error: DeliveryError) -> DeliveryError:
         """Return the error of a host that closes or hangs on the way to TLS.
@@ -219,8 +220,15 @@ class Security:
         self._count(policy.report, "validation-failure", host, session.facts.address, error.line)
         return BrokenTls(f"4.7.5 TLS with {host}: {error.line}")
 
-    def _require(self, session: Session, policy: HostPolicy) -> None:
-        """Raise DeliveryError if a sender's REQUIRETLS would end here (RFC 8689, section 4.2.1)."""
+    def _accept(self, session: Session, policy: HostPolicy) -> None:
+        """Keep the TLS session for the next connection.
+
+        Raises DeliveryError if a sender's REQUIRETLS would end here (RFC 8689, section 4.2.1).
+        """
+        # a resumed session has no certificates, and TLSA records may have changed since
+        if session.connection.tls and policy.mode is not TlsMode.DANE:
+            name = server_name(policy, session.host.name)
+            self._contexts.of(policy.mode).keep(name, session.connection.tls)
         if policy.requiretls and "REQUIRETLS" not in session.extensions:
             session.connection.quit()
             raise DeliveryError(

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
-from queued.delivery.commands import mail_command, size_limit
+from queued.config import Delivery
+from queued.delivery.commands import UNLIMITED, limit, mail_command, rcpt_command, size_limit
 from queued.delivery.end_of_data import send_content, send_nothing
 from queued.delivery.envelope import Envelope
 from queued.delivery.exchange import lock_step, pipelined, reset
 from queued.delivery.facts import ConnectionFacts
 from queued.delivery.hosts import Host
+from queued.delivery.lmtp import send_by_lmtp
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
 
 _OK = 2  # first digit of a positive reply
+_SMTP = 25  # a port at which LMTP is forbidden (RFC 2033, section 5)
+_DEFAULT = Delivery()
 
 
 class Session:
@@ -22,19 +28,33 @@ class Session:
 
     The session has a connection. Whether that is closed, and whether the server broke the
     protocol, is known there. `extensions` has the value of each keyword of the server's last reply
-    to EHLO. `facts` are for the log of attempts.
+    to EHLO. `facts` are for the log of attempts. With `lmtp` it speaks LMTP (RFC 2033).
     """
 
     def __init__(
-        self, connection: ClientProtocol, host: Host, facts: ConnectionFacts | None = None
+        self,
+        connection: ClientProtocol,
+        host: Host,
+        facts: ConnectionFacts | None = None,
+        delivery: Delivery = _DEFAULT,
+        *,
+        lmtp: bool = False,
     ) -> None:
         self.connection = connection
         self.host = host
         self.name = str(HostPort(host.name, host.port))
         """The host and its port, as outcomes have them."""
         self.facts = facts or ConnectionFacts(host.name)
+        self.lmtp = lmtp
         self.extensions: dict[str, str] = {}
         self.transactions = 0
+        self.most_transactions = UNLIMITED
+        """The number of transactions that the host takes (MAILMAX of RFC 9422)."""
+        self.most_recipients = UNLIMITED
+        """The number of recipients that the host takes at once (RCPTMAX, or its refusals)."""
+        self._delivery = delivery
+        self._ascii_only = False
+        self._loop = asyncio.get_running_loop()
         self._limit = 0  # octets of a message; 0: none
         self._timeouts = connection.timeouts
 
@@ -59,24 +79,36 @@ class Session:
         """
         connection = self.connection
         self.extensions = {}
-        self._limit = 0
-        reply = await self._hello(Stage.EHLO, hostname)
-        if reply.code // 100 == 5:
-            reply = await self._hello(Stage.HELO, hostname)
-        elif reply.code == 250:
+        if self.lmtp and self.host.port == _SMTP:
+            connection.quit()
+            raise DeliveryError("5.3.5 LMTP is forbidden at port 25", Stage.LHLO)
+        stage = Stage.LHLO if self.lmtp else Stage.EHLO
+        reply = await self._hello(stage, hostname)
+        if reply.code == 250:
             for line in connection.lines[1:]:
                 keyword, _, value = line.partition(" ")
                 self.extensions[keyword.upper()] = value
-            self._limit = size_limit(self.extensions.get("SIZE", ""))
+        elif reply.code // 100 == 5 and not self.lmtp:
+            reply = await self._hello(Stage.HELO, hostname)
+        self._limit = size_limit(self.extensions.get("SIZE", ""))
+        limits = self.extensions.get("LIMITS", "")
+        self.most_transactions = limit(limits, "MAILMAX")
+        self.most_recipients = limit(limits, "RCPTMAX")
+        bounces = self._delivery.eightbit == "bounce"
+        self._ascii_only = bounces and "8BITMIME" not in self.extensions
         if reply.code != 250:
             connection.quit()
-            raise DeliveryError(reply.text, Stage.EHLO, code=reply.code)
+            raise DeliveryError(reply.text, stage, code=reply.code)
         if connection.closed:  # right after its reply
-            raise DeliveryError(connection.reason, Stage.EHLO)
+            raise DeliveryError(connection.reason, stage)
 
     async def _hello(self, stage: Stage, hostname: str) -> Reply:
         self.connection.write(f"{stage} {hostname}\r\n".encode(), 1)
         return await self.connection.reply(stage, self._timeouts.command)
+
+    def learn_recipients(self, number: int) -> None:
+        """Note that the host takes this number of recipients at once."""
+        self.most_recipients = max(1, min(number, self.most_recipients))
 
     async def send(self, envelope: Envelope) -> list[Result]:
         """Do one transaction and return a result for each item, in order.
@@ -87,8 +119,13 @@ class Session:
         """
         self.transactions += 1
         host, connection = self.name, self.connection
-        commands = [mail_command(envelope, self.extensions, self._limit)]
-        commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]
+        connection.deadline = self._loop.time() + self._delivery.transaction
+        only = self._ascii_only
+        commands = [mail_command(envelope, self.extensions, self._limit, ascii_only=only)]
+        if envelope.dsn and "DSN" in self.extensions:
+            commands += [rcpt_command(item) for item in envelope.items]
+        else:
+            commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]
         exchange = pipelined if "PIPELINING" in self.extensions else lock_step
         replies, data = await exchange(connection, commands)
         begun = replies[0].code // 100 == _OK
@@ -98,8 +135,14 @@ class Session:
             results = [Result(replies[0], host, Stage.MAIL)] * len(envelope.items)
         accepted = [i for i, reply in enumerate(replies[1:]) if reply.code // 100 == _OK]
         go_on = data is not None and data.code == 354
-        if go_on and begun and accepted:
-            final = Result(await send_content(connection, envelope), host, Stage.END_OF_DATA)
+        if go_on and begun and accepted and self.lmtp:
+            number = len(accepted)
+            finals = await send_by_lmtp(connection, envelope, number, ascii_only=only)
+            for i, reply in zip(accepted, finals, strict=True):
+                results[i] = Result(reply, host, Stage.END_OF_DATA)
+        elif go_on and begun and accepted:
+            reply = await send_content(connection, envelope, ascii_only=only)
+            final = Result(reply, host, Stage.END_OF_DATA)
             for i in accepted:
                 results[i] = final
         elif go_on and begun:

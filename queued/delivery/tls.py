@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.text import printable
-from queued.config import Tls
 from queued.delivery import dane
 from queued.delivery.protocol import ClientProtocol
+from queued.delivery.tls_contexts import TlsContexts
 from queued.delivery.tls_policy import HostPolicy, TlsMode
 
 _SHOWN = 200  # characters of a reason
@@ -33,56 +31,6 @@ class BrokenTls(DeliveryError):
         self.result = result
 
 
-class TlsContexts:
-    """The settings of all sessions: for any certificate, for those of trusted CAs, and for DANE.
-
-    They are made at their first use, because OpenSSL reads the CAs of the system in 20 ms.
-    """
-
-    def __init__(self, config: Tls) -> None:
-        self._minimum = ssl.TLSVersion[config.minimum.replace(".", "_")]
-        self._ca = config.ca
-
-    def _unverified(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        context.minimum_version = self._minimum
-        return context
-
-    @cached_property
-    def opportunistic(self) -> ssl.SSLContext:
-        """For any certificate: a weak cipher is better than plain text (RFC 7435)."""
-        context = self._unverified()
-        context.set_ciphers("DEFAULT:@SECLEVEL=0")
-        return context
-
-    @cached_property
-    def dane(self) -> ssl.SSLContext:
-        """For certificates that `dane` checks after the handshake."""
-        return self._unverified()
-
-    @cached_property
-    def pkix(self) -> ssl.SSLContext:
-        """For certificates of trusted CAs with the host's name as subjectAltName (RFC 6125)."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = self._minimum
-        context.hostname_checks_common_name = False
-        if self._ca is None:
-            context.load_default_certs()
-        elif os.path.isdir(self._ca):
-            context.load_verify_locations(capath=self._ca)
-        else:
-            context.load_verify_locations(self._ca)
-        return context
-
-    def of(self, mode: TlsMode) -> ssl.SSLContext:
-        """Return the settings for a policy of this mode."""
-        if mode is TlsMode.VERIFY:
-            return self.pkix
-        return self.dane if mode is TlsMode.DANE else self.opportunistic
-
-
 async def shake_hands(
     connection: ClientProtocol, contexts: TlsContexts, policy: HostPolicy, host: str
 ) -> tuple[str, str]:
@@ -91,24 +39,29 @@ async def shake_hands(
     Raises BrokenTls, and DeliveryError for a server that speaks plain text before the handshake.
     The connection is closed then.
     """
-    name = policy.names[0] if policy.names else host
+    context, name = contexts.of(policy.mode), server_name(policy, host)
     try:
-        session = await connection.start_tls(
-            contexts.of(policy.mode), name, connection.timeouts.tls
-        )
+        session = await connection.start_tls(context, name, connection.timeouts.tls)
     except (OSError, ValueError) as error:
+        context.forget(name)
         result, why = _failure(error)
         raise BrokenTls(f"4.7.5 TLS with {name}: {why}", result) from None
     if policy.mode is TlsMode.DANE:
         try:
             dane.authenticate(policy.tlsa, presented(session), policy.names, datetime.now(UTC))
         except dane.DaneError as error:
+            context.forget(name)
             connection.abort()
             raise BrokenTls(
                 f"4.7.5 DANE of {name}: {printable(str(error))}", error.result
             ) from None
     cipher = session.cipher()
     return session.version() or "", cipher[0] if cipher else ""
+
+
+def server_name(policy: HostPolicy, host: str) -> str:
+    """Return the name for SNI: of a host with TLSA records their domain (RFC 7672, section 8.1)."""
+    return policy.names[0] if policy.names else host
 
 
 def presented(session: Any) -> Sequence[bytes]:

@@ -66,6 +66,18 @@ def needs_utf8(item: Item) -> bool:
     return not (item.recipient.isascii() and item.sender.isascii())
 
 
+def header_needs_utf8(message: Message) -> bool:
+    """Return whether the header needs a next hop that knows SMTPUTF8 (RFC 6531, section 3.2).
+
+    Clients say SMTPUTF8 without need. Of content that did not come with the claim nothing is known.
+    """
+    body = message.body
+    if body is None:
+        return True
+    end = find(body, b"\r\n\r\n")
+    return not (message.trace.isascii() and (body if end < 0 else body[:end]).isascii())
+
+
 def message_problem(message: Message, mode: Mode) -> str:
     """Return why the message can't be sent as it is stored; '' if it can.
 

@@ -19,7 +19,8 @@ from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination
 from queued.delivery.routes import Routes
 from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
-from queued.worker.content import StoredContent, warn_unfit
+from queued.worker.content import warn_unfit
+from queued.worker.envelopes import Envelopes
 from queued.worker.left_out import LeftOut
 from queued.worker.settler import Settler
 from queued.worker.verdict import judge
@@ -79,8 +80,8 @@ class Dispatch:
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, config.retry.intervals[0] / 2)
         self.left_out.bound = config.urgent.bound
-        self._group = config.delivery.recipients
         self._mode = config.delivery.bare_newlines
+        self._envelopes = Envelopes(config.delivery, self._contents, self._guard)
         self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
         self._context = DeliveryContext(config.delivery, self._opener, reserved)
@@ -116,7 +117,7 @@ class Dispatch:
                 self.hand_back(group)
                 continue
             try:
-                envelopes = self._envelopes(group, message, utf8=key[3])
+                envelopes = self._envelopes.of(group, message, self._labels(group), utf8=key[3])
             except Exception as error:
                 self._fail(group, error)
                 continue
@@ -126,7 +127,7 @@ class Dispatch:
                 self._queues[destination.key] = queue
                 self.left_out.watch(destination)
             for envelope in envelopes:
-                self.room -= len(message.body or b"")
+                self.room -= envelope.room
                 queue.put(envelope)
         return back
 
@@ -168,31 +169,6 @@ class Dispatch:
             warn_unfit(len(unfit), *unfit[0])
         return groups
 
-    def _envelopes(self, group: list[Item], message: Message, *, utf8: bool) -> list[Envelope]:
-        now = datetime.now(UTC)
-        urgent = any(item.urgent for item in group)
-        return [
-            Envelope(
-                items=batch,
-                sender=group[0].sender,
-                trace=message.trace.encode(),
-                size=message.size,
-                utf8=message.utf8 or utf8,
-                content=StoredContent(
-                    self._contents, message, len(batch), urgent=urgent, mode=self._mode
-                )
-                if message.body is None
-                else message.body,
-                guard=self._guard,
-                started=now,
-                urgent=urgent,
-                requiretls=message.requiretls,
-                labels=self._labels(batch),
-            )
-            for start in range(0, len(group), self._group)
-            for batch in (group[start : start + self._group],)
-        ]
-
     def _labels(self, group: list[Item]) -> set[str] | None:
         """Return the labels by which claims can leave out these rows; None if domains will do."""
         if not self.selectors:
@@ -231,8 +207,7 @@ class Dispatch:
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         """Settle the results of an envelope."""
-        if isinstance(envelope.content, bytes):
-            self.room += len(envelope.content)
+        self.room += envelope.room
         delivered = self._conclude(envelope.items, results, envelope.started)
         if delivered and self._space and envelope.size > CHUNK_SIZE:
             self._space.freed(envelope.items[0].message_id, envelope.size)
@@ -251,8 +226,7 @@ class Dispatch:
         """Begin nothing new, and hand back the rows of envelopes that wait."""
         for queue in list(self._queues.values()):
             for envelope in queue.drain():
-                if isinstance(envelope.content, bytes):
-                    self.room += len(envelope.content)
+                self.room += envelope.room
                 self.hand_back(envelope.items)
 
     async def wait(self) -> None:

@@ -4,35 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pgmta.errors import Stage
 from pgmta.model import Item, Outcome, Reply
 from pgmta.states import Event
 from queued.config import Retry
-from queued.delivery.reply import SHORT, Result, stored
+from queued.delivery.reply import SHORT, Result, event_of, stored
 from queued.worker.retry import delay
-
-_OK = 2  # first digit of a positive reply
-_ABOUT_THE_MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
-"""Stages in which a 5xx concerns this mail; before them it concerns the host, and may pass."""
-
-
-def event_of(result: Result) -> Event:
-    """Return the event of a result (RFC 5321, section 4.2.1).
-
-    Only 2xx to the end of data is a delivery. After the final dot any reply but 2xx, 4xx and 5xx
-    leaves open whether the server has the message. Before it, any reply but 5xx is a failure for
-    now: a server that breaks the protocol gets another chance.
-    """
-    if not result.begun:
-        return Event.HAND_BACK
-    if result.unknown:
-        return Event.UNKNOWN
-    first = result.reply.code // 100
-    if result.stage is Stage.END_OF_DATA and first not in (4, 5):
-        return Event.DELIVERED if first == _OK else Event.UNKNOWN
-    if result.permanent or (first == 5 and result.stage in _ABOUT_THE_MAIL):
-        return Event.FAIL
-    return Event.DEFER
 
 
 def judge(

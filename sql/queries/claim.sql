@@ -173,21 +173,25 @@ CROSS JOIN LATERAL (
 
 -- name: result
 -- Part of all claims. Their first row, of kind 'claim', is about the claim itself. Rows of kind 'row'
--- are the leased rows: `flag` says whether each is urgent, and `text` is its metadata, null if empty.
+-- are the leased rows: `flag` says whether each is urgent, and `text` is its metadata, null if empty;
+-- `data` is NOTIFY, a space, and ORCPT, null if it has neither.
 -- Rows of kind 'message' are their messages, each once: `number` of chunks, `flag` for SMTPUTF8,
--- `once` for REQUIRETLS, Message-ID in `sender`, and the login that submitted it in `recipient`. Rows of
--- kind 'chunk' are chunks of their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
+-- `once` for REQUIRETLS, Message-ID in `sender`, the login that submitted it in `recipient`, ENVID in
+-- `domain`, and RET in `tenant`. Rows of kind 'chunk' are
+-- chunks of their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
 -- in chunks.
 UNION ALL
 SELECT 'row', id, message_id, sender, recipient, domain, attempts,
     -- a program's calendar is shorter than PostgreSQL's, and has no infinity
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), lease_token,
     priority <= %(urgent)s, once, on_failed = 'remove', tenant,
-    CASE WHEN metadata <> '{}' THEN metadata::text END, NULL
+    CASE WHEN metadata <> '{}' THEN metadata::text END,
+    CASE WHEN notify IS NOT NULL OR orcpt IS NOT NULL
+        THEN convert_to(concat(notify, ' ', orcpt), 'UTF8') END
 FROM claimed
 UNION ALL
-SELECT 'message', NULL, id, message_id_header, submitted_by, NULL, chunks, NULL, size, utf8,
-    requiretls, NULL, NULL, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
+SELECT 'message', NULL, id, message_id_header, submitted_by, envid, chunks, NULL, size, utf8,
+    requiretls, NULL, ret, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))

@@ -38,7 +38,7 @@ siblings AS MATERIALIZED (
         lease_until = now() + make_interval(secs => %(lease)s)
     WHERE id = ANY (ARRAY(SELECT id FROM taken)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
     RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token, priority,
-        once, on_failed, tenant, metadata
+        once, on_failed, tenant, metadata, notify, orcpt
 )
 
 -- name: give_back

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,10 +18,9 @@ from queued.delivery import pacing
 from queued.delivery.connect import Connector, DeliveryContext, Opener
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope
-from queued.delivery.reply import Result
+from queued.delivery.reply import Result, event_of
 from queued.delivery.route import Destination, Hop
 from queued.delivery.session import Session
-from queued.worker.verdict import event_of
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 
@@ -120,11 +120,28 @@ def test_host_that_admits_five_connections_of_twenty(busy: bytes) -> None:
     assert set(hop.taken.values()) == {1}
 
 
+def test_limit_of_a_host_costs_little() -> None:
+    """2,000 messages to a host that refuses the sixth connection, and with five connections."""
+    rates = []
+    for limited in (True, False, True, False):
+        hop = RawHop(pause=0.002)
+        if limited:
+            hop.says["greeting"] = lambda number, hop=hop: (  # type: ignore[misc]
+                b"421 4.7.0 Too many connections\r\n" + DROP if hop.open > 5 else None
+            )
+        began = time.monotonic()
+        trial = play(hop, put(2000), connections=20 if limited else 5)
+        rates.append(2000 / (time.monotonic() - began))
+        assert trial.events() == {Event.DELIVERED: 2000}
+        assert hop.connections <= 15
+    assert max(rates[::2]) > 0.9 * max(rates[1::2]), rates
+
+
 def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """One connection tries again when it is over, and growth goes on when that succeeds."""
     monkeypatch.setattr(pacing, "_PAUSE", 0.05)
-    hop = RawHop({"MAIL": HANG})
     limit = [1]
+    hop = RawHop({"MAIL": lambda number: HANG if limit[0] == 1 else None})
     hop.says["greeting"] = lambda number: DROP if hop.open > limit[0] else None
 
     async def act(trial: Trial) -> None:
@@ -136,9 +153,9 @@ def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> No
             lambda: trial.queue._pacing.pause >= 0.2
         )  # each is longer than the one before
         limit[0] = 100
-        await trial.until(lambda: hop.open == 20)
+        await trial.until(lambda: len(trial.results) == 19)  # but the first connection hangs
         assert trial.queue._pacing.pause == 0.0
-        assert trial.results == {}
+        assert trial.queue._pacing.limit > 1
 
     trial = play(hop, act)
     assert trial.down == []
@@ -338,13 +355,13 @@ def test_urgent_mail_goes_first_and_has_connections_of_its_own() -> None:
         trial.queue.context = replace(trial.queue.context, reserved=2)
         for n in range(10):
             trial.queue.put(envelope(n))
-        await trial.until(lambda: trial.queue._ordinary == 3)
+        await trial.until(lambda: trial.queue.backlog.ordinary == 3)
         hop.says["MAIL"] = lambda number: None if number > 3 else HANG
         for n in range(10, 30):
             trial.queue.put(replace(envelope(n), urgent=True))
             assert trial.queue.urgent
         await trial.until(lambda: len(trial.results) == 20)
-        assert (trial.queue.urgent, trial.queue.load, trial.queue._ordinary) == (0, 10, 3)
+        assert (trial.queue.urgent, trial.queue.load, trial.queue.backlog.ordinary) == (0, 10, 3)
         assert hop.connections <= 5
 
     trial = play(hop, act, connections=5)
@@ -361,11 +378,11 @@ def test_ordinary_mail_uses_connections_that_urgent_mail_leaves() -> None:
         trial.queue.context = replace(trial.queue.context, reserved=2)
         for n in range(300):
             trial.queue.put(replace(envelope(n), urgent=n % 7 == 3))
-            most.append(trial.queue._ordinary)
+            most.append(trial.queue.backlog.ordinary)
             if n % 20 == 0:
                 await asyncio.sleep(0.001)
         await trial.until(lambda: len(trial.results) == 300)
-        assert trial.queue._ordinary == 0
+        assert trial.queue.backlog.ordinary == 0
 
     trial = play(hop, act, connections=4)
     assert trial.events() == {Event.DELIVERED: 300}

@@ -80,7 +80,7 @@ def test_one_next_hop_gets_its_share_of_reserved_slots(monkeypatch: pytest.Monke
     )
 
     def opens_none(queue: DestinationQueue) -> None:
-        assert not queue._waiting
+        assert not queue.backlog.waiting
 
     monkeypatch.setattr(DestinationQueue, "grow", opens_none)  # the next hop hangs
     dispatch = dispatcher(config, outcomes)

@@ -20,7 +20,7 @@ from queued.delivery.dns import Answer
 from queued.delivery.mtasts import FetchedPolicy, mx_matches, parse_policy, record_id
 from queued.delivery.sts_domains import StsDomains
 from queued.delivery.sts_fetch import PolicyFetcher, StsError
-from queued.delivery.tls import TlsContexts
+from queued.delivery.tls_contexts import TlsContexts
 from tests.support.certificates import Certificate
 from tests.support.rawhop import run
 

@@ -108,15 +108,26 @@ class Attempt:
     session: Session | None = None
     error: DeliveryError | None = None
 
-    async def send(self, mode: str, requiretls: bool = False, **options: object) -> str:
-        """Return whether the message went under TLS, in plain text, or not at all."""
+    def security(self, mode: str, **options: object) -> Security:
+        """Return what a worker has that trusts the root."""
         root, _ = ROOT.files(self.folder)
         config = Tls.model_validate({"mode": mode, "ca": str(root), **options})
+        internet = cast(Any, self.internet)
+        return Security(config, internet, internet.addresses, internet)
+
+    async def send(
+        self,
+        mode: str,
+        requiretls: bool = False,
+        security: Security | None = None,
+        **options: object,
+    ) -> str:
+        """Return whether the message went under TLS, in plain text, or not at all."""
         delivery = Delivery(timeouts=Timeouts(tls=2.0, command=5.0))
         internet = cast(Any, self.internet)
         opener = Connector("client.example", delivery, internet)
         opener._hosts = internet
-        opener.security = Security(config, internet, internet.addresses, internet)
+        opener.security = security or self.security(mode, **options)
         destination = Destination(domain=DOMAIN, implicit=self.hop.implicit, requiretls=requiretls)
         item = Item(1, 1, "s@a.example", "r@b.example", DOMAIN, 1, NOW, 1)
         envelope = Envelope([item], "s@a.example", b"X: y\r\n", 3, False, b"\r\nx", ALWAYS, NOW,
@@ -339,3 +350,22 @@ def test_requiretls(tmp_path: Path) -> None:
         assert trial.error.line.startswith("5.7.10 ")
 
     attempt(tmp_path, GOOD, unaware)
+
+
+@pytest.mark.parametrize("mode", ["opportunistic", "verify", "dane"])
+def test_sessions_are_resumed(tmp_path: Path, mode: str) -> None:
+    async def act(trial: Attempt) -> None:
+        trial.internet.tlsa(ROOT.tlsa(2, 0, 1))
+        security = trial.security(mode)
+        for number in range(3):
+            assert await trial.send(mode, security=security) == YES
+            assert trial.session
+            assert trial.session.connection.tls
+            resumed = number > 0 and mode != "dane"  # TLSA records may change
+            assert trial.session.connection.tls.session_reused == resumed
+        # another host has taken the name: it has no such session
+        trial.hop.context = CERTIFICATES["other name"].server(tmp_path)
+        expected = YES if mode == "opportunistic" else NO
+        assert await trial.send(mode, security=security) == expected
+
+    attempt(tmp_path, GOOD, act)

@@ -46,6 +46,8 @@ class RawHop:
     taken: Counter[str] = field(default_factory=Counter)
     """How often the hop said 2xx for a recipient's message after it had the whole of it."""
     aborted: int = 0
+    pause: float = 0.0
+    """Seconds before the reply to the dot."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Speak until one side closes."""
@@ -100,6 +102,8 @@ class _Dialogue:
         positive = self._words("dot").startswith(b"2")
         if positive:
             self.hop.taken.update(self.accepted)
+        if self.hop.pause:
+            await asyncio.sleep(self.hop.pause)
         await self._say("dot")
 
     def _words(self, point: str) -> bytes:

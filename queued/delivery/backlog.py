@@ -1,0 +1,105 @@
+"""The envelopes of one destination: those that wait, and how many are under way (pure)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from queued.delivery.envelope import Envelope
+
+
+class Backlog:
+    """Urgent envelopes come first, and may use all connections; the others may not.
+
+    `most_ordinary` is the number of connections that other mail may use.
+    """
+
+    def __init__(self, most_ordinary: int) -> None:
+        self.most_ordinary = most_ordinary
+        self.load = 0
+        """Rows that wait or are under way."""
+        self.urgent_load = 0
+        """Rows in urgent envelopes; `load` counts them too."""
+        self.ordinary = 0
+        """Connections that carry envelopes which are not urgent."""
+        self.envelopes: set[Envelope] = set()
+        """Envelopes that wait or are under way."""
+        self.urgent: deque[Envelope] = deque()
+        self.waiting: deque[Envelope] = deque()
+        """Envelopes that wait and are not urgent."""
+
+    def put(self, envelope: Envelope) -> None:
+        """Take a new envelope."""
+        self.envelopes.add(envelope)
+        self.load += len(envelope.items)
+        if envelope.urgent:
+            self.urgent_load += len(envelope.items)
+            self.urgent.append(envelope)
+        else:
+            self.waiting.append(envelope)
+
+    def take(self) -> Envelope | None:
+        """Return the next envelope for a free connection, and count that connection."""
+        if self.urgent:
+            return self.urgent.popleft()
+        if self.waiting and self.ordinary < self.most_ordinary:
+            self.ordinary += 1
+            return self.waiting.popleft()
+        return None
+
+    def startable(self) -> int:
+        """Return how many waiting envelopes could begin if they had a connection."""
+        ordinary = max(0, self.most_ordinary - self.ordinary)
+        return len(self.urgent) + min(len(self.waiting), ordinary)
+
+    def put_back(self, envelope: Envelope) -> None:
+        """Take an envelope back that a connection did not carry; it is the next one."""
+        if not envelope.urgent:
+            self.ordinary -= 1
+        self._put_first(envelope)
+
+    def _put_first(self, envelope: Envelope) -> None:
+        (self.urgent if envelope.urgent else self.waiting).appendleft(envelope)
+
+    def split(self, envelope: Envelope, later: list[int], *, wait: bool) -> Envelope:
+        """Move the items with these places into a new envelope and return it.
+
+        If `wait`, it is the next one that a connection gets. Else the caller has it under way.
+        """
+        rest = envelope.split(later)
+        self.envelopes.add(rest)
+        if wait:
+            self._put_first(rest)
+        elif not rest.urgent:
+            self.ordinary += 1
+        return rest
+
+    def finish(self, envelope: Envelope, *, carried: bool) -> None:
+        """Forget an envelope, which a connection has carried or which has waited."""
+        self.envelopes.discard(envelope)
+        self.load -= len(envelope.items)
+        if envelope.urgent:
+            self.urgent_load -= len(envelope.items)
+        elif carried:
+            self.ordinary -= 1
+
+    def cut(self, rows: int) -> list[Envelope]:
+        """Take rows from the end of the envelopes that wait, and return them in envelopes."""
+        taken: list[Envelope] = []
+        while self.waiting and rows > 0:
+            envelope = self.waiting[-1]
+            if len(envelope.items) <= rows:
+                taken.append(self.waiting.pop())
+            else:
+                part = envelope.split([*range(len(envelope.items) - rows, len(envelope.items))])
+                envelope.room, part.room = part.room, 0
+                self.envelopes.add(part)
+                taken.append(part)
+            rows -= len(taken[-1].items)
+        return taken
+
+    def clear(self) -> list[Envelope]:
+        """Remove and return the envelopes that wait, and leave their rows counted."""
+        waiting = [*self.urgent, *self.waiting]
+        self.urgent.clear()
+        self.waiting.clear()
+        return waiting

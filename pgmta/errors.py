@@ -114,6 +114,7 @@ class DeliveryError(PgmtaError):
     the final dot and before its reply. `retry_elsewhere` marks an attempt that had no effect and
     says nothing about the mail: the same mail may be sent over another connection at once. `host`
     and `address` are those that the error concerns, as outcomes have them.
+    `facts` are those of the connection that failed, for the log of attempts.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class DeliveryError(PgmtaError):
         self.retry_elsewhere = retry_elsewhere
         self.host = host
         self.address = address
+        self.facts: object = None
 
 
 class NoHostLeft(DeliveryError):

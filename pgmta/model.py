@@ -170,6 +170,25 @@ class Reply:
 
 
 @dataclass(slots=True)
+class Facts:
+    """The host of a connection with its port, its address, its TLS, and the seconds of each step.
+
+    `tls_verified` says by what the host was authenticated: 'dane' (RFC 7672), 'sts' (RFC 8461),
+    'pkix', or 'no'. The TLS fields are empty without TLS.
+    """
+
+    host: str = ""
+    address: str = ""
+    tls_version: str = ""
+    tls_cipher: str = ""
+    tls_verified: str = ""
+    dns_seconds: float = 0.0
+    connect_seconds: float = 0.0
+    greeting_seconds: float = 0.0
+    tls_seconds: float = 0.0
+
+
+@dataclass(slots=True)
 class Outcome:
     """How the attempt for one item ended."""
 
@@ -181,3 +200,7 @@ class Outcome:
     started: datetime = field(kw_only=True)
     ended: datetime = field(kw_only=True)
     delay: float = 0.0  # seconds until the next attempt, for a deferral
+    facts: Facts | None = None  # of the connection, if one was tried
+    seconds: float = 0.0  # of the transaction, if it began
+    dialogue: str = ""  # to be kept as a transcript; '': none
+    traces: tuple[int, ...] = ()  # that asked for it

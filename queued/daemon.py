@@ -23,19 +23,31 @@ from pgmta.store.schema import Schema
 from pgmta.store.space import Space
 from pgmta.store.sts_policies import StsPolicies
 from pgmta.store.tls_reports import TlsReports
+from pgmta.store.traces import Traces
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
 from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
 from queued.delivery.connect import Connector
 from queued.presence import Presence
-from queued.upkeep import attempts, final_leases, keys, orphans, requests, sts_policies, untaken
+from queued.upkeep import (
+    attempts,
+    final_leases,
+    keys,
+    orphans,
+    requests,
+    sts_policies,
+    transcripts,
+    untaken,
+)
 from queued.upkeep.repeat import RegularDuty, repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.claim_loop import ClaimLoop
 from queued.worker.delivery_worker import DeliveryWorker
+from queued.worker.observer import Observer
 from queued.worker.row_watch import RowWatch
 from queued.worker.row_worker import RowWorker
 from queued.worker.tls_memory import TlsMemory
+from queued.worker.trace_watch import TraceWatch
 from queued.worker.turn_keeper import TurnKeeper
 from queued.worker.urgent import UrgentLoop
 
@@ -72,6 +84,8 @@ class Daemon:
         self._reclaimer = Reclaimer(Space(self._vacuum))
         self._registry = Registry(self._link, self._process)
         self._schema = Schema()
+        self._traces = Traces(self._link)
+        self._observer = Observer(lines=config.log.attempts)
         self._workers = [w for w in config.workers if not names or w.name in names]
         self._tls = TlsMemory(uri, config.delivery.tls.remember)
         host = config.environment.hostname
@@ -90,6 +104,7 @@ class Daemon:
             self._entries(),
             self._rules(),
             {w.name: w for w in self._delivering} | {w.name: w for w in self._row_workers},
+            TraceWatch(self._traces, self._observer),
         )
         self._turns = TurnKeeper(self._registry, {w.name: w.schedule for w in self._delivering})
 
@@ -103,6 +118,7 @@ class Daemon:
             self._connector,
             self._reclaimer,
             self._schema,
+            self._observer,
         )
 
     def _row_worker(self, worker: Worker) -> RowWorker:
@@ -225,6 +241,9 @@ class Daemon:
         answer = partial(requests.answer_requests, upkeep, changes, f"upkeep@{self._process}")
         rules = partial(requests.apply_rules, changes, self._registry)
         log_days = partial(attempts.keep_log, self._link, upkeep, retention.attempts)
+        dialogues = partial(
+            transcripts.keep_transcripts, self._link, self._traces, retention.transcripts
+        )
         bodies = partial(orphans.remove_orphans, upkeep, retention.orphans)
         final = final_leases.FinalLeaseDuty(FinalLeases(self._link, f"upkeep@{self._process}"))
         host = self._config.environment.hostname
@@ -240,6 +259,7 @@ class Daemon:
             "rules": RegularDuty(requests.RULES_EVERY, rules, schema, self._turns),
             "final leases": RegularDuty(final_leases.EVERY, final.settle, schema, self._turns),
             "attempts": RegularDuty(attempts.EVERY, log_days, schema),
+            "transcripts": RegularDuty(transcripts.EVERY, dialogues, schema),
             "orphans": RegularDuty(orphans.EVERY, bodies, schema),
             "keys": RegularDuty(keys.EVERY, submissions, schema),
             "TLS policies": RegularDuty(sts_policies.EVERY, policies.do, schema, self._turns),

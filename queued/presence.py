@@ -14,6 +14,7 @@ from pgmta.service import Signals, first
 from pgmta.store.daemons import BEAT, Heartbeat
 from pgmta.store.schema import Schema
 from pgmta.store.workers import Entry, Registry, Rule
+from queued.worker.trace_watch import TraceWatch
 
 _RETRY = 0.5  # seconds, while PostgreSQL is away at the start
 _LEAVE = 2.0  # seconds
@@ -41,6 +42,7 @@ class Presence:
         entries: Sequence[Entry],
         rules: Sequence[Rule],
         counters: Mapping[str, Counter],
+        traces: TraceWatch,
     ) -> None:
         self._heartbeat = heartbeat
         self._registry = registry
@@ -49,6 +51,7 @@ class Presence:
         self._entries = list(entries)
         self._rules = list(rules)
         self._counters = counters  # by the worker's name
+        self._traces = traces
         self._leaving = False
 
     async def register(self) -> bool:
@@ -78,6 +81,7 @@ class Presence:
         handled = {name: counter.handled for name, counter in self._counters.items()}
         if not await self._registry.beat(handled) and not self._leaving:
             await self.register()
+        await self._traces.look()  # the last heartbeat says that the traces before it are known
 
     def pause(self) -> float:
         """Return the seconds between two heartbeats."""

@@ -139,18 +139,21 @@ DECLARE
     role text;
 BEGIN
     IF to_regrole('pgmta_queued') IS NOT NULL THEN
-        GRANT SELECT, INSERT, UPDATE, DELETE ON sts_policies, broken_tls, tls_reports TO pgmta_queued;
+        GRANT INSERT ON transcripts TO pgmta_queued;
+        -- it writes again after a lost answer, if they are not there
+        GRANT SELECT (ended_at, message_id, lease_token, row_ids) ON transcripts TO pgmta_queued;
+        GRANT SELECT, DELETE ON traces TO pgmta_queued;
+        GRANT EXECUTE ON FUNCTION transcripts_partitions(integer), transcripts_expire(interval) TO pgmta_queued;
     END IF;
     FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
         IF to_regrole(role) IS NOT NULL THEN
-            EXECUTE format('GRANT SELECT ON sts_policies, broken_tls, tls_reports TO %I', role);
+            EXECUTE format('GRANT SELECT ON transcripts, traces TO %I', role);
         END IF;
     END LOOP;
-    -- an operator repairs a host's TLS, and wants it tried at once
     IF to_regrole('pgmta_operator') IS NOT NULL THEN
-        GRANT DELETE ON broken_tls, sts_policies TO pgmta_operator;
+        GRANT INSERT (created_by, expires_at, wanted), UPDATE (expires_at) ON traces TO pgmta_operator;
     END IF;
-    RETURN grants_0015();
+    RETURN grants_0016();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -246,6 +249,30 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0015() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0016() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    role text;
+BEGIN
+    IF to_regrole('pgmta_queued') IS NOT NULL THEN
+        GRANT SELECT, INSERT, UPDATE, DELETE ON sts_policies, broken_tls, tls_reports TO pgmta_queued;
+    END IF;
+    FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
+        IF to_regrole(role) IS NOT NULL THEN
+            EXECUTE format('GRANT SELECT ON sts_policies, broken_tls, tls_reports TO %I', role);
+        END IF;
+    END LOOP;
+    -- an operator repairs a host's TLS, and wants it tried at once
+    IF to_regrole('pgmta_operator') IS NOT NULL THEN
+        GRANT DELETE ON broken_tls, sts_policies TO pgmta_operator;
+    END IF;
+    RETURN grants_0015();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0016() IS 'Part of grants().';
 
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1219,6 +1246,56 @@ CREATE FUNCTION pgmta.submit_trace(hostname text, message_id bigint) RETURNS tex
 
 COMMENT ON FUNCTION pgmta.submit_trace(hostname text, message_id bigint) IS 'The Received field of a submission (RFC 5321, section 4.4).';
 
+CREATE FUNCTION pgmta.transcripts_expire(keep interval) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '0.3s'
+    AS $_$
+DECLARE
+    name text;
+    dropped integer := 0;
+BEGIN
+    LOCK TABLE ONLY pgmta.transcripts IN SHARE UPDATE EXCLUSIVE MODE;
+    FOR name IN
+        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'pgmta.transcripts'::regclass AND c.relname ~ '^transcripts_\d{8}$'
+            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
+        ORDER BY 1
+    LOOP
+        EXECUTE format('DROP TABLE pgmta.%I', name);
+        dropped := dropped + 1;
+    END LOOP;
+    RETURN dropped;
+END $_$;
+
+COMMENT ON FUNCTION pgmta.transcripts_expire(keep interval) IS 'Drops the day partitions of transcripts that ended longer ago than that; returns how many.';
+
+CREATE FUNCTION pgmta.transcripts_partitions(days integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '0.3s'
+    AS $$
+DECLARE
+    day date;
+    name text;
+    made integer := 0;
+BEGIN
+    LOCK TABLE ONLY pgmta.transcripts IN SHARE UPDATE EXCLUSIVE MODE;
+    FOR ahead IN 0 .. days LOOP
+        day := (now() AT TIME ZONE 'UTC')::date + ahead;
+        name := 'transcripts_' || to_char(day, 'YYYYMMDD');
+        IF to_regclass('pgmta.' || name) IS NULL THEN
+            EXECUTE format(
+                'CREATE TABLE pgmta.%I PARTITION OF pgmta.transcripts FOR VALUES FROM (%L) TO (%L)',
+                name, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
+            made := made + 1;
+        END IF;
+    END LOOP;
+    RETURN made;
+END $$;
+
+COMMENT ON FUNCTION pgmta.transcripts_partitions(days integer) IS 'Makes the day partitions of transcripts from today to that many days ahead; returns how many.';
+
 CREATE TABLE pgmta.attempts (
     ended_at timestamp with time zone DEFAULT now() NOT NULL,
     started_at timestamp with time zone NOT NULL,
@@ -1240,6 +1317,14 @@ CREATE TABLE pgmta.attempts (
     message_id_header text COLLATE pg_catalog."C",
     submitted_by text,
     metadata jsonb,
+    address text,
+    tls_version text,
+    tls_cipher text,
+    tls_verified text,
+    dns_seconds real,
+    connect_seconds real,
+    tls_seconds real,
+    transaction_seconds real,
     CONSTRAINT attempts_event CHECK ((event = ANY (ARRAY['delivered'::text, 'deferred'::text, 'failed'::text, 'unknown'::text, 'deleted'::text, 'cancelled'::text, 'expired'::text, 'suppressed'::text])))
 )
 PARTITION BY RANGE (ended_at);
@@ -1270,7 +1355,7 @@ COMMENT ON COLUMN pgmta.attempts.domain IS 'The recipient''s domain.';
 
 COMMENT ON COLUMN pgmta.attempts.worker IS 'Worker that made the attempt: name@host:pid.';
 
-COMMENT ON COLUMN pgmta.attempts.host IS 'Next hop, host:port; empty where none was reached.';
+COMMENT ON COLUMN pgmta.attempts.host IS 'Next hop, host:port, or the last one tried; empty where none was known.';
 
 COMMENT ON COLUMN pgmta.attempts.command IS 'SMTP command that the reply answers.';
 
@@ -1285,6 +1370,22 @@ COMMENT ON COLUMN pgmta.attempts.message_id_header IS 'As messages.message_id_he
 COMMENT ON COLUMN pgmta.attempts.submitted_by IS 'As messages.submitted_by.';
 
 COMMENT ON COLUMN pgmta.attempts.metadata IS 'As queue.metadata; null: it was empty.';
+
+COMMENT ON COLUMN pgmta.attempts.address IS 'IP address of the next hop; null where none was tried.';
+
+COMMENT ON COLUMN pgmta.attempts.tls_version IS 'Version of TLS, such as TLSv1.3; null without TLS.';
+
+COMMENT ON COLUMN pgmta.attempts.tls_cipher IS 'Cipher of TLS; null without TLS.';
+
+COMMENT ON COLUMN pgmta.attempts.tls_verified IS 'By what the next hop was authenticated: dane (RFC 7672), sts (RFC 8461), pkix or no; null without TLS.';
+
+COMMENT ON COLUMN pgmta.attempts.dns_seconds IS 'Time to find hosts and addresses. The first transaction of a connection has it, as connect_seconds and tls_seconds; null later.';
+
+COMMENT ON COLUMN pgmta.attempts.connect_seconds IS 'Time of TCP connection, greeting and EHLO.';
+
+COMMENT ON COLUMN pgmta.attempts.tls_seconds IS 'Time of STARTTLS, TLS handshake and the EHLO after it.';
+
+COMMENT ON COLUMN pgmta.attempts.transaction_seconds IS 'Time from MAIL to the last reply; null where there was no MAIL.';
 
 CREATE VIEW pgmta.attempt_history AS
  SELECT message_id,
@@ -1306,7 +1407,15 @@ CREATE VIEW pgmta.attempt_history AS
     tenant,
     message_id_header,
     submitted_by,
-    metadata
+    metadata,
+    address,
+    tls_version,
+    tls_cipher,
+    tls_verified,
+    dns_seconds,
+    connect_seconds,
+    tls_seconds,
+    transaction_seconds
    FROM pgmta.attempts;
 
 COMMENT ON VIEW pgmta.attempt_history IS 'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with ended_at it reads only those days.';
@@ -1350,6 +1459,22 @@ COMMENT ON COLUMN pgmta.attempt_history.message_id_header IS 'Message-ID of the 
 COMMENT ON COLUMN pgmta.attempt_history.submitted_by IS 'Login of the SQL session that submitted the message; null: none did.';
 
 COMMENT ON COLUMN pgmta.attempt_history.metadata IS 'Metadata of the row at that time; null: it was empty.';
+
+COMMENT ON COLUMN pgmta.attempt_history.address IS 'As attempts.address.';
+
+COMMENT ON COLUMN pgmta.attempt_history.tls_version IS 'As attempts.tls_version.';
+
+COMMENT ON COLUMN pgmta.attempt_history.tls_cipher IS 'As attempts.tls_cipher.';
+
+COMMENT ON COLUMN pgmta.attempt_history.tls_verified IS 'As attempts.tls_verified.';
+
+COMMENT ON COLUMN pgmta.attempt_history.dns_seconds IS 'As attempts.dns_seconds.';
+
+COMMENT ON COLUMN pgmta.attempt_history.connect_seconds IS 'As attempts.connect_seconds.';
+
+COMMENT ON COLUMN pgmta.attempt_history.tls_seconds IS 'As attempts.tls_seconds.';
+
+COMMENT ON COLUMN pgmta.attempt_history.transaction_seconds IS 'As attempts.transaction_seconds.';
 
 CREATE VIEW pgmta.attempt_rates AS
  SELECT date_trunc('minute'::text, ended_at) AS minute,
@@ -1397,6 +1522,14 @@ CREATE TABLE pgmta.attempts_default (
     message_id_header text COLLATE pg_catalog."C",
     submitted_by text,
     metadata jsonb,
+    address text,
+    tls_version text,
+    tls_cipher text,
+    tls_verified text,
+    dns_seconds real,
+    connect_seconds real,
+    tls_seconds real,
+    transaction_seconds real,
     CONSTRAINT attempts_event CHECK ((event = ANY (ARRAY['delivered'::text, 'deferred'::text, 'failed'::text, 'unknown'::text, 'deleted'::text, 'cancelled'::text, 'expired'::text, 'suppressed'::text])))
 );
 
@@ -2329,6 +2462,145 @@ COMMENT ON COLUMN pgmta.tls_reports.reason IS 'The failure in words; empty for a
 
 COMMENT ON COLUMN pgmta.tls_reports.sessions IS 'Number of sessions.';
 
+CREATE TABLE pgmta.traces (
+    id bigint NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    created_by text NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    wanted jsonb NOT NULL,
+    CONSTRAINT traces_wanted CHECK ((jsonb_typeof(wanted) = 'object'::text))
+);
+
+COMMENT ON TABLE pgmta.traces IS 'Orders of operators to keep the transcripts of all attempts that match. Workers read them with each heartbeat.';
+
+COMMENT ON COLUMN pgmta.traces.id IS 'Number of the trace.';
+
+COMMENT ON COLUMN pgmta.traces.created_at IS 'When it began.';
+
+COMMENT ON COLUMN pgmta.traces.created_by IS 'The operator.';
+
+COMMENT ON COLUMN pgmta.traces.expires_at IS 'When it ends.';
+
+COMMENT ON COLUMN pgmta.traces.wanted IS 'Lists of patterns by domain, recipient, sender and metadata (key=value). Patterns of one list are alternatives, and different lists must all match; * stands for any text.';
+
+COMMENT ON CONSTRAINT traces_wanted ON pgmta.traces IS 'Lists by name.';
+
+ALTER TABLE pgmta.traces ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME pgmta.traces_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE pgmta.transcripts (
+    ended_at timestamp with time zone NOT NULL,
+    message_id bigint NOT NULL,
+    lease_token bigint NOT NULL,
+    row_ids bigint[] NOT NULL,
+    traces bigint[],
+    dialogue text NOT NULL
+)
+PARTITION BY RANGE (ended_at);
+
+COMMENT ON TABLE pgmta.transcripts IS 'The dialogue of attempts that failed, or that a trace asked for, by day. All rows of a transaction share one.';
+
+COMMENT ON COLUMN pgmta.transcripts.ended_at IS 'As attempts.ended_at.';
+
+COMMENT ON COLUMN pgmta.transcripts.message_id IS 'As attempts.message_id.';
+
+COMMENT ON COLUMN pgmta.transcripts.lease_token IS 'As attempts.lease_token.';
+
+COMMENT ON COLUMN pgmta.transcripts.row_ids IS 'attempts.row_id of each row.';
+
+COMMENT ON COLUMN pgmta.transcripts.traces IS 'traces.id of each trace that asked for it; null: none did.';
+
+COMMENT ON COLUMN pgmta.transcripts.dialogue IS 'A line for each line said, with its time in UTC: < from the next hop, > from pgmta, # a note. Without content and secrets.';
+
+CREATE TABLE pgmta.transcripts_20261122 (
+    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
+    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
+    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
+    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
+    traces bigint[],
+    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
+);
+
+CREATE TABLE pgmta.transcripts_20261123 (
+    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
+    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
+    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
+    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
+    traces bigint[],
+    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
+);
+
+CREATE TABLE pgmta.transcripts_20261124 (
+    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
+    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
+    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
+    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
+    traces bigint[],
+    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
+);
+
+CREATE TABLE pgmta.transcripts_20261125 (
+    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
+    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
+    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
+    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
+    traces bigint[],
+    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
+);
+
+CREATE TABLE pgmta.transcripts_20261126 (
+    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
+    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
+    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
+    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
+    traces bigint[],
+    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
+);
+
+CREATE TABLE pgmta.transcripts_20261127 (
+    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
+    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
+    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
+    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
+    traces bigint[],
+    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
+);
+
+CREATE TABLE pgmta.transcripts_20261128 (
+    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
+    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
+    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
+    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
+    traces bigint[],
+    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
+);
+
+CREATE TABLE pgmta.transcripts_20261129 (
+    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
+    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
+    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
+    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
+    traces bigint[],
+    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
+);
+
+CREATE TABLE pgmta.transcripts_default (
+    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
+    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
+    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
+    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
+    traces bigint[],
+    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
+);
+
+COMMENT ON TABLE pgmta.transcripts_default IS 'Catches rows of days without a partition; normally empty.';
+
 CREATE TABLE pgmta.workers (
     owner text NOT NULL,
     name text NOT NULL,
@@ -2402,6 +2674,24 @@ ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_hold FOR VALUES IN ('H
 
 ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_scheduled FOR VALUES IN ('SCHEDULED');
 
+ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261122 FOR VALUES FROM ('2026-11-22 00:00:00+00') TO ('2026-11-23 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261123 FOR VALUES FROM ('2026-11-23 00:00:00+00') TO ('2026-11-24 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261124 FOR VALUES FROM ('2026-11-24 00:00:00+00') TO ('2026-11-25 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261125 FOR VALUES FROM ('2026-11-25 00:00:00+00') TO ('2026-11-26 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261126 FOR VALUES FROM ('2026-11-26 00:00:00+00') TO ('2026-11-27 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261127 FOR VALUES FROM ('2026-11-27 00:00:00+00') TO ('2026-11-28 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261128 FOR VALUES FROM ('2026-11-28 00:00:00+00') TO ('2026-11-29 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261129 FOR VALUES FROM ('2026-11-29 00:00:00+00') TO ('2026-11-30 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_default DEFAULT;
+
 ALTER TABLE ONLY pgmta.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
@@ -2437,6 +2727,9 @@ ALTER TABLE ONLY pgmta.submit_settings
 
 ALTER TABLE ONLY pgmta.tls_reports
     ADD CONSTRAINT tls_reports_pkey PRIMARY KEY (day, domain, policy_type, policy, result, host, address, reason);
+
+ALTER TABLE ONLY pgmta.traces
+    ADD CONSTRAINT traces_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY pgmta.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (owner, name);
@@ -2579,6 +2872,50 @@ CREATE INDEX queue_scheduled_priority_timezone_idx ON pgmta.queue_scheduled USIN
 
 CREATE INDEX sts_policies_next_fetch ON pgmta.sts_policies USING btree (next_fetch);
 
+CREATE INDEX transcripts_traced ON ONLY pgmta.transcripts USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+COMMENT ON INDEX pgmta.transcripts_traced IS 'queuectl trace.';
+
+CREATE INDEX transcripts_20261122_ended_at_idx ON pgmta.transcripts_20261122 USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+CREATE INDEX transcripts_message_id ON ONLY pgmta.transcripts USING btree (message_id);
+
+COMMENT ON INDEX pgmta.transcripts_message_id IS 'queuectl show.';
+
+CREATE INDEX transcripts_20261122_message_id_idx ON pgmta.transcripts_20261122 USING btree (message_id);
+
+CREATE INDEX transcripts_20261123_ended_at_idx ON pgmta.transcripts_20261123 USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+CREATE INDEX transcripts_20261123_message_id_idx ON pgmta.transcripts_20261123 USING btree (message_id);
+
+CREATE INDEX transcripts_20261124_ended_at_idx ON pgmta.transcripts_20261124 USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+CREATE INDEX transcripts_20261124_message_id_idx ON pgmta.transcripts_20261124 USING btree (message_id);
+
+CREATE INDEX transcripts_20261125_ended_at_idx ON pgmta.transcripts_20261125 USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+CREATE INDEX transcripts_20261125_message_id_idx ON pgmta.transcripts_20261125 USING btree (message_id);
+
+CREATE INDEX transcripts_20261126_ended_at_idx ON pgmta.transcripts_20261126 USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+CREATE INDEX transcripts_20261126_message_id_idx ON pgmta.transcripts_20261126 USING btree (message_id);
+
+CREATE INDEX transcripts_20261127_ended_at_idx ON pgmta.transcripts_20261127 USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+CREATE INDEX transcripts_20261127_message_id_idx ON pgmta.transcripts_20261127 USING btree (message_id);
+
+CREATE INDEX transcripts_20261128_ended_at_idx ON pgmta.transcripts_20261128 USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+CREATE INDEX transcripts_20261128_message_id_idx ON pgmta.transcripts_20261128 USING btree (message_id);
+
+CREATE INDEX transcripts_20261129_ended_at_idx ON pgmta.transcripts_20261129 USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+CREATE INDEX transcripts_20261129_message_id_idx ON pgmta.transcripts_20261129 USING btree (message_id);
+
+CREATE INDEX transcripts_default_ended_at_idx ON pgmta.transcripts_default USING btree (ended_at) WHERE (traces IS NOT NULL);
+
+CREATE INDEX transcripts_default_message_id_idx ON pgmta.transcripts_default USING btree (message_id);
+
 ALTER INDEX pgmta.attempts_ended_at ATTACH PARTITION pgmta.attempts_default_ended_at_idx;
 
 ALTER INDEX pgmta.attempts_unknown ATTACH PARTITION pgmta.attempts_default_ended_at_message_id_idx;
@@ -2646,6 +2983,42 @@ ALTER INDEX pgmta.queue_urgent ATTACH PARTITION pgmta.queue_scheduled_lower_prio
 ALTER INDEX pgmta.queue_message_id ATTACH PARTITION pgmta.queue_scheduled_message_id_idx;
 
 ALTER INDEX pgmta.queue_due ATTACH PARTITION pgmta.queue_scheduled_priority_timezone_idx;
+
+ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261122_ended_at_idx;
+
+ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261122_message_id_idx;
+
+ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261123_ended_at_idx;
+
+ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261123_message_id_idx;
+
+ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261124_ended_at_idx;
+
+ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261124_message_id_idx;
+
+ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261125_ended_at_idx;
+
+ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261125_message_id_idx;
+
+ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261126_ended_at_idx;
+
+ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261126_message_id_idx;
+
+ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261127_ended_at_idx;
+
+ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261127_message_id_idx;
+
+ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261128_ended_at_idx;
+
+ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261128_message_id_idx;
+
+ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261129_ended_at_idx;
+
+ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261129_message_id_idx;
+
+ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_default_ended_at_idx;
+
+ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_default_message_id_idx;
 
 CREATE TRIGGER messages_in_use AFTER DELETE ON pgmta.messages FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION pgmta.messages_in_use();
 

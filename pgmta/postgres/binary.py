@@ -37,6 +37,10 @@ class Smallints(list[int]):
     """A smallint[] without nulls."""
 
 
+class Reals(list[float]):
+    """A real[] without nulls."""
+
+
 class Booleans(list[bool]):
     """A boolean[] without nulls."""
 
@@ -102,6 +106,11 @@ class _SmallintsDumper(_ArrayDumper):
     element, size, code = 21, 2, "ih"
 
 
+class _RealsDumper(_ArrayDumper):
+    oid = 1021
+    element, size, code = 700, 4, "if"
+
+
 class _BooleansDumper(_ArrayDumper):
     oid = 1000
     element, size, code = 16, 1, "i?"
@@ -146,6 +155,7 @@ def register(connection: AsyncConnection[Any]) -> None:
         (Bigints, _BigintsDumper),
         (Integers, _IntegersDumper),
         (Smallints, _SmallintsDumper),
+        (Reals, _RealsDumper),
         (Booleans, _BooleansDumper),
         (Instants, _InstantsDumper),
         (Texts, _TextsDumper),

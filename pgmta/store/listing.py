@@ -94,3 +94,7 @@ class Listing:
     def history(self, message_id: int) -> list[dict[str, Any]]:
         """Return all attempts for a message, also for one that is gone."""
         return self._db.execute(_SQL["history"], {"id": message_id}).fetchall()
+
+    def transcripts(self, message_id: int) -> list[dict[str, Any]]:
+        """Return the transcripts of a message that were kept, in order."""
+        return self._db.execute(_SQL["transcripts"], {"id": message_id}).fetchall()

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from pgmta.errors import Backend
-from pgmta.model import ENHANCED, Outcome
-from pgmta.postgres.binary import Bigints, Instants, Integers, Smallints, Texts
+from pgmta.model import ENHANCED, Facts, Outcome
+from pgmta.postgres.binary import (
+    Bigints,
+    Instants,
+    Integers,
+    Reals,
+    Smallints,
+    Texts,
+)
 from pgmta.postgres.link import Link
 from pgmta.states import Event, after
 from pgmta.store.queries import queries
 from pgmta.text import printable
 
 _SQL = queries("settle")
-_SETTLE = _SQL["settle"].fill(removable="", kept="")
-_REMOVING = _SQL["settle"].fill(removable=_SQL["removable"], kept=_SQL["kept"])
+_STATEMENTS = {
+    (name, removing, said): _SQL[name].fill(
+        transcripts=_SQL["transcripts"] if said else b"",
+        removable=_SQL["removable"] if removing else b"",
+        kept=_SQL["kept"] if removing else b"",
+    )
+    for name in ("delivered", "settle")
+    for removing in (False, True)
+    for said in (False, True)
+}
 _OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata")
-_NONE = Texts()
+_ENHANCED = ENHANCED.match
+_WIDTH = 5  # facts of a connection in each of two arrays
+# the last one fills up
+_TIMES = attrgetter(
+    "dns_seconds", "connect_seconds", "greeting_seconds", "tls_seconds", "tls_seconds"
+)
+_TEXTS = ("address", "tls_version", "tls_cipher", "tls_verified")
+_EMPTY = Texts()
+_NONE = Facts()
 _REASON = 1000  # characters
 _INDEXED = 600  # characters of a recipient in the log: an index entry has at most 2,704 octets
 
@@ -37,40 +63,47 @@ class Settlements:
         """
         # all transactions lock rows in this order, or two settlements may wait for each other
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
-        plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
+        keys = [id(o.facts) for o in outcomes]  # mostly of a few connections, each sent once
+        shared = dict(zip(keys, outcomes, strict=True))
+        places = {key: _WIDTH * place for place, key in enumerate(shared)}
+        facts = [o.facts or _NONE for o in shared.values()]
+        texts = [[o.host for o in shared.values()]]
+        texts += [[getattr(f, name) for f in facts] for name in _TEXTS]
         values: dict[str, Any] = {
-            "ids": Bigints(o.item.id for o in outcomes),
-            "tokens": Bigints(o.item.token for o in outcomes),
-            "message_ids": Bigints(o.item.message_id for o in outcomes),
-            "senders": Texts(o.item.sender for o in outcomes),
-            "recipients": Texts(o.item.recipient[:_INDEXED] for o in outcomes),
-            "domains": Texts(o.item.domain for o in outcomes),
-            "attempts": Integers(o.item.attempts for o in outcomes),
-            "codes": Smallints(o.reply.code for o in outcomes),
-            "enhanced": Texts(
-                ((m := ENHANCED.match(o.reply.text)) and m[0]) or "" for o in outcomes
-            ),
-            "replies": Texts(o.reply.text for o in outcomes),
-            "hosts": Texts(o.host for o in outcomes),
-            "commands": Texts(o.stage for o in outcomes),
-            "started": Instants(o.started for o in outcomes),
-            "ended": Instants(o.ended for o in outcomes),
+            "ids": Bigints([o.item.id for o in outcomes]),
+            "tokens": Bigints([o.item.token for o in outcomes]),
+            "message_ids": Bigints([o.item.message_id for o in outcomes]),
+            "senders": Texts([o.item.sender for o in outcomes]),
+            "recipients": Texts([o.item.recipient[:_INDEXED] for o in outcomes]),
+            "domains": Texts([o.item.domain for o in outcomes]),
+            "attempts": Integers([o.item.attempts for o in outcomes]),
+            "codes": Smallints([o.reply.code for o in outcomes]),
+            "enhanced": Texts([((m := _ENHANCED(o.reply.text)) and m[0]) or "" for o in outcomes]),
+            "replies": Texts([o.reply.text for o in outcomes]),
+            "seconds": Reals([o.seconds for o in outcomes]),
+            "commands": Texts([o.stage for o in outcomes]),
+            "started": Instants([o.started for o in outcomes]),
+            "ended": Instants([o.ended for o in outcomes]),
             "worker": self._worker,
+            "again": again,
+            "places": Smallints(map(places.__getitem__, keys)),
+            "facts": Texts(chain.from_iterable(zip(*texts, strict=True))),
+            "times": Reals(chain.from_iterable(map(_TIMES, facts))),
         }
         for name in _OFTEN_EMPTY:
-            texts = [getattr(o.item, name) or "" for o in outcomes]
-            values[name] = Texts(texts) if any(texts) else _NONE
-        statement = _SQL["delivered"]
-        if not plain:
+            column = [getattr(o.item, name) or "" for o in outcomes]
+            values[name] = Texts(column) if any(column) else _EMPTY
+        plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
+        if removing := not plain:
             statuses = [_status_after(o) for o in outcomes]
             values["events"] = Texts(o.event.value for o in outcomes)
             values["statuses"] = statuses
             values["delays"] = [o.delay for o in outcomes]
-            values["again"] = again
-            gone = sum(o.event is Event.DELIVERED for o in outcomes)
-            statement = _REMOVING if statuses.count(None) > gone else _SETTLE
-        rows = await self._link.run(statement, values)
-        return {row[0] for row in rows}
+            removing = statuses.count(None) > sum(o.event is Event.DELIVERED for o in outcomes)
+        if said := any(o.dialogue for o in outcomes):
+            values |= _transcripts(outcomes)
+        statement = _STATEMENTS["delivered" if plain else "settle", removing, said]
+        return {row[0] for row in await self._link.run(statement, values)}
 
     async def set_aside(self, outcome: Outcome, refusal: str) -> None:
         """Put the row of an outcome that PostgreSQL refuses on hold, with the reason.
@@ -95,6 +128,28 @@ class Settlements:
     async def end(self, backends: list[Backend]) -> None:
         """Return when the statements of these backends are done. Raises StoreUnavailable."""
         await self._link.end(backends)
+
+
+def _transcripts(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Return the dialogues of the outcomes; the rows of one transaction share theirs."""
+    shared: dict[tuple[Any, ...], list[Outcome]] = {}
+    for each in outcomes:
+        if each.dialogue:
+            key = each.item.message_id, each.item.token, each.ended, each.traces, each.dialogue
+            shared.setdefault(key, []).append(each)
+    firsts = [group[0] for group in shared.values()]
+    return {
+        "said_at": Instants(o.ended for o in firsts),
+        "said_of": Bigints(o.item.message_id for o in firsts),
+        "said_under": Bigints(o.item.token for o in firsts),
+        "said_for": Texts(_array(o.item.id for o in group) for group in shared.values()),
+        "traces": Texts(_array(o.traces) if o.traces else "" for o in firsts),
+        "dialogues": Texts(o.dialogue for o in firsts),
+    }
+
+
+def _array(numbers: Iterable[int]) -> str:
+    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _stored(text: str) -> str:

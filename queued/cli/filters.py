@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from pgmta.errors import ConfigError
+from pgmta.address import normalise_domain
+from pgmta.errors import AddressError, ConfigError
 from pgmta.states import Status
 from pgmta.store.conditions import check_conditions
 from pgmta.store.filters import Filter
@@ -39,6 +40,14 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def domain_as_stored(text: str) -> str:
+    """Return a domain or pattern as rows have it: in lower case, A-labels."""
+    try:
+        return normalise_domain(text)
+    except AddressError:  # a pattern, for one
+        return text.lower()
 
 
 def condition(uri: str, options: dict[str, Any]) -> str | None:

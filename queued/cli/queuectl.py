@@ -37,6 +37,7 @@ from queued.cli.rules import rule
 from queued.cli.show import print_message, why
 from queued.cli.submission import cancel, status, submit
 from queued.cli.target import CONFIG, database_of, database_to_migrate
+from queued.cli.trace import trace
 from queued.cli.up import up
 from queued.cli.workers import workers
 
@@ -56,6 +57,7 @@ main.add_command(partition)
 main.add_command(workers)
 main.add_command(rule)
 main.add_command(route)
+main.add_command(trace)
 for command in COMMANDS:
     main.add_command(command)
 
@@ -189,18 +191,21 @@ def count(config: Path, by: str, as_json: bool, **filters: Any) -> None:
 @main.command()
 @config_option(CONFIG)
 @click.argument("message_id", metavar="ID", type=int)
+@click.option("--transcript", is_flag=True, help="Also print the dialogues that were kept.")
 @json_option
 @reporting
-def show(config: Path, message_id: int, as_json: bool) -> None:
+def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None:
     """Show a message: headers, recipients, next attempt, and every attempt so far.
 
-    ID is what the client got with its 250. The history outlives the message.
+    ID is what the client got with its 250. The history outlives the message. Attempts that failed
+    have a transcript, and those that a trace asked for.
     """
     with _listing(database_of(config)) as listing:
         message = listing.message(message_id)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
+        said = listing.transcripts(message_id) if transcript else None
     if not message and not history:
         print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
-    print_message(message_id, message, rows, history, as_json=as_json)
+    print_message(message_id, message, rows, history, said, as_json=as_json)

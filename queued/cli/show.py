@@ -17,10 +17,11 @@ def print_message(
     message: dict[str, Any] | None,
     rows: list[dict[str, Any]],
     history: list[dict[str, Any]],
+    transcripts: list[dict[str, Any]] | None,
     *,
     as_json: bool,
 ) -> None:
-    """Write the message for a reader, or everything for a machine."""
+    """Write the message for a reader, or everything for a machine; transcripts if given."""
     headers = _headers(message) if message else []
     if as_json:
         print_json(
@@ -32,6 +33,7 @@ def print_message(
                 "headers": headers,
                 "recipients": rows,
                 "history": history,
+                **({} if transcripts is None else {"transcripts": transcripts}),
             }
         )
         return
@@ -49,6 +51,8 @@ def print_message(
     if rows:
         _print_recipients(rows)
     print_history(history)
+    if transcripts is not None:
+        _print_transcripts(transcripts, history)
 
 
 def why(row: dict[str, Any]) -> str:
@@ -96,19 +100,50 @@ def print_history(history: list[dict[str, Any]]) -> None:
     print_text("\nhistory" if history else "\nno attempt yet")
     if history:
         print_table(
-            ["  ENDED", "RECIPIENT", "TRY", "EVENT", "HOST", "REPLY"],
+            ["  ENDED", "RECIPIENT", "TRY", "EVENT", "HOST", "TLS", "TOOK", "REPLY"],
             [
                 [
                     f"  {_time(entry['ended_at'])}",
                     entry["recipient"],
                     entry["attempt"],
                     entry["event"],
-                    entry["host"] or "-",
+                    _host(entry),
+                    _tls(entry),
+                    _took(entry),
                     f"{entry['code'] or ''} {entry['reply']}".strip(),
                 ]
                 for entry in history
             ],
         )
+
+
+def _host(entry: dict[str, Any]) -> str:
+    host, address = entry["host"], entry["address"]
+    return f"{host} [{address}]" if address and address not in host else host or "-"
+
+
+def _tls(entry: dict[str, Any]) -> str:
+    return f"{entry['tls_version']} {entry['tls_verified']}" if entry["tls_version"] else "-"
+
+
+def _took(entry: dict[str, Any]) -> str:
+    """Return the seconds of the phases: DNS, connection, TLS, transaction."""
+    phases = [entry[f"{name}_seconds"] for name in ("dns", "connect", "tls", "transaction")]
+    if not any(phases):
+        return "-"
+    return "/".join("-" if seconds is None else f"{seconds:.3g}" for seconds in phases)
+
+
+def _print_transcripts(transcripts: list[dict[str, Any]], history: list[dict[str, Any]]) -> None:
+    if not transcripts:
+        print_text("\nno transcript was kept")
+    recipients = {entry["row_id"]: entry["recipient"] for entry in history}
+    for each in transcripts:
+        names = [recipients.get(row, f"row {row}") for row in each["row_ids"]]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        print_text(f"\ntranscript of the attempt that ended {_time(each['ended_at'])}")
+        print_line(f"  to {names[0]}{more}")
+        print_text("".join(f"  {line}\n" for line in each["dialogue"].splitlines()).rstrip())
 
 
 def _headers(message: dict[str, Any]) -> list[tuple[str, str]]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from pgmta.config.environment import Environment, Log
+from pgmta.config.environment import Environment
 from pgmta.config.types import Section
 from queued.config.delivery import Delivery
+from queued.config.log import QueuedLog
 from queued.config.process import Process
 from queued.config.retention import Retention
 from queued.config.retry import Retry
@@ -41,7 +42,7 @@ class QueuedConfig(Section):
     )
     retry: Retry = Field(default=Retry())
     retention: Retention = Field(default=Retention())
-    log: Log = Field(default=Log())
+    log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)
 
     @field_validator("workers")

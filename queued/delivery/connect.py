@@ -141,6 +141,7 @@ class Connector:
             try:
                 session = await self.security.session(policy, host, connect)
             except DeliveryError as error:
+                error.facts = facts
                 took = time.monotonic() - begun
                 tries.add(where, address, error, took)
                 if took >= SLOW and not error.code:
@@ -188,6 +189,8 @@ class Connector:
             if destination.implicit:
                 await self.security.shake_hands(session, policy)
             await session.open(self._hostname)
+            spent = time.monotonic() - begun
+            facts.greeting_seconds = spent - facts.connect_seconds - facts.tls_seconds
             await self.security.secure(session, policy, self._hostname)
             if login := destination.login:
                 await authenticate(session, login, clear=destination.tls is TlsMode.NONE)

@@ -224,12 +224,12 @@ class DestinationQueue:
                 if not kept:
                     self._pacing.refused(len(self._open) - 1)
                 return kept
+            results = session.note(results)
             if results[0].reply.code // 100 == _OK and results.count(results[0]) == len(results):
                 self._finish(envelope, results, carried=True)
             else:
                 await self._go_on(session, envelope, results)
-            kept = True
-            envelope = None
+            kept, envelope = True, None
             if self._pacing.limit <= len(self._tasks):
                 self._pacing.took_mail()
         return True

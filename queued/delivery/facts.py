@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from pgmta.model import Facts
+from queued.delivery.transcript import ENTRIES, Entry
 
 
 @dataclass(slots=True)
-class ConnectionFacts:
-    """The host of a session, its address, its TLS, and how long each step took, in seconds.
+class ConnectionFacts(Facts):
+    """The facts of a session; `dialogue` is that of its set-up, with the hosts tried before."""
 
-    `tls_verified` says by what the host was authenticated: 'dane' (RFC 7672), 'sts' (RFC 8461),
-    'pkix', or 'no'. The TLS fields are empty without TLS.
-    """
+    dialogue: deque[Entry] = field(
+        default_factory=lambda: deque(maxlen=ENTRIES), repr=False, compare=False
+    )
 
-    host: str = ""
-    address: str = ""
-    tls_version: str = ""
-    tls_cipher: str = ""
-    tls_verified: str = ""
-    dns_seconds: float = 0.0
-    connect_seconds: float = 0.0
-    greeting_seconds: float = 0.0
-    tls_seconds: float = 0.0
+    def kept(self) -> ConnectionFacts:
+        """Return the facts for the later transactions of the connection: they needed no set-up."""
+        return replace(
+            self, dns_seconds=0.0, connect_seconds=0.0, greeting_seconds=0.0, tls_seconds=0.0
+        )

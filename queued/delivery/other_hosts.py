@@ -202,7 +202,7 @@ async def _transact(session: Session, envelope: Envelope) -> tuple[list[Result],
     except Exception as error:
         results = [failed(error, session, envelope)] * len(envelope.items)
         effect = True
-    return results, effect
+    return session.note(results), effect
 
 
 def failed(error: Exception, session: Session, envelope: Envelope) -> Result:

@@ -6,18 +6,21 @@ import asyncio
 import ssl
 from collections import deque
 from termios import TIOCOUTQ
+from time import monotonic
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
 from queued.delivery.connection import Connection, waiting
 from queued.delivery.reply import SHORT, stored
+from queued.delivery.transcript import CONTENT, ENTRIES, NOTE, RECEIVED, SENT, Entry
 
 _LINE = 4096  # octets of a reply line, at most (RFC 5321, section 4.5.3.1.5, asks for 512)
 _OCTETS = 32768  # octets of a reply, all its lines together, at most
 _LINES = 256  # lines of a reply, at most
 _QUOTED = 200  # characters of a reply that an error message repeats
 _CODES = {str(code): code for code in range(200, 600)}  # RFC 5321, section 4.2
+_KEPT = 8192  # octets of one read that go into the dialogue
 _TOO_LONG = "timeout, the transaction took too long"
 _GRACE = 0.001  # seconds for a TCP that hands data over before it counts the acknowledgement
 
@@ -49,6 +52,10 @@ class ClientProtocol(Connection):
         """Whether a final dot has been written whose reply has not been taken."""
         self.premature = False
         """Whether a reply came while the final dot was still on its way."""
+        self.said: deque[Entry] = deque(maxlen=ENTRIES)
+        """The dialogue of the set-up or of the transaction."""
+        self.content = 0
+        """Octets of content sent since the last command."""
 
     # -- asyncio.Protocol --
 
@@ -58,6 +65,7 @@ class ClientProtocol(Connection):
             if self._leaving and self._transport and b"\n" in data:
                 self._transport.close()  # whatever it is, it answers QUIT
             return
+        self.said.append((monotonic(), RECEIVED, data[:_KEPT]))
         if self.past_dot and (
             waiting(self.descriptor, TIOCOUTQ)
             or (
@@ -128,6 +136,9 @@ class ClientProtocol(Connection):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Note the end and wake the task that waits."""
+        if not self.closed:
+            reason = self.reason or (str(error) if error else "connection closed by peer")
+            self.said.append((monotonic(), NOTE, reason))
         super().connection_lost(error)
         self._wake()
 
@@ -155,17 +166,31 @@ class ClientProtocol(Connection):
 
     def _break(self, reason: str) -> None:
         self.reason = reason
+        self.said.append((monotonic(), NOTE, reason))
         self.abort()
         self.can_write.set()
         self._wake()
 
     # -- for the transaction --
 
+    def quit(self) -> None:
+        """Say QUIT, and close when the answer comes or after `timeouts.quit` seconds."""
+        if not self.closed:
+            self.said.append((monotonic(), SENT, b"QUIT"))
+        super().quit()
+
     def write(self, data: bytes, replies: int = 0) -> None:
         """Send octets for which the server owes `replies` replies."""
         if self._transport and not self.closed:
             self._owed += replies
             self._transport.write(data)
+            if replies and not self.past_dot:
+                self.said.append((monotonic(), SENT, data))
+            elif replies:
+                self.said.append((monotonic(), CONTENT, self.content + len(data)))
+                self.content = 0
+            else:
+                self.content += len(data)
 
     async def drain(self) -> None:
         """Wait until the socket has room. Raises DeliveryError if the connection has ended."""

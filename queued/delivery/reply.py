@@ -10,7 +10,9 @@ from pgmta.model import Reply
 from pgmta.states import Event
 from pgmta.text import printable
 from queued.delivery.envelope import Envelope
+from queued.delivery.facts import ConnectionFacts
 from queued.delivery.route import Destination
+from queued.delivery.transcript import Said
 
 SHORT = 512
 """Characters of printable ASCII that can be kept as they are, with any note."""
@@ -37,9 +39,12 @@ def stored(text: str, note: str = "") -> str:
     return text + note
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
-    """The reply of a next hop for one recipient, or the reason why the recipient was not tried."""
+    """The reply of a next hop for one recipient, or the reason why the recipient was not tried.
+
+    After a transaction the session adds facts, seconds and dialogue, see `Session.note`.
+    """
 
     reply: Reply
     host: str = ""
@@ -47,17 +52,24 @@ class Result:
     permanent: bool = False
     unknown: bool = False
     begun: bool = True
+    facts: ConnectionFacts | None = None
+    seconds: float = 0.0  # of the transaction
+    said: Said | None = None
 
     @classmethod
     def of(cls, error: DeliveryError, host: str) -> Result:
         """Return the result for every recipient of a dialogue that failed as a whole."""
-        return cls(
+        result = cls(
             Reply(error.code, error.line),
             host or error.host,
             error.stage,
             error.permanent,
             error.unknown,
         )
+        if isinstance(error.facts, ConnectionFacts):  # no transaction began
+            result.facts = error.facts
+            result.said = error.facts.dialogue, ()
+        return result
 
 
 CUT_OFF = Result(Reply(0, "interrupted after the final dot"), stage=Stage.END_OF_DATA, unknown=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from time import monotonic
 
 from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
@@ -17,6 +19,7 @@ from queued.delivery.hosts import Host
 from queued.delivery.lmtp import send_by_lmtp
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
+from queued.delivery.transcript import CONTENT, ENTRIES, NOTE
 
 _OK = 2  # first digit of a positive reply
 _SMTP = 25  # a port at which LMTP is forbidden (RFC 2033, section 5)
@@ -45,9 +48,14 @@ class Session:
         self.name = str(HostPort(host.name, host.port))
         """The host and its port, as outcomes have them."""
         self.facts = facts or ConnectionFacts(host.name)
+        connection.said = self.facts.dialogue
+        connection.said.append(
+            (monotonic(), NOTE, f"connect to {self.name} at {self.facts.address or host.name}")
+        )
         self.lmtp = lmtp
         self.extensions: dict[str, str] = {}
         self.transactions = 0
+        self._began = monotonic()  # the transaction
         self.most_transactions = UNLIMITED
         """The number of transactions that the host takes (MAILMAX of RFC 9422)."""
         self.most_recipients = UNLIMITED
@@ -118,6 +126,9 @@ class Session:
         are out of step with commands, or if the message can't go to this host at all.
         """
         self.transactions += 1
+        self._began = monotonic()
+        if self.transactions == 1:
+            self.connection.said = deque(maxlen=ENTRIES)
         host, connection = self.name, self.connection
         connection.deadline = self._loop.time() + self._delivery.transaction
         only = self._ascii_only
@@ -156,4 +167,21 @@ class Session:
             connection.quit()
         elif not go_on:
             await reset(connection)
+        return results
+
+    def note(self, results: list[Result]) -> list[Result]:
+        """Add facts, duration and dialogue of the last transaction to its results; return them.
+
+        The set-up of the connection belongs to the first transaction.
+        """
+        connection, facts = self.connection, self.facts
+        seconds = monotonic() - self._began
+        if connection.content:  # it ended before the final dot
+            connection.said.append((monotonic(), CONTENT, connection.content))
+        said = facts.dialogue, connection.said
+        connection.said = deque(maxlen=ENTRIES)
+        for result in results:
+            result.facts, result.seconds, result.said = facts, seconds, said
+        if self.transactions == 1:
+            self.facts = facts.kept()
         return results

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
+from time import monotonic
+
 from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
+from queued.delivery.facts import ConnectionFacts
+from queued.delivery.transcript import ENTRIES, NOTE, Entry
 
 _QUOTED = 200  # characters of each error that the error of all repeats
 
@@ -38,7 +44,7 @@ class Tries:
         place, error = main
         others = [_shown(*each) for each in self._failed if each is not main]
         line = f"{error.line} (of {place})" if others and error.code else error.line
-        return DeliveryError(
+        whole = DeliveryError(
             "; ".join([line, *others]),
             error.stage,
             code=error.code,
@@ -46,6 +52,21 @@ class Tries:
             host=error.host,
             address=error.address,
         )
+        whole.facts = _facts_of(error, [each for _, each in self._failed])
+        return whole
+
+
+def _facts_of(main: DeliveryError, errors: list[DeliveryError]) -> ConnectionFacts | None:
+    """Return the facts of an error with the dialogues of all."""
+    said: deque[Entry] = deque(maxlen=ENTRIES)
+    for error in errors:
+        if isinstance(error.facts, ConnectionFacts):
+            said.extend(error.facts.dialogue)
+        if not error.code:
+            said.append((monotonic(), NOTE, error.line))
+    if not isinstance(main.facts, ConnectionFacts):
+        return ConnectionFacts(address=main.address, dialogue=said) if said else None
+    return replace(main.facts, dialogue=said)
 
 
 def _shown(place: str, error: DeliveryError) -> str:

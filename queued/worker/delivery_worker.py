@@ -21,9 +21,11 @@ from pgmta.store.settle import Settlements
 from queued.config import QueuedConfig, Worker
 from queued.delivery.connect import Opener
 from queued.worker.claim_loop import Claimer, ClaimLoop, Outage
-from queued.worker.dispatch import Dispatch, SpaceWatch
+from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
+from queued.worker.observer import Observer
 from queued.worker.settler import Settler
+from queued.worker.space_watch import SpaceWatch
 from queued.worker.turns import TurnSchedule
 from queued.worker.urgent import UrgentLoop
 
@@ -59,6 +61,7 @@ class DeliveryWorker:
         opener: Opener | None = None,
         space: SpaceWatch | None = None,
         schema: Schema | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.name = worker.name
         self.schedule = TurnSchedule()
@@ -74,8 +77,9 @@ class DeliveryWorker:
         self._settler = Settler(
             Settlements(self._links["settle"], owner), self._leases, self._deferred
         )
+        contents = Contents(self._links["content"])
         self._dispatch = Dispatch(
-            config, Contents(self._links["content"]), self._leases, self._settler, space, opener
+            config, contents, self._leases, self._settler, space, opener, observer
         )
         claims = Claims(
             self._links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema

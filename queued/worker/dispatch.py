@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Protocol
 
 from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
@@ -22,7 +21,9 @@ from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_
 from queued.worker.content import warn_unfit
 from queued.worker.envelopes import Envelopes
 from queued.worker.left_out import LeftOut
+from queued.worker.observer import Observer
 from queued.worker.settler import Settler
+from queued.worker.space_watch import SpaceWatch
 from queued.worker.verdict import judge
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
@@ -34,13 +35,6 @@ log = get("worker")
 
 Key = tuple[int, str, str, bool]
 """Message id, destination, sender, and whether an address needs SMTPUTF8."""
-
-
-class SpaceWatch(Protocol):
-    """Counts content that deliveries free."""
-
-    def freed(self, message_id: int, octets: int) -> None:
-        """Note that a message was delivered whose content is stored in chunks."""
 
 
 class Dispatch:
@@ -57,6 +51,7 @@ class Dispatch:
         settler: Settler,
         space: SpaceWatch | None = None,
         opener: Opener | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.room = _MEMORY
         """Octets of content that may come with the next claim; negative if there are too many."""
@@ -66,6 +61,7 @@ class Dispatch:
         self._space = space
         self._connector = Connector(config.environment.hostname, config.delivery)
         self._opener = opener or self._connector
+        self._observer = observer or Observer()
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self.left_out = LeftOut(self._queues)
         """The mail that the next claim leaves out."""
@@ -201,7 +197,10 @@ class Dispatch:
             outcome = judge(
                 item, result, self._retry, started=started or now, now=now, chance=chance
             )
-            delivered = delivered or outcome.event is Event.DELIVERED
+            success = outcome.event is Event.DELIVERED
+            delivered = delivered or success
+            if not success or self._observer.on:
+                self._observer.see(outcome, result)
             self._settler.put(outcome)
         return delivered
 

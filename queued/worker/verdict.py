@@ -40,4 +40,6 @@ def judge(
         started=started,
         ended=now,
         delay=wait,
+        facts=result.facts,
+        seconds=result.seconds,
     )

@@ -20,8 +20,14 @@ FROM messages AS m WHERE m.id = %(id)s
 -- name: history
 -- Every attempt for a message, in order; it outlives the message.
 SELECT started_at, ended_at, event, attempt, code, enhanced, reply, command, host, worker, sender,
-    recipient, row_id, lease_token
+    recipient, row_id, lease_token, address, tls_version, tls_cipher, tls_verified, dns_seconds,
+    connect_seconds, tls_seconds, transaction_seconds
 FROM attempts WHERE message_id = %(id)s ORDER BY ended_at, row_id
+
+-- name: transcripts
+-- The transcripts of a message, in order.
+SELECT ended_at, row_ids, lease_token, traces, dialogue
+FROM transcripts WHERE message_id = %(id)s ORDER BY ended_at, row_ids
 
 -- name: count
 -- Rows by the value of one column.

@@ -58,7 +58,8 @@ FROM (VALUES
     ('0006', 'queue', '{sender_domain,faults}'::text[]),
     ('0011', 'queue', '{send_at,tenant,on_failed,once,notify,orcpt}'),
     ('0011', 'messages', '{tenant,format,template_id,params,message_id_header,envid,ret,requiretls,submitted_by}'),
-    ('0011', 'attempts', '{row_id,tenant,message_id_header,submitted_by,metadata}')
+    ('0011', 'attempts', '{row_id,tenant,message_id_header,submitted_by,metadata}'),
+    ('0011', 'attempts', '{address,tls_version,tls_cipher,tls_verified,dns_seconds,connect_seconds,tls_seconds,transaction_seconds}')
 ) AS brought (since, relation, names) CROSS JOIN unnest(names) AS name
 JOIN pg_attribute ON attrelid = to_regclass('public.' || relation) AND attname = name AND NOT attisdropped
 WHERE since > %(last)s
@@ -91,7 +92,8 @@ FROM (VALUES ('0007', '{queue_urgent}'::text[]), ('0008', '{daemons}'),
     ('0011', '{queue_once,queue_scheduled,queue_scheduled_due,messages_message_id_header}'),
     ('0012', '{idempotency_keys,idempotency_keys_created_at}'), ('0014', '{submit_settings}'),
     ('0015', '{queue_states,message_status}'),
-    ('0016', '{sts_policies,sts_policies_next_fetch,broken_tls,tls_reports}')
+    ('0016', '{sts_policies,sts_policies_next_fetch,broken_tls,tls_reports}'),
+    ('0017', '{transcripts,transcripts_default,transcripts_message_id,transcripts_traced,traces}')
 ) AS brought (since, names)
 JOIN pg_class ON relname = ANY (names)
 WHERE since > %(last)s AND (oid IN (SELECT oid FROM named)

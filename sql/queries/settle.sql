@@ -2,34 +2,42 @@
 -- The outcomes of many attempts in one commit. A delivery is a fact: its row is deleted, whatever its
 -- status is by now. Any other outcome counts only under its own lease. If an operator has given the row
 -- another status since, that status stays; but if the row has `once`, an unknown outcome is final. A
--- status of null removes the row. Without values of the last four columns their arrays are empty.
+-- status of null removes the row. Without values of the last four columns their arrays are empty. The
+-- attempts of one connection share their facts: `place` is before theirs in the arrays of facts.
 WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
         %(delays)b::float8[], %(message_ids)b::bigint[], %(senders)b::text[],
         %(recipients)b::text[], %(domains)b::text[], %(attempts)b::integer[],
-        %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(hosts)b::text[],
-        %(commands)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[],
+        %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(places)b::smallint[],
+        %(seconds)b::real[], %(commands)b::text[], %(started)b::timestamptz[],
+        %(ended)b::timestamptz[],
         %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[],
         %(metadata)b::text[])
         AS o (id, token, event, status, delay, message_id, sender, recipient, domain, attempt,
-            code, enhanced, reply, host, command, started_at, ended_at,
+            code, enhanced, reply, place, seconds, command, started_at, ended_at,
             tenant, message_id_header, submitted_by, metadata)
 ), logged AS (
     INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
         event, sender, recipient, domain, worker, host, command, enhanced, reply,
-        tenant, message_id_header, submitted_by, metadata)
+        tenant, message_id_header, submitted_by, metadata, address, tls_version,
+        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
-        event, sender, recipient, domain, %(worker)s, host, command, enhanced, reply,
+        event, sender, recipient, domain, %(worker)s,
+        (%(facts)b::text[])[place + 1], command, enhanced, reply,
         coalesce(tenant, ''), nullif(message_id_header, ''), nullif(submitted_by, ''),
-        nullif(metadata, '')::jsonb
+        nullif(metadata, '')::jsonb, nullif((%(facts)b::text[])[place + 2], ''),
+        nullif((%(facts)b::text[])[place + 3], ''), nullif((%(facts)b::text[])[place + 4], ''),
+        nullif((%(facts)b::text[])[place + 5], ''), nullif((%(times)b::real[])[place + 1], 0),
+        nullif((%(times)b::real[])[place + 2] + (%(times)b::real[])[place + 3], 0),
+        nullif((%(times)b::real[])[place + 4], 0), nullif(seconds, 0)
     FROM outcome WHERE event <> 'handed back'
         -- written a second time, because the answer to the first commit was lost with its connection
         AND NOT (%(again)s AND EXISTS (
             SELECT FROM attempts AS a
             WHERE a.message_id = outcome.message_id AND a.row_id = outcome.id
                 AND a.lease_token = outcome.token AND a.ended_at = outcome.ended_at))
-), gone AS (
+){transcripts}, gone AS (
     DELETE FROM queue
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE status IS NULL)) {removable}
     RETURNING id
@@ -79,6 +87,20 @@ AND (id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered')) OR EXIST
 -- Part of settle likewise: the other rows, also one whose status changed while this statement waited.
 AND id <> ALL (ARRAY(SELECT id FROM gone))
 
+-- name: transcripts
+-- Part of both if there are any: one for all rows of a transaction.
+, said AS (
+    INSERT INTO transcripts (ended_at, message_id, lease_token, row_ids, traces, dialogue)
+    SELECT ended_at, message_id, token, rows::bigint[], nullif(traces, '')::bigint[], dialogue
+    FROM unnest(%(said_at)b::timestamptz[], %(said_of)b::bigint[], %(said_under)b::bigint[],
+        %(said_for)b::text[], %(traces)b::text[], %(dialogues)b::text[])
+        AS s (ended_at, message_id, token, rows, traces, dialogue)
+    WHERE NOT (%(again)s AND EXISTS (
+        SELECT FROM transcripts AS t
+        WHERE t.message_id = s.message_id AND t.lease_token = s.token AND t.ended_at = s.ended_at
+            AND t.row_ids = s.rows::bigint[]))
+)
+
 -- name: delivered
 -- The same if all were delivered, which is mostly so: half of the cost of a statement is its set-up,
 -- and this one is smaller.
@@ -86,23 +108,30 @@ WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(message_ids)b::bigint[], %(senders)b::text[],
         %(recipients)b::text[], %(domains)b::text[], %(attempts)b::integer[],
-        %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(hosts)b::text[],
-        %(commands)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[],
+        %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(places)b::smallint[],
+        %(seconds)b::real[], %(commands)b::text[], %(started)b::timestamptz[],
+        %(ended)b::timestamptz[],
         %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[],
         %(metadata)b::text[])
         AS o (id, token, message_id, sender, recipient, domain, attempt,
-            code, enhanced, reply, host, command, started_at, ended_at,
+            code, enhanced, reply, place, seconds, command, started_at, ended_at,
             tenant, message_id_header, submitted_by, metadata)
 ), logged AS (
     INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
         event, sender, recipient, domain, worker, host, command, enhanced, reply,
-        tenant, message_id_header, submitted_by, metadata)
+        tenant, message_id_header, submitted_by, metadata, address, tls_version,
+        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
-        'delivered', sender, recipient, domain, %(worker)s, host, command, enhanced, reply,
+        'delivered', sender, recipient, domain, %(worker)s,
+        (%(facts)b::text[])[place + 1], command, enhanced, reply,
         coalesce(tenant, ''), nullif(message_id_header, ''), nullif(submitted_by, ''),
-        nullif(metadata, '')::jsonb
+        nullif(metadata, '')::jsonb, nullif((%(facts)b::text[])[place + 2], ''),
+        nullif((%(facts)b::text[])[place + 3], ''), nullif((%(facts)b::text[])[place + 4], ''),
+        nullif((%(facts)b::text[])[place + 5], ''), nullif((%(times)b::real[])[place + 1], 0),
+        nullif((%(times)b::real[])[place + 2] + (%(times)b::real[])[place + 3], 0),
+        nullif((%(times)b::real[])[place + 4], 0), nullif(seconds, 0)
     FROM outcome
-)
+){transcripts}
 DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) RETURNING id
 
 -- name: set_aside

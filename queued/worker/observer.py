@@ -1,0 +1,90 @@
+"""Records beside the outcome of an attempt: its transcript, and its line in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pgmta.logs import get
+from pgmta.model import Outcome
+from pgmta.states import Event
+from pgmta.store.traces import Trace
+from queued.delivery.reply import Result
+from queued.delivery.transcript import Said, transcript
+
+log = get("attempt")
+
+_FAILURES = (Event.DEFER, Event.FAIL, Event.UNKNOWN)
+_CLASSES = {Event.DELIVERED: 2, Event.FAIL: 5}  # first digits of codes (RFC 3463); others: 4
+
+
+class Observer:
+    """Keeps the transcript of an attempt that failed or that a trace asks for.
+
+    With `lines` each attempt has a line in the log. The observer sees failures; while it is `on`,
+    it sees all attempts.
+    """
+
+    def __init__(self, *, lines: bool = False) -> None:
+        self.on = lines
+        """Whether it has to see deliveries too."""
+        self._lines = lines
+        self._traces: Sequence[Trace] = ()
+        self._said: Said | None = None  # the last dialogue, which other rows may share
+        self._text = ""
+
+    def learn(self, traces: Sequence[Trace]) -> None:
+        """Use these traces from now on."""
+        self._traces = traces
+        self.on = self._lines or bool(traces)
+
+    def see(self, outcome: Outcome, result: Result) -> None:
+        """Give the outcome its transcript, and log the attempt. One that never began is none.
+
+        It raises nothing: the outcome counts more.
+        """
+        if outcome.event is Event.HAND_BACK:
+            return
+        try:
+            self._see(outcome, result)
+        except Exception as error:
+            log.error("no transcript", row=outcome.item.id, exc_info=error)
+
+    def _see(self, outcome: Outcome, result: Result) -> None:
+        if self._traces:
+            item = outcome.item
+            outcome.traces = tuple(trace.id for trace in self._traces if trace.matches(item))
+        if result.said and (outcome.traces or outcome.event in _FAILURES):
+            if result.said is not self._said:
+                self._said, self._text = result.said, transcript(result.said)
+            outcome.dialogue = self._text
+        if self._lines:
+            log.info("attempt", **_line(outcome))
+
+
+def _line(outcome: Outcome) -> dict[str, Any]:
+    """Return what the log has about an attempt. All delays are in seconds."""
+    item, reply, facts = outcome.item, outcome.reply, outcome.facts
+    fields: dict[str, Any] = {
+        "message": item.message_id,
+        "row": item.id,
+        "to": item.recipient,
+        "relay": outcome.host,
+        "delay": round((outcome.ended - item.ts).total_seconds(), 3),
+        "delay_queue": round((outcome.started - item.ts).total_seconds(), 3),
+    }
+    if facts:
+        fields |= {
+            "address": facts.address,
+            "delay_dns": round(facts.dns_seconds, 3),
+            "delay_connect": round(facts.connect_seconds + facts.greeting_seconds, 3),
+            "delay_tls": round(facts.tls_seconds, 3),
+        }
+        if facts.tls_version:
+            fields["tls"] = f"{facts.tls_version} {facts.tls_cipher} {facts.tls_verified}"
+    return fields | {
+        "delay_transaction": round(outcome.seconds, 3),
+        "dsn": reply.enhanced or f"{_CLASSES.get(outcome.event, 4)}.0.0",
+        "status": outcome.event.value,
+        "reply": str(reply),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,6 +17,7 @@ from aiosmtpd.smtp import Envelope
 from tests.peers.bodies import COUNT, messages
 from tests.peers.servers import PASSWORD, USER, Dovecot, dovecot, exim, opensmtpd, postfix
 from tests.support.authority import Authority
+from tests.support.database import data_folder
 from tests.support.system import System
 from tests.support.waiting import free_port, until
 
@@ -63,14 +65,14 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder that daemons of other users may pass through."""
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(folder.stat().st_mode | 0o011)
-    place = tmp_path / "peer"
+def place() -> Iterator[Path]:
+    """A folder that daemons of other users may pass through; see data_folder()."""
+    folder = data_folder()
+    place = folder / "peer"
     place.mkdir()
     place.chmod(0o755)
-    return place
+    yield place
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from bench.place import Place
 from bench.progress import log
 
 STALL = 60.0
+DELAY = 0.01  # seconds that the host takes for a message: so its five connections are the limit
 KINDS: dict[str, dict[str, Any]] = {"default": {}, "limited": {"connections": PLACES}}
 
 
@@ -30,7 +31,7 @@ def deliver(
         product = Product(commands, place.directory, uri, [])
         product.migrate()
         place.stack.callback(product.stop)
-        hop = place.helper("hostile_hops", group="hop", attack="hop-five")
+        hop = place.helper("hostile_hops", group="hop", attack="hop-five", delay=DELAY)
         routes = {DOMAIN: f"{HOST}:{hop.wait('ready')['port']}"}
         with psycopg.connect(uri, autocommit=True) as database:
             insert(database, 1, messages, DOMAIN)

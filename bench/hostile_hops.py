@@ -36,8 +36,9 @@ OK = b"250 2.0.0 Ok\r\n"
 class Ledger:
     """The mail that the hop has taken: how often it got each recipient's mail up to the dot."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, delay: float = 0.0) -> None:
         self.kind = kind.removeprefix("hop-")
+        self.delay = delay  # seconds before each reply to a final dot
         self.full: Counter[str] = Counter()
         self.open: set[Session] = set()
         self.connections = 0
@@ -109,7 +110,10 @@ class Session(asyncio.Protocol):
                     return
                 self.buffer, self.in_data = rest, False
                 self.ledger.full.update(self.recipients)
-                self._say(OK)
+                if self.ledger.delay:
+                    asyncio.get_running_loop().call_later(self.ledger.delay, self._say, OK)
+                else:
+                    self._say(OK)
             else:
                 line, feed, rest = self.buffer.partition(b"\r\n")
                 if not feed:
@@ -143,7 +147,8 @@ class Session(asyncio.Protocol):
 
 def main() -> None:
     """Serve; from "stop" on as a good next hop. Argument: JSON with the attack."""
-    ledger = Ledger(json.loads(sys.argv[1])["attack"])
+    config = json.loads(sys.argv[1])
+    ledger = Ledger(config["attack"], config.get("delay", 0.0))
     loop = uvloop.new_event_loop()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

@@ -20,9 +20,13 @@ HOPS = {
     "hop-hang": "accepts connections and never says anything",
     "hop-refuse": "refuses every connection",
     "hop-five": "admits five connections and says 421 to others",
+    "hop-dns": "twenty domains whose name servers never answer",
     "hop-size": "EHLO with SIZE \N{SUPERSCRIPT TWO}",
 }
 DOMAIN = "hop.test"
+SILENT = [f"d{number}.{DOMAIN}" for number in range(20)]
+"""The domains of hop-dns."""
+
 PLACES = 5
 BLOB = 1 << 16
 END = b"\r\n.\r\n"
@@ -32,11 +36,17 @@ OK = b"250 2.0.0 Ok\r\n"
 class Ledger:
     """The mail that the hop has taken: how often it got each recipient's mail up to the dot."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, delay: float = 0.0) -> None:
         self.kind = kind.removeprefix("hop-")
+        self.delay = delay  # seconds before each reply to a final dot
         self.full: Counter[str] = Counter()
         self.open: set[Session] = set()
         self.connections = 0
+        self.refused = 0
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of connections."""
+        return {"connections": self.connections, "refused": self.refused}
 
 
 class Session(asyncio.Protocol):
@@ -58,6 +68,7 @@ class Session(asyncio.Protocol):
         if ledger.kind == "banner":
             self._pour(b"x" * BLOB)
         elif ledger.kind == "five" and len(ledger.open) > PLACES:
+            ledger.refused += 1
             self.transport.write(b"421 4.7.0 Too many connections\r\n")
             self.transport.close()
         elif ledger.kind != "hang":
@@ -99,7 +110,10 @@ class Session(asyncio.Protocol):
                     return
                 self.buffer, self.in_data = rest, False
                 self.ledger.full.update(self.recipients)
-                self._say(OK)
+                if self.ledger.delay:
+                    asyncio.get_running_loop().call_later(self.ledger.delay, self._say, OK)
+                else:
+                    self._say(OK)
             else:
                 line, feed, rest = self.buffer.partition(b"\r\n")
                 if not feed:
@@ -133,7 +147,8 @@ class Session(asyncio.Protocol):
 
 def main() -> None:
     """Serve; from "stop" on as a good next hop. Argument: JSON with the attack."""
-    ledger = Ledger(json.loads(sys.argv[1])["attack"])
+    config = json.loads(sys.argv[1])
+    ledger = Ledger(config["attack"], config.get("delay", 0.0))
     loop = uvloop.new_event_loop()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -151,12 +166,15 @@ def main() -> None:
             for session in list(ledger.open):
                 session.transport.abort()
         elif word == "report":
-            say(**{"is": "report"}, full=ledger.full, connections=ledger.connections)
+            say(**{"is": "report"}, full=ledger.full, **ledger.counts())
 
     if ledger.kind != "refuse":
         loop.run_until_complete(serve())
     listen(loop, command)
-    say(**{"is": "ready"}, port=listener.getsockname()[1])
+    names = socket.socket(type=socket.SOCK_DGRAM)  # a name server that never answers
+    names.bind(("127.0.0.1", 0))
+    ports = {"port": listener.getsockname()[1], "names": names.getsockname()[1]}
+    say(**{"is": "ready"}, **ports)
     with contextlib.suppress(KeyboardInterrupt):
         loop.run_forever()
 

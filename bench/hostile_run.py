@@ -15,7 +15,7 @@ from bench.corpus import Plan
 from bench.daemons import HOST, DaemonError, Product
 from bench.database import Server, check_durability, fresh, insert
 from bench.helper import HelperError
-from bench.hostile_hops import DOMAIN, HOPS
+from bench.hostile_hops import DOMAIN, HOPS, SILENT
 from bench.peak import Peak
 from bench.place import Place
 from bench.progress import log
@@ -70,6 +70,7 @@ class Run(Place):
         self.whole = replace(plan, messages=settings.messages + PROBES)
         self.groups["postgres"] = [server.postmaster] if server.postmaster else []
         self.mails = 0  # for the hostile hop
+        self.domains = [DOMAIN]  # of these mails
         self.usual = 0.0  # arrivals per second before the attack
 
     def go(self) -> Outcome:
@@ -94,8 +95,12 @@ class Run(Place):
         queued: dict[str, Any] = {"process": {"drain": "3s"}, "retry": {"intervals": ["1s"]}}
         if self.hop:
             self.attackers = self.helper("hostile_hops", group="attackers", **attack)
-            port = self.attackers.wait("ready")["port"]
-            queued["routes"] = {DOMAIN: f"{HOST}:{port}"}
+            ports = self.attackers.wait("ready")
+            queued["routes"] = {DOMAIN: f"{HOST}:{ports['port']}"}
+            if self.outcome.attack == "hop-dns":
+                self.domains = SILENT
+                queued["routes"] |= {f"*.{DOMAIN}": "mx"}
+                queued["delivery"] = {"dns": {"servers": [f"{HOST}:{ports['names']}"]}}
         self.groups["queued"] = product.start_queued(1, next_hop, queued)
         pid, port = product.start_smtpd(settings.processes, settings.smtpd)
         self.groups["smtpd"] = [pid]
@@ -178,7 +183,8 @@ class Run(Place):
         return window
 
     def _feed(self) -> None:
-        insert(self.database, self.mails + 1, self.mails + HOP_MAILS, DOMAIN)
+        turn = self.domains[self.mails // HOP_MAILS % len(self.domains)]
+        insert(self.database, self.mails + 1, self.mails + HOP_MAILS, turn)
         self.mails += HOP_MAILS
 
     def _arrived(self) -> int:
@@ -258,8 +264,8 @@ class Run(Place):
         self.attackers.tell("report")
         report = self.attackers.wait("report")
         full = Counter(report["full"])
-        query = "SELECT split_part(recipient, '@', 1) FROM queue WHERE domain = %s"
-        left = {row[0] for row in self.database.execute(query, [DOMAIN])}
+        query = "SELECT split_part(recipient, '@', 1) FROM queue WHERE domain = ANY(%s)"
+        left = {row[0] for row in self.database.execute(query, [self.domains])}
         every = {str(10**12 + number) for number in range(1, self.mails + 1)}
         lost = every - left - full.keys()
         figures = {"mails": len(every), "settled": len(every - left), "lost": len(lost)}

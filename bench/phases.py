@@ -44,6 +44,8 @@ class Options:
     urgent: float = 0.0  # urgent messages per second beside a backlog of live destinations; 0: none
     urgent_seconds: float = 30.0  # of each window
     urgent_domains: int = 5000
+    starttls: bool = False  # the sink offers it
+    round_trip: float = 0.0  # seconds by which the sink delays each answer
 
     def plan(self) -> Plan:
         """Return a plan with a new id."""
@@ -73,7 +75,12 @@ class Phase(Place):
 
     def start_sink(self, traces: int) -> int:
         """Start the sink and return its port."""
-        self.sink = self.helper("sink", traces=traces)
+        self.sink = self.helper(
+            "sink",
+            traces=traces,
+            starttls=self.options.starttls,
+            round_trip=self.options.round_trip,
+        )
         return int(self.sink.wait("ready")["port"])
 
     def mark(self) -> cpu.Snapshot:

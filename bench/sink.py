@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 import socket
+import ssl
+import subprocess
 import sys
 import time
 from array import array
@@ -103,10 +105,15 @@ class Ledger:
 
 
 class Session(asyncio.Protocol):
-    """One connection from the product."""
+    """One connection from the product; answers come `round_trip` seconds late."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(
+        self, ledger: Ledger, tls: ssl.SSLContext | None = None, round_trip: float = 0.0
+    ) -> None:
         self.ledger = ledger
+        self.tls = tls
+        self.round_trip = round_trip
+        self.encrypted = False
         self.buffer = bytearray()
         self.in_data = False
         self.searched = 0
@@ -116,7 +123,9 @@ class Session(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet. (uvloop sets TCP_NODELAY itself.)"""
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.write(b"220 sink.bench.test ESMTP\r\n")
+        if self.encrypted:  # the same connection, after the handshake
+            return
+        self._say(b"220 sink.bench.test ESMTP\r\n")
         ledger = self.ledger
         ledger.connections += 1
         ledger.open += 1
@@ -143,9 +152,35 @@ class Session(asyncio.Protocol):
             del buffer[: eol + 2]
             answers.append(self._command(line))
         if answers:
-            self.transport.write(b"".join(answers))
+            self._say(b"".join(answers))
         if self.transport.is_closing():
             buffer.clear()
+
+    def _say(self, answer: bytes) -> None:
+        if self.round_trip:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.round_trip, self.transport.write, answer)
+        else:
+            self.transport.write(answer)
+
+    def _starttls(self) -> bytes:
+        """Answer at once and begin the handshake; nothing is read before."""
+        assert self.tls
+        self.transport.pause_reading()
+        self.encrypted = True
+        self.handshake = asyncio.ensure_future(self._encrypt(self.tls))
+        return b"220 2.0.0 Go on\r\n"
+
+    async def _encrypt(self, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        if self.round_trip:
+            await asyncio.sleep(self.round_trip * 1.01)  # the answer goes first
+        try:
+            transport = await loop.start_tls(self.transport, self, tls, server_side=True)
+        except (OSError, ssl.SSLError) as error:
+            self.ledger.fault("protocol error", f"TLS handshake: {error}")
+            return
+        self.transport = cast(asyncio.Transport, transport)
 
     def _message(self, answers: list[bytes]) -> bool:
         buffer = self.buffer
@@ -184,15 +219,36 @@ class Session(asyncio.Protocol):
             answer = b"354 Go on\r\n"
         elif verb == b"EHLO":
             answer = EHLO
+            if self.tls and not self.encrypted:
+                answer = answer.replace(b"250-SIZE", b"250-STARTTLS\r\n250-SIZE")
+        elif verb == b"STAR" and self.tls and not self.encrypted:
+            answer = self._starttls()
         elif verb in (b"RSET", b"HELO"):
             self.sender, self.recipients = None, []
         elif verb == b"QUIT":
-            asyncio.get_running_loop().call_soon(self.transport.close)
+            asyncio.get_running_loop().call_later(self.round_trip * 1.01, self.transport.close)
             answer = b"221 2.0.0 Bye\r\n"
         elif verb != b"NOOP":
             self.ledger.fault("protocol error", repr(line[:100]))
             answer = b"500 5.5.2 What?\r\n"
         return answer
+
+
+def server_context(directory: Path) -> ssl.SSLContext:
+    """Return a TLS context with a new self-signed certificate."""
+    key, certificate = directory / "sink.key", directory / "sink.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=sink.bench.test"),
+            *("-keyout", key, "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 def address_of(line: bytes) -> bytes:
@@ -220,6 +276,8 @@ def main() -> None:
     ledger = Ledger(Corpus(Plan(**config["plan"])), config["traces"])
     directory = Path(config["directory"])
     loop = uvloop.new_event_loop()
+    tls = server_context(directory) if config.get("starttls") else None
+    round_trip = float(config.get("round_trip", 0.0))
 
     def command(word: str) -> None:
         if word == "report":
@@ -234,7 +292,7 @@ def main() -> None:
         loop.call_later(0.1, status, ledger.received)
 
     loop.call_soon(status)
-    serve(loop, lambda: Session(ledger), command)
+    serve(loop, lambda: Session(ledger, tls, round_trip), command)
 
 
 if __name__ == "__main__":

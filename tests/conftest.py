@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from tests.support.database import (
     server_uri,
     template_database,
 )
+from tests.support.packages import missing
+
+NEEDS = "needs the Debian packages"
 
 # how long an example takes is the machine's affair
 settings.register_profile("pgmta", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,6 +39,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--submission-rounds", type=int, default=6, help="rounds of 50 orders")
     group.addoption("--faults-only", default="", help="names of faults, with commas between")
     group.addoption("--faults-seed", type=int, default=None, help="the same faults again")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark of tests that need Debian packages."""
+    config.addinivalue_line(
+        "markers", "needs(*packages): left out without these Debian packages, or without 'root'"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the tests whose packages are missing; PGMTA_TEST_ALL makes them fail instead."""
+    for item in items:
+        packages = {p: None for mark in item.iter_markers("needs") for p in mark.args}
+        if lacking := missing(tuple(packages)):
+            reason = f"{NEEDS} {', '.join(lacking)}"
+            if os.environ.get("PGMTA_TEST_ALL"):
+                raise pytest.UsageError(f"{item.nodeid} {reason}; see scripts/test-packages")
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that were left out."""
+    reasons: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        _, _, reason = report.longrepr
+        if NEEDS in reason:
+            reasons[reason.partition(NEEDS)[2].strip()] += 1
+    for packages, number in sorted(reasons.items()):
+        terminalreporter.write_line(
+            f"left out: {number} tests that need {packages} (scripts/test-packages gets them)"
+        )
 
 
 def _folder() -> Path:

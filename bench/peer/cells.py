@@ -17,6 +17,9 @@ class Cell:
     recipients: int = 1
     size: int = 4096
     rate: float = 0.0
+    tls: str = ""  # delivery over STARTTLS: "kept" connections, or "each" message on a new one
+    round_trip: float = 0.0  # milliseconds from the server to the sink and back
+    connections: int = 20  # of delivery, at most
 
     @property
     def label(self) -> str:
@@ -28,6 +31,12 @@ class Cell:
             parts.append(f"{self.size / 1000:g} KB")
         if self.rate:
             parts.append(f"{self.rate:g}/s")
+        if self.tls:
+            parts.append("STARTTLS kept" if self.tls == "kept" else "STARTTLS per message")
+        if self.round_trip:
+            parts.append(f"{self.round_trip:g} ms to the sink")
+        if self.connections != 20:
+            parts.append(f"{self.connections} out")
         return ", ".join(parts)
 
     @property
@@ -52,6 +61,8 @@ class Cell:
             sample=0.0,
             keep=False,
             commands=commands,
+            starttls=bool(self.tls),
+            round_trip=self.round_trip / 1000,
         )
 
 
@@ -74,6 +85,9 @@ FULL = (
     Cell("e2e", 300, rate=10),
     Cell("e2e", 5000, rate=500),
 )
+TLS = (Cell("e2e", 2500), Cell("e2e", 2500, tls="kept"), Cell("e2e", 1200, tls="each"))
+DISTANT = (Cell("e2e", 20000, sessions=50, round_trip=50, connections=100),)
+SETS = {"quick": QUICK, "full": FULL, "tls": TLS, "distant": DISTANT}
 
 
 def scaled(cells: tuple[Cell, ...], factor: float) -> list[Cell]:

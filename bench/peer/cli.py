@@ -13,7 +13,7 @@ import click
 
 from bench.database import open_server
 from bench.options import HELP, commands_of, failing, filesystem, relay_options, workplace
-from bench.peer.cells import FULL, QUICK, Cell, scaled
+from bench.peer.cells import SETS, Cell, scaled
 from bench.peer.cgroup import place
 from bench.peer.exim import Exim
 from bench.peer.haraka import Haraka
@@ -105,7 +105,7 @@ def _changes(texts: tuple[str, ...]) -> dict[str, str]:
 
 @relay_options("reuse", "recipients", "size", "rate", "processes", "commands")
 @click.command(context_settings=HELP)
-@click.option("--set", "set_", default="quick", type=click.Choice(["quick", "full"]))
+@click.option("--set", "set_", default="quick", type=click.Choice(list(SETS)))
 @click.option("--only", default="", help="Cells of the set whose name has this in it.")
 @click.option("--scale", default=1.0, help="Times the messages of each cell of the set.")
 @click.option("--with", "peers", default="postfix", help=f"Peers, of {', '.join(PEERS)}.")
@@ -153,14 +153,18 @@ def main(
         count = load.pop("messages")
         cells = [Cell(scenario, count, **load)]
     else:
-        chosen = {"quick": QUICK, "full": FULL}[set_]
-        cells = [cell for cell in scaled(chosen, scale) if only in cell.label]
+        cells = [cell for cell in scaled(SETS[set_], scale) if only in cell.label]
     if pair == "postfix":
         cells = [cell for cell in cells if not cell.rate]  # smtp-source knows no rate
     names = [name for name in peers.replace(",", " ").split() if name]
     unknown = set(names) - set(PEERS)
     if unknown or not cells:
         raise click.UsageError(f"no such peer: {', '.join(unknown)}" if unknown else "no such cell")
+    if any(cell.tls or cell.round_trip for cell in cells) and (pair, names) != (
+        "bench",
+        [name for name in names if name == "postfix"],
+    ):
+        raise click.UsageError("STARTTLS and round trips: only --with postfix and --pair bench")
     directory = workplace(keep)
     settings = Settings(
         runs=runs,

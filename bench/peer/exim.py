@@ -79,8 +79,9 @@ class Exim:
 
     name = "exim"
 
-    def __init__(self, packages: Path) -> None:
+    def __init__(self, packages: Path, config: str = CONFIG) -> None:
         need_root()
+        self.config = config
         self.root = unpack("exim4-daemon-light", packages)
         self.about = f"Debian package {version('exim4-daemon-light', packages)}"
         # not setuid: the loader would not look at LD_LIBRARY_PATH, and one user is enough here
@@ -96,7 +97,7 @@ class Exim:
             os.chown(directory / name, room.users[USER], room.groups[USER])
         config = directory / "exim.conf"
         config.write_text(
-            CONFIG.format(
+            self.config.format(
                 program=self.root / "usr/sbin/exim4",
                 directory=directory,
                 host=HOST,

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -12,6 +13,18 @@ from bench.cpu import Groups
 from bench.daemons import Product
 from bench.database import Server, Watch, check_durability, fresh
 from bench.peer.cells import Cell
+
+
+def settings(cell: Cell) -> dict[str, Any]:
+    """Return what queued.yaml says beyond the defaults."""
+    delivery: dict[str, Any] = {}
+    if cell.connections != 20:
+        delivery["connections"] = cell.connections
+    if cell.tls:
+        delivery["tls"] = {"mode": "encrypt"}
+    if cell.tls == "each":
+        delivery["transactions"] = 1
+    return {"delivery": delivery} if delivery else {}
 
 
 @dataclass
@@ -58,7 +71,7 @@ class Pgmta:
                 groups["postgres"] = [self.server.postmaster]
             try:
                 if next_hop is not None:
-                    groups["queued"] = product.start_queued(1, next_hop)
+                    groups["queued"] = product.start_queued(1, next_hop, settings(cell))
                 pid, port = product.start_smtpd(self.processes)
                 groups["smtpd"] = [pid]
                 yield Relay(port, groups, notes, product, watch)

@@ -31,6 +31,8 @@ smtp unix - - n - - smtp
 error unix - - n - - error
 retry unix - - n - - error
 scache unix - - n - 1 scache
+tlsmgr unix - - n 1000? 1 tlsmgr
+tlsproxy unix - - n - 0 tlsproxy
 postlog unix-dgram n - n - 1 postlogd
 """
 
@@ -59,16 +61,24 @@ def settings(cell: Cell, next_hop: int | None) -> dict[str, str]:
             for what in ("connection_count", "connection_rate", "message_rate", "recipient_rate")
         },
         "in_flow_delay": "0",
-        "default_process_limit": str(max(100, cell.sessions + SPARE)),
+        "default_process_limit": str(max(100, cell.sessions + SPARE, cell.connections + SPARE)),
         "max_use": "1000",
         # a relay leaves header and body as they are
         "local_header_rewrite_clients": "",
         "receive_override_options": "no_header_body_checks, no_address_mappings, no_milters",
         "message_size_limit": "104857600",
         "mailbox_size_limit": "0",
-        "smtp_destination_concurrency_limit": "20",
-        "initial_destination_concurrency": "20",
+        "smtp_destination_concurrency_limit": str(cell.connections),
+        "initial_destination_concurrency": str(cell.connections),
     }
+    if cell.tls:
+        chosen |= {
+            "smtp_tls_security_level": "encrypt",
+            # as Debian sets it up: a session may be resumed on a new connection
+            "smtp_tls_session_cache_database": "btree:$data_directory/smtp_scache",
+            "smtp_tls_connection_reuse": "yes" if cell.tls == "kept" else "no",
+            "smtp_connection_cache_on_demand": "yes" if cell.tls == "kept" else "no",
+        }
     if next_hop is None:
         chosen["smtpd_client_restrictions"] = "static:HOLD"
     else:

@@ -219,17 +219,17 @@ class DestinationQueue:
                 self._finish(envelope, [result] * len(envelope.items), carried=True)
                 raise
             if again and (kept or self._others_work(session)):
-                self._put_back(envelope)  # it closed before it had anything: that is no attempt
+                # the server closed before it had anything: that is no attempt
+                self._put_back(envelope)
                 if not kept:
                     self._pacing.refused(len(self._open) - 1)
                 return kept
-            session.note(results)
+            results = session.note(results)
             if results[0].reply.code // 100 == _OK and results.count(results[0]) == len(results):
                 self._finish(envelope, results, carried=True)
             else:
                 await self._go_on(session, envelope, results)
-            kept = True
-            envelope = None
+            kept, envelope = True, None
             if self._pacing.limit <= len(self._tasks):
                 self._pacing.took_mail()
         return True

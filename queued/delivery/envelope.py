@@ -48,9 +48,7 @@ class Envelope:
     @property
     def domains(self) -> set[str]:
         """The names by which claims can leave out such mail: its labels, else its domains."""
-        if self.labels is not None:
-            return self.labels
-        return {item.domain for item in self.items}
+        return self.labels or {item.domain for item in self.items}
 
     def split(self, places: list[int]) -> Envelope:
         """Move the items with these places into a new envelope, and return it."""

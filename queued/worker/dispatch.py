@@ -100,11 +100,12 @@ class Dispatch:
                 continue
             # its domain was not known to go there
             if down := self.left_out.down.get(destination.key):
-                down.domains.update(self._names(group, message))
+                if not destination.requiretls:
+                    down.domains.update(self._names(group))
                 self._conclude(group, [down.result] * len(group))
                 continue
             if reserved and self.left_out.full(destination.key):
-                self.left_out.crowd(destination.key, self._names(group, message))
+                self.left_out.crowd(destination.key, self._names(group))
                 back += len(group)
                 self.hand_back(group)
                 continue
@@ -113,8 +114,7 @@ class Dispatch:
                 self.hand_back(group)
                 continue
             try:
-                strict = message.requiretls
-                labels = self._labels(group, message) if self.selectors or strict else None
+                labels = self._labels(group) if self.selectors else None
                 envelopes = self._envelopes.of(group, message, labels, utf8=key[3])
             except Exception as error:
                 self._fail(group, error)
@@ -167,17 +167,14 @@ class Dispatch:
             warn_unfit(len(unfit), *unfit[0])
         return groups
 
-    def _labels(self, group: list[Item], message: Message) -> set[str] | None:
+    def _labels(self, group: list[Item]) -> set[str] | None:
         """Return the labels by which claims can leave out these rows; None if domains will do."""
-        if message.requiretls:  # without it, mail of the same domain may find a host
-            return set()
         if not self.selectors:
             return None
         return {self._routes.label(item.domain, item.sender, item.metadata) for item in group}
 
-    def _names(self, group: list[Item], message: Message) -> set[str]:
-        labels = self._labels(group, message)
-        return {item.domain for item in group} if labels is None else labels
+    def _names(self, group: list[Item]) -> set[str]:
+        return self._labels(group) or {item.domain for item in group}
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""
@@ -218,7 +215,9 @@ class Dispatch:
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
-        self.left_out.unreachable(destination.key, domains, result)
+        # other mail of the domain may find a host that is no good for REQUIRETLS
+        names = set() if destination.requiretls else domains
+        self.left_out.unreachable(destination.key, names, result)
 
     def closed(self, destination: Destination) -> None:
         """Forget a destination without mail and connections."""

@@ -1,0 +1,54 @@
+"""Debian packages that some tests need, and the tests that are left out without them.
+
+Mail servers exclude each other as packages. So `scripts/test-packages` only unpacks those, below
+`folder()`; it installs the others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = {
+    "nsd": "nsd",
+    "unbound": "unbound",
+    "ldnsutils": "ldns-signzone",
+    "dovecot-core": "dovecot",
+    "dovecot-lmtpd": "/usr/lib/dovecot/lmtp",
+}
+"""Programs of the packages that are installed."""
+
+UNPACKED = {
+    "postfix": "usr/sbin/posttls-finger",
+    "exim4-daemon-light": "usr/sbin/exim4",
+    "opensmtpd": "usr/sbin/smtpd",
+}
+"""Programs of the packages that are unpacked."""
+
+_PATH = "/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/usr/local/bin:/bin"
+
+
+def folder() -> Path:
+    """Return the folder with a folder for each unpacked package."""
+    return Path(os.environ.get("PGMTA_TEST_PACKAGES") or ROOT / "var" / "packages").resolve()
+
+
+def program(name: str) -> str | None:
+    """Return the path of an installed program, or None."""
+    return shutil.which(name, path=_PATH)
+
+
+def there(package: str) -> bool:
+    """Whether the package is there, or 'root', if that is asked for."""
+    if package == "root":
+        return os.geteuid() == 0
+    if package in INSTALLED:
+        return program(INSTALLED[package]) is not None
+    return (folder() / package / UNPACKED[package]).exists()
+
+
+def missing(packages: tuple[str, ...]) -> list[str]:
+    """Return those that this machine lacks."""
+    return [package for package in packages if not there(package)]

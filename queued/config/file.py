@@ -80,5 +80,5 @@ class QueuedConfig(Section):
         return notes + [
             f"workers[{number}].expire (worker {worker.name}) has a new name: release_after"
             for number, worker in enumerate(self.workers)
-            if worker._old_keys
+            if worker.has_old_keys
         ]

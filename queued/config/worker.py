@@ -63,6 +63,11 @@ class Worker(Section):
     )
     _old_keys: tuple[str, ...] = ()
 
+    @property
+    def has_old_keys(self) -> bool:
+        """Whether the file names a key by its name of earlier versions."""
+        return bool(self._old_keys)
+
     @model_validator(mode="wrap")
     @classmethod
     def _renamed(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:

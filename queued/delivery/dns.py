@@ -1,4 +1,7 @@
-"""Questions to name servers, and their answers (RFC 1034, RFC 2308, RFC 4035)."""
+"""Questions to name servers, and their answers (RFC 1034, RFC 2308, RFC 4035).
+
+TLSABase of dnspython is read here with a private table, as it is in dnspython 2.9.2.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_failure_has_a_transcript_and_a_trace_has_those_of_deliveries(
         hop.target, "127.0.0.1", "2.0.0", "delivered",
     )  # fmt: skip
     assert all(line[f"delay_{phase}"] >= 0 for phase in DELAYS)
-    assert line["delay"] >= line["delay_transaction"] > 0
+    assert line["delay"] >= line["delay_transaction"] >= 0  # whole milliseconds
 
     shown = queuectl(system, tmp_path, "show", str(said["message_id"]), "--transcript")
     text = shown.communicate(timeout=20)[0]

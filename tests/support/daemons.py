@@ -197,7 +197,8 @@ class Queued(Daemon):
     def __init__(self, folder: Path, name: str, uri: str, changes: Config) -> None:
         base = {
             "environment": {"hostname": HOSTNAME, "database": {"uri": uri}},
-            "delivery": {"ipv6": False},
+            # next hops that hold mail get all connections at once
+            "delivery": {"ipv6": False, "start": 20},
             "retry": {"intervals": ["1s"]},
             "log": {"format": "json"},
         }

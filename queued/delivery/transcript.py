@@ -32,6 +32,7 @@ _SHOWN = re.compile(
     rb"(?:EHLO|HELO|LHLO) .*|(?:MAIL FROM|RCPT TO):.*|DATA|RSET|NOOP|QUIT|STARTTLS|\.", re.DOTALL
 )
 _AUTH = re.compile(rb"AUTH [A-Z0-9_-]{1,20}")
+_STATUS = re.compile(rb"[2-5]\d\d(?:[ -][245]\.\d{1,3}\.\d{1,3}\b)?")
 _HIDDEN = "(left out)"
 
 
@@ -50,7 +51,7 @@ def transcript(said: Said) -> str:
 def _lines(said: list[Entry]) -> Iterator[str]:
     ahead = time.time() - time.monotonic()
     yield f"# {datetime.fromtimestamp(said[0][0] + ahead, UTC):%Y-%m-%d}, UTC"
-    partial = b""
+    partial, private = b"", False
     for moment, kind, what in said:
         lines: list[str] = []
         if isinstance(what, int):
@@ -58,16 +59,18 @@ def _lines(said: list[Entry]) -> Iterator[str]:
         elif isinstance(what, str):
             lines = [what]
         elif kind == SENT:
-            lines = [_sent(line) for line in what.removesuffix(b"\r\n").split(b"\r\n")]
+            sent = what.removesuffix(b"\r\n").split(b"\r\n")
+            lines = [_sent(line) for line in sent]
+            private = not _SHOWN.fullmatch(sent[-1])  # the host may repeat what it got
         else:
             *whole, partial = (partial + what).split(b"\n")
-            lines = [_received(line) for line in whole]
+            lines = [_received(line, private) for line in whole]
         at = datetime.fromtimestamp(moment + ahead, UTC).strftime("%H:%M:%S.%f")[:-3]
         mark = SENT if kind == CONTENT else kind
         for line in lines:
             yield f"{at} {mark} {line if len(line) <= _LINE else line[:_LINE] + '…'}"
     if partial:
-        yield f"# after that, without an end of line: {_received(partial)[:_LINE]}"
+        yield f"# after that, without an end of line: {_received(partial, private)[:_LINE]}"
 
 
 def _sent(line: bytes) -> str:
@@ -78,10 +81,13 @@ def _sent(line: bytes) -> str:
     return _HIDDEN
 
 
-def _received(line: bytes) -> str:
+def _received(line: bytes, private: bool) -> str:
     line = line.removesuffix(b"\r")
     if line.startswith(b"334"):  # a challenge (RFC 4954)
         return f"334 {_HIDDEN}"
+    if private:
+        status = _STATUS.match(line)
+        return f"{status[0].decode()} {_HIDDEN}" if status else _HIDDEN
     return printable(line.decode("utf-8", "replace"))
 
 

@@ -40,7 +40,9 @@ def test_secrets_and_control_characters_stay_out() -> None:
         (SENT, b"c2hvcA==\r\n"),
         (SENT, b"DATAc2VjcmV0\r\n"),
         (SENT, b"*\r\n"),
-        (RECEIVED, b"535 5.7.8 \x1b[31mno\x07\xe2\x80\xae\xff\r\n"),
+        (RECEIVED, b"535 5.7.8 what is shop secret?\r\n"),
+        (SENT, b"QUIT\r\n"),
+        (RECEIVED, b"221 2.0.0 \x1b[31mno\x07\xe2\x80\xae\xff\r\n"),
     ) == [
         "< 250-hop",
         "< 250 AUTH PLAIN LOGIN",
@@ -49,7 +51,9 @@ def test_secrets_and_control_characters_stay_out() -> None:
         "> (left out)",
         "> (left out)",
         "> (left out)",
-        "< 535 5.7.8 \ufffd[31mno\ufffd\ufffd\ufffd",
+        "< 535 5.7.8 (left out)",
+        "> QUIT",
+        "< 221 2.0.0 \ufffd[31mno\ufffd\ufffd\ufffd",
     ]
 
 

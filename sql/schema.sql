@@ -2518,78 +2518,6 @@ COMMENT ON COLUMN pgmta.transcripts.traces IS 'traces.id of each trace that aske
 
 COMMENT ON COLUMN pgmta.transcripts.dialogue IS 'A line for each line said, with its time in UTC: < from the next hop, > from pgmta, # a note. Without content and secrets.';
 
-CREATE TABLE pgmta.transcripts_20261122 (
-    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
-    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
-    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
-    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
-    traces bigint[],
-    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
-);
-
-CREATE TABLE pgmta.transcripts_20261123 (
-    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
-    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
-    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
-    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
-    traces bigint[],
-    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
-);
-
-CREATE TABLE pgmta.transcripts_20261124 (
-    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
-    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
-    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
-    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
-    traces bigint[],
-    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
-);
-
-CREATE TABLE pgmta.transcripts_20261125 (
-    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
-    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
-    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
-    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
-    traces bigint[],
-    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
-);
-
-CREATE TABLE pgmta.transcripts_20261126 (
-    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
-    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
-    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
-    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
-    traces bigint[],
-    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
-);
-
-CREATE TABLE pgmta.transcripts_20261127 (
-    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
-    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
-    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
-    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
-    traces bigint[],
-    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
-);
-
-CREATE TABLE pgmta.transcripts_20261128 (
-    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
-    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
-    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
-    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
-    traces bigint[],
-    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
-);
-
-CREATE TABLE pgmta.transcripts_20261129 (
-    ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
-    message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
-    lease_token bigint CONSTRAINT transcripts_lease_token_not_null NOT NULL,
-    row_ids bigint[] CONSTRAINT transcripts_row_ids_not_null NOT NULL,
-    traces bigint[],
-    dialogue text CONSTRAINT transcripts_dialogue_not_null NOT NULL
-);
-
 CREATE TABLE pgmta.transcripts_default (
     ended_at timestamp with time zone CONSTRAINT transcripts_ended_at_not_null NOT NULL,
     message_id bigint CONSTRAINT transcripts_message_id_not_null NOT NULL,
@@ -2673,22 +2601,6 @@ ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_delete FOR VALUES IN (
 ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_hold FOR VALUES IN ('HOLD');
 
 ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_scheduled FOR VALUES IN ('SCHEDULED');
-
-ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261122 FOR VALUES FROM ('2026-11-22 00:00:00+00') TO ('2026-11-23 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261123 FOR VALUES FROM ('2026-11-23 00:00:00+00') TO ('2026-11-24 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261124 FOR VALUES FROM ('2026-11-24 00:00:00+00') TO ('2026-11-25 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261125 FOR VALUES FROM ('2026-11-25 00:00:00+00') TO ('2026-11-26 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261126 FOR VALUES FROM ('2026-11-26 00:00:00+00') TO ('2026-11-27 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261127 FOR VALUES FROM ('2026-11-27 00:00:00+00') TO ('2026-11-28 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261128 FOR VALUES FROM ('2026-11-28 00:00:00+00') TO ('2026-11-29 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_20261129 FOR VALUES FROM ('2026-11-29 00:00:00+00') TO ('2026-11-30 00:00:00+00');
 
 ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_default DEFAULT;
 
@@ -2876,43 +2788,11 @@ CREATE INDEX transcripts_traced ON ONLY pgmta.transcripts USING btree (ended_at)
 
 COMMENT ON INDEX pgmta.transcripts_traced IS 'queuectl trace.';
 
-CREATE INDEX transcripts_20261122_ended_at_idx ON pgmta.transcripts_20261122 USING btree (ended_at) WHERE (traces IS NOT NULL);
+CREATE INDEX transcripts_default_ended_at_idx ON pgmta.transcripts_default USING btree (ended_at) WHERE (traces IS NOT NULL);
 
 CREATE INDEX transcripts_message_id ON ONLY pgmta.transcripts USING btree (message_id);
 
 COMMENT ON INDEX pgmta.transcripts_message_id IS 'queuectl show.';
-
-CREATE INDEX transcripts_20261122_message_id_idx ON pgmta.transcripts_20261122 USING btree (message_id);
-
-CREATE INDEX transcripts_20261123_ended_at_idx ON pgmta.transcripts_20261123 USING btree (ended_at) WHERE (traces IS NOT NULL);
-
-CREATE INDEX transcripts_20261123_message_id_idx ON pgmta.transcripts_20261123 USING btree (message_id);
-
-CREATE INDEX transcripts_20261124_ended_at_idx ON pgmta.transcripts_20261124 USING btree (ended_at) WHERE (traces IS NOT NULL);
-
-CREATE INDEX transcripts_20261124_message_id_idx ON pgmta.transcripts_20261124 USING btree (message_id);
-
-CREATE INDEX transcripts_20261125_ended_at_idx ON pgmta.transcripts_20261125 USING btree (ended_at) WHERE (traces IS NOT NULL);
-
-CREATE INDEX transcripts_20261125_message_id_idx ON pgmta.transcripts_20261125 USING btree (message_id);
-
-CREATE INDEX transcripts_20261126_ended_at_idx ON pgmta.transcripts_20261126 USING btree (ended_at) WHERE (traces IS NOT NULL);
-
-CREATE INDEX transcripts_20261126_message_id_idx ON pgmta.transcripts_20261126 USING btree (message_id);
-
-CREATE INDEX transcripts_20261127_ended_at_idx ON pgmta.transcripts_20261127 USING btree (ended_at) WHERE (traces IS NOT NULL);
-
-CREATE INDEX transcripts_20261127_message_id_idx ON pgmta.transcripts_20261127 USING btree (message_id);
-
-CREATE INDEX transcripts_20261128_ended_at_idx ON pgmta.transcripts_20261128 USING btree (ended_at) WHERE (traces IS NOT NULL);
-
-CREATE INDEX transcripts_20261128_message_id_idx ON pgmta.transcripts_20261128 USING btree (message_id);
-
-CREATE INDEX transcripts_20261129_ended_at_idx ON pgmta.transcripts_20261129 USING btree (ended_at) WHERE (traces IS NOT NULL);
-
-CREATE INDEX transcripts_20261129_message_id_idx ON pgmta.transcripts_20261129 USING btree (message_id);
-
-CREATE INDEX transcripts_default_ended_at_idx ON pgmta.transcripts_default USING btree (ended_at) WHERE (traces IS NOT NULL);
 
 CREATE INDEX transcripts_default_message_id_idx ON pgmta.transcripts_default USING btree (message_id);
 
@@ -2983,38 +2863,6 @@ ALTER INDEX pgmta.queue_urgent ATTACH PARTITION pgmta.queue_scheduled_lower_prio
 ALTER INDEX pgmta.queue_message_id ATTACH PARTITION pgmta.queue_scheduled_message_id_idx;
 
 ALTER INDEX pgmta.queue_due ATTACH PARTITION pgmta.queue_scheduled_priority_timezone_idx;
-
-ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261122_ended_at_idx;
-
-ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261122_message_id_idx;
-
-ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261123_ended_at_idx;
-
-ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261123_message_id_idx;
-
-ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261124_ended_at_idx;
-
-ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261124_message_id_idx;
-
-ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261125_ended_at_idx;
-
-ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261125_message_id_idx;
-
-ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261126_ended_at_idx;
-
-ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261126_message_id_idx;
-
-ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261127_ended_at_idx;
-
-ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261127_message_id_idx;
-
-ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261128_ended_at_idx;
-
-ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261128_message_id_idx;
-
-ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_20261129_ended_at_idx;
-
-ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_20261129_message_id_idx;
 
 ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_default_ended_at_idx;
 

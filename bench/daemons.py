@@ -77,18 +77,27 @@ class Product:
         )
         return path
 
-    def migrate(self) -> None:
-        """Make the tables."""
-        path = self._config("queued", {"routes": {"*": f"{HOST}:25"}})
+    def _queuectl(self, path: Path, *words: str, given: str | None = None) -> None:
         done = subprocess.run(
-            [self.commands / "queuectl", "migrate", "-c", path],
+            [self.commands / "queuectl", *words, "-c", path],
+            input=given,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
         if done.returncode:
-            raise DaemonError(f"queuectl migrate: {done.stderr[-1500:] or done.stdout[-1500:]}")
+            said = done.stderr[-1500:] or done.stdout[-1500:]
+            raise DaemonError(f"queuectl {words[0]}: {said}")
+
+    def migrate(self) -> None:
+        """Make the tables."""
+        self._queuectl(self._config("queued", {"routes": {"*": f"{HOST}:25"}}), "migrate")
+
+    def add_user(self, name: str, password: str) -> None:
+        """Add a user who may send from any address."""
+        words = ("user", "add", name, "--stdin", "--any-sender")
+        self._queuectl(self.directory / "queued.yaml", *words, given=f"{password}\n")
 
     def _start(self, command: str, path: Path, log: Path) -> int:
         with log.open("wb") as file:
@@ -104,12 +113,19 @@ class Product:
         return process.pid
 
     def start_smtpd(
-        self, processes: int | None, more: Mapping[str, Any] = NOTHING
+        self,
+        processes: int | None,
+        more: Mapping[str, Any] = NOTHING,
+        listener: Mapping[str, Any] = NOTHING,
     ) -> tuple[int, int]:
-        """Start smtpd, with more settings, and wait for its greeting; return process and port."""
+        """Start smtpd, with more settings for it and its listener, and wait for its greeting.
+
+        Return process and port.
+        """
         port = free_port()
         settings: dict[str, Any] = {
-            "listen": [{"address": HOST, "port": port}],
+            "listen": [{"address": HOST, "port": port, **listener}],
+            "maildrop": {"directory": None},
             "relay": {"networks": ["127.0.0.0/8"]},
         }
         if processes is not None:

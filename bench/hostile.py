@@ -11,17 +11,24 @@ import yaml
 from bench.columns import aligned, number
 from bench.daemons import merged
 from bench.hostile_clients import ATTACKS
+from bench.hostile_crowds import CROWDS
 from bench.hostile_hops import HOPS
 from bench.hostile_run import Outcome, Settings, attack
 from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
 from bench.progress import log
 
-EVERY = {name: each.about for name, each in ATTACKS.items()} | HOPS
+EVERY = {name: each.about for name, each in ATTACKS.items()} | HOPS | CROWDS
 STRANGERS = {"relay": {"networks": ["127.0.0.1/32"], "domains": ["*.bench.test"]}}
 ABOUT = f"""Measure what hostile clients and next hops do to the mail of others.
 
 For each attack: a fresh database, normal mail and probe mails without it, beside it, and without
 it again. {EXIT}others were too slow beside an attack."""
+MEMORY = {
+    "crowd-idle": ("beside largest process MB smtpd", 200.0),
+    "crowd-tls": ("beside largest process MB smtpd", 400.0),
+    "crowd-large": ("beside peak MB smtpd", 500.0),
+}
+"""Figures that an attack bounds, and their limits."""
 COLUMNS = (
     ("mails/s", "before", "before mails/s"),
     ("", "beside", "beside mails/s"),
@@ -68,6 +75,11 @@ def misses(outcomes: Sequence[Outcome], least: float, longest: float) -> list[st
             found.append(f"{outcome.attack}: others at {figures['ratio']:.2f}, limit {least:g}")
         if (p99 := figures["beside accept ms p99"]) > longest:
             found.append(f"{outcome.attack}: others' p99 {p99:.0f} ms, limit {longest:g} ms")
+        name, most = MEMORY.get(outcome.attack, ("", 0.0))
+        if figures.get(name, 0.0) > most:
+            found.append(f"{outcome.attack}: {name[7:]} is {figures[name]:.0f}, limit {most:g}")
+        if refused := figures.get("attackers logins refused"):
+            found.append(f"{outcome.attack}: the user who is attacked was refused {refused} times")
         failed = figures["beside probes failed"], figures["beside visits refused"]
         if any(failed):
             found.append(f"{outcome.attack}: {failed[0]} probes, {failed[1]} visits turned away")

@@ -11,10 +11,12 @@ from typing import Any
 import psycopg
 
 from bench import cpu
+from bench.certificate import make_certificate
 from bench.corpus import Plan
-from bench.daemons import HOST, DaemonError, Product
+from bench.daemons import HOST, DaemonError, Product, merged
 from bench.database import Server, check_durability, fresh, insert
 from bench.helper import HelperError
+from bench.hostile_crowds import CROWDS, LISTENER, PASSWORD, SETTINGS, USERS
 from bench.hostile_hops import DOMAIN, HOPS, SILENT
 from bench.peak import Peak
 from bench.place import Place
@@ -27,6 +29,7 @@ WARM, LOOK = 2.0, 0.25  # seconds: of mail before the first window; between look
 HOP_MAILS = 50  # mails for the hostile hop at each look
 QUICK = 0.1  # seconds: the attack is over for others when probes take less
 ELSEWHERE = 0.4  # cores that others may use before the figures get a remark
+BUILT = 120.0  # seconds until a crowd is there
 STALL = 15.0  # seconds without an arrival after which the rest counts as lost
 
 
@@ -67,6 +70,7 @@ class Run(Place):
         self.settings, self.server = settings, server
         self.outcome = Outcome(attack)
         self.hop = attack in HOPS
+        self.crowd = attack in CROWDS
         self.whole = replace(plan, messages=settings.messages + PROBES)
         self.groups["postgres"] = [server.postmaster] if server.postmaster else []
         self.mails = 0  # for the hostile hop
@@ -102,10 +106,13 @@ class Run(Place):
                 queued["routes"] |= {f"*.{DOMAIN}": "mx"}
                 queued["delivery"] = {"dns": {"servers": [f"{HOST}:{ports['names']}"]}}
         self.groups["queued"] = product.start_queued(1, next_hop, queued)
-        pid, port = product.start_smtpd(settings.processes, settings.smtpd)
+        pid, port = self._start_smtpd(product)
         self.groups["smtpd"] = [pid]
-        if not self.hop:
-            attack |= {"clients": settings.clients, "port": port}
+        attack |= {} if self.hop else {"clients": settings.clients, "port": port}
+        if self.crowd:
+            self.attackers = self.helper("hostile_crowds", group="attackers", **attack)
+            self.attackers.wait("ready")
+        elif not self.hop:
             attack |= {"source": settings.source, "mbit": settings.mbit}
             self.attackers = self.helper("hostile_clients", group="attackers", **attack)
             self.attackers.wait("ready")
@@ -119,6 +126,19 @@ class Run(Place):
         )
         self.source.wait("ready")
 
+    def _start_smtpd(self, product: Product) -> tuple[int, int]:
+        settings = self.settings
+        listener: dict[str, Any] = {"early": "allow"}  # or most attacks end at once
+        smtpd = settings.smtpd
+        if self.crowd:
+            certificate, key = make_certificate(self.directory, "smtpd")
+            files = {"certificates": [{"certificate": str(certificate), "key": str(key)}]}
+            smtpd, listener = merged(merged(SETTINGS, files), smtpd), listener | LISTENER
+        if self.outcome.attack == "passwords":
+            for user in USERS:
+                product.add_user(user, PASSWORD)
+        return product.start_smtpd(settings.processes, smtpd, listener)
+
     def _measure(self, product: Product) -> None:
         self._start(product)
         cpu.settle(self.groups)
@@ -129,6 +149,8 @@ class Run(Place):
         windows = [self._window(product, "before")]
         self.usual = (self._arrived() - begun) / self.settings.seconds
         self.attackers.tell("go")
+        if self.crowd:
+            self.attackers.wait("built", BUILT)
         windows.append(self._window(product, "beside", self.outcome.attack))
         self.attackers.tell("stop")
         self._recover(product, windows[1].end)

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import ClassVar
 
+from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
@@ -37,7 +38,7 @@ class NullOpener:
         self,
         destination: Destination,
         sessions: set[Session],
-        tried: frozenset[str] = frozenset(),
+        tried: frozenset[HostPort] = frozenset(),
     ) -> Session:
         """Return a session."""
         return NullSession(ClientProtocol(Timeouts()), Host("nowhere", 25))

@@ -45,6 +45,8 @@ class Options:
     urgent_seconds: float = 30.0  # of each window
     urgent_domains: int = 5000
     starttls: bool = False  # the sink offers it
+    secure: bool = False  # the source uses STARTTLS
+    login: tuple[str, str] | None = None  # and logs in with user and password
     round_trip: float = 0.0  # seconds by which the sink delays each answer
 
     def plan(self) -> Plan:
@@ -102,6 +104,8 @@ class Phase(Place):
             sessions=options.sessions,
             reuse=options.reuse,
             rate=options.rate,
+            tls=options.secure,
+            login=options.login,
         )
         source.wait("ready")
         cpu.settle(self.groups)

@@ -5,7 +5,6 @@ import json
 import re
 import socket
 import ssl
-import subprocess
 import sys
 import time
 from array import array
@@ -16,6 +15,7 @@ from typing import cast
 import uvloop
 from stringzilla import find
 
+from bench.certificate import make_certificate
 from bench.corpus import ID_HEADER, Corpus, Plan, unstuff
 from bench.helper import listen, say
 from pgmta.service import tune_memory
@@ -236,16 +236,7 @@ class Session(asyncio.Protocol):
 
 def server_context(directory: Path) -> ssl.SSLContext:
     """Return a TLS context with a new self-signed certificate."""
-    key, certificate = directory / "sink.key", directory / "sink.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "2", "-subj", "/CN=sink.bench.test"),
-            *("-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    certificate, key = make_certificate(directory, "sink")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     return context

@@ -1,7 +1,9 @@
 """The sender: SMTP sessions that put all messages of a plan into a server as fast as it takes."""
 
 import asyncio
+import base64
 import json
+import ssl
 import sys
 import time
 from array import array
@@ -17,7 +19,8 @@ from bench.helper import listen, say
 ATTEMPTS = 5
 PAUSE = 0.1
 SAMPLES = 5
-GREETING, HELLO, ENVELOPE, CONTENT, LEAVING, OVER = range(6)
+GREETING, HELLO, SECURING, LOGIN, ENVELOPE, CONTENT, LEAVING, OVER = range(8)
+BEFORE = (GREETING, HELLO, SECURING, LOGIN)
 
 
 class Work:
@@ -28,6 +31,8 @@ class Work:
         self.port = cast(int, config["port"])
         self.reuse = cast(bool, config["reuse"])
         self.rate = cast(float, config["rate"])
+        self.login = login_of(cast("list[str] | None", config.get("login")))
+        self.tls = client_context() if config.get("tls") else None
         self.todo = deque(range(corpus.plan.messages))
         self.sent = array("d", bytes(8 * corpus.plan.messages))
         self.delays = array("d")
@@ -74,6 +79,22 @@ class Work:
             self.settle()
 
 
+def login_of(login: list[str] | None) -> bytes:
+    """Return the command that logs in (RFC 4616), or nothing."""
+    if not login:
+        return b""
+    user, password = (part.encode() for part in login)
+    return b"AUTH PLAIN %s\r\n" % base64.b64encode(b"\0%s\0%s" % (user, password))
+
+
+def client_context() -> ssl.SSLContext:
+    """Return a TLS context that takes any certificate: the servers have self-signed ones."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 class Session(asyncio.Protocol):
     """One connection; it takes messages from the work until there are none."""
 
@@ -88,6 +109,8 @@ class Session(asyncio.Protocol):
         self.current = -1
         self.started = 0.0
         self.failed = False
+        self.secured = False
+        self.handshake: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport. (uvloop sets TCP_NODELAY itself.)"""
@@ -96,7 +119,7 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the message under way back."""
-        if self.state in (GREETING, HELLO):
+        if self.state in BEFORE:
             self.failed = True
         self._drop(f"connection lost {exc or ''}", self.state != CONTENT)
         self.state = OVER
@@ -145,15 +168,47 @@ class Session(asyncio.Protocol):
             if line[:3] != b"220":
                 self._bad(line)
                 return
-            self.state = HELLO
-            self.transport.write(b"EHLO source.bench.test\r\n")
+            self._hello()
         elif state == HELLO:
             if line[:3] != b"250":
+                self._bad(line)
+            elif self.work.tls and not self.secured:
+                self.state = SECURING
+                self.transport.write(b"STARTTLS\r\n")
+            elif self.work.login:
+                self.state = LOGIN
+                self.transport.write(self.work.login)
+            else:
+                self._next()
+        elif state == SECURING:
+            if line[:3] != b"220":
+                self._bad(line)
+                return
+            self.handshake = asyncio.ensure_future(self._secure())
+        elif state == LOGIN:
+            if line[:3] != b"235":
                 self._bad(line)
                 return
             self._next()
         elif state == LEAVING:
             self.transport.close()
+
+    def _hello(self) -> None:
+        self.state = HELLO
+        self.transport.write(b"EHLO source.bench.test\r\n")
+
+    async def _secure(self) -> None:
+        loop, context = asyncio.get_running_loop(), self.work.tls
+        assert context
+        try:
+            transport = await loop.start_tls(self.transport, self, context)
+        except OSError as error:
+            self._bad(f"handshake: {error}".encode())
+            return
+        assert transport
+        self.transport = transport
+        self.secured = True
+        self._hello()
 
     def _bad(self, line: bytes) -> None:
         self.failed = True

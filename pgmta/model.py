@@ -143,6 +143,7 @@ class Selector:
     domains: frozenset[str] | None = None
     sender_domains: frozenset[str] | None = None
     senders: frozenset[str] | None = None
+    tenants: frozenset[str] | None = None
     metadata: tuple[tuple[str, frozenset[str]], ...] = ()
     label: str = ""
     by_domain: bool = True

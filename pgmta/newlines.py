@@ -39,7 +39,8 @@ class NewlineGuard:
     def __init__(self, mode: Mode) -> None:
         self.strict = mode == "reject"
         self.tail = _CRLF  # a possible beginning of a smuggled end, each run of NULs as one
-        self._cr = False  # whether the last octet was a CR
+        self.cr = False
+        """Whether the last octet was a CR; known only if every bare newline is refused."""
         self.problem = ""
 
     def see(self, octets: bytes, dotted: bool | None = None) -> None:
@@ -68,9 +69,9 @@ class NewlineGuard:
             self.see(_CRLF)
 
     def _bare(self, octets: bytes) -> bool:
-        window = (b"\r" if self._cr else b"-") + octets
-        self._cr = octets.endswith(b"\r")  # its LF may come with the next octets
-        return _has_bare(window[:-1] if self._cr else window)
+        window = (b"\r" if self.cr else b"-") + octets
+        self.cr = octets.endswith(b"\r")  # its LF may come with the next octets
+        return _has_bare(window[:-1] if self.cr else window)
 
 
 def check(content: bytes, mode: Mode) -> str:

@@ -62,6 +62,16 @@ async def first(*events: asyncio.Event, timeout: float | None = None) -> bool:
             task.cancel()
 
 
+def trim_memory() -> None:
+    """Collect garbage, and give memory that malloc keeps back to the system.
+
+    It takes some milliseconds.
+    """
+    gc.collect()
+    with suppress(AttributeError, OSError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def tune_memory() -> None:
     """Set the garbage collector and malloc up for a daemon that runs for long.
 

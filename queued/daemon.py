@@ -13,7 +13,7 @@ from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import listen
 from pgmta.service import Signals, first, tune_memory
-from pgmta.store.broken_tls import BrokenTls
+from pgmta.store.broken_tls import BrokenTlsHosts
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import Heartbeat
@@ -31,6 +31,7 @@ from queued.delivery.connect import Connector
 from queued.presence import Presence
 from queued.upkeep import (
     attempts,
+    dane_check,
     final_leases,
     keys,
     orphans,
@@ -250,10 +251,11 @@ class Daemon:
         submissions = partial(keys.expire_keys, upkeep, host, retention.keys)
         policies = sts_policies.StsPolicyDuty(
             StsPolicies(self._link),
-            BrokenTls(self._link, self._config.delivery.tls.remember),
+            BrokenTlsHosts(self._link, self._config.delivery.tls.remember),
             TlsReports(self._link),
             lambda: self._connector.security.fetcher,
         )
+        dane = partial(dane_check.check_dane, self._connector, lambda: self._config)
         return {
             "requests": RegularDuty(requests.EVERY, answer, schema, self._turns),
             "rules": RegularDuty(requests.RULES_EVERY, rules, schema, self._turns),
@@ -263,6 +265,7 @@ class Daemon:
             "orphans": RegularDuty(orphans.EVERY, bodies, schema),
             "keys": RegularDuty(keys.EVERY, submissions, schema),
             "TLS policies": RegularDuty(sts_policies.EVERY, policies.do, schema, self._turns),
+            "DANE": RegularDuty(dane_check.EVERY, dane, schema),
         }
 
     def _reload(self) -> None:
@@ -278,6 +281,7 @@ class Daemon:
             problems = [f"{name}: needs a restart" for name in changed]
             log.warning("configuration kept in part", problems=problems)
         self._config = config.model_copy(update={n: getattr(self._config, n) for n in _FIXED})
+        self._tls.configure(self._config.delivery.tls.remember)
         self._connector.configure(self._config.delivery)
         for worker in self._delivering:
             worker.configure(self._config)

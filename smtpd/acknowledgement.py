@@ -8,20 +8,24 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from pgmta.model import NewMessage
+from pgmta.model import NewMessage, Options
 from smtpd import replies
 from smtpd.closing import Closing
 from smtpd.commands import Commands
+from smtpd.content_file import ContentFile
+from smtpd.end_of_data import EndOfData
 from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.incoming import IncomingMessage
 from smtpd.listener import SmtpListener
-from smtpd.metadata import Origin
+from smtpd.login import Login
+from smtpd.metadata import Metadata, Origin
 from smtpd.received import DATE
 from smtpd.server import Server
 from smtpd.share import Share
 from smtpd.tally import Tally
 from smtpd.transaction import Transaction
 
+_NO_RULES = Metadata({})
 _POSTMASTER = "mail for the postmaster: set `postmaster` in smtpd.yaml"
 
 
@@ -52,9 +56,16 @@ class Owner(Protocol):
     hooks: SessionHooks | None
     incoming: IncomingMessage | None
     tally: Tally
+    copies: int
+
+    def repeated(self, reply: str) -> str:
+        """Return the reply to the end of data in the form of the protocol."""
 
     def reply(self, reply: str) -> None:
         """Send a reply."""
+
+    def chunk_over(self) -> None:
+        """Answer a chunk of BDAT that is not the last."""
 
 
 class Acknowledgement:
@@ -66,25 +77,52 @@ class Acknowledgement:
         self._wire = wire
         self._session = session
         self._hooked = ""  # the 250 of a hook, for the message under way
+        self._asking: asyncio.Task[None] | None = None
 
     def complete(self) -> None:
         """Judge the complete content, and have the message committed."""
         incoming = self._session.incoming
         if not incoming:
             return
+        if not incoming.wire_form.done and not incoming.refused:
+            self._session.chunk_over()
+            return
         if incoming.large:
             self._wire.share.large = True
         refusal = incoming.finish()
         if refusal:
             self._refused(refusal)
-        elif incoming.whole and self._session.hooks:
+        elif self._session.hooks and self._session.hooks.judges_content:
             self._wire.busy = True  # until the hooks answer
-            self._session.hooks.ask_content(incoming.body(), self._answered)
+            if incoming.spool:
+                self._asking = asyncio.create_task(self._ask_about_file(incoming))
+                self._asking.add_done_callback(self._asked)
+            else:
+                self._ask(incoming, incoming.body())
         elif incoming.ready:
             self._wire.busy = True  # until the commit
             self._commit(incoming)
         else:
             self._wire.suspend(self._prepare(incoming))
+
+    def _ask(self, incoming: IncomingMessage, content: bytes | ContentFile) -> None:
+        """Ask the hooks about the content."""
+        if self._session.hooks:
+            self._session.hooks.content.ask(incoming.header(), content, self._answered)
+
+    async def _ask_about_file(self, incoming: IncomingMessage) -> None:
+        """Do so with content that is not in memory."""
+        content = await incoming.file()
+        if self._session.incoming is not incoming:
+            return  # the session has ended
+        if content:
+            self._ask(incoming, content)
+        else:
+            self._answered(replies.UNAVAILABLE, None)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._wire.closing.fail(error)
 
     def _answered(self, reply: str, changed: bytes | None) -> None:
         """Have a message committed that the hooks accept, with their content if they changed it."""
@@ -94,7 +132,8 @@ class Acknowledgement:
         refusal = reply if reply and reply[0] != "2" else ""
         if changed is not None and not refusal:
             incoming.content.discard()
-            incoming = IncomingMessage(server.config, server.committer, whole=True)
+            mode = self._listener.bare_newlines
+            incoming = IncomingMessage(server.config, server.committer, EndOfData(mode), whole=True)
             self._session.incoming = incoming
             incoming.take(changed)
             refusal = incoming.finish()
@@ -122,9 +161,20 @@ class Acknowledgement:
         server, content = self._server, incoming.content
         transaction = self._session.commands.transaction or Transaction()
         metadata: list[str] = []
+        tally = self._session.tally
+        tally.messages += 1
+        tally.recipients += len(transaction.recipients)
         recipients = [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()]
-        if server.metadata:
-            metadata = server.metadata.rows(self._origin(transaction, incoming), recipients)
+        login, options = self._session.commands.login, transaction.options
+        if server.metadata or (login and login.metadata):
+            rules = server.metadata or _NO_RULES
+            metadata = rules.rows(
+                self._origin(transaction, incoming, login.user if login else ""),
+                recipients,
+                login.metadata if login else {},
+            )
+        if login or transaction.dsn:
+            options = _options(transaction, login)
         second = int(time.time())
         if second != server.second:
             server.second, server.date = second, time.strftime(DATE, time.gmtime(second))
@@ -144,9 +194,13 @@ class Acknowledgement:
             utf8=transaction.envelope.smtp_utf8,
             metadata=metadata,
             holds=holds,
+            priority=transaction.priority,
+            options=options,
             message_id_header=incoming.message_id_header,
         )
         content.buffers.clear()
+        if transaction.decided:
+            transaction.decided.apply(message)
         server.committer.commit(content, message, self.committed)
 
     def committed(self, error: Exception | None) -> None:
@@ -156,14 +210,14 @@ class Acknowledgement:
             return
         hooked = self._hooked
         self._over()
-        if error:
-            self._wire.resume(replies.UNAVAILABLE)
-        else:
+        reply = replies.UNAVAILABLE
+        if not error:
             tally = self._session.tally
             tally.errors = tally.unknown_commands = 0
             tally.junk_level = 0.0
             self._wire.share.spent = 0.0
-            self._wire.resume(hooked or replies.QUEUED.format(incoming.content.id))
+            reply = hooked or replies.QUEUED.format(incoming.content.id)
+        self._wire.resume(self._session.repeated(reply) if self._session.copies else reply)
         if self._server.stopping:
             self._wire.closing.stop()
 
@@ -183,11 +237,23 @@ class Acknowledgement:
         self._wire.closing.data_deadline = math.inf
         self._wire.share.large = False
 
-    def _origin(self, transaction: Transaction, incoming: IncomingMessage) -> Origin:
+    def _origin(self, transaction: Transaction, incoming: IncomingMessage, user: str) -> Origin:
         return Origin(
             listener=self._listener.label,
             client=self._wire.client,
-            user="",  # until there is AUTH
+            user=user,
             sender=transaction.sender,
             header=incoming.header,
         )
+
+
+def _options(transaction: Transaction, login: Login | None) -> Options:
+    """Return the options of a message of a user, or with recipients that have DSN parameters."""
+    options = transaction.options or Options()
+    if login:
+        options.tenant, options.submitted_by = login.tenant, login.user
+    if transaction.dsn:
+        found = [transaction.dsn.get(key, (None, None)) for key in transaction.recipients]
+        options.notify = [notify for notify, _ in found]
+        options.orcpt = [orcpt for _, orcpt in found]
+    return options

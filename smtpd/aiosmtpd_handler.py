@@ -12,10 +12,12 @@ from typing import Any, cast
 
 from aiosmtpd.smtp import Envelope, Session
 
+from pgmta.address import parse_mailbox
 from smtpd import replies
 from smtpd.acknowledgement import Acknowledgement
 from smtpd.commands import Commands
 from smtpd.config import SmtpdConfig
+from smtpd.end_of_data import EndOfData
 from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.incoming import IncomingMessage
 from smtpd.listener import SmtpListener
@@ -76,7 +78,11 @@ class AiosmtpdHandler:
         self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         """Take a recipient if the client may send to it."""
-        reply = self._commands(session).do(b"RCPT", f"TO:<{address}>")
+        commands, relay = self._commands(session), self._begin()
+        reply = commands.do(b"RCPT", f"TO:<{address}>")
+        while reply is replies.LOOK_UP and relay.directory:
+            await relay.directory.look_up(*parse_mailbox(commands.path, utf8=True))
+            reply = commands.do(b"RCPT", f"TO:<{address}>")
         if reply[0] == "2":
             envelope.rcpt_tos.append(address)
         return reply
@@ -105,7 +111,7 @@ class AiosmtpdHandler:
         """Check the content, commit the message, and return 250 when it is durable."""
         commands = self._commands(session)
         relay = self._begin()
-        exchange = _Exchange(relay, commands)
+        exchange = _Exchange(relay, commands, self._listener)
         exchange.incoming.take(envelope.original_content or b"")
         Acknowledgement(relay, self._listener, exchange, exchange).complete()
         return await exchange.answer
@@ -124,8 +130,9 @@ class AiosmtpdHandler:
         """Return what the commands of a session have said so far, noted in the session."""
         if not hasattr(session, "smtpd_commands"):
             client = str(session.peer[0])
+            tally = Tally(self._config.limits, spared=True)
             session.smtpd_commands = Commands(
-                self._begin(), self._listener.handler, client, session.peer
+                self._begin(), self._listener, client, session.peer, tally
             )
         commands: Commands = session.smtpd_commands
         return commands
@@ -137,13 +144,16 @@ class _Exchange:
     hooks: SessionHooks | None = None
     transport: Any = object()  # the connection is open as long as aiosmtpd waits
     unread = busy = large = False
+    copies = 0
     spent = data_deadline = 0.0
 
-    def __init__(self, relay: Server, commands: Commands) -> None:
+    def __init__(self, relay: Server, commands: Commands, listener: SmtpListener) -> None:
         self.commands = commands
         self.client = str(commands.session.peer[0]) if commands.session.peer else ""
         self.tally = Tally(relay.config.limits)
-        self.incoming: Any = IncomingMessage(relay.config, relay.committer)
+        self.incoming: Any = IncomingMessage(
+            relay.config, relay.committer, EndOfData(listener.bare_newlines)
+        )
         self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.closing = self.share = cast(Any, self)
         self._task: asyncio.Task[None] | None = None
@@ -151,6 +161,10 @@ class _Exchange:
     def reply(self, reply: str) -> None:
         """Answer with a refusal."""
         self.resume(reply)
+
+    def repeated(self, reply: str) -> str:
+        """Return the reply once."""
+        return reply
 
     def resume(self, reply: str = "") -> None:
         """Answer with the reply to the end of data."""
@@ -168,6 +182,9 @@ class _Exchange:
 
     def stop(self) -> None:
         """Leave the end of the session to aiosmtpd."""
+
+    def chunk_over(self) -> None:
+        """Do nothing: aiosmtpd has no BDAT."""
 
     def hang_up(self, *, linger: bool = True) -> None:
         """Leave the connection to aiosmtpd."""

@@ -14,11 +14,14 @@ import uvloop
 
 from pgmta import logs, signals
 from pgmta.command import attached_option, config_option, print_line, reporting
-from pgmta.config.loader import load
+from pgmta.config.loader import load, mistakes
 from pgmta.errors import ConfigError
 from pgmta.postgres.embedded import SMTPD
 from pgmta.postgres.locate import resolve
+from smtpd import privileges
 from smtpd.config import SmtpdConfig
+from smtpd.recipients.file import check as check_recipients
+from smtpd.risks import container_gateway, risks
 
 _DEFAULT = "etc/smtpd.yaml"
 _LOOK = 0.1  # seconds between looks for a signal
@@ -35,10 +38,15 @@ def main() -> None:
 def check(config: Path) -> None:
     """Check a configuration file; exit 2 with its mistakes, or exit 0.
 
-    This also imports the hooks that the file names, and makes their handlers.
+    This also reads the certificates, imports the hooks that the file names, and makes their
+    handlers. Warnings name options that open more than they should.
     """
     settings = load(config, SmtpdConfig)
-    warnings = uvloop.run(_check_hooks(settings, config))
+    _check_user(settings, config)
+    check_recipients(config, settings.relay)
+    warnings = risks(settings, container_gateway())
+    warnings += _check_certificates(settings, config)
+    warnings += uvloop.run(_check_hooks(settings, config))
     if settings.environment.database.where:
         warnings.append("environment.database.where is ignored: only queued uses it")
     for warning in warnings:
@@ -46,10 +54,15 @@ def check(config: Path) -> None:
     print_line(f"{config}: ok")
 
 
-def _check_apart(path: Path) -> None:
-    """Load the hooks in a process that ends, because the master needs none of them.
+def _check_user(settings: SmtpdConfig, path: Path) -> None:
+    if reason := privileges.problem(settings):
+        raise mistakes(path, [(("user",), reason)])
 
-    A signal to stop ends both processes, because a handler may take a minute.
+
+def _check_apart(path: Path) -> list[str]:
+    """Load hooks and certificates in a process that ends: the master needs none of them.
+
+    Return the warnings. A signal to stop ends both processes, because a handler may take a minute.
     """
     command = [sys.executable, "-m", "smtpd", "check", "-c", str(path)]
     pipe = subprocess.PIPE
@@ -66,6 +79,15 @@ def _check_apart(path: Path) -> None:
     if process.returncode:
         ended = f"{path}: hooks: a module ends the process that imports it ({process.returncode})"
         raise ConfigError(errors.splitlines() or [ended])
+    return [line for line in errors.splitlines() if line.startswith("warning: ")]
+
+
+def _check_certificates(settings: SmtpdConfig, path: Path) -> list[str]:
+    from smtpd.tls.context_set import ContextSet
+
+    contexts = ContextSet(settings).load(path)
+    privileges.give_up(settings)  # before hooks
+    return [*contexts.warnings(), *contexts.unreadable()]
 
 
 async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
@@ -83,9 +105,12 @@ async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
 def run(config: Path, attached: bool) -> None:
     """Take mail until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
     settings = load(config, SmtpdConfig)
-    if settings.uses_hooks:
-        _check_apart(config)
+    _check_user(settings, config)
+    check_recipients(config, settings.relay)
+    warnings = _check_apart(config) if settings.needs_check else []
     logs.configure(settings.log, daemon="smtpd")
+    for warning in warnings:
+        logs.get("master").warning("configuration", reason=warning.removeprefix("warning: "))
     uri = resolve(settings.environment, SMTPD)
     from smtpd.master import Master
 
@@ -100,10 +125,14 @@ def serve(config: Path, descriptors: str) -> None:
     """Serve inherited sockets; the master starts this."""
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
-    uri = resolve(settings.environment, SMTPD)
     from smtpd.process import serve as serve_sockets
+    from smtpd.tls.context_set import ContextSet
 
-    uvloop.run(serve_sockets(settings, config, uri, [int(part) for part in descriptors.split(",")]))
+    tls = ContextSet(settings).load(config)
+    privileges.give_up(settings)
+    uri = resolve(settings.environment, SMTPD)
+    sockets = [int(part) for part in descriptors.split(",")]
+    uvloop.run(serve_sockets(settings, config, uri, sockets, tls))
 
 
 @main.command()

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from pgmta.logs import get
 from smtpd import replies
 from smtpd.config import SmtpdConfig
+from smtpd.pace import Pace, Paced
 from smtpd.share import Share
 
 log = get("smtpd")
@@ -27,6 +28,7 @@ _DISCARD = 4 << 20  # octets that are read meanwhile and thrown away, at most
 class Phase(Enum):
     """How far a connection has come."""
 
+    OPENING = auto()  # a PROXY header or a TLS handshake is waited for
     OPEN = auto()  # commands and content are taken
     REFUSED = auto()  # the client is over a limit; the last reply follows after a pause
     CLOSING = auto()  # our side is closed; the client's last octets are thrown away
@@ -40,7 +42,7 @@ class Reading(Enum):
     ENDED = auto()  # the client has closed its side
 
 
-class Ending(Protocol):
+class Ending(Paced, Protocol):
     """A session, as far as its end is concerned."""
 
     @property
@@ -98,7 +100,8 @@ class Closing:
         self._connection = connection
         self._loop = loop
         self._hostname = config.environment.hostname
-        self._data_time = config.limits.data_time
+        self._limits = config.limits
+        self._pace = Pace(config.limits, loop.time())
         self._timer: asyncio.TimerHandle | None = None
         self._discarded = 0  # octets that came after the last reply
         self.phase = Phase.OPEN
@@ -110,12 +113,20 @@ class Closing:
         """When the content under way has to be complete."""
 
     def watch(self) -> None:
-        """Begin to look how long the client is silent."""
-        self._rearm(min(self.timeout, self._data_time))
+        """Begin to look how long the client is silent, and how slow it is."""
+        self._look_again(min(self.deadline, self._pace.hello_deadline) - self._loop.time())
+
+    def expect_hello(self) -> None:
+        """Limit the time to the next EHLO anew: TLS has begun."""
+        self._pace = Pace(self._limits, self._loop.time())
 
     def content_begins(self) -> None:
         """Limit the time for the whole content."""
-        self.data_deadline = self._loop.time() + self._data_time
+        self.data_deadline = self._loop.time() + self._limits.data_time
+
+    def content_ends(self) -> None:
+        """Forget that limit: the content is not under way any more."""
+        self.data_deadline = math.inf
 
     def refuse(self, reply: str) -> None:
         """Hang up on a client that is over a limit.
@@ -151,7 +162,11 @@ class Closing:
     def stop(self) -> None:
         """Hang up if no transaction is cut off by it: the process stops."""
         connection = self._connection
-        if not connection.session.in_content and connection.transport and self.phase is Phase.OPEN:
+        if self.phase is Phase.OPENING:
+            self.hang_up()
+        elif (
+            not connection.session.in_content and connection.transport and self.phase is Phase.OPEN
+        ):
             connection.reply(replies.SHUTTING_DOWN.format(self._hostname))
             self.hang_up(linger=connection.unread)
 
@@ -160,9 +175,13 @@ class Closing:
 
         The kernel resets a socket that is closed while octets are unread, and the client may lose
         the last reply. So only our side is closed, and reading goes on until the client closes too.
-        `linger` says that there may be such octets.
+        `linger` says that there may be such octets. TLS reads on by itself until the client has
+        confirmed the end. While TLS begins, nothing can be said.
         """
         connection = self._connection
+        if self.phase is Phase.OPENING and connection.transport:
+            connection.transport.abort()
+            return
         connection.flush()
         connection.forget()
         if not connection.transport or self.phase is Phase.CLOSING:
@@ -173,11 +192,12 @@ class Closing:
         connection.share.account()
         self.deadline = self._loop.time() + min(self.timeout, _CLOSE)
         self._rearm(_LINGER)
-        if linger and connection.reading is not Reading.ENDED:
-            connection.transport.write_eof()
+        transport = connection.transport
+        if linger and connection.reading is not Reading.ENDED and transport.can_write_eof():
+            transport.write_eof()
             connection.read_on()
         else:
-            connection.transport.close()
+            transport.close()
 
     def discard(self, octets: int) -> None:
         """Throw away what comes after the last reply, so slowly that it costs little."""
@@ -210,17 +230,25 @@ class Closing:
             return
         now = self._loop.time()
         left = min(self.deadline, self.data_deadline) - now
+        waiting = not connection.busy and connection.share.waits_for_client
+        slow = self._pace.look(connection.session, now, waiting=waiting)
         if self.phase is Phase.CLOSING:
             if left <= 0 or not connection.transport.get_write_buffer_size():
                 connection.transport.abort()  # it does not read: close would wait for it for ever
                 return
         elif connection.busy:
             left = self.timeout  # smtpd is slow, not the client; a commit has its own limit
-        elif left <= 0:
+        elif left <= 0 or slow:
             if connection.blocked:
                 connection.transport.abort()
             else:
                 late = now >= self.data_deadline
-                self._end(replies.DATA_TIMEOUT if late else replies.TIMEOUT, linger=late)
+                reply = replies.DATA_TIMEOUT if late else slow or replies.TIMEOUT
+                self._end(reply, linger=connection.session.in_content)
             return
-        self._rearm(min(left, self._data_time))
+        hello = self._pace.hello_deadline - now
+        self._look_again(min(left, hello) if hello > 0 else left)
+
+    def _look_again(self, seconds: float) -> None:
+        """Look after these seconds, or earlier if the pace asks for it."""
+        self._rearm(max(0.0, min(seconds, self._pace.interval)))

@@ -3,51 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from aiosmtpd.smtp import Session
 
 from pgmta.address import split_path
 from pgmta.errors import AddressError
-from smtpd import replies
-from smtpd.handler import RelayHandler, plain
-from smtpd.received import received
+from smtpd import chunks, replies
+from smtpd.announcement import Announcement
+from smtpd.handler import RelayHandler
+from smtpd.limits import Networks
+from smtpd.login import Login
+from smtpd.parameters import Dsn, Parameters
+from smtpd.received import protocol, received
+from smtpd.sender_rights import may_send_from
 from smtpd.server import Server
+from smtpd.tally import Tally
+from smtpd.tls_facts import TlsFacts
 from smtpd.transaction import Transaction
+
+
+class Terms(Protocol):
+    """A listener, as far as commands depend on it."""
+
+    @property
+    def handler(self) -> RelayHandler:
+        """Judges senders and recipients."""
+
+    @property
+    def announcement(self) -> Announcement:
+        """Has the replies to EHLO."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """Takes the parameters of MAIL and RCPT."""
+
+    @property
+    def tls(self) -> Literal["none", "offered", "required", "implicit"]:
+        """Whether there is STARTTLS, and whether mail needs it."""
+
+    @property
+    def auth(self) -> Literal["none", "offered", "required"]:
+        """Whether there is AUTH, and whether mail needs it."""
+
+    @property
+    def auth_without_tls(self) -> bool:
+        """Whether AUTH is allowed in plain text."""
+
+    @property
+    def protocol(self) -> Literal["smtp", "lmtp"]:
+        """The protocol of the sessions."""
+
+    @property
+    def xclient(self) -> Networks | None:
+        """Peers that may say by XCLIENT who the client is."""
+
+    @property
+    def trusts(self) -> bool:
+        """Whether clients in `relay.networks` may send to any address."""
 
 
 class Commands:
     """Does the commands of one session; each returns its reply."""
 
-    def __init__(self, server: Server, handler: RelayHandler, client: str, peer: Any) -> None:
-        self._handler = handler
+    def __init__(self, server: Server, terms: Terms, client: str, peer: Any, tally: Tally) -> None:
+        self._terms = terms
+        self._handler = terms.handler
+        self._tally = tally
+        self._extended = "LMTP" if terms.protocol == "lmtp" else "ESMTP"
+        self._gate = server.gate
+        self._directory = server.directory
         self._hostname = server.hostname
-        self._size = server.config.limits.message_size
         self._client = client
+        self.trusted = terms.trusts and terms.handler.knows(client)
+        """Whether a client with this address may send to any recipient."""
+        self._table = _BEFORE_TLS if terms.tls == "required" else _COMMANDS
         self.session = Session(server.loop)
         """The session, in the form that handlers get."""
         self.session.peer = peer
         self.path = ""
         """The path of the last MAIL or RCPT, without its angle brackets."""
+        self.options: list[str] = []
+        """The parameters of the last RCPT."""
+        self.chunk = (0, False)
+        """Octets of the chunk that follows BDAT, and whether it is the last."""
         self.transaction: Transaction | None = None
         """The arguments of MAIL and RCPT so far."""
+        self.takes_xclient = bool(terms.xclient and terms.xclient.contains(client))
+        """Whether the peer may say by XCLIENT who the client is."""
+        self.tls: TlsFacts | None = None
+        """The TLS of the connection, if there is any."""
+        self.login: Login | None = None
+        """The user, once AUTH has succeeded."""
 
     def do(self, word: bytes, argument: str) -> str:
         """Do a command; return its reply, or nothing if there is none of that name."""
-        method = _COMMANDS.get(word)
+        method = self._table.get(word)
         return method(self, argument) if method else ""
 
     def _helo(self, argument: str) -> str:
         if not argument:
             return replies.SYNTAX_HELO
         self._begin(argument, extended=False)
-        return self._handler.helo
+        return self._terms.announcement.helo
 
     def _ehlo(self, argument: str) -> str:
         if not argument:
             return replies.SYNTAX_EHLO
         self._begin(argument, extended=True)
-        return self._handler.ehlo
+        tls, login = bool(self.tls), bool(self.login)
+        return self._terms.announcement.ehlo(tls=tls, login=login, xclient=self.takes_xclient)
 
     def _begin(self, name: str, *, extended: bool) -> None:
         self.transaction = None
@@ -76,12 +141,42 @@ class Commands:
         return replies.NO_EXPN
 
     def _starttls(self, argument: str) -> str:
-        return replies.SYNTAX_STARTTLS if argument else replies.NO_TLS
+        if argument:
+            return replies.SYNTAX_STARTTLS
+        if self.tls:
+            return replies.TLS_ACTIVE
+        return replies.READY_FOR_TLS if self._terms.announcement.starttls else replies.NO_TLS
+
+    def secured(self, facts: TlsFacts) -> None:
+        """Forget what came in plain text (RFC 3207, section 4.2)."""
+        self.tls = facts
+        self.login = self.transaction = None
+        self.path = ""
+        self.session.host_name = None
+        self.session.extended_smtp = False
+        self._table = _COMMANDS
+
+    def _xclient(self, _: str) -> str:
+        if not self.takes_xclient:
+            return ""
+        return replies.XCLIENT_IN_MAIL if self.transaction else replies.XCLIENT_GO
+
+    def _before_tls(self, _: str) -> str:
+        return replies.NEEDS_STARTTLS  # RFC 3207, section 4
 
     def _auth(self, _: str) -> str:
         if not self.session.host_name:
             return replies.NO_AUTH_YET
-        return replies.NEEDS_TLS if self.session.extended_smtp else replies.UNKNOWN_COMMAND
+        if not self.session.extended_smtp:
+            return replies.UNKNOWN_COMMAND
+        terms = self._terms
+        if not (self.tls or terms.auth_without_tls):
+            return replies.NEEDS_TLS
+        if terms.auth == "none":
+            return replies.NO_AUTH
+        if self.login:
+            return replies.LOGGED_IN  # RFC 4954, section 4
+        return replies.NO_AUTH_IN_MAIL if self.transaction else replies.AUTH_GO
 
     def _mail(self, argument: str) -> str:
         if not self.session.host_name:
@@ -90,46 +185,44 @@ class Commands:
             return replies.SYNTAX_MAIL
         if self.transaction:
             return replies.NESTED_MAIL
+        if self._tally.full and not self.login:
+            return replies.SESSION_FULL.format(self._hostname)
+        if self._gate.closed:
+            return replies.UNAVAILABLE
         try:
             path, rest = split_path(argument[5:])
         except AddressError:
             return replies.SYNTAX_MAIL
+        tls, login = self.tls, self.login
+        if self._terms.auth == "required" and not (login or (tls and tls.client)):
+            return replies.NEEDS_LOGIN
         transaction = Transaction()
+        transaction.trusted = self.trusted or bool(login or (tls and tls.client))
         if rest:
-            refusal = self._parameters(rest, transaction)
+            refusal = self._terms.parameters.mail(rest, transaction, secure=bool(tls), login=login)
             if refusal:
                 return refusal
         self.path = path
         reply = self._handler.mail(transaction, path)
-        if reply[0] == "2":
-            protocol = "ESMTP" if self.session.extended_smtp else "SMTP"
-            transaction.trace = received(
-                self.session.host_name,
-                self._client,
-                self._hostname,
-                "UTF8SMTP" if transaction.envelope.smtp_utf8 else protocol,
-            )
-            self.transaction = transaction
-        return reply
-
-    def _parameters(self, rest: str, transaction: Transaction) -> str:
-        """Take the parameters of MAIL; return the reply of a refusal, or nothing."""
-        for parameter in rest.upper().split():
-            keyword, _, value = parameter.partition("=")
-            if keyword == "SMTPUTF8" and not value:
-                transaction.envelope.smtp_utf8 = True
-            elif keyword == "BODY":
-                if value not in ("7BIT", "8BITMIME"):
-                    return replies.BAD_BODY
-            elif keyword == "SIZE":
-                if not (value.isascii() and value.isdigit() and len(value) <= 20):
-                    return replies.BAD_SIZE
-                if int(value) > self._size:
-                    return replies.TOO_LARGE.format(self._size)
-            else:
-                return replies.UNKNOWN_PARAMETER.format(plain(keyword[:40]))
-            transaction.envelope.mail_options.append(parameter)
-        return ""
+        if reply[0] != "2":
+            return reply
+        if (
+            login
+            and transaction.sender
+            and not may_send_from(login.senders, transaction.sender, transaction.sender_domain)
+        ):
+            return replies.SENDER_DENIED
+        extended, utf8 = self.session.extended_smtp, transaction.envelope.smtp_utf8
+        if tls or login or utf8:
+            given = self._extended if extended else "SMTP"
+            name = protocol(given, utf8=utf8, tls=tls, login=bool(login))
+        else:
+            name = self._extended if extended else "SMTP"
+        transaction.trace = received(self.session.host_name, self._client, self._hostname, name)
+        self.transaction = transaction
+        if transaction.priority_given is None:
+            return reply
+        return replies.PRIORITY_CHANGED.format(transaction.priority_given)
 
     def _rcpt(self, argument: str) -> str:
         transaction = self.transaction
@@ -141,10 +234,27 @@ class Commands:
             path, rest = split_path(argument[3:])
         except AddressError:
             return replies.SYNTAX_RCPT
+        if transaction.chunked:
+            return replies.IN_CHUNKS
+        self.path, self.options = path, []
         if rest:
-            return replies.UNKNOWN_PARAMETER.format(plain(rest.partition("=")[0][:40]))
-        self.path = path
-        return self._handler.rcpt(transaction, self._client, path)
+            return self._rcpt_with(rest, transaction, path)
+        return self._handler.rcpt(transaction, self._client, path, self._directory)
+
+    def _rcpt_with(self, rest: str, transaction: Transaction, path: str) -> str:
+        """Take a recipient that has parameters."""
+        dsn: Dsn
+        refusal, dsn = self._terms.parameters.rcpt(rest)
+        if refusal:
+            return refusal
+        known = len(transaction.recipients)
+        reply = self._handler.rcpt(transaction, self._client, path, self._directory)
+        if len(transaction.recipients) > known:
+            key = next(reversed(transaction.recipients))
+            transaction.dsn = transaction.dsn or {}
+            transaction.dsn[key] = dsn
+            self.options = rest.split()
+        return reply
 
     def _data(self, argument: str) -> str:
         if argument:
@@ -153,7 +263,16 @@ class Commands:
             return replies.NO_MAIL
         if not self.transaction.recipients:
             return replies.NO_RCPT
-        return replies.DATA_GO
+        if self.transaction.chunked:
+            return replies.IN_CHUNKS
+        return replies.UNAVAILABLE if self._gate.closed else replies.DATA_GO
+
+    def _bdat(self, argument: str) -> str:
+        chunk = chunks.parse(argument)
+        if not chunk:
+            return replies.SYNTAX_BDAT  # it is unknown where the next command begins
+        self.chunk = chunk
+        return replies.CHUNK_GO
 
 
 _COMMANDS: dict[bytes, Callable[[Commands, str], str]] = {
@@ -162,6 +281,7 @@ _COMMANDS: dict[bytes, Callable[[Commands, str], str]] = {
     b"MAIL": Commands._mail,
     b"RCPT": Commands._rcpt,
     b"DATA": Commands._data,
+    b"BDAT": Commands._bdat,
     b"RSET": Commands._rset,
     b"NOOP": Commands._noop,
     b"QUIT": Commands._quit,
@@ -169,7 +289,12 @@ _COMMANDS: dict[bytes, Callable[[Commands, str], str]] = {
     b"HELP": Commands._help,
     b"EXPN": Commands._expn,
     b"STARTTLS": Commands._starttls,
+    b"XCLIENT": Commands._xclient,
     b"AUTH": Commands._auth,
+}
+_FREE = b"EHLO HELO NOOP RSET STARTTLS QUIT BDAT".split()  # the content of BDAT is still skipped
+_BEFORE_TLS = {
+    word: method if word in _FREE else Commands._before_tls for word, method in _COMMANDS.items()
 }
 JUNK = frozenset(b"HELO EHLO RSET NOOP VRFY HELP EXPN STARTTLS AUTH".split())
 """Commands that carry no mail."""

@@ -15,12 +15,12 @@ from pgmta.model import CHUNK_SIZE
 from smtpd import replies
 from smtpd.closing import Closing, Phase, Reading
 from smtpd.listener import SmtpListener
+from smtpd.long_line import LINE, LongLine
+from smtpd.opening import Opening
 from smtpd.server import Server
 from smtpd.session import SmtpSession
 from smtpd.share import BULK, HEAVY, Share
 
-_LINE = 1 << 16  # octets of a line that are kept; a longer one is skipped up to its end
-_SKIP = 1 << 18  # octets of a line that are skipped until smtpd hangs up
 _AHEAD = 1 << 16  # octets read ahead of a client that does not wait for its replies
 _QUANTUM = 96  # commands of a session that are done at a time; then others have their turn
 _TURN = 0.001  # seconds that they may take, about
@@ -37,12 +37,13 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server, listener: SmtpListener) -> None:
         self.transport: asyncio.Transport | None = None
         self.client = ""
+        self.unidentified = False
+        """A proxy has not said who the client is: nothing is trusted because of its address."""
         self.busy = False
         """A command waits for something; the next ones wait for it."""
         self.blocked = False
         """The client does not read its replies."""
         self._server = server
-        self._listener = listener
         self.share = Share(self, server.scheduler, server.memory)
         """Its part of the process's time and memory."""
         self._input = b""  # read, and not yet worked through from _at on
@@ -50,7 +51,7 @@ class Connection(asyncio.Protocol):
         self._replies: list[str] = []
         self.reading = Reading.ON
         """Whether octets come from the client."""
-        self._skipped = 0  # octets of an overlong line; its rest is skipped too
+        self._long = LongLine(self)
         self.delayed = False
         """The next command waits for a second."""
         self._task: asyncio.Task[None] | None = None  # that a command waits for
@@ -58,25 +59,19 @@ class Connection(asyncio.Protocol):
         """The meaning of the commands."""
         self.closing = Closing(self, server.config, server.loop)
         """How it comes to its end."""
+        self.opening = Opening(self, server, listener)
+        """How it begins, in plain text and in TLS."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet, or turn away a connection over the limit."""
         self.transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
+        peer = transport.get_extra_info("peername") or self.opening.local
         if not peer:  # reset before it was accepted: it is unknown what it may relay
             self.closing.phase = Phase.CLOSING
             self.transport.abort()
             self.transport = None
             return
-        self.client = str(peer[0])
-        server = self._server
-        self.session = SmtpSession(server, self._listener, self, peer)
-        if refusal := server.admit(self):
-            self.closing.phase = Phase.CLOSING  # its input is thrown away
-            server.turn_away(self.transport, f"{refusal.format(server.hostname)}\r\n".encode())
-            return
-        self.closing.watch()
-        self.transport.write(replies.GREETING.format(server.hostname).encode())
+        self.opening.begin(peer)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Forget the session; a commit under way goes on."""
@@ -84,6 +79,7 @@ class Connection(asyncio.Protocol):
             return  # was aborted at once
         self.transport = None
         self.closing.cancel()
+        self.opening.cancel()
         if self._task:
             self._task.cancel()
         self.forget()
@@ -94,7 +90,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
         if self.closing.phase is not Phase.OPEN:
-            self.closing.discard(len(data))
+            if self.closing.phase is Phase.OPENING:
+                self.opening.received(data)
+            else:
+                self.closing.discard(len(data))
             return
         share = self.share
         share.spent += len(data) * _READ
@@ -117,13 +116,13 @@ class Connection(asyncio.Protocol):
             self.pause_reading()
 
     def eof_received(self) -> bool:
-        """Answer what a client piped in before it closed its side."""
-        if self.closing.phase is Phase.CLOSING:
+        """Answer what a client piped in before it closed its side; TLS has only one end."""
+        if self.closing.phase in (Phase.OPENING, Phase.CLOSING):
             return False
         self.reading = Reading.ENDED
         if not self.waits:
             self.work()
-        return True
+        return self.transport is not None and self.transport.can_write_eof()
 
     def pause_writing(self) -> None:
         """Do no more commands: the client does not read."""
@@ -231,25 +230,16 @@ class Connection(asyncio.Protocol):
             return True
         end = self._input.find(b"\n", at)
         if end < 0:
-            if len(self._input) - at > _LINE or self._skipped:
-                self._skip(at)
+            if len(self._input) - at > LINE or self._long.skipped:
+                self._long.skip(len(self._input) - at)
             return False
         self._at = end + 1
-        if self._skipped:
-            self._skipped = 0
+        if self._long.skipped:
+            self._long.skipped = 0
             session.reply(replies.LINE_TOO_LONG)
         else:
             session.line(self._input[at:end].rstrip(b"\r"))
         return True
-
-    def _skip(self, at: int) -> None:
-        """Throw away the beginning of a line that is too long; pause after each 64 KB."""
-        pauses, self._skipped = self._skipped // _LINE, self._skipped + len(self._input) - at
-        self.forget()
-        if self._skipped > _SKIP:
-            self.closing.refuse(replies.LINE_WITHOUT_END)
-        elif self._skipped // _LINE > pauses:  # not for each octet, which would put off the end
-            self.suspend(asyncio.sleep(_DELAY))
 
     def reply(self, reply: str) -> None:
         """Add a reply; it leaves with the others as soon as there is nothing else to do."""
@@ -263,6 +253,11 @@ class Connection(asyncio.Protocol):
     def forget(self) -> None:
         """Throw away what has been read."""
         self._input, self._at = b"", 0
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """Go on over TLS."""
+        self.transport = transport
+        self.reading = Reading.ON
 
     def suspend(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for a coroutine; the commands that follow wait for it."""

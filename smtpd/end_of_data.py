@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from stringzilla import find
+from stringzilla import find, translate
 
 from pgmta.newlines import Mode, NewlineGuard
 from pgmta.octets import replace
 
+_CRS = bytes(octet == 13 for octet in range(256))  # table in which only CR is not 0
+_LFS = bytes(octet == 10 for octet in range(256))
 _END = b"\r\n.\r\n"
 _OVERLAP = 4
 
@@ -26,8 +28,8 @@ class EndOfData:
         self.guard = NewlineGuard(bare_newlines)
         """Its `problem` names a wrong newline, or is empty."""
         self.done = False
-        self.rest = b""
-        """The octets after the end of data: pipelined commands."""
+        self.rest: bytes | None = None
+        """The octets after the end of data, once it has come: pipelined commands."""
 
     def feed(self, data: bytes) -> bytes:
         """Return the next content; `done` says whether it is the last."""
@@ -51,7 +53,14 @@ class EndOfData:
             content = content[2:]
         guard = self.guard
         # most content has no dot after a newline and no NUL: the guard would find nothing
-        if dotted or guard.strict or find(content, b"\0") >= 0 or b"." in guard.tail + content[:4]:
+        if guard.strict:
+            # each CR has an LF after it, and no other LF: no dot is without its transparency dot
+            crs, lfs = translate(content, _CRS), translate(content, _LFS)
+            plain = crs[:-1] == lfs[1:] and content[:1] != b"\n" and content[-1:] != b"\r"
+            plain = plain and not guard.cr
+        else:
+            plain = not (dotted or b"." in guard.tail + content[:4])
+        if not plain or find(content, b"\0") >= 0 or b"\0" in guard.tail:
             guard.see(content, dotted)
         else:
             guard.tail = content[-5:] if len(content) >= 5 else (guard.tail + content)[-5:]

@@ -10,8 +10,15 @@ from smtpd import replies
 from smtpd.config import SmtpdConfig
 from smtpd.policy import Policy
 from smtpd.postmaster import Postmaster
+from smtpd.recipients.directory import Directory
+from smtpd.recipients.verdict import Verdict
 from smtpd.transaction import Transaction
 
+_REFUSALS = {
+    None: replies.LOOK_UP,
+    Verdict.UNKNOWN: replies.NO_SUCH_RECIPIENT,
+    Verdict.UNSURE: replies.UNVERIFIED,
+}
 _REPEATED = 200  # characters of the client's words in a reply (RFC 5321, section 4.5.3.1.5)
 
 
@@ -23,21 +30,8 @@ class RelayHandler:
         self._limit = config.limits.recipients
         self._policy = Policy(config.relay)
         self._postmaster = Postmaster(config, self._policy)
-        hostname = config.environment.hostname
-        keywords = (
-            hostname,
-            f"SIZE {config.limits.message_size}",
-            "8BITMIME",
-            "SMTPUTF8",
-            "PIPELINING",
-            "ENHANCEDSTATUSCODES",
-        )
-        self.helo = f"250 {hostname}"
-        """The reply to HELO."""
-        self.ehlo = "\r\n".join(
-            f"250{' ' if keyword is keywords[-1] else '-'}{keyword}" for keyword in keywords
-        )
-        """The reply to EHLO, all its lines."""
+        self.knows = self._policy.trusted
+        """Returns whether the address of a client is in `relay.networks`."""
 
     def mail(self, transaction: Transaction, path: str) -> str:
         """Take the reverse-path, without its angle brackets; `envelope.smtp_utf8` is known."""
@@ -52,20 +46,48 @@ class RelayHandler:
         transaction.sender_domain = domain_of(sender)
         return replies.MAIL_OK
 
-    def rcpt(self, transaction: Transaction, client: str, path: str) -> str:
-        """Take a recipient, without its angle brackets, if the client may send to it."""
+    def rcpt(
+        self,
+        transaction: Transaction,
+        client: str,
+        path: str,
+        directory: Directory | None = None,
+    ) -> str:
+        """Take a recipient, without its angle brackets, if the client may send to it.
+
+        A `directory` has to know the recipient. LOOK_UP says that it has to be asked first.
+        """
         ours = self._postmaster.find(path) if path[:1] in "pP" else ""
         utf8 = transaction.envelope.smtp_utf8 or bool(ours)
         try:
             mailbox, domain = parse_mailbox(ours or path, utf8=utf8)
         except AddressError as error:
             return replies.BAD_ADDRESS.format(plain(error))
-        if not (ours or not self._judges_relay or self._policy.accepts(client, mailbox, domain)):
+        if not (
+            ours
+            or not self._judges_relay
+            or transaction.trusted
+            or self._policy.admits(mailbox, domain)
+        ):
             return replies.RELAY_DENIED
+        if directory and not ours and self._judges_relay:
+            if len(transaction.recipients) >= self._limit:
+                return replies.TOO_MANY_RECIPIENTS
+            verdict = directory.verdict(mailbox, domain)
+            if verdict is not Verdict.KNOWN:
+                return _REFUSALS[verdict]
         hold = bool(ours) and self._postmaster.held
         if transaction.add(mailbox, domain, self._limit, hold=hold):
             return replies.RCPT_OK
         return replies.TOO_MANY_RECIPIENTS
+
+    def admits(self, transaction: Transaction, path: str, mailbox: str) -> bool:
+        """Return whether the section `relay` lets the client send to the mailbox of a path."""
+        return (
+            transaction.trusted
+            or self._policy.admits(mailbox, domain_of(mailbox))
+            or bool(self._postmaster.find(path))
+        )
 
 
 def plain(value: object) -> str:

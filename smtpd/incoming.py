@@ -13,9 +13,12 @@ from pgmta.logs import get
 from pgmta.message_id_header import NAME, message_id_header
 from pgmta.model import CHUNK_SIZE, PART_SIZE
 from smtpd import replies
+from smtpd.chunks import Chunks
 from smtpd.config import SmtpdConfig
+from smtpd.content_file import ContentFile, Spool
 from smtpd.end_of_data import EndOfData
 from smtpd.header import LIMIT, header_block, hops
+from smtpd.submission import Submission
 
 _EXCESS = 2  # times the largest message
 # Seconds that content waits for the store. In the middle of it a client waits three minutes until
@@ -33,13 +36,27 @@ class IncomingMessage:
     accepted, its chunks are removed. A message of one part or less waits only for its commit.
     """
 
-    def __init__(self, config: SmtpdConfig, committer: Committer, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        config: SmtpdConfig,
+        committer: Committer,
+        wire_form: EndOfData | Chunks,
+        *,
+        submission: Submission | None = None,
+        whole: bool = False,
+    ) -> None:
         self.whole = whole
         """Whether all of it stays in memory until its end, because a hook is asked then."""
+        self.spool: Spool | None = None
+        """Its octets in a file for that hook, once they are too large for memory."""
+        self._most = config.hook_limits.content if whole else PART_SIZE
         self._limits = config.limits
         self._wait = config.ingest.wait
         self._committer = committer
-        self._end = EndOfData(config.content.bare_newlines)
+        self.wire_form = wire_form
+        """Finds the end of the content in the input."""
+        self._submission = submission  # None once the header is complete
+        self._refusal = ""
         self._head = b""  # the first octets of a message that is not in memory as a whole
         self.content = Content(committer.chunks)
         """The owner of the octets."""
@@ -53,14 +70,18 @@ class IncomingMessage:
         """Whether the message can be committed at once; otherwise `prepare` it."""
 
     def feed(self, data: bytes) -> bytes | None:
-        """Take octets off the wire; return those after the end of data, None before it."""
-        end, content = self._end, self.content
+        """Take octets off the wire; return those after the end of data, None before it.
+
+        A chunk of BDAT has an end too.
+        """
+        end, content = self.wire_form, self.content
         octets = end.feed(data)
         self.size += len(octets)
         if (
             end.guard.problem
             or self.size > self._limits.message_size
             or content.state is State.FAILED
+            or self._refusal
         ):
             content.buffers.clear()  # refused: the rest is only counted
             content.collected = 0
@@ -74,23 +95,32 @@ class IncomingMessage:
                 content.buffers[-1] += octets
             else:
                 content.buffers.append(bytearray(octets))
-        return end.rest if end.done else None
+        return end.rest
+
+    @property
+    def refusal(self) -> str:
+        """The reply because of which the message can't be accepted any more, or nothing."""
+        if self._refusal:
+            return self._refusal
+        if self.size > self._limits.message_size:
+            return replies.TOO_LARGE.format(self._limits.message_size)
+        if self.wire_form.guard.problem:
+            return replies.BARE_NEWLINE.format(self.wire_form.guard.problem)
+        return replies.UNAVAILABLE if self.content.state is State.FAILED else ""
 
     def finish(self) -> str:
         """Judge the complete content: return the reply of a refusal, or nothing.
 
         If nothing has to be waited for, the message is `ready` and has its id.
         """
-        content, problem = self.content, self._end.guard.problem
-        if self.size > self._limits.message_size:
-            return replies.TOO_LARGE.format(self._limits.message_size)
-        if problem:
-            return replies.BARE_NEWLINE.format(problem)
-        if content.state is State.FAILED:
-            return replies.UNAVAILABLE
+        content = self.content
+        if refusal := self.refusal:
+            return refusal
         limit = self._limits.hops
         if len(content.buffers) != 1:
             content.buffers = [b"".join(content.buffers)]
+        if self._submission and (refusal := self._submit(whole=True)):
+            return refusal
         if self._head:
             self._head += content.buffers[0][: LIMIT - len(self._head)]
         head = self._head or content.buffers[0][:LIMIT]
@@ -113,6 +143,15 @@ class IncomingMessage:
         return header_block(bytes(self._head or self.content.buffers[0]))
 
     @property
+    def header_ended(self) -> bool:
+        """Whether content may be stored: the header is complete if it has to be completed."""
+        if not self._submission:
+            return True
+        octets = self.content.join()
+        self.content.buffers.append(octets)
+        return octets.find(b"\n\r\n") >= 0 or octets.find(b"\n\n") >= 0
+
+    @property
     def octets(self) -> int:
         """Octets in memory."""
         return self.content.octets + len(self._head)
@@ -123,27 +162,43 @@ class IncomingMessage:
         return self.size > _EXCESS * self._limits.message_size
 
     @property
+    def room(self) -> int:
+        """Octets that may come before the end is not waited for any more."""
+        return _EXCESS * self._limits.message_size - self.size
+
+    @property
     def full(self) -> bool:
         """Whether `store` has to be called before more content is taken."""
         content = self.content
-        return (
-            content.collected > PART_SIZE and not self.whole and content.state is not State.FAILED
-        )
+        return content.collected > self._most and content.state is not State.FAILED
 
     @property
     def refused(self) -> bool:
         """Whether the message can't be accepted any more: the rest is only counted."""
-        return (
-            self.content.state is State.FAILED
-            or self.size > self._limits.message_size
-            or bool(self._end.guard.problem)
-        )
+        return bool(self.refusal)
 
-    def give_up(self) -> None:
-        """Refuse the message at its end: there is no room for it."""
-        self.content.state = State.FAILED
+    def give_up(self, reply: str = "") -> None:
+        """Refuse the message at its end: with a reply, or because there is no room for it."""
+        if reply:
+            self._refusal = reply
+        else:
+            self.content.state = State.FAILED
         self.content.buffers.clear()
         self.content.collected = 0
+
+    def _submit(self, *, whole: bool) -> str:
+        """Complete the header in the only buffer; return the reply of a refusal, or nothing."""
+        content = self.content
+        before = bytes(content.buffers[0])
+        assert self._submission  # noqa: S101 - the caller has looked
+        after, self._refusal = self._submission.apply(before, whole=whole)
+        self._submission = None
+        content.buffers = [after]
+        content.collected += len(after) - len(before)
+        self.size += len(after) - len(before)
+        if self._refusal:
+            self.give_up(self._refusal)
+        return self._refusal
 
     def take(self, octets: bytes) -> None:
         """Take the whole content, without transparency dots."""
@@ -157,15 +212,42 @@ class IncomingMessage:
         """Return the content of a `whole` message, once `finish` was called."""
         return bytes(self.content.buffers[0]) if self.content.buffers else b""
 
+    async def file(self) -> ContentFile | None:
+        """Return the content of a message with a `spool`, once `finish` was called.
+
+        None says that the file could not be written.
+        """
+        whole = await self._copy(bytes(self.content.buffers[0]))
+        return self.spool.open() if self.spool and whole else None
+
     async def store(self, unit: int = PART_SIZE) -> None:
         """Write whole units ahead of the message: parts, or chunks of a part."""
         octets = self.content.join()
+        if self._submission:
+            self.content.buffers.append(octets)
+            self._submit(whole=False)
+            octets = self.content.join()
+        if self.whole:  # no longer
+            self.whole, self._most, self.spool = False, PART_SIZE, Spool()
         whole = len(octets) // unit * unit
         self._head += octets[: min(whole, LIMIT - len(self._head))]
         for start in range(0, whole, PART_SIZE):
             await self._store(octets[start : min(start + PART_SIZE, whole)])
+        if self.spool and not await self._copy(octets[:whole]):
+            whole = len(octets)
         self.content.buffers.append(octets[whole:])
         self.content.collected -= whole
+
+    async def _copy(self, octets: bytes) -> bool:
+        """Copy octets into the file for the hook; False if that fails."""
+        assert self.spool  # noqa: S101 - the caller has looked
+        try:
+            await self.spool.write(octets)
+        except OSError as error:
+            log.warning("can't copy a message into a file for a hook", reason=str(error))
+            self.give_up()
+            return False
+        return True
 
     async def _store(self, part: bytes) -> None:
         content = self.content
@@ -181,7 +263,7 @@ class IncomingMessage:
 
     async def prepare(self) -> str:
         """Get an id, write the last part; return the reply of a refusal, or nothing."""
-        content = self.content
+        content, self.whole = self.content, False
         try:
             async with asyncio.timeout(_PATIENCE):
                 if content.collected > PART_SIZE:

@@ -1,4 +1,4 @@
-"""How many connections each client has, counted by address and by network."""
+"""Connections of each client, at a time and per minute, by address and by network."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from functools import lru_cache
 from pgmta.config.types import Network
 from smtpd import replies
 from smtpd.config import Limits
+from smtpd.rate import Rate
 
 # An IPv6 host has at least a /64: that counts as one address.
 _ADDRESS = {4: 32, 6: 64}
 _NETWORK = {4: 24, 6: 48}
-_REPLIES = (replies.TOO_MANY_OF_ADDRESS, replies.TOO_MANY_OF_NETWORK)
+_REPLIES = (
+    (replies.TOO_MANY_OF_ADDRESS, replies.TOO_FAST_OF_ADDRESS),
+    (replies.TOO_MANY_OF_NETWORK, replies.TOO_FAST_OF_NETWORK),
+)
 
 
 class Networks:
@@ -45,35 +49,42 @@ class ConnectionLimits:
 
     def __init__(self, limits: Limits, exempt: Iterable[Network]) -> None:
         self._limits = limits
-        self._exempt = Networks(exempt)
+        self.exempt = Networks(exempt).contains
+        """Whether a client has no limits by address and network."""
         self._counts: Counter[Network] = Counter()
+        self._rate = Rate()
         self._units = lru_cache(maxsize=4096)(self._find_units)
 
-    def _find_units(self, client: str) -> tuple[tuple[Network, int], ...]:
+    def _find_units(self, client: str) -> tuple[tuple[Network, int, int], ...]:
+        """Return the networks of a client, and their limits: at a time, per minute."""
         address = parse(client)
-        if not address or self._exempt.contains(client):
+        if not address or self.exempt(client):
             return ()
+        limits = self._limits
         return tuple(
-            (ipaddress.ip_network((address, lengths[address.version]), strict=False), limit)
-            for lengths, limit in (
-                (_ADDRESS, self._limits.connections_per_address),
-                (_NETWORK, self._limits.connections_per_network),
+            (ipaddress.ip_network((address, lengths[address.version]), strict=False), most, new)
+            for lengths, most, new in (
+                (_ADDRESS, limits.connections_per_address, limits.new_connections_per_address),
+                (_NETWORK, limits.connections_per_network, limits.new_connections_per_network),
             )
         )
 
     def admit(self, client: str) -> str:
         """Count a connection; return the reply of a refusal if there are too many, or ''."""
         units = self._units(client)
-        for (unit, limit), reply in zip(units, _REPLIES, strict=False):
-            if self._counts[unit] >= limit:
-                return reply
-        for unit, _ in units:
+        for (unit, most, new), (many, fast) in zip(units, _REPLIES, strict=False):
+            if self._counts[unit] >= most:
+                return many
+            if self._rate.exceeded(unit, new):
+                return fast
+        for unit, _, new in units:
             self._counts[unit] += 1
+            self._rate.count(unit, new)
         return ""
 
     def release(self, client: str) -> None:
         """Forget a connection that was counted."""
-        for unit, _ in self._units(client):
+        for unit, _, _ in self._units(client):
             self._counts[unit] -= 1
             if not self._counts[unit]:
                 del self._counts[unit]

@@ -4,49 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 from pathlib import Path
 
 from pgmta.config.loader import load
-from pgmta.errors import ConfigError, PgmtaError
+from pgmta.errors import ConfigError
 from pgmta.logs import get
 from pgmta.service import Signals
-from smtpd.config import Listener, SmtpdConfig
+from smtpd.config import SmtpdConfig
 from smtpd.keeper import GRACE, Keeper
+from smtpd.maildrop import MaildropWatch
+from smtpd.sockets import listening
 
 log = get("master")
-
-
-def bind(listener: Listener, count: int) -> list[socket.socket]:
-    """Return one listening socket for each process.
-
-    Each has its own accept queue, shared out by the kernel (SO_REUSEPORT); the master keeps them
-    open, so that connections survive the restart of a process. Raises PgmtaError.
-    """
-    family = socket.AF_INET6 if ":" in listener.address else socket.AF_INET
-    at = (listener.address, listener.port)
-    sockets: list[socket.socket] = []
-    try:
-        with socket.socket(family) as probe:
-            # with SO_REUSEPORT alone, a second smtpd would quietly take half of the mail
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(at)
-        for _ in range(count):
-            sock = socket.socket(family)
-            sockets.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(at)
-            sock.listen(listener.backlog)
-    except OSError as error:
-        for sock in sockets:
-            sock.close()
-        raise PgmtaError(
-            f"can't listen on {listener.address} port {listener.port}: {error.strerror}"
-        ) from None
-    return sockets
 
 
 class Master:
@@ -55,7 +24,7 @@ class Master:
     def __init__(self, path: Path, config: SmtpdConfig, uri: str) -> None:
         self._path = path
         self._config = config
-        per_listener = [bind(listener, config.processes) for listener in config.listen]
+        per_listener = listening(config.listen, config.processes)
         self._sockets = [[sockets[n] for sockets in per_listener] for n in range(config.processes)]
         self._keepers = [
             Keeper(path, uri, [sock.fileno() for sock in sockets]) for sockets in self._sockets
@@ -71,12 +40,16 @@ class Master:
             signals.attach()
         runs = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
         for listener in self._config.listen:
-            log.info("listening", address=listener.address, port=listener.port,
-                     processes=self._config.processes)  # fmt: skip
+            place = {"address": listener.address, "port": listener.port}
+            if listener.socket:
+                place = {"socket": str(listener.socket)}
+            log.info("listening", **place, processes=self._config.processes)
         reloads = asyncio.create_task(self._reloads(signals.reload))
+        maildrop = asyncio.create_task(MaildropWatch(self._config).run())
         await signals.stop.wait()
         reloads.cancel()
-        await asyncio.gather(reloads, return_exceptions=True)
+        maildrop.cancel()
+        await asyncio.gather(reloads, maildrop, return_exceptions=True)
         for keeper in self._keepers:
             keeper.stop()
         _, slow = await asyncio.wait(runs, timeout=GRACE)
@@ -119,5 +92,5 @@ class Master:
 
 def _sockets(config: SmtpdConfig) -> dict[str, object]:
     """Return the settings of the sockets, which last as long as the master."""
-    places = [(listener.address, listener.port, listener.backlog) for listener in config.listen]
-    return {"listen": places, "processes": config.processes}
+    places = [(at.address, at.port, at.socket, at.backlog) for at in config.listen]
+    return {"listen": places, "processes": config.processes, "user": config.user}

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from smtpd.config import Source
 
@@ -31,20 +32,26 @@ class Metadata:
         self._rules = dict(rules)
         self._once = all(not rule.of_recipient for rule in rules.values())
 
-    def rows(self, origin: Origin, recipients: list[tuple[str, str]]) -> list[str]:
+    def rows(
+        self,
+        origin: Origin,
+        recipients: list[tuple[str, str]],
+        own: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[str]:
         """Return the metadata as JSON for each recipient (mailbox and domain), in order.
 
-        A key whose source is empty and that has no default is left out.
+        A key whose source is empty and that has no default is left out. `own` are keys of the
+        user, which count more than the rules.
         """
         if not self._rules:
-            return ["{}"] * len(recipients)
+            return [_dump(dict(own))] * len(recipients)
         common = {
             key: _derive(rule, _value(rule, origin, "", ""))
             for key, rule in self._rules.items()
             if not rule.of_recipient  # a search in the header may take as long as a message
         }
         if self._once:
-            return [_dump(common)] * len(recipients)
+            return [_dump({**common, **own})] * len(recipients)
         return [
             _dump(
                 {
@@ -53,12 +60,13 @@ class Metadata:
                     else _derive(rule, _value(rule, origin, mailbox, domain))
                     for key, rule in self._rules.items()
                 }
+                | dict(own)
             )
             for mailbox, domain in recipients
         ]
 
 
-def _dump(values: dict[str, str | None]) -> str:
+def _dump(values: Mapping[str, str | None]) -> str:
     return json.dumps({key: value for key, value in values.items() if value is not None})
 
 

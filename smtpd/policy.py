@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from smtpd.config import Relay
+from smtpd.domain_set import DomainSet
 from smtpd.limits import Networks
 
 _ROUTED = frozenset("%!@")
@@ -12,23 +13,18 @@ class Policy:
     """Relay rules of smtpd.yaml."""
 
     def __init__(self, relay: Relay) -> None:
-        self._domains = frozenset(relay.domains)
+        self._domains = DomainSet(relay.domains)
         self.trusted = Networks(relay.networks).contains
 
-    def accepts(self, client: str, mailbox: str, domain: str) -> bool:
-        """Return whether the client may send to the mailbox, whose normalised domain is given.
+    def admits(self, mailbox: str, domain: str) -> bool:
+        """Return whether any client may send to the mailbox, whose normalised domain is given.
 
         A stranger may not name a second destination inside the local part (`user%other@ours`,
         `other!user@ours`, `"user@other"@ours`): a next hop that trusts this relay might follow it
         (RFC 5321, section 3.6.1 and appendix C).
         """
-        if self.trusted(client):
-            return True
         return self.serves(domain) and _ROUTED.isdisjoint(mailbox.rpartition("@")[0])
 
     def serves(self, domain: str) -> bool:
         """Return whether a normalised domain is one of `relay.domains`."""
-        if domain in self._domains:
-            return True
-        parts = domain.split(".")
-        return any("*." + ".".join(parts[i:]) in self._domains for i in range(1, len(parts)))
+        return domain in self._domains

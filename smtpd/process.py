@@ -8,34 +8,40 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from pgmta.logs import get
-from pgmta.service import Signals, tune_memory
+from pgmta.service import Signals, trim_memory, tune_memory
 from smtpd.config import SmtpdConfig
 from smtpd.connection import Connection
 from smtpd.hooks.hook_set import HookSet
 from smtpd.keeper import READY
 from smtpd.listener import SmtpListener
+from smtpd.notice import Notice
 from smtpd.server import TURNED_AWAY, Server
+from smtpd.tls.context_set import ContextSet
 
 _FILES = 100  # open files besides the clients' connections
 _END = 1.0  # seconds for hooks whose session has ended
+_TRIM, _MANY = 60.0, 500  # seconds between two looks, TLS sessions meanwhile
 _GRACE = 30.0  # seconds for sessions in DATA when the process stops
 
 log = get("smtpd")
 
 
-async def serve(config: SmtpdConfig, path: Path, uri: str, descriptors: list[int]) -> None:
+async def serve(
+    config: SmtpdConfig, path: Path, uri: str, descriptors: list[int], tls: ContextSet
+) -> None:
     """Take mail until SIGTERM or until the master is gone.
 
     Raises ConfigError if a hook of the file at `path` can't be loaded.
     """
     signals = Signals()
     master = _keep_stdout_for_the_master()
+    _log_ignored()
     _allow_files(config.limits.connections + TURNED_AWAY + _FILES)
-    loop = asyncio.get_running_loop()
     hooks = await HookSet().load(config, path)
     for warning in hooks.warnings:
         log.warning("hook is used in part", reason=warning)
@@ -43,13 +49,15 @@ async def serve(config: SmtpdConfig, path: Path, uri: str, descriptors: list[int
     shared.start()
     heartbeat = shared.committer.heartbeat(config.environment.hostname)
     beating = asyncio.create_task(heartbeat.run())
+    watching = asyncio.gather(tls.watch(), _trim(shared))
+    parts = zip(descriptors, config.listen, hooks.phases, tls.contexts, strict=True)
     servers = [
-        await loop.create_server(
-            partial(Connection, shared, SmtpListener.make(config, listener, phases)),
-            sock=socket.socket(fileno=fd),
-            backlog=listener.backlog,
+        await _listen(
+            partial(Connection, shared, SmtpListener.make(config, listener, phases, contexts)),
+            socket.socket(fileno=fd),
+            listener.backlog,
         )
-        for fd, listener, phases in zip(descriptors, config.listen, hooks.phases, strict=True)
+        for fd, listener, phases, contexts in parts
     ]
     signals.attach()
     tune_memory()
@@ -62,9 +70,40 @@ async def serve(config: SmtpdConfig, path: Path, uri: str, descriptors: list[int
     if not await shared.stop(_GRACE):
         log.warning("cut off sessions that did not end", after=_GRACE)
     await hooks.stop(_END)
+    watching.cancel()
     beating.cancel()
-    await asyncio.wait([beating])
+    await asyncio.gather(beating, watching, return_exceptions=True)
     await heartbeat.leave()
+
+
+async def _listen(
+    connection: Callable[[], Connection], sock: socket.socket, backlog: int
+) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    if sock.family == socket.AF_UNIX:
+        return await loop.create_unix_server(connection, sock=sock, backlog=backlog)
+    return await loop.create_server(connection, sock=sock, backlog=backlog)
+
+
+async def _trim(server: Server) -> None:
+    """Give memory back after many TLS sessions. Runs until it is cancelled.
+
+    uvloop allocates 256 KB per session. Between such buffers malloc finds ever new places.
+    """
+    before, again = 0, False
+    while True:
+        await asyncio.sleep(_TRIM)
+        many = server.handshakes - before >= _MANY
+        if many or again:
+            before = server.handshakes
+            trim_memory()
+        again = many  # the sessions end later
+
+
+def _log_ignored() -> None:
+    """Log errors that Python can't raise; a name in SNI that is not ASCII is one."""
+    notice = Notice("error that could not be raised")
+    sys.unraisablehook = lambda ignored: notice.note(reason=repr(ignored.exc_value))
 
 
 def _keep_stdout_for_the_master() -> int:

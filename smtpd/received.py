@@ -5,10 +5,27 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from smtpd.tls_facts import TlsFacts
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
+
+_FUNCTION = {(False, False): "", (True, False): "S", (False, True): "A", (True, True): "SA"}
 
 DATE = "%a, %d %b %Y %H:%M:%S +0000"
 """The date of a trace field in UTC, for `time.strftime` (RFC 5322, section 3.3)."""
+
+
+def protocol(name: str, *, utf8: bool, tls: TlsFacts | None, login: bool) -> str:
+    """Return the name of the protocol of a session, with its TLS version and cipher.
+
+    `name` is SMTP, ESMTP or LMTP. The others are those of RFC 3848, and of RFC 6531, section 4.3.
+    """
+    extended = utf8 or name != "SMTP"  # there are no other names for HELO
+    if utf8:
+        name = f"UTF8{name.removeprefix('E')}"
+    if extended:
+        name += _FUNCTION[bool(tls), login]
+    return f"{name} ({tls.version} {tls.cipher})\r\n\t" if tls else name
 
 
 @lru_cache(maxsize=1024)
@@ -19,4 +36,5 @@ def received(helo: str, client: str, hostname: str, protocol: str) -> str:
     """
     literal = f"[IPv6:{client}]" if ":" in client else f"[{client}]"
     name = _UNSAFE.sub("?", helo)[:255] or "unknown"
-    return f"Received: from {name} ({literal})\r\n\tby {hostname} (pgmta) with {protocol} id "
+    gap = "" if protocol.endswith("\t") else " "
+    return f"Received: from {name} ({literal})\r\n\tby {hostname} (pgmta) with {protocol}{gap}id "

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Protocol
 
 from pgmta.intake.committer import Committer
-from pgmta.logs import get
 from pgmta.postgres.notify import Notifier
 from smtpd import replies
+from smtpd.auth.logins import Logins
 from smtpd.closing import Closing
 from smtpd.config import SmtpdConfig
+from smtpd.gate import Gate
 from smtpd.limits import ConnectionLimits
 from smtpd.memory import Memory
 from smtpd.metadata import Metadata
+from smtpd.notice import Notice
+from smtpd.recipients.directory import Directory
 from smtpd.scheduler import Scheduler
 from smtpd.share import Share
 
 TURNED_AWAY = 1000
 """Connections beside those within the limits that may wait for their refusal."""
 _DELAY = 1.0  # seconds until it
-_LOG_INTERVAL = 60.0  # seconds between two lines about refused connections
 _LATE = 1.0  # seconds for a transaction over a connection that was accepted at the last moment
-
-
-log = get("smtpd")
 
 
 class Member(Protocol):
@@ -37,7 +35,10 @@ class Member(Protocol):
 
 
 class Server:
-    """Configuration, limits, the way into the queue, and the connections of a process."""
+    """Configuration, limits, the way into the queue, and the connections of a process.
+
+    Raises ConfigError for a file of recipients with mistakes.
+    """
 
     def __init__(self, config: SmtpdConfig, uri: str) -> None:
         self.config = config
@@ -46,10 +47,20 @@ class Server:
         """The rules for metadata; without any, all rows have the same empty metadata."""
         self._notifier = Notifier(uri)
         self.committer = Committer(uri, config.ingest, self._notifier)
+        self.logins = Logins(uri, config.auth) if config.uses_auth else None
+        """How users log in, if they may at some listener."""
+        self.gate = Gate(config.limits, self.committer)
+        """Whether the database is quick enough for more mail."""
+        self.directory = Directory(config, uri) if config.relay.recipients else None
+        """The known recipients of relay domains; None: all are taken."""
+        self._tasks: list[asyncio.Task[None]] = []
         self.stopping = False
-        self._refused = 0  # connections since the last line in the log about them
-        self._refused_logged = -_LOG_INTERVAL
-        self._members: set[Member] = set()
+        self._refused = Notice("connections refused")
+        self.handshakes = 0
+        """TLS sessions so far."""
+        self.failed_handshakes = Notice("TLS handshakes failed")
+        self.bad_headers = Notice("connections without a PROXY header refused")
+        self._members: dict[Member, str] = {}  # and the addresses for which they are counted
         self._turned_away = 0  # connections that wait for their refusal
         limits = config.limits
         exempt = config.relay.networks if limits.exempt is None else limits.exempt
@@ -68,6 +79,7 @@ class Server:
         """Begin to take mail to the database."""
         self._notifier.start()
         self.committer.start()
+        self._tasks.append(self.loop.create_task(self.gate.run()))
 
     def admit(self, member: Member) -> str:
         """Count a connection; return the reply of a refusal if there are too many, or ''."""
@@ -76,18 +88,25 @@ class Server:
         if refusal:
             self._log_refused(member.client, refusal)
             return refusal
-        self._members.add(member)
+        self._members[member] = member.client
         self._empty.clear()
         return ""
 
+    def identify(self, member: Member, client: str) -> str:
+        """Count an admitted connection for the client that its proxy names; as `admit`."""
+        if refusal := self._limits.admit(client):
+            self._log_refused(client, refusal)
+        else:
+            self._limits.release(self._members[member])
+            self._members[member] = member.client = client
+        return refusal
+
+    def spares(self, client: str) -> bool:
+        """Return whether the limits by address and network do not count for a client."""
+        return self._limits.exempt(client)
+
     def _log_refused(self, client: str, reply: str) -> None:
-        """Log the first refusal, and once per minute how many there were."""
-        self._refused += 1
-        now = time.monotonic()
-        if now >= self._refused_logged + _LOG_INTERVAL:
-            log.warning("connections refused", count=self._refused, client=client,
-                        reply=reply.format(self.hostname))  # fmt: skip
-            self._refused, self._refused_logged = 0, now
+        self._refused.note(client=client, reply=reply.format(self.hostname))
 
     def turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
         """Refuse a connection after a pause: a client that comes again at once is slowed down."""
@@ -113,8 +132,7 @@ class Server:
     def release(self, member: Member) -> None:
         """Forget a connection that has ended."""
         if member in self._members:
-            self._members.remove(member)
-            self._limits.release(member.client)
+            self._limits.release(self._members.pop(member))
         if not self._members:
             self._empty.set()
 
@@ -125,6 +143,13 @@ class Server:
         """
         self.stopping = True
         clean = await self._end(_LATE) or await self._end(grace - _LATE)
+        if self.logins:
+            await self.logins.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.directory:
+            await self.directory.stop()
         await self._notifier.close()
         await self.committer.stop()
         return clean

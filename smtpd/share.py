@@ -121,18 +121,24 @@ class Share:
     def hold_back(self) -> None:
         """Read the next content in a turn, if there is much: all content comes too fast."""
         connection = self._connection
-        if connection.session.collecting and not connection.waits and self._unread() > BULK:
+        if connection.session.collecting and not connection.waits and self.unread() > BULK:
             self.spent = max(self.spent, HEAVY)
             connection.pause_reading()
             self.queue()
 
-    def _unread(self) -> int:
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether smtpd has done all that the client has sent."""
+        return not (self.queued or self._connection.pending or self.unread())
+
+    def unread(self) -> int:
         """Return the octets that the kernel has for this connection."""
         transport = self._connection.transport
-        if not transport or transport.is_closing():
+        socket = transport.get_extra_info("socket") if transport else None
+        if not transport or not socket or transport.is_closing():
             return 0
         count = array("i", [0])
-        fcntl.ioctl(transport.get_extra_info("socket"), termios.FIONREAD, count)
+        fcntl.ioctl(socket, termios.FIONREAD, count)
         return count[0]
 
     def account(self) -> None:

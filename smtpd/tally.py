@@ -1,4 +1,4 @@
-"""The errors and the useless commands of a session."""
+"""The mail, the errors and the useless commands of a session."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from enum import Enum, auto
 
 from smtpd.config import Limits
 
+_UNKNOWN_RECIPIENT = "550 5.1.1"  # by smtpd or by a hook
 _UNKNOWN = 5  # unknown commands until smtpd hangs up
 
 HTTP = frozenset(b"GET POST PUT HEAD DELETE OPTIONS PATCH TRACE CONNECT".split())
@@ -21,18 +22,56 @@ class Consequence(Enum):
 
 
 class Tally:
-    """Counts the errors of a session, and commands that carry no mail, since its last mail."""
+    """Counts the mail of a session; and since its last mail errors and commands without mail."""
 
-    __slots__ = ("_limits", "_since", "errors", "junk_level", "unknown_commands")
+    __slots__ = (
+        "_limits",
+        "_since",
+        "errors",
+        "junk_level",
+        "messages",
+        "recipients",
+        "spared",
+        "unknown_commands",
+        "unknown_recipients",
+    )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, spared: bool = False) -> None:
         self._limits = limits
+        self.spared = spared
+        """Whether the limits of messages, recipients and unknown recipients do not count."""
+        self.messages = 0
+        """Complete messages of the session."""
+        self.recipients = 0
+        """Recipients of these messages."""
+        self.unknown_recipients = 0
+        """Unknown recipients that the session has named."""
         self.errors = 0
         """Replies 5xx; accepted mail sets all three counts to 0."""
         self.junk_level = 0.0
         """Commands that carry no mail, less the seconds that have passed."""
         self._since = 0.0
         self.unknown_commands = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the session has had as much mail as it may."""
+        limits = self._limits
+        return not self.spared and (
+            self.messages >= limits.messages_per_session
+            or self.recipients >= limits.recipients_per_session
+        )
+
+    def refusal(self, reply: str, *, login: bool) -> Consequence:
+        """Count a 5xx reply. Mailing lists of known clients have some unknown recipients."""
+        if reply[:9] != _UNKNOWN_RECIPIENT:
+            return self.error()
+        if self.spared or login:
+            return Consequence.GO_ON
+        self.unknown_recipients += 1
+        if self.unknown_recipients > self._limits.unknown_recipients:
+            return Consequence.END
+        return self.error()
 
     def error(self) -> Consequence:
         """Count a 5xx reply. After half of `limits.errors` the client is slowed down."""

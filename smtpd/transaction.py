@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from aiosmtpd.smtp import Envelope
+
+from pgmta.model import NewMessage, Options
+
+
+class Decided(Protocol):
+    """The decisions of hooks about a message."""
+
+    def apply(self, message: NewMessage) -> None:
+        """Bring the message in line before its commit."""
 
 
 class Transaction:
     """An aiosmtpd envelope, and what smtpd has found out about its addresses."""
 
-    __slots__ = ("envelope", "held", "recipients", "sender", "sender_domain", "trace")
+    __slots__ = ("chunked", "decided", "dsn", "envelope", "held", "options", "priority",
+                 "priority_given", "recipients", "sender", "sender_domain", "trace",
+                 "trusted")  # fmt: skip
 
     def __init__(self) -> None:
         self.envelope = Envelope()
@@ -20,8 +33,22 @@ class Transaction:
         """Mailboxes by local part and normalised domain, each recipient once."""
         self.held: list[tuple[str, str]] | None = None
         """Keys of recipients whose rows go on hold at once."""
+        self.decided: Decided | None = None
+        """Decisions of hooks, if there are any."""
         self.trace = ""
         """The trace field up to the message id."""
+        self.trusted = False
+        """Whether the client may send to any address."""
+        self.chunked = False
+        """Whether content has come with BDAT: it is too late for RCPT and DATA."""
+        self.priority = 5
+        """Priority of the rows, 0 (first) to 9."""
+        self.priority_given: int | None = None
+        """The same in the client's terms, if it asked for another (RFC 6710)."""
+        self.options: Options | None = None
+        """Parameters of MAIL, if there are rare ones."""
+        self.dsn: dict[tuple[str, str], tuple[str | None, str | None]] | None = None
+        """NOTIFY and ORCPT of recipients by their keys (RFC 3461)."""
 
     def add(self, mailbox: str, domain: str, limit: int, *, hold: bool) -> bool:
         """Add a recipient, each once; return False if there would be more than `limit`."""

@@ -138,22 +138,18 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
 DECLARE
     role text;
 BEGIN
-    IF to_regrole('pgmta_queued') IS NOT NULL THEN
-        GRANT INSERT ON transcripts TO pgmta_queued;
-        -- it writes again after a lost answer, if they are not there
-        GRANT SELECT (ended_at, message_id, lease_token, row_ids) ON transcripts TO pgmta_queued;
-        GRANT SELECT, DELETE ON traces TO pgmta_queued;
-        GRANT EXECUTE ON FUNCTION transcripts_partitions(integer), transcripts_expire(interval) TO pgmta_queued;
+    IF to_regrole('pgmta_smtpd') IS NOT NULL THEN
+        GRANT EXECUTE ON FUNCTION recipients_known(text[]) TO pgmta_smtpd;
     END IF;
     FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
         IF to_regrole(role) IS NOT NULL THEN
-            EXECUTE format('GRANT SELECT ON transcripts, traces TO %I', role);
+            EXECUTE format('GRANT SELECT ON recipients TO %I', role);
         END IF;
     END LOOP;
     IF to_regrole('pgmta_operator') IS NOT NULL THEN
-        GRANT INSERT (created_by, expires_at, wanted), UPDATE (expires_at) ON traces TO pgmta_operator;
+        GRANT INSERT (address), DELETE ON recipients TO pgmta_operator;
     END IF;
-    RETURN grants_0016();
+    RETURN grants_0019();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -274,11 +270,152 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0016() IS 'Part of grants().';
 
+CREATE FUNCTION pgmta.grants_0018() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    role text;
+BEGIN
+    IF to_regrole('pgmta_queued') IS NOT NULL THEN
+        GRANT INSERT ON transcripts TO pgmta_queued;
+        -- it writes again after a lost answer, if they are not there
+        GRANT SELECT (ended_at, message_id, lease_token, row_ids) ON transcripts TO pgmta_queued;
+        GRANT SELECT, DELETE ON traces TO pgmta_queued;
+        GRANT EXECUTE ON FUNCTION transcripts_partitions(integer), transcripts_expire(interval) TO pgmta_queued;
+    END IF;
+    FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
+        IF to_regrole(role) IS NOT NULL THEN
+            EXECUTE format('GRANT SELECT ON transcripts, traces TO %I', role);
+        END IF;
+    END LOOP;
+    IF to_regrole('pgmta_operator') IS NOT NULL THEN
+        GRANT INSERT (created_by, expires_at, wanted), UPDATE (expires_at) ON traces TO pgmta_operator;
+    END IF;
+    RETURN grants_0016();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0018() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0019() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    role text;
+BEGIN
+    IF to_regrole('pgmta_smtpd') IS NOT NULL THEN
+        GRANT EXECUTE ON FUNCTION login_verifier(text), login_changes(), login_levels(text[]),
+            login_failed(text[], bigint[], double precision[], double precision), login_forget(),
+            login_seen(text[], cidr[]) TO pgmta_smtpd;
+    END IF;
+    FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
+        IF to_regrole(role) IS NOT NULL THEN
+            EXECUTE format('GRANT SELECT (name, disabled, senders, networks, tenant, metadata, priority_first, '
+                'priority_last, version, created_at, changed_at) ON users TO %I', role);
+            EXECUTE format('GRANT SELECT ON user_networks, login_failures TO %I', role);
+            EXECUTE format('GRANT SELECT (version) ON users_version TO %I', role);
+        END IF;
+    END LOOP;
+    IF to_regrole('pgmta_operator') IS NOT NULL THEN
+        GRANT INSERT (name, password, scram, disabled, senders, networks, tenant, metadata, priority_first,
+            priority_last), UPDATE (password, scram, disabled, senders, networks, tenant, metadata,
+            priority_first, priority_last), DELETE ON users TO pgmta_operator;
+        GRANT SELECT (secret) ON users_version TO pgmta_operator;
+        -- an operator lets a user in at once whom failures locked out
+        GRANT DELETE ON login_failures, user_networks TO pgmta_operator;
+    END IF;
+    RETURN grants_0018();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0019() IS 'Part of grants().';
+
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE event WHEN 'deleted'::text THEN 'cancelled'::text WHEN 'deferred'::text THEN 'unknown'::text ELSE event END;
 
 COMMENT ON FUNCTION pgmta.log_state(event text) IS 'The state of a recipient whose row is gone, by its last event in the log.';
+
+CREATE FUNCTION pgmta.login_changes(OUT changes bigint, OUT secret bytea) RETURNS record
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT version, secret FROM pgmta.users_version
+$$;
+
+COMMENT ON FUNCTION pgmta.login_changes(OUT changes bigint, OUT secret bytea) IS 'The version of all users, and the secret of users_version.';
+
+CREATE FUNCTION pgmta.login_failed(units text[], counts bigint[], added double precision[], most double precision) RETURNS TABLE(unit text, seconds double precision)
+    LANGUAGE sql SECURITY DEFINER ROWS 64
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    INSERT INTO pgmta.login_failures AS f (unit, failures, last_failure, forgotten_at)
+    SELECT g.unit, g.count, now(), now() + least(g.added, most) * interval '1 second'
+    FROM unnest(units, counts, added) AS g (unit, count, added) ORDER BY g.unit
+    ON CONFLICT (unit) DO UPDATE SET
+        failures = CASE WHEN f.forgotten_at > now() THEN f.failures ELSE 0 END + excluded.failures,
+        last_failure = now(),
+        forgotten_at = least(greatest(f.forgotten_at, now()) + (excluded.forgotten_at - now()),
+            now() + most * interval '1 second')
+    RETURNING f.unit, extract(epoch FROM f.forgotten_at - now())::double precision
+$$;
+
+COMMENT ON FUNCTION pgmta.login_failed(units text[], counts bigint[], added double precision[], most double precision) IS 'Adds failures of some units, and for each unit seconds until they are forgotten, at most so many ahead. Returns as login_levels.';
+
+CREATE FUNCTION pgmta.login_forget() RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    WITH gone AS (
+        DELETE FROM pgmta.login_failures WHERE unit IN (
+            SELECT unit FROM pgmta.login_failures WHERE forgotten_at < now() - interval '1 day'
+            ORDER BY unit FOR UPDATE SKIP LOCKED LIMIT 10000)
+        RETURNING 1)
+    SELECT count(*) FROM gone
+$$;
+
+COMMENT ON FUNCTION pgmta.login_forget() IS 'Removes failures that were forgotten over a day ago; returns how many.';
+
+CREATE FUNCTION pgmta.login_levels(units text[]) RETURNS TABLE(unit text, seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER ROWS 4
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT f.unit, extract(epoch FROM f.forgotten_at - now())::double precision
+    FROM pgmta.login_failures AS f WHERE f.unit = ANY (units) AND f.forgotten_at > now()
+$$;
+
+COMMENT ON FUNCTION pgmta.login_levels(units text[]) IS 'Seconds until the failures of each unit are forgotten.';
+
+CREATE FUNCTION pgmta.login_seen(names text[], nets cidr[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    INSERT INTO pgmta.user_networks AS n (name, network)
+    SELECT DISTINCT s.name, s.network FROM unnest(names, nets) AS s (name, network)
+    JOIN pgmta.users AS u ON u.name = s.name ORDER BY 1, 2
+    ON CONFLICT (name, network) DO UPDATE SET last_login = now()
+        WHERE n.last_login < now() - interval '1 day';
+    -- a user has few networks; one who travels has the last ones
+    DELETE FROM pgmta.user_networks AS n USING (
+        SELECT m.name, m.network, row_number() OVER (PARTITION BY m.name ORDER BY m.last_login DESC) AS place
+        FROM pgmta.user_networks AS m WHERE m.name = ANY (names)
+    ) AS p WHERE p.place > 32 AND n.name = p.name AND n.network = p.network
+$$;
+
+COMMENT ON FUNCTION pgmta.login_seen(names text[], nets cidr[]) IS 'Notes from which network each of some users has logged in, once per day; keeps the last 32 of each.';
+
+CREATE FUNCTION pgmta.login_verifier(wanted text) RETURNS TABLE(changes bigint, version bigint, password text, scram text, disabled boolean, senders text[], networks cidr[], tenant text, metadata text, priority_first integer, priority_last integer, own_networks cidr[])
+    LANGUAGE sql STABLE SECURITY DEFINER ROWS 1
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT v.version, u.version, u.password, u.scram, u.disabled, u.senders, u.networks, u.tenant,
+        u.metadata::text, u.priority_first::integer, u.priority_last::integer,
+        ARRAY(SELECT n.network FROM pgmta.user_networks AS n
+            WHERE n.name = u.name AND n.last_login > now() - interval '90 days')
+    FROM pgmta.users_version AS v LEFT JOIN pgmta.users AS u ON u.name = wanted
+$$;
+
+COMMENT ON FUNCTION pgmta.login_verifier(wanted text) IS 'One user: all null but changes (users_version.version) if there is none of that name. So the role of smtpd can list no users.';
 
 CREATE FUNCTION pgmta.mailbox_domain_any(address text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
@@ -334,11 +471,17 @@ CREATE FUNCTION pgmta.messages_in_use() RETURNS trigger
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF TG_OP = 'TRUNCATE' AND EXISTS (SELECT FROM queue) THEN
-        RAISE EXCEPTION 'rows of the queue refer to messages' USING
-            ERRCODE = 'foreign_key_violation', SCHEMA = 'pgmta', TABLE = 'messages',
-            HINT = 'Truncate both tables in one statement.';
-    ELSIF TG_OP = 'DELETE' AND (SELECT true FROM queue WHERE message_id = OLD.id LIMIT 1) THEN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'a transaction with an old snapshot may miss rows that refer to messages' USING
+            ERRCODE = 'object_not_in_prerequisite_state', SCHEMA = 'pgmta', TABLE = 'messages',
+            HINT = 'Use READ COMMITTED, or delete rows of the queue: the bodies go after them.';
+    ELSIF TG_OP = 'TRUNCATE' THEN
+        IF EXISTS (SELECT FROM queue) THEN
+            RAISE EXCEPTION 'rows of the queue refer to messages' USING
+                ERRCODE = 'foreign_key_violation', SCHEMA = 'pgmta', TABLE = 'messages',
+                HINT = 'Truncate both tables in one statement.';
+        END IF;
+    ELSIF (SELECT true FROM queue WHERE message_id = OLD.id LIMIT 1) THEN
         RAISE EXCEPTION 'rows of the queue refer to message %', OLD.id USING
             ERRCODE = 'foreign_key_violation', SCHEMA = 'pgmta', TABLE = 'messages',
             HINT = 'Delete the rows of the queue: the body goes with the last one.';
@@ -346,7 +489,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION pgmta.messages_in_use() IS 'Refuses to delete a body that a row needs.';
+COMMENT ON FUNCTION pgmta.messages_in_use() IS 'Refuses to delete or renumber a body that a row needs.';
 
 CREATE FUNCTION pgmta.messages_refcount_func() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -599,7 +742,7 @@ BEGIN
         RAISE EXCEPTION 'there is no message %', NEW.message_id USING
             ERRCODE = 'foreign_key_violation', SCHEMA = 'pgmta', TABLE = 'queue', COLUMN = 'message_id';
     END IF;
-    RETURN NULL;
+    RETURN NEW;
 END $$;
 
 COMMENT ON FUNCTION pgmta.queue_message_present() IS 'Refuses a row without a message.';
@@ -797,6 +940,16 @@ BEGIN
 END $_$;
 
 COMMENT ON FUNCTION pgmta.queue_test(condition text, ids bigint[]) IS 'Of these rows of queue those that the condition matches, and those on which it fails, with the error. Where it fails it tries the halves, and few rows singly. Fails itself where PostgreSQL refuses the condition for a row without values as well; the id 0 asks for that alone.';
+
+CREATE FUNCTION pgmta.recipients_known(addresses text[]) RETURNS text[]
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+    SELECT coalesce(array_agg(address), '{}') FROM pgmta.recipients WHERE address = ANY (addresses)
+$$;
+
+COMMENT ON FUNCTION pgmta.recipients_known(addresses text[]) IS 'Those of the addresses that are in the table recipients. smtpd may ask, and cannot list them.';
 
 CREATE FUNCTION pgmta.row_state(status text, lease_until timestamp with time zone, hold_reason text, once boolean, attempts integer, logged integer, event text) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -1295,6 +1448,29 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.transcripts_partitions(days integer) IS 'Makes the day partitions of transcripts from today to that many days ahead; returns how many.';
+
+CREATE FUNCTION pgmta.users_changed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    UPDATE pgmta.users_version SET version = version + 1;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION pgmta.users_changed() IS 'Counts changes of users.';
+
+CREATE FUNCTION pgmta.users_touched() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    NEW.version := nextval('pgmta.user_versions');
+    NEW.changed_at := now();
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION pgmta.users_touched() IS 'Gives a changed user another version.';
 
 CREATE TABLE pgmta.attempts (
     ended_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -1832,6 +2008,24 @@ CREATE SEQUENCE pgmta.lease_tokens
 
 COMMENT ON SEQUENCE pgmta.lease_tokens IS 'Fencing tokens: each claim takes the next one.';
 
+CREATE UNLOGGED TABLE pgmta.login_failures (
+    unit text NOT NULL COLLATE pg_catalog."C",
+    failures bigint NOT NULL,
+    last_failure timestamp with time zone NOT NULL,
+    forgotten_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE pgmta.login_failures IS 'Failed logins over all processes of smtpd. Each process writes once per second, some units at most.';
+
+COMMENT ON COLUMN pgmta.login_failures.unit IS 'address, network, user or own (a user from an own network), then the address, network or a key of the name.';
+
+COMMENT ON COLUMN pgmta.login_failures.failures IS 'Their number since the unit was forgotten last.';
+
+COMMENT ON COLUMN pgmta.login_failures.last_failure IS 'Time of the last one.';
+
+COMMENT ON COLUMN pgmta.login_failures.forgotten_at IS 'When all of them are forgotten. Each failure adds a time; smtpd refuses logins while it is far ahead.';
+
 CREATE TABLE pgmta.message_chunks (
     message_id bigint NOT NULL,
     "position" integer NOT NULL,
@@ -2315,6 +2509,20 @@ CREATE TABLE pgmta.queue_scheduled (
 
 COMMENT ON TABLE pgmta.queue_scheduled IS 'Rows that wait for send_at, apart from those that claims look at.';
 
+CREATE TABLE pgmta.recipients (
+    address text NOT NULL COLLATE pg_catalog."C",
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT recipients_address CHECK (((address = lower((address COLLATE "C"))) AND (octet_length(address) <= 254) AND (address ~ '^[^[:cntrl:]]*@[^@[:space:][:cntrl:]]+$'::text)))
+);
+
+COMMENT ON TABLE pgmta.recipients IS 'Recipients of relay domains that smtpd takes mail for, if relay.recipients of smtpd.yaml has table: true.';
+
+COMMENT ON COLUMN pgmta.recipients.address IS 'Address, or @domain for all of a domain; in lower case, the domain in A-labels.';
+
+COMMENT ON COLUMN pgmta.recipients.created_at IS 'When the row was added.';
+
+COMMENT ON CONSTRAINT recipients_address ON pgmta.recipients IS 'An address or @domain, without upper case.';
+
 CREATE TABLE pgmta.rules (
     name text NOT NULL,
     action text NOT NULL,
@@ -2529,6 +2737,106 @@ CREATE TABLE pgmta.transcripts_default (
 
 COMMENT ON TABLE pgmta.transcripts_default IS 'Catches rows of days without a partition; normally empty.';
 
+CREATE TABLE pgmta.user_networks (
+    name text NOT NULL COLLATE pg_catalog."C",
+    network cidr NOT NULL,
+    first_login timestamp with time zone DEFAULT now() NOT NULL,
+    last_login timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE pgmta.user_networks IS 'Networks that a user logged in from. Failures from elsewhere do not lock the user out there.';
+
+COMMENT ON COLUMN pgmta.user_networks.name IS 'users.name.';
+
+COMMENT ON COLUMN pgmta.user_networks.network IS 'Network of the client: IPv4 /24, IPv6 /48.';
+
+COMMENT ON COLUMN pgmta.user_networks.first_login IS 'First login from there.';
+
+COMMENT ON COLUMN pgmta.user_networks.last_login IS 'Last login from there, to the day.';
+
+CREATE SEQUENCE pgmta.user_versions
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+COMMENT ON SEQUENCE pgmta.user_versions IS 'Numbers for users.version.';
+
+CREATE TABLE pgmta.users (
+    name text NOT NULL COLLATE pg_catalog."C",
+    password text NOT NULL,
+    scram text,
+    disabled boolean DEFAULT false NOT NULL,
+    senders text[],
+    networks cidr[],
+    tenant text DEFAULT ''::text NOT NULL,
+    metadata jsonb DEFAULT '{}'::jsonb NOT NULL,
+    priority_first smallint DEFAULT 5 NOT NULL,
+    priority_last smallint DEFAULT 5 NOT NULL,
+    version bigint NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    changed_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT users_metadata CHECK ((jsonb_typeof(metadata) = 'object'::text)),
+    CONSTRAINT users_name CHECK (((name <> ''::text) AND (length(name) <= 255) AND (name !~ '[A-Z[:cntrl:]]'::text))),
+    CONSTRAINT users_password CHECK ((password ~~ '$argon2id$%'::text)),
+    CONSTRAINT users_priorities CHECK ((((priority_first >= 0) AND (priority_first <= priority_last)) AND (priority_last <= 9))),
+    CONSTRAINT users_scram CHECK ((scram ~ '^SCRAM-SHA-256\$\d+:[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+:[A-Za-z0-9+/=]+$'::text))
+);
+
+COMMENT ON TABLE pgmta.users IS 'Users who may log in to smtpd (RFC 4954).';
+
+COMMENT ON COLUMN pgmta.users.name IS 'Login name, in lower case.';
+
+COMMENT ON COLUMN pgmta.users.password IS 'Hash of the password by argon2id, in the PHC string format.';
+
+COMMENT ON COLUMN pgmta.users.scram IS 'Keys for SCRAM-SHA-256 (RFC 7677), as PostgreSQL writes them; null: the user has no SCRAM.';
+
+COMMENT ON COLUMN pgmta.users.disabled IS 'The user may not log in. smtpd ends open sessions at their next MAIL.';
+
+COMMENT ON COLUMN pgmta.users.senders IS 'Addresses and domains (@example.org) that the user may send from; null: any.';
+
+COMMENT ON COLUMN pgmta.users.networks IS 'Networks that the user may log in from; null: any.';
+
+COMMENT ON COLUMN pgmta.users.tenant IS 'Goes to messages.tenant.';
+
+COMMENT ON COLUMN pgmta.users.metadata IS 'Texts by key that go to queue.metadata.';
+
+COMMENT ON COLUMN pgmta.users.priority_first IS 'Least number for queue.priority that the user may ask for.';
+
+COMMENT ON COLUMN pgmta.users.priority_last IS 'Greatest number for it.';
+
+COMMENT ON COLUMN pgmta.users.version IS 'Another number after each change of the row.';
+
+COMMENT ON COLUMN pgmta.users.created_at IS 'When the user was added.';
+
+COMMENT ON COLUMN pgmta.users.changed_at IS 'When the row was changed last.';
+
+COMMENT ON CONSTRAINT users_metadata ON pgmta.users IS 'Texts by key.';
+
+COMMENT ON CONSTRAINT users_name ON pgmta.users IS 'At most 255 characters, without upper case and control characters.';
+
+COMMENT ON CONSTRAINT users_password ON pgmta.users IS 'No password in clear text.';
+
+COMMENT ON CONSTRAINT users_priorities ON pgmta.users IS '0 to 9.';
+
+COMMENT ON CONSTRAINT users_scram ON pgmta.users IS 'Iterations, salt, stored key and server key.';
+
+CREATE TABLE pgmta.users_version (
+    version bigint NOT NULL,
+    secret bytea NOT NULL,
+    one boolean DEFAULT true NOT NULL,
+    CONSTRAINT users_version_one_check CHECK (one)
+);
+
+COMMENT ON TABLE pgmta.users_version IS 'Changes with every change of users. smtpd looks twice per second, if users log in or send.';
+
+COMMENT ON COLUMN pgmta.users_version.version IS 'Counts changes.';
+
+COMMENT ON COLUMN pgmta.users_version.secret IS 'Key for what all processes of smtpd derive from a login name alike: salts of unknown users, units of failures.';
+
+COMMENT ON COLUMN pgmta.users_version.one IS 'There is one row.';
+
 CREATE TABLE pgmta.workers (
     owner text NOT NULL,
     name text NOT NULL,
@@ -2616,11 +2924,17 @@ ALTER TABLE ONLY pgmta.daemons
 ALTER TABLE ONLY pgmta.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (tenant, key);
 
+ALTER TABLE ONLY pgmta.login_failures
+    ADD CONSTRAINT login_failures_pkey PRIMARY KEY (unit);
+
 ALTER TABLE ONLY pgmta.message_chunks
     ADD CONSTRAINT message_chunks_pkey PRIMARY KEY (message_id, "position");
 
 ALTER TABLE ONLY pgmta.messages
     ADD CONSTRAINT messages_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY pgmta.recipients
+    ADD CONSTRAINT recipients_pkey PRIMARY KEY (address);
 
 ALTER TABLE ONLY pgmta.rules
     ADD CONSTRAINT rules_pkey PRIMARY KEY (name);
@@ -2642,6 +2956,15 @@ ALTER TABLE ONLY pgmta.tls_reports
 
 ALTER TABLE ONLY pgmta.traces
     ADD CONSTRAINT traces_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY pgmta.user_networks
+    ADD CONSTRAINT user_networks_pkey PRIMARY KEY (name, network);
+
+ALTER TABLE ONLY pgmta.users
+    ADD CONSTRAINT users_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY pgmta.users_version
+    ADD CONSTRAINT users_version_pkey PRIMARY KEY (one);
 
 ALTER TABLE ONLY pgmta.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (owner, name);
@@ -2868,13 +3191,17 @@ ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_default_
 
 ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_default_message_id_idx;
 
-CREATE TRIGGER messages_in_use AFTER DELETE ON pgmta.messages FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION pgmta.messages_in_use();
+CREATE TRIGGER messages_in_use AFTER DELETE ON pgmta.messages FOR EACH ROW WHEN (((pg_trigger_depth() = 0) OR (current_setting('enable_hashjoin'::text) = 'on'::text))) EXECUTE FUNCTION pgmta.messages_in_use();
 
 COMMENT ON TRIGGER messages_in_use ON pgmta.messages IS 'No mistake deletes a body; messages_refcount has looked itself.';
 
 CREATE TRIGGER messages_refcount AFTER DELETE ON pgmta.queue REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION pgmta.messages_refcount_func();
 
 COMMENT ON TRIGGER messages_refcount ON pgmta.queue IS 'Keeps messages exact: gone with the last row.';
+
+CREATE TRIGGER messages_renumbered AFTER UPDATE OF id ON pgmta.messages FOR EACH ROW WHEN ((old.id <> new.id)) EXECUTE FUNCTION pgmta.messages_in_use();
+
+COMMENT ON TRIGGER messages_renumbered ON pgmta.messages IS 'The same for a body that gets another id.';
 
 CREATE TRIGGER messages_truncated AFTER TRUNCATE ON pgmta.messages FOR EACH STATEMENT EXECUTE FUNCTION pgmta.messages_in_use();
 
@@ -2888,7 +3215,7 @@ CREATE TRIGGER queue_message AFTER INSERT ON pgmta.queue FOR EACH ROW WHEN ((new
 
 COMMENT ON TRIGGER queue_message ON pgmta.queue IS 'A row that a program inserts by itself has a message: queue_sender_domain_func marks such rows.';
 
-CREATE TRIGGER queue_message_changed AFTER UPDATE OF message_id ON pgmta.queue FOR EACH ROW WHEN ((old.message_id IS DISTINCT FROM new.message_id)) EXECUTE FUNCTION pgmta.queue_message_present();
+CREATE TRIGGER queue_message_changed BEFORE UPDATE OF message_id ON pgmta.queue FOR EACH ROW WHEN ((old.message_id IS DISTINCT FROM new.message_id)) EXECUTE FUNCTION pgmta.queue_message_present();
 
 COMMENT ON TRIGGER queue_message_changed ON pgmta.queue IS 'The same for a row that gets another message.';
 
@@ -2911,3 +3238,14 @@ COMMENT ON TRIGGER rules_emptied ON pgmta.rules IS 'The same for TRUNCATE.';
 CREATE TRIGGER rules_valid BEFORE INSERT OR UPDATE OF condition ON pgmta.rules FOR EACH ROW EXECUTE FUNCTION pgmta.rules_valid();
 
 COMMENT ON TRIGGER rules_valid ON pgmta.rules IS 'A rule by plain SQL is analysed as well.';
+
+CREATE TRIGGER users_changed AFTER INSERT OR DELETE OR UPDATE OR TRUNCATE ON pgmta.users FOR EACH STATEMENT EXECUTE FUNCTION pgmta.users_changed();
+
+COMMENT ON TRIGGER users_changed ON pgmta.users IS 'Every smtpd sees it within a second.';
+
+CREATE TRIGGER users_touched BEFORE INSERT OR UPDATE ON pgmta.users FOR EACH ROW EXECUTE FUNCTION pgmta.users_touched();
+
+COMMENT ON TRIGGER users_touched ON pgmta.users IS 'A password that smtpd remembers belongs to one version.';
+
+ALTER TABLE ONLY pgmta.user_networks
+    ADD CONSTRAINT user_networks_name_fkey FOREIGN KEY (name) REFERENCES pgmta.users(name) ON UPDATE CASCADE ON DELETE CASCADE;

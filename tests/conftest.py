@@ -22,7 +22,7 @@ from tests.support.database import (
 )
 from tests.support.packages import missing
 
-NEEDS = "needs the Debian packages"
+NEEDS = "needs the packages"
 
 # how long an example takes is the machine's affair
 settings.register_profile("pgmta", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--submission-rounds", type=int, default=6, help="rounds of 50 orders")
     group.addoption("--faults-only", default="", help="names of faults, with commas between")
+    group.addoption("--fuzz-seconds", type=float, default=20.0, help="seconds of each fuzzer")
     group.addoption("--faults-seed", type=int, default=None, help="the same faults again")
 
 
@@ -68,7 +69,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             reasons[reason.partition(NEEDS)[2].strip()] += 1
     for packages, number in sorted(reasons.items()):
         terminalreporter.write_line(
-            f"left out: {number} tests that need {packages} (scripts/test-packages gets them)"
+            f"left out: {number} tests that need {packages}"
+            " (scripts/test-packages gets those of Debian)"
         )
 
 

@@ -5,6 +5,9 @@ from pathlib import Path
 
 from bench.phases import Options
 
+LOGIN = ("bench", "correct horse battery staple")
+"""User and password of the source where it logs in."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -20,6 +23,7 @@ class Cell:
     tls: str = ""  # delivery over STARTTLS: "kept" connections, or "each" message on a new one
     round_trip: float = 0.0  # milliseconds from the server to the sink and back
     connections: int = 20  # of delivery, at most
+    front: str = ""  # how the mail comes: "tls" (STARTTLS), or "auth" (STARTTLS and AUTH PLAIN)
 
     @property
     def label(self) -> str:
@@ -31,6 +35,8 @@ class Cell:
             parts.append(f"{self.size / 1000:g} KB")
         if self.rate:
             parts.append(f"{self.rate:g}/s")
+        if self.front:
+            parts.append("over TLS" if self.front == "tls" else "over TLS with AUTH")
         if self.tls:
             parts.append("STARTTLS kept" if self.tls == "kept" else "STARTTLS per message")
         if self.round_trip:
@@ -63,6 +69,8 @@ class Cell:
             commands=commands,
             starttls=bool(self.tls),
             round_trip=self.round_trip / 1000,
+            secure=bool(self.front),
+            login=LOGIN if self.front == "auth" else None,
         )
 
 
@@ -87,7 +95,17 @@ FULL = (
 )
 TLS = (Cell("e2e", 2500), Cell("e2e", 2500, tls="kept"), Cell("e2e", 1200, tls="each"))
 DISTANT = (Cell("e2e", 20000, sessions=50, round_trip=50, connections=100),)
-SETS = {"quick": QUICK, "full": FULL, "tls": TLS, "distant": DISTANT}
+FRONT = tuple(
+    Cell(scenario, count, front=front, reuse=reuse)
+    for scenario in ("intake", "e2e")
+    for count, front, reuse in (
+        (8000, "", True),
+        (8000, "tls", True),
+        (2000, "tls", False),
+        (2000, "auth", False),
+    )
+)
+SETS = {"quick": QUICK, "full": FULL, "tls": TLS, "distant": DISTANT, "front": FRONT}
 
 
 def scaled(cells: tuple[Cell, ...], factor: float) -> list[Cell]:

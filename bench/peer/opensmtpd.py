@@ -33,8 +33,9 @@ class OpenSmtpd:
 
     name = "opensmtpd"
 
-    def __init__(self, packages: Path) -> None:
+    def __init__(self, packages: Path, config: str = CONFIG) -> None:
         need_root()
+        self.config = config
         self.root = unpack("opensmtpd", packages)
         self.about = f"Debian package {version('opensmtpd', packages)}"
 
@@ -62,7 +63,7 @@ class OpenSmtpd:
             path.chmod(mode)
             os.chown(path, owner, group)
         config = directory / "smtpd.conf"
-        config.write_text(CONFIG.format(host=HOST, port=port, next_hop=next_hop or 25))
+        config.write_text(self.config.format(host=HOST, port=port, next_hop=next_hop or 25))
         command: list[str | Path] = [self.root / "usr/sbin/smtpd", "-d", "-f", config]
         command += ["-P", "mta"] if next_hop is None else []
         environment = {"LD_LIBRARY_PATH": libraries(self.root)}

@@ -9,22 +9,37 @@ from typing import Any
 
 import psycopg
 
+from bench.certificate import make_certificate
 from bench.cpu import Groups
 from bench.daemons import Product
 from bench.database import Server, Watch, check_durability, fresh
-from bench.peer.cells import Cell
+from bench.peer.cells import LOGIN, Cell
 
 
 def settings(cell: Cell) -> dict[str, Any]:
     """Return what queued.yaml says beyond the defaults."""
     delivery: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if cell.connections != 20:
         delivery["connections"] = cell.connections
+        more["urgent"] = {"share": 0}  # or a tenth of them would wait for urgent mail
     if cell.tls:
         delivery["tls"] = {"mode": "encrypt"}
     if cell.tls == "each":
         delivery["transactions"] = 1
-    return {"delivery": delivery} if delivery else {}
+    return {"delivery": delivery, **more} if delivery else {}
+
+
+def front(cell: Cell, directory: Path) -> dict[str, Any]:
+    """Return the settings of smtpd and its listener beyond the defaults: TLS and AUTH."""
+    if not cell.front:
+        return {}
+    certificate, key = make_certificate(directory, "pgmta")
+    auth = "offered" if cell.front == "auth" else "none"
+    return {
+        "more": {"certificates": [{"certificate": str(certificate), "key": str(key)}]},
+        "listener": {"auth": auth},
+    }
 
 
 @dataclass
@@ -72,7 +87,9 @@ class Pgmta:
             try:
                 if next_hop is not None:
                     groups["queued"] = product.start_queued(1, next_hop, settings(cell))
-                pid, port = product.start_smtpd(self.processes)
+                if cell.front == "auth":
+                    product.add_user(*LOGIN)
+                pid, port = product.start_smtpd(self.processes, **front(cell, directory))
                 groups["smtpd"] = [pid]
                 yield Relay(port, groups, notes, product, watch)
             finally:

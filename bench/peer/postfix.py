@@ -2,13 +2,17 @@
 
 import contextlib
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.certificate import make_certificate
 from bench.cpu import Groups
 from bench.daemons import HOST, free_port
-from bench.peer.cells import Cell
+from bench.peer.cells import LOGIN, Cell
 from bench.peer.package import libraries, need_root, unpack, version
 from bench.peer.room import furnish
 from bench.peer.system import Daemon, files
@@ -28,6 +32,7 @@ bounce unix - - n - 0 bounce
 defer unix - - n - 0 bounce
 trace unix - - n - 0 bounce
 smtp unix - - n - - smtp
+lmtp unix - - n - - lmtp
 error unix - - n - - error
 retry unix - - n - - error
 scache unix - - n - 1 scache
@@ -78,6 +83,19 @@ def settings(cell: Cell, next_hop: int | None) -> dict[str, str]:
             "smtp_tls_session_cache_database": "btree:$data_directory/smtp_scache",
             "smtp_tls_connection_reuse": "yes" if cell.tls == "kept" else "no",
             "smtp_connection_cache_on_demand": "yes" if cell.tls == "kept" else "no",
+        }
+    if cell.front:
+        chosen |= {
+            "smtpd_tls_security_level": "may",
+            "smtpd_tls_cert_file": "$config_directory/postfix.pem",
+            "smtpd_tls_key_file": "$config_directory/postfix.key",
+        }
+    if cell.front == "auth":
+        chosen |= {
+            "smtpd_sasl_auth_enable": "yes",
+            "smtpd_sasl_type": "dovecot",
+            "smtpd_sasl_path": "private/dovecot",
+            "smtpd_tls_auth_only": "yes",
         }
     if next_hop is None:
         chosen["smtpd_client_restrictions"] = "static:HOLD"
@@ -146,6 +164,8 @@ class Postfix:
         }
         for place in (config, queue, directory / "data", directory / "log"):
             place.mkdir()
+        if cell.front:
+            make_certificate(config, "postfix")
         lines = {**places, **settings(cell, next_hop), **self.changes}
         (config / "main.cf").write_text("".join(f"{k} = {v}\n" for k, v in lines.items()))
         (config / "master.cf").write_text(f"{HOST}:{port} inet n - n - - smtpd\n{SERVICES}")
@@ -167,12 +187,25 @@ class Postfix:
         program = self.root / "usr/lib/postfix/sbin/master"
         command: list[str | Path] = [program, "-c", config, "-d"]
         log = directory / "postfix.log"
+        passwords = _passwords(queue / "private/dovecot") if cell.front == "auth" else None
         master = Daemon("postfix", room.command(command), log, self.environment)
         try:
             master.wait_greeting(port)
             yield Relay(port, {"postfix": [master.process.pid]}, [], master, queue)
         finally:
             master.stop()
+            if passwords:
+                passwords.kill()
+                passwords.wait()
+
+
+def _passwords(path: Path) -> subprocess.Popen[bytes]:
+    """Start the process that knows the password, and wait for its socket."""
+    command: list[str | Path] = [sys.executable, "-m", "bench.peer.dovecot_auth", path, *LOGIN]
+    process = subprocess.Popen(command)
+    while not path.exists() and process.poll() is None:
+        time.sleep(0.02)
+    return process
 
 
 def _folder(path: Path, owner: int, group: int, mode: int) -> None:

@@ -15,6 +15,9 @@ from pydantic_core import ErrorDetails
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError
 
+FOLDER = "folder"
+"""The key of the file's folder in the context of validators, for paths relative to the file."""
+
 type Key = tuple[str | int, ...]
 Lines = dict[Key, int]
 
@@ -76,7 +79,7 @@ def load[M: BaseModel](path: Path, model: type[M]) -> M:
         mistakes.add(1, "", "expected a mapping of keys at the top")
         raise mistakes.error()
     try:
-        result = model.model_validate(data)
+        result = model.model_validate(data, context={FOLDER: path.parent})
     except ValidationError as error:
         for detail in error.errors():
             _explain(detail, model, lines, mistakes)

@@ -94,6 +94,8 @@ class HostPort:
 
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::(\d+))?")
 
+_BRACKETS = re.compile(r"\[([^\]:]+)\]")
+
 
 def parse_host_port(value: Any, default_port: int = 25) -> HostPort:
     """Return `host`, `host:port` or `[IPv6]:port` as a HostPort; raises ValueError otherwise."""
@@ -101,6 +103,9 @@ def parse_host_port(value: Any, default_port: int = 25) -> HostPort:
         return value
     match = _HOST_PORT.fullmatch(value.strip()) if isinstance(value, str) else None
     if not match or (match[1] and not _is_ip(match[1])):
+        named = _BRACKETS.match(value.strip()) if isinstance(value, str) else None
+        if named and not _is_ip(named[1]):
+            raise ValueError(f"{value!r} is no host:port (write a name without brackets)")
         raise ValueError(f"{value!r} is no host:port (write an IPv6 address in brackets)")
     port = int(match[3]) if match[3] else default_port
     if not 1 <= port <= 65535:

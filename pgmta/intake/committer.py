@@ -10,6 +10,8 @@ import time
 from collections import deque
 from functools import partial
 
+import psycopg
+
 from pgmta.config.ingest import Ingest
 from pgmta.errors import StoreUnavailable, Undecided
 from pgmta.intake.chunk_writer import ChunkWriter, Part
@@ -28,6 +30,7 @@ log = get("ingest")
 _LARGE = PART_SIZE // CHUNK_SIZE  # chunks, above which the client has much to send again
 _LONGER = 4  # times as long may a large message take
 _LOOK = 0.25  # seconds between two looks at how long commits take
+_PROBE = 5.0  # seconds for a probe
 _PATIENCE = 420.0
 """Seconds until a client is answered whose message's commit is under way.
 
@@ -56,7 +59,8 @@ class Committer:
         self._writing: list[list[Content]] = []
         self._work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._away = False
+        self.away = False
+        """Whether the last commit failed because PostgreSQL could not do it."""
         self.schema = Schema()
         self.ids = Ids(Enqueue(self._side, self.schema))
 
@@ -105,6 +109,32 @@ class Committer:
             content.state = State.WAITING
             self._pending.append(content)
             self._work.set()
+
+    @property
+    def lag(self) -> float:
+        """Seconds for which the oldest complete message waits for its commit.
+
+        Large messages do not count: many of them take long at any speed.
+        """
+        oldest = [content.since for content in self._storing]
+        for group in (self._pending, *self._writing):
+            oldest += [content.since for content in group if content.chunks <= _LARGE][:1]
+        return time.monotonic() - min(oldest) if oldest else 0.0
+
+    async def probe(self) -> bool:
+        """Return whether PostgreSQL takes mail again, by the reservation of message ids."""
+        try:
+            async with asyncio.timeout(_PROBE):
+                await self.ids.fetch()
+        except (StoreUnavailable, psycopg.Error, TimeoutError):
+            return False
+        if self.away:
+            self._is_back()
+        return True
+
+    def _is_back(self) -> None:
+        log.info("database is back")
+        self.away = False
 
     def _stored(self, content: Content, error: Exception | None) -> None:
         """Store the message next, if the only part of its content has been written."""
@@ -197,9 +227,8 @@ class Committer:
             log.error("message refused by the database", id=group[0].id, reason=str(error))
             self._refuse(group, error)
         else:
-            if self._away:
-                log.info("database is back")
-            self._away = False
+            if self.away:
+                self._is_back()
             for content in group:
                 if content.state is State.UNDECIDED:
                     log.warning("message is in the queue, and its client got 451",
@@ -226,9 +255,9 @@ class Committer:
         self._give_up(error)
 
     def _log_away(self, error: StoreUnavailable) -> None:
-        if not self._away:
+        if not self.away:
             log.warning("database is away", reason=str(error))
-        self._away = True
+        self.away = True
 
     @staticmethod
     def _refuse(contents: list[Content], error: Exception) -> None:

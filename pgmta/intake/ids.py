@@ -35,6 +35,11 @@ class Ids:
             await self._fill(1)
         return self.available.popleft()
 
+    async def fetch(self) -> None:
+        """Fetch a block now. Raises StoreUnavailable, psycopg.Error."""
+        async with self._lock:
+            self.available.extend(await self._store.block())
+
     async def _fill(self, least: int) -> None:
         async with self._lock:
             if len(self.available) < least:

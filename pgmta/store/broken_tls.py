@@ -19,7 +19,7 @@ _TIME = 5.0  # seconds for the database, because a session waits meanwhile
 _REASON = 300  # characters of a reason that are kept
 
 
-class BrokenTls:
+class BrokenTlsHosts:
     """Knows the hosts from memory, and reads them again when that is old.
 
     Without the database the memory counts: a handshake that fails again costs a connection.
@@ -27,7 +27,8 @@ class BrokenTls:
 
     def __init__(self, link: Link, remember: float) -> None:
         self._link = link
-        self._remember = remember
+        self.time = remember
+        """Seconds for which a host is kept."""
         self._until: dict[str, float] = {}
         self._read = float("-inf")
         self._lock = asyncio.Lock()
@@ -50,8 +51,8 @@ class BrokenTls:
 
     async def remember(self, host: str, reason: str) -> None:
         """Keep the host for a while."""
-        self._until[host] = time.monotonic() + self._remember
-        params = {"host": host, "time": self._remember, "reason": reason[:_REASON]}
+        self._until[host] = time.monotonic() + self.time
+        params = {"host": host, "time": self.time, "reason": reason[:_REASON]}
         with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
             async with asyncio.timeout(_TIME):
                 await self._link.run(_SQL["remember"], params)

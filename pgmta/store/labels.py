@@ -47,6 +47,9 @@ class Labels:
         if selector.senders is not None:
             senders = self._param(f"senders{number}", selector.senders)
             conditions.append(f"lower(sender) = ANY ({senders}::text[])")
+        if selector.tenants is not None:
+            tenants = self._param(f"tenants{number}", selector.tenants)
+            conditions.append(f"tenant = ANY ({tenants}::text[])")
         for place, (key, values) in enumerate(selector.metadata):
             word = self._param(f"key{number}_{place}", key)
             texts = self._param(f"values{number}_{place}", values)

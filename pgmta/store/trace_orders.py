@@ -61,9 +61,9 @@ class TraceOrders:
     def fresh(self, number: int, since: datetime) -> list[dict[str, Any]]:
         """Return the transcripts of a trace that this object has not returned yet."""
         newest = max(self._shown.values(), default=since)
-        rows = self._db.execute(
-            _SQL["fresh"], {"id": number, "since": max(since, newest) - _LATE}
-        ).fetchall()
+        since = max(since, newest) - _LATE
+        self._shown = {key: ended for key, ended in self._shown.items() if ended > since}
+        rows = self._db.execute(_SQL["fresh"], {"id": number, "since": since}).fetchall()
         found = []
         for row in rows:
             key = row["message_id"], row["lease_token"], row["ended_at"], *row["row_ids"]

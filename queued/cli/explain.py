@@ -82,7 +82,10 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        print_line(f"{row['recipient']}: {row['status']}, {row['attempts']} attempts")
+        tries = row["attempts"]
+        print_line(
+            f"{row['recipient']}: {row['status']}, {tries} attempt{'s' if tries != 1 else ''}"
+        )
         print_line(f"  waits for  {row['waits_for']}")
         print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
         if row["rules"]:

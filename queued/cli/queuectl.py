@@ -39,6 +39,7 @@ from queued.cli.submission import cancel, status, submit
 from queued.cli.target import CONFIG, database_of, database_to_migrate
 from queued.cli.trace import trace
 from queued.cli.up import up
+from queued.cli.user import user
 from queued.cli.workers import workers
 
 
@@ -58,6 +59,7 @@ main.add_command(workers)
 main.add_command(rule)
 main.add_command(route)
 main.add_command(trace)
+main.add_command(user)
 for command in COMMANDS:
     main.add_command(command)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,21 @@ from pgmta.command import (
     print_line,
     reporting,
 )
+from pgmta.config.types import HostPort
 from pgmta.errors import AddressError, DeliveryError
 from queued.cli.target import CONFIG
 from queued.config import read_config
 from queued.delivery.connect import Connector
 from queued.delivery.route import Destination
 from queued.delivery.routes import Routes
-from queued.delivery.survey import Answer, SurveyedHost, survey
+from queued.delivery.survey import HostAnswer, SurveyedHost, survey
+from queued.delivery.tls_memory import NoMemory
 
 
 @click.command()
 @config_option(CONFIG)
 @click.option("--sender", default="", help="Address of the sender; default: mail without one.")
+@click.option("--tenant", default="", help="For whom the mail is; default: no tenant.")
 @click.option(
     "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Metadata; may be repeated."
 )
@@ -41,7 +45,13 @@ from queued.delivery.survey import Answer, SurveyedHost, survey
 @click.argument("address")
 @reporting
 def route(
-    config: Path, address: str, sender: str, pairs: tuple[str, ...], probe: bool, as_json: bool
+    config: Path,
+    address: str,
+    sender: str,
+    tenant: str,
+    pairs: tuple[str, ...],
+    probe: bool,
+    as_json: bool,
 ) -> None:
     """Show where the mail for an address goes: route, hosts, TLS policy.
 
@@ -53,17 +63,18 @@ def route(
         _domain(sender, "sender")
     metadata = json.dumps(dict(map(_pair, pairs)))
     settings = read_config(config, passwords=probe)
-    destination = Routes(settings.routes, settings.routing).find(domain, sender, metadata)
-    connector = Connector(settings.environment.hostname, settings.delivery)
+    destination = Routes(settings.routes, settings.routing).find(domain, sender, metadata, tenant)
+    memory = NoMemory()
+    connector = Connector(settings.environment.hostname, settings.delivery, memory)
     found, error = uvloop.run(_survey(connector, destination, probe=probe))
     usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
     if as_json:
         print_json({
             "address": address, **_destination(destination),
-            "hosts": [_host(each) for each in found], "error": error or None,
+            "hosts": [_host(each, memory.reasons) for each in found], "error": error or None,
         })  # fmt: skip
     else:
-        _print(destination, found, error)
+        _print(destination, found, error, memory.reasons)
     if not usable:
         sys.exit(EXIT_FAILURE)
 
@@ -103,7 +114,11 @@ def _destination(destination: Destination) -> dict[str, Any]:
     }
 
 
-def _host(found: SurveyedHost) -> dict[str, Any]:
+def _key(found: SurveyedHost) -> str:
+    return str(HostPort(found.host.name, found.host.port))
+
+
+def _host(found: SurveyedHost, reasons: Mapping[str, str]) -> dict[str, Any]:
     policy, answer = found.policy, found.answer
     return {
         "host": found.host.name,
@@ -124,13 +139,16 @@ def _host(found: SurveyedHost) -> dict[str, Any]:
             "tls_version": answer.facts.tls_version or None,
             "tls_cipher": answer.facts.tls_cipher or None,
             "tls_verified": answer.facts.tls_verified or None,
+            "tls_error": reasons.get(_key(found)),
             "extensions": answer.extensions,
             "error": answer.error or None,
         },
     }
 
 
-def _print(destination: Destination, found: list[SurveyedHost], error: str) -> None:
+def _print(
+    destination: Destination, found: list[SurveyedHost], error: str, reasons: Mapping[str, str]
+) -> None:
     print_line(f"route      {destination.route}")
     print_line(f"to         {destination}")
     if destination.protocol == "lmtp" or destination.implicit:
@@ -143,9 +161,8 @@ def _print(destination: Destination, found: list[SurveyedHost], error: str) -> N
     if error:
         print_line(f"error      {error}")
     for each in found:
-        name = f"[{each.host.name}]" if ":" in each.host.name else each.host.name
         print_line("")
-        print_line(f"host       {name}:{each.host.port}")
+        print_line(f"host       {_key(each)}")
         if each.addresses:
             print_line(f"addresses  {', '.join(each.addresses)}")
         if policy := each.policy:
@@ -154,15 +171,15 @@ def _print(destination: Destination, found: list[SurveyedHost], error: str) -> N
         if each.error:
             print_line(f"error      {each.error}")
         if each.answer:
-            _print_answer(each.answer)
+            _print_answer(each.answer, reasons.get(_key(each), ""))
 
 
-def _print_answer(answer: Answer) -> None:
+def _print_answer(answer: HostAnswer, reason: str) -> None:
     if answer.error:
         print_line(f"answer     {answer.error}")
         return
     facts = answer.facts
-    tls = "no TLS"
+    tls = f"no TLS: {reason}" if reason else "no TLS"
     if facts.tls_version:
         tls = f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}"
     print_line(f"answer     {facts.address}: {tls}")

@@ -122,7 +122,7 @@ def _wait_for_workers(orders: TraceOrders, began: datetime) -> None:
     elif unaware:
         print_line(f"warning: {unaware} of {workers} workers do not know it yet", err=True)
     else:
-        print_line(f"{workers} workers know it", err=True)
+        print_line(f"{workers} worker{'s know' if workers != 1 else ' knows'} it", err=True)
 
 
 def _follow(orders: TraceOrders, number: int, began: datetime, as_json: bool) -> None:

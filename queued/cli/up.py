@@ -24,10 +24,12 @@ from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
 from pgmta.service import Signals, first
 from pgmta.shipped import shipped
 from pgmta.store.migrate import migrate
+from queued.cli.first_try import USER, make_certificate, make_user
 from queued.config import QueuedConfig
 
 _SMTPD = Path("etc/dev/smtpd.yaml")
 _QUEUED = Path("etc/dev/queued.yaml")
+_SUBMISSION = 2587  # port in the configuration
 _GRACE = 45.0  # seconds for the daemons to drain
 _READY = 30.0  # seconds for smtpd to greet
 
@@ -53,7 +55,11 @@ _READY = 30.0  # seconds for smtpd to greet
 @click.option("--sink-port", default=2526, show_default=True, help="Port of the development sink.")
 @reporting
 def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> None:
-    """Run the database, smtpd, one queued and a development sink until Ctrl-C."""
+    """Run the database, smtpd, one queued and a development sink until Ctrl-C.
+
+    With the default configuration smtpd also has TLS, and a submission port for one user.
+    """
+    first = smtpd_config == _SMTPD
     smtpd_config, queued_config = _or_shipped(smtpd_config), _or_shipped(queued_config)
     environment = load(queued_config, QueuedConfig).environment
     directory = environment.directory.resolve()
@@ -61,6 +67,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
         uri = resolve(environment)
         migrate(uri)
         sink = directory / "sink"
+        submission = _first_try(directory, uri) if first else []
         children = Children(
             {
                 "sink": ["smtpd", "sink", "--port", str(sink_port), "--maildir", str(sink)],
@@ -73,10 +80,12 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
         lines = [
             ("database", _database(environment.database.uri, directory)),
             ("smtpd", f"127.0.0.1:{port}, takes mail from this machine"),
+            *(("smtpd", line) for line in submission[:1]),
             ("queued", f"delivers everything to 127.0.0.1:{sink_port}"),
             ("sink", f"127.0.0.1:{sink_port}, keeps what it gets in {sink}/new"),
         ]
-        status = uvloop.run(_run(children, port, lines))
+        hints = [_hint(port), *submission[1:]]
+        status = uvloop.run(_run(children, port, lines, hints))
     sys.exit(status)
 
 
@@ -142,7 +151,9 @@ class Children:
         return child
 
 
-async def _run(children: Children, port: int, lines: list[tuple[str, str]]) -> int:
+async def _run(
+    children: Children, port: int, lines: list[tuple[str, str]], hints: list[str]
+) -> int:
     signals = Signals()
     ended = asyncio.Event()
     waits: list[asyncio.Task[None]] = []
@@ -161,7 +172,7 @@ async def _run(children: Children, port: int, lines: list[tuple[str, str]]) -> i
             for name, text in lines:
                 print_line(f"{name:9} {text}")
             print_text("\nsend a first mail from another terminal, then look into the sink:\n")
-            print_text(f"  {_hint(port)}\n")
+            print_text("\nor, over TLS with a login:\n\n".join(f"  {hint}\n" for hint in hints))
             print_line("Ctrl-C stops all of it; the data stay.")
         await first(signals.stop, signals.reload, ended)  # SIGHUP: the terminal is gone
         if signals.reload.is_set():
@@ -175,10 +186,20 @@ async def _run(children: Children, port: int, lines: list[tuple[str, str]]) -> i
             await asyncio.wait(waits)
 
 
-def _hint(port: int) -> str:
+def _first_try(directory: Path, uri: str) -> list[str]:
+    """Make certificate and user of the default configuration; return what to say about them."""
+    certificate, password = make_certificate(directory), make_user(directory, uri)
+    options = f'--ssl-reqd --cacert {certificate} --user "{USER}:$(cat {password})" '
+    return [
+        f"127.0.0.1:{_SUBMISSION}, takes mail of {USER} over TLS",
+        _hint(_SUBMISSION, "localhost", options),
+    ]
+
+
+def _hint(port: int, host: str = "127.0.0.1", options: str = "") -> str:
     return (
-        "printf 'Subject: first mail\\n\\nIt works.\\n' | curl -sS --crlf "
-        f"smtp://127.0.0.1:{port} --mail-from me@example.org --mail-rcpt you@example.com -T -"
+        f"printf 'Subject: first mail\\n\\nIt works.\\n' | curl -sS --crlf {options}"
+        f"smtp://{host}:{port} --mail-from me@example.org --mail-rcpt you@example.com -T -"
     )
 
 

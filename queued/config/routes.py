@@ -12,7 +12,9 @@ from pgmta.errors import AddressError
 
 
 def _parse_target(value: Any) -> HostPort | Literal["mx"]:
-    return "mx" if value == "mx" else parse_host_port(value)
+    if isinstance(value, str) and value.lower() == "mx":
+        return "mx"
+    return parse_host_port(value)
 
 
 def parse_pattern(pattern: str) -> str:

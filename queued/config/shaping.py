@@ -70,6 +70,9 @@ class Shaping(Section):
                 yield "protocol", "lmtp needs hosts in `to`, not mx"
         if route.implicit and route.tls == "none":
             yield "tls", "is none, but implicit is true"
+        ports = (host.port or route.port for host in route.to)
+        if 465 in ports and "implicit" not in route.model_fields_set:
+            yield "implicit", "is missing: port 465 speaks TLS from the first octet (RFC 8314)"
         if route.protocol == "lmtp" and 25 in (route.port, *(host.port for host in route.to)):
             yield "protocol", "lmtp must not use port 25 (RFC 2033, section 5)"
 
@@ -77,4 +80,4 @@ class Shaping(Section):
 def takes_all(route: ShapingRoute) -> bool:
     """Return whether a route is for all mail."""
     every = all(words is None or "*" in words for words in (route.domain, route.sender_domain))
-    return every and route.sender is None and not route.metadata
+    return every and route.sender is None and route.tenant is None and not route.metadata

@@ -15,6 +15,7 @@ from queued.config.routes import parse_pattern
 from queued.config.shaping_host import ShapingHost
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")  # as submit() of SQL takes it
 _METADATA = re.compile(r"metadata\.(.+)", re.DOTALL)
 
 
@@ -45,6 +46,13 @@ def _sender(word: Any) -> str:
         raise ValueError(f"expected an address or <>: {error}") from None
 
 
+def _tenant(word: Any) -> str:
+    text = str(word) if type(word) is int else word
+    if isinstance(text, str) and _TENANT.fullmatch(text):
+        return text
+    raise ValueError(f"expected 1 to 64 letters, digits and . _ @ + -, not {word!r}")
+
+
 def _text(word: Any) -> str:
     """Return a value of metadata as PostgreSQL's `metadata ->> 'KEY'` has it."""
     if isinstance(word, bool):
@@ -61,7 +69,7 @@ def _name(word: Any) -> str | None:
 
 
 def _targets(value: Any) -> Any:
-    if value == "mx":
+    if isinstance(value, str) and value.lower() == "mx":
         return []
     if value == []:
         raise ValueError("expected mx, a host or a list of hosts")
@@ -70,6 +78,7 @@ def _targets(value: Any) -> Any:
 
 Patterns = Annotated[list[str], _words(_pattern)]
 Senders = Annotated[list[str], _words(_sender)]
+Tenants = Annotated[list[str], _words(_tenant)]
 Values = Annotated[list[str], _words(_text)]
 
 
@@ -87,6 +96,9 @@ class ShapingRoute(Section):
     )
     sender: Senders | None = Field(
         default=None, description="address of the sender, <> for none, or a list of these"
+    )
+    tenant: Tenants | None = Field(
+        default=None, description="tenant for whom the mail is, or a list of these"
     )
     metadata: dict[str, Values] = Field(
         default={}, alias="metadata.KEY", description="value of this metadata, or a list of values"
@@ -106,7 +118,9 @@ class ShapingRoute(Section):
     )
     implicit: bool = Field(default=False, description="TLS from the first octet (RFC 8314)")
     tls: Literal["best", "none", "opportunistic", "encrypt", "verify", "dane"] | None = Field(
-        default=None, description="as delivery.tls.mode, which is the default"
+        default=None,
+        description="as delivery.tls.mode, which is the default; default with a login: verify, or "
+        "dane if the host has TLSA records",
     )
     login: str | None = Field(default=None, description="one of `logins`; only over TLS")
 

@@ -6,8 +6,9 @@ import os
 import ssl
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
+from pgmta.config.loader import FOLDER
 from pgmta.config.types import Period, Section, Whole
 
 
@@ -25,8 +26,8 @@ class Tls(Section):
     )
     ca: str | None = Field(
         default=None,
-        description="file (PEM) or folder (c_rehash) of trusted CAs, for verify and MTA-STS; "
-        "null: the system's",
+        description="file (PEM) or folder (c_rehash) of trusted CAs, relative to this one, for "
+        "verify and MTA-STS; null: the system's",
     )
     sts: bool = Field(default=True, description="mode best: obey MTA-STS policies")
     remember: Period = Field(
@@ -40,8 +41,11 @@ class Tls(Section):
 
     @field_validator("ca")
     @classmethod
-    def _readable(cls, path: str | None) -> str | None:
-        if path is None or os.path.isdir(path):
+    def _readable(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is None:
+            return None
+        path = os.path.join((info.context or {}).get(FOLDER, ""), path)
+        if os.path.isdir(path):
             return path
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)

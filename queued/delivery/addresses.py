@@ -70,20 +70,20 @@ class Addresses:
     async def ask(self, name: str) -> list[Address]:
         """Return the addresses that DNS has for a name, maybe none.
 
-        When one family has come, the other one has two seconds more. Raises DeliveryError if no
-        address has come and one family has no answer.
+        When addresses of one family have come, the other one has two seconds more. Raises
+        DeliveryError if no address has come and one family has no answer.
         """
         asked = [asyncio.create_task(self._ask(name, kind)) for kind in self._kinds]
         try:
             _, pending = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             if pending:
-                some = any(task.done() and isinstance(task.result(), list) for task in asked)
+                some = any(_addresses(task.result()) for task in asked if task.done())
                 await asyncio.wait(pending, timeout=_PATIENCE if some else None)
         finally:
             for task in asked:
                 task.cancel()
         answers = [task.result() for task in asked if task.done()]
-        found = [each for answer in answers if isinstance(answer, list) for each in answer]
+        found = [each for answer in answers for each in _addresses(answer)]
         for answer in answers:
             if not found and isinstance(answer, DeliveryError):
                 raise answer
@@ -109,6 +109,10 @@ class Addresses:
                 permanent=True,
             )
         return allowed
+
+
+def _addresses(answer: list[Address] | DeliveryError) -> list[Address]:
+    return [] if isinstance(answer, DeliveryError) else answer
 
 
 def in_turns(found: Iterable[Address]) -> list[str]:

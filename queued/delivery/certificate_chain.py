@@ -22,6 +22,8 @@ _ERRORS = (
     UnsupportedAlgorithm,
     CryptographyDeprecationWarning,
     x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
 )
 _UNDERSTOOD = {
     ExtensionOID.BASIC_CONSTRAINTS,
@@ -53,9 +55,7 @@ def problem_of_chain(
         return _UNTRUSTED, f"malformed: {error}"
     try:
         return (
-            _problem_of_host(host, names, now)
-            or _problem_of_path(host, last, others, now, 0)
-            or _NONE
+            _problem_of_host(host, names, now) or _problem_of_path(host, last, others, now) or _NONE
         )
     except _ERRORS as error:
         return _UNTRUSTED, f"{type(error).__name__}: {error}"
@@ -83,26 +83,35 @@ def _problem_of_host(host: x509.Certificate, names: Sequence[str], now: datetime
 
 
 def _problem_of_path(
-    below: x509.Certificate,
+    host: x509.Certificate,
     anchor: x509.Certificate,
     others: Sequence[x509.Certificate],
     now: datetime,
-    depth: int,
 ) -> Problem | None:
-    """Return why no path leads from `below` to the anchor; `depth` issuers are below it."""
-    if (why := _problem_of_issue(below, anchor, now, depth)) is None:
-        return None
-    if depth >= _LONGEST:
-        return why
-    for issuer in others:
-        if issuer in (anchor, below) or issuer.subject != below.issuer:
-            continue
-        rest = [each for each in others if each != issuer]
-        found = _problem_of_issue(below, issuer, now, depth)
-        found = found or _problem_of_path(issuer, anchor, rest, now, depth + 1)
-        if found is None:
-            return None
-        why = found
+    """Return why no path leads from the host's certificate to the anchor.
+
+    The shortest paths are looked at first, and each certificate once: a chain of CAs that have all
+    issued each other has 9! paths, and would stop all mail for minutes.
+    """
+    why: Problem | None = None
+    seen, reached = [host, anchor], [host]
+    for depth in range(_LONGEST):
+        further: list[x509.Certificate] = []
+        for below in reached:
+            if (why := _problem_of_issue(below, anchor, now, depth)) is None:
+                return None
+        for below in reached:
+            for issuer in others:
+                if issuer in seen or issuer.subject != below.issuer:
+                    continue
+                if found := _problem_of_issue(below, issuer, now, depth):
+                    why = found
+                else:
+                    seen.append(issuer)
+                    further.append(issuer)
+        if not further:
+            break
+        reached = further
     return why
 
 

@@ -10,11 +10,13 @@ from typing import Protocol
 
 from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
+from pgmta.logs import get
 from queued.config import Delivery
 from queued.delivery.dns import Questions
 from queued.delivery.facts import ConnectionFacts
 from queued.delivery.hosts import Host, Hosts
 from queued.delivery.protocol import ClientProtocol
+from queued.delivery.reply import internal
 from queued.delivery.route import Destination
 from queued.delivery.sasl import authenticate
 from queued.delivery.security import Security
@@ -24,6 +26,8 @@ from queued.delivery.tls_policy import HostPolicy, TlsMode
 from queued.delivery.tries import Tries
 from queued.delivery.unresponsive import SLOW, Unresponsive
 
+log = get("delivery")
+
 
 class Opener(Protocol):
     """Opens sessions with the hosts of a destination."""
@@ -32,7 +36,7 @@ class Opener(Protocol):
         self,
         destination: Destination,
         sessions: set[Session],
-        tried: frozenset[str] = frozenset(),
+        tried: frozenset[HostPort] = frozenset(),
     ) -> Session:
         """Return a session that is ready for a transaction, with none of the hosts in `tried`.
 
@@ -82,7 +86,7 @@ class Connector:
         self.security = Security(delivery.tls, self.questions, self._web_server, self._memory)
 
     async def _web_server(self, name: str) -> list[str]:
-        return await self._hosts.addresses(Host(name, 443))
+        return await self._hosts.web_addresses(name)
 
     @property
     def hosts(self) -> Hosts:
@@ -93,7 +97,7 @@ class Connector:
         self,
         destination: Destination,
         sessions: set[Session],
-        tried: frozenset[str] = frozenset(),
+        tried: frozenset[HostPort] = frozenset(),
     ) -> Session:
         """Return a session, as Opener says. Raises DeliveryError with what each host said.
 
@@ -114,6 +118,15 @@ class Connector:
             raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
         raise tries.error(f"4.4.4 no host for {destination}")
 
+    async def open_at(
+        self, destination: Destination, host: Host, sessions: set[Session]
+    ) -> Session:
+        """Return a session with this host of the destination, as `open` does."""
+        tries = Tries()
+        if session := await self._try(destination, host, sessions, tries, time.monotonic()):
+            return session
+        raise tries.error(f"4.4.4 no address of {host.name}")
+
     async def _try(
         self,
         destination: Destination,
@@ -126,12 +139,12 @@ class Connector:
 
         The search for a host began at `began`.
         """
-        where = HostPort(host.name, host.port)
+        where = host.place
         try:
             policy = await self.security.policy(destination, host)
             addresses = await self._hosts.addresses(host)
-        except DeliveryError as error:
-            tries.add(where, "", error)
+        except Exception as error:
+            tries.add(where, "", _problem(error, host))
             return None
         silent = 0
         for address in addresses:
@@ -140,11 +153,13 @@ class Connector:
             connect = partial(self._connect, destination, host, facts, sessions)
             try:
                 session = await self.security.session(policy, host, connect)
-            except DeliveryError as error:
-                error.facts = facts
+            except Exception as error:
+                problem = _problem(error, host)
+                problem.facts = facts
                 took = time.monotonic() - begun
-                tries.add(where, address, error, took)
-                if took >= SLOW and not error.code:
+                facts.count(problem.stage, took)
+                tries.add(where, address, problem, took)
+                if took >= SLOW and not problem.code:
                     self._unresponsive.add(address)
                     silent += 1
             else:
@@ -172,7 +187,7 @@ class Connector:
         )
         where = f"4.4.1 connect to {host.name}[{facts.address}]:{host.port}"
         if host.name == facts.address:
-            where = f"4.4.1 connect to {HostPort(host.name, host.port)}"
+            where = f"4.4.1 connect to {host.place}"
         loop = asyncio.get_running_loop()
         begun = time.monotonic()
         try:
@@ -199,3 +214,11 @@ class Connector:
             sessions.discard(session)
             raise
         return session
+
+
+def _problem(error: Exception, host: Host) -> DeliveryError:
+    """Return the error of a connection; one of this program is logged, and stops no other host."""
+    if isinstance(error, DeliveryError):
+        return error
+    log.error("can't connect", host=str(host.place), exc_info=error)
+    return internal(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from hashlib import sha256, sha512
+from itertools import islice
 
 from queued.delivery.certificate_chain import problem_of_chain
 from queued.delivery.der import subject_public_key_info
@@ -18,6 +19,8 @@ TRUST_ANCHOR, END_ENTITY = 2, 3
 
 _CERTIFICATE, _KEY = 0, 1  # selectors
 _DIGESTS = {1: sha256, 2: sha512}  # matching types; 0 is the data itself
+_ANCHORS = 4  # trust anchors that are tried for one host: each may take a tenth of a second
+_CERTIFICATES = 16  # of a handshake that may be an anchor
 
 
 class DaneError(Exception):
@@ -78,18 +81,29 @@ def authenticate(
         if record[0] == END_ENTITY and matches(record, chain[0]):
             return shown(record)
     problem = DaneError("no TLSA record matches the certificate")
-    for record in records:
-        if record[0] != TRUST_ANCHOR:
-            continue
-        anchors = [each for each in chain[1:] if matches(record, each)]
-        if record[1:3] == (_CERTIFICATE, 0) and not anchors:
-            anchors = [record[3]]  # the DNS has the certificate itself
-        for anchor in anchors:
-            result, why = problem_of_chain(chain, anchor, names, now)
-            if not why:
-                return shown(record)
-            problem = DaneError(f"certificate chain to {shown(record)}: {why}", result)
+    for anchor, record in _anchors(records, chain).items():
+        result, why = problem_of_chain(chain, anchor, names, now)
+        if not why:
+            return shown(record)
+        problem = DaneError(f"certificate chain to {shown(record)}: {why}", result)
     raise problem
+
+
+def _anchors(records: Sequence[Tlsa], chain: Sequence[bytes]) -> dict[bytes, Tlsa]:
+    """Return trust anchors, in DER, and the record that names each.
+
+    At most four count, those of the handshake first: who publishes hundreds could stop all mail.
+    """
+    wanted = [record for record in records if record[0] == TRUST_ANCHOR]
+    found: dict[bytes, Tlsa] = {}
+    for certificate in dict.fromkeys(chain[1:_CERTIFICATES]):
+        for record in wanted:
+            if matches(record, certificate):
+                found.setdefault(certificate, record)
+    for record in wanted:  # the DNS has the certificate itself
+        if record[1:3] == (_CERTIFICATE, 0):
+            found.setdefault(record[3], record)
+    return dict(islice(found.items(), _ANCHORS))
 
 
 def shown(record: Tlsa) -> str:

@@ -9,8 +9,9 @@ from pgmta.logs import get
 from queued.delivery.backlog import Backlog
 from queued.delivery.connect import DeliveryContext
 from queued.delivery.envelope import Envelope
+from queued.delivery.failure import failed
 from queued.delivery.idle_connections import IdleConnections
-from queued.delivery.other_hosts import OtherHosts, failed
+from queued.delivery.other_hosts import OtherHosts
 from queued.delivery.pacing import ConnectionPacing
 from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Reporter, Result, hung_up, internal
 from queued.delivery.route import Destination
@@ -195,7 +196,7 @@ class DestinationQueue:
         envelope = None if connection.closed else backlog.take()
         kept = envelope is None
         self.grow()
-        most = min(self._context.delivery.transactions, session.most_transactions)
+        most = session.most(self._context.delivery)
         while not session.connection.closed and session.transactions < most:
             envelope = envelope or backlog.take()
             if envelope is None and not self._draining:
@@ -204,21 +205,17 @@ class DestinationQueue:
                 break
             if len(envelope.items) > session.most_recipients:
                 self._leave(envelope, [*range(session.most_recipients, len(envelope.items))])
-            again = False
             try:
                 results = await session.send(envelope)
-                again = connection.closed and any(hung_up(result) for result in results)
-            except DeliveryError as error:
-                again = connection.closed and error.retry_elsewhere and kept
-                again = again and not connection.violated
-                results = [Result.of(error, session.name)] * len(envelope.items)
+                vain = refused = connection.closed and hung_up(results)
             except Exception as error:
-                results = [failed(error, session, envelope)] * len(envelope.items)
+                results, vain = failed(error, session, envelope)
+                refused = False
             except BaseException:
                 result = CUT_OFF if connection.past_dot else NOT_BEGUN
                 self._finish(envelope, [result] * len(envelope.items), carried=True)
                 raise
-            if again and (kept or self._others_work(session)):
+            if vain and (kept or (refused and self._others_work(session))):
                 # the server closed before it had anything: that is no attempt
                 self._put_back(envelope)
                 if not kept:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
+from pgmta.errors import Stage
 from pgmta.model import Facts
 from queued.delivery.transcript import ENTRIES, Entry
 
@@ -16,6 +17,16 @@ class ConnectionFacts(Facts):
     dialogue: deque[Entry] = field(
         default_factory=lambda: deque(maxlen=ENTRIES), repr=False, compare=False
     )
+
+    def count(self, stage: Stage, seconds: float) -> None:
+        """Count the time of a set-up that failed in a stage, as far as no step has it yet."""
+        rest = seconds - self.connect_seconds - self.greeting_seconds - self.tls_seconds
+        if stage is Stage.TLS:
+            self.tls_seconds += rest
+        elif stage in (Stage.CONNECT, Stage.GREETING):
+            self.connect_seconds += rest
+        elif stage in (Stage.EHLO, Stage.HELO, Stage.LHLO):
+            self.greeting_seconds += rest
 
     def kept(self) -> ConnectionFacts:
         """Return the facts for the later transactions of the connection: they needed no set-up."""

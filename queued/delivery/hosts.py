@@ -13,6 +13,7 @@ from itertools import groupby
 import dns.name
 from dns.rdtypes.ANY.MX import MX
 
+from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.text import printable
 from queued.config import Delivery
@@ -26,7 +27,7 @@ from queued.delivery.unresponsive import Unresponsive
 _HOST_NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*(?!\d+$)[a-z0-9_-]{1,63}")
 _LONGEST = 253  # characters of a name (RFC 1035, section 2.3.4)
 _PATIENCE = 2.0  # seconds for the addresses of hosts of one preference, to find our own
-_LOOKED_AT = 50  # hosts of one preference whose addresses are looked up for it
+_LOOKED_AT = 10  # hosts of one preference whose addresses are looked up for it
 _RECORDS = 1000  # MX records of a domain that count
 
 
@@ -43,6 +44,11 @@ class Host:
     secure: bool = False
     listed: bool = False
 
+    @property
+    def place(self) -> HostPort:
+        """The name and the port: by these a host is tried once for a message."""
+        return HostPort(self.name, self.port)
+
 
 class Hosts:
     """Finds the hosts of destinations and their addresses."""
@@ -58,7 +64,7 @@ class Hosts:
         self._addresses = Addresses(delivery, questions, unresponsive)
 
     async def of(
-        self, destination: Destination, tried: Collection[str] = ()
+        self, destination: Destination, tried: Collection[HostPort] = ()
     ) -> AsyncIterator[Host]:
         """Iterate over at most `delivery.hosts` hosts in order, without those in `tried`.
 
@@ -74,16 +80,26 @@ class Hosts:
         async for host in found:
             if left <= 0:
                 return
-            if host.name not in tried:
+            if host.place not in tried:
                 left -= 1
                 yield host
 
     async def addresses(self, host: Host) -> list[str]:
         """Return the addresses of a host in the order of trying, at least one.
 
-        Raises DeliveryError, as Addresses says.
+        Raises DeliveryError, as Addresses says, and for a host from the DNS that is this one: the
+        answer that says so may have come too late for the order of hosts.
         """
-        return await self._addresses.of(host.name, listed=host.listed)
+        found = await self._addresses.of(host.name, listed=host.listed)
+        if not host.listed and any(map(self._own.has_address, map(ipaddress.ip_address, found))):
+            raise DeliveryError(
+                f"4.4.6 {host.name} is this host: mail would go round", Stage.ADDRESS
+            )
+        return found
+
+    async def web_addresses(self, name: str) -> list[str]:
+        """Return the addresses of a web server, which may be on this host. Raises DeliveryError."""
+        return await self._addresses.of(name, listed=False)
 
     async def _literal(self, destination: Destination) -> AsyncIterator[Host]:
         """Iterate over the host of an address literal (RFC 5321, section 4.1.3)."""

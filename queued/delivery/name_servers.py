@@ -2,21 +2,67 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import time
+from typing import Any
 
 import dns.asyncresolver
+import dns.exception
 import dns.flags
+import dns.message
 import dns.nameserver
+import dns.query
 import dns.resolver
 
 from queued.config import Dns
 
 _FILE = "/etc/resolv.conf"
 _PAYLOAD = 1232  # octets of a datagram, at most: larger ones are fragmented on their way
+_LARGEST = 16_384  # octets of an answer: 64 KB take 0.1 s to read, and one message may ask many
 _TRY = 2.0  # seconds for one name server before the next one is asked
 _LOOK = 5.0  # seconds between two looks at the file
+
+
+class _NameServer(dns.nameserver.Do53Nameserver):
+    """A name server of whose answers none is read that is too large."""
+
+    async def async_query(
+        self,
+        request: dns.message.QueryMessage,
+        timeout: float,
+        source: str | None,
+        source_port: int,
+        max_size: bool,
+        *args: Any,
+        **options: Any,
+    ) -> dns.message.Message:
+        """Return the answer, over TCP if `max_size`. Raises DNSException, OSError, EOFError."""
+        if not max_size:
+            return await super().async_query(
+                request, timeout, source, source_port, max_size, *args, **options
+            )
+        try:
+            async with asyncio.timeout(timeout):
+                wire = await self._over_tcp(request.to_wire(prepend_length=True))
+        except TimeoutError:
+            raise dns.exception.Timeout(timeout=timeout) from None  # type: ignore[no-untyped-call]
+        response = dns.message.from_wire(wire)
+        if not request.is_response(response):
+            raise dns.query.BadResponse
+        return response
+
+    async def _over_tcp(self, question: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(self.address, self.port)
+        try:
+            writer.write(question)
+            octets = int.from_bytes(await reader.readexactly(2))
+            if octets > _LARGEST:
+                raise dns.exception.FormError(f"answer of {octets} octets, over {_LARGEST}")  # type: ignore[no-untyped-call]
+            return await reader.readexactly(octets)
+        finally:
+            writer.transport.abort()
 
 
 class NameServers:
@@ -58,12 +104,23 @@ def _resolver(config: Dns) -> dns.asyncresolver.Resolver:
     except dns.resolver.NoResolverConfiguration:
         resolver = dns.asyncresolver.Resolver(configure=False)
     if config.servers:
+        resolver.nameservers = [_NameServer(server.host, server.port) for server in config.servers]
+    else:
         resolver.nameservers = [
-            dns.nameserver.Do53Nameserver(server.host, server.port) for server in config.servers
+            _NameServer(each) if isinstance(each, str) and _is_address(each) else each
+            for each in resolver.nameservers
         ]
     resolver.timeout = min(_TRY, config.timeout)
     resolver.lifetime = config.timeout
     return resolver
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:  # a URL
+        return False
+    return True
 
 
 def _on_loopback(resolver: dns.asyncresolver.Resolver) -> bool:

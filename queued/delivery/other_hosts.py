@@ -6,11 +6,13 @@ import asyncio
 from dataclasses import replace
 from typing import Protocol
 
+from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft
 from pgmta.logs import get
 from queued.delivery.connect import DeliveryContext
 from queued.delivery.envelope import Envelope
-from queued.delivery.reply import CUT_OFF, Result, hung_up, internal
+from queued.delivery.failure import failed
+from queued.delivery.reply import CUT_OFF, Result, hung_up
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
 from queued.delivery.sorting import after, sort
@@ -18,7 +20,7 @@ from queued.delivery.sorting import after, sort
 log = get("delivery")
 
 
-class Envelopes(Protocol):
+class EnvelopeParts(Protocol):
     """Splits and finishes the envelopes of a destination."""
 
     def part(self, envelope: Envelope, places: list[int]) -> Envelope:
@@ -34,12 +36,12 @@ class _Attempt:
     `last` has the last result of each, `said` what the hosts before said.
     """
 
-    def __init__(self, envelopes: Envelopes, envelope: Envelope, results: list[Result]) -> None:
+    def __init__(self, envelopes: EnvelopeParts, envelope: Envelope, results: list[Result]) -> None:
         self._envelopes = envelopes
         self.envelope: Envelope | None = envelope
         self.last = list(results)
         self.said: list[list[str]] = [[] for _ in results]
-        self.tried: frozenset[str] = frozenset()
+        self.tried: frozenset[HostPort] = frozenset()
 
     def settle(self, left: list[int]) -> None:
         """Finish the recipients but those at these places."""
@@ -70,7 +72,7 @@ class OtherHosts:
         destination: Destination,
         context: DeliveryContext,
         sessions: set[Session],
-        envelopes: Envelopes,
+        envelopes: EnvelopeParts,
     ) -> None:
         self.context = context
         self.ending = False
@@ -89,7 +91,7 @@ class OtherHosts:
         of the other recipients count at once.
         """
         attempt = _Attempt(self._envelopes, envelope, results)
-        attempt.tried = frozenset((first.host.name,))
+        attempt.tried = frozenset((first.host.place,))
         try:
             attempt.settle(elsewhere)
             while attempt.envelope and not self.ending and len(attempt.tried) < self._most:
@@ -110,7 +112,7 @@ class OtherHosts:
         for session, timer in list(self._idle.items()):
             if session.connection.closed:
                 self._end(session)
-            elif session.host.name not in attempt.tried:
+            elif session.host.place not in attempt.tried:
                 timer.cancel()
                 del self._idle[session]
                 return session
@@ -120,7 +122,7 @@ class OtherHosts:
         except NoHostLeft:
             return None
         except DeliveryError as error:
-            attempt.note(f"other hosts: {error.line}")
+            attempt.note(error.line)
         except Exception as error:
             log.error("can't connect", destination=str(self._destination), exc_info=error)
         return None
@@ -129,6 +131,7 @@ class OtherHosts:
         """Send to all that are left, in as many transactions as the host needs."""
         envelope = attempt.envelope
         assert envelope  # noqa: S101 - for the type checker
+        connection = session.connection
         kept = session.transactions > 0
         waiting = list(range(len(envelope.items)))
         elsewhere: list[int] = []
@@ -139,13 +142,18 @@ class OtherHosts:
                 most = session.most_recipients
                 places, waiting = waiting[:most], waiting[most:]
                 part = replace(envelope, items=[envelope.items[place] for place in places])
-                results, effect = await _transact(session, part)
-                if kept and not effect:
+                try:
+                    results = await session.send(part)
+                    vain = connection.closed and hung_up(results)
+                except Exception as error:
+                    results, vain = failed(error, session, part)
+                if kept and vain:
                     return  # a kept connection was closed: this host is not tried yet
                 kept = False
                 if not noted:
                     attempt.note()
                     noted = True
+                results = session.note(results)
                 for place, result in zip(places, results, strict=True):
                     attempt.last[place] = result
                 found = sort(results)
@@ -153,21 +161,21 @@ class OtherHosts:
                 waiting[:0] = [places[n] for n in found.later]
                 places = []
         except BaseException:
-            if session.connection.past_dot:
+            if connection.past_dot:
                 for place in places:
                     attempt.last[place] = CUT_OFF
-            session.connection.abort()
+            connection.abort()
             raise
         finally:
             self._keep(session)
-        attempt.tried |= {session.host.name}
+        attempt.tried |= {session.host.place}
         attempt.settle(sorted(elsewhere + waiting))
 
     def _keep(self, session: Session) -> None:
         """Keep the session for the next envelope, for `delivery.idle` seconds."""
         delivery = self.context.delivery
-        most = min(delivery.transactions, session.most_transactions)
-        if self.ending or session.connection.closed or session.transactions >= most:
+        over = session.transactions >= session.most(delivery)
+        if self.ending or session.connection.closed or over:
             self._end(session)
         else:
             loop = asyncio.get_running_loop()
@@ -188,27 +196,3 @@ class OtherHosts:
         """End the sessions that are idle."""
         for session in list(self._idle):
             self._end(session)
-
-
-async def _transact(session: Session, envelope: Envelope) -> tuple[list[Result], bool]:
-    """Do one transaction; return its results, and whether it may have had any effect."""
-    connection = session.connection
-    try:
-        results = await session.send(envelope)
-        effect = not (connection.closed and any(hung_up(result) for result in results))
-    except DeliveryError as error:
-        effect = not (connection.closed and error.retry_elsewhere and not connection.violated)
-        results = [Result.of(error, session.name)] * len(envelope.items)
-    except Exception as error:
-        results = [failed(error, session, envelope)] * len(envelope.items)
-        effect = True
-    return session.note(results), effect
-
-
-def failed(error: Exception, session: Session, envelope: Envelope) -> Result:
-    """Return the result of an attempt that an error of this program has ended, and log it."""
-    log.error("delivery failed", destination=session.name, exc_info=error,
-              message=envelope.items[0].message_id,
-              rows=[item.id for item in envelope.items])  # fmt: skip
-    session.connection.abort()
-    return Result.of(internal(error, unknown=session.connection.past_dot), session.name)

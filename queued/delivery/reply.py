@@ -126,6 +126,8 @@ def internal(error: Exception, *, unknown: bool = False) -> DeliveryError:
     return DeliveryError(line, Stage.END_OF_DATA if unknown else Stage.NONE, unknown=unknown)
 
 
-def hung_up(result: Result) -> bool:
+def hung_up(results: list[Result]) -> bool:
     """Return whether the server closed before it had the message (RFC 5321, section 3.8)."""
-    return result.reply.code == 421 and result.stage is not Stage.END_OF_DATA
+    return any(
+        result.reply.code == 421 and result.stage is not Stage.END_OF_DATA for result in results
+    )

@@ -35,18 +35,20 @@ class Route:
     def by_mail(self) -> bool:
         """Whether more than the recipient's domain counts."""
         s = self.selector
-        return bool(s.metadata) or s.senders is not None or s.sender_domains is not None
+        others = s.senders, s.sender_domains, s.tenants
+        return bool(s.metadata) or any(words is not None for words in others)
 
     def takes_domain(self, domain: str) -> bool:
         """Return whether mail for this recipient domain may take the route."""
         return _matches(self.selector.domains, domain)
 
-    def takes(self, sender: str, metadata: Mapping[str, str]) -> bool:
-        """Return whether mail with this sender and metadata takes it, if its domain may."""
+    def takes(self, sender: str, metadata: Mapping[str, str], tenant: str) -> bool:
+        """Return whether mail with these values takes it, if its domain may."""
         wanted = self.selector
         return (
             (wanted.senders is None or sender.lower() in wanted.senders)
             and _matches(wanted.sender_domains, domain_of(sender))
+            and (wanted.tenants is None or tenant in wanted.tenants)
             and all(metadata.get(key) in values for key, values in wanted.metadata)
         )
 
@@ -86,6 +88,7 @@ class Route:
                 _set(entry.domain),
                 _set(entry.sender_domain),
                 _set(entry.sender),
+                _set(entry.tenant),
                 tuple((key, frozenset(values)) for key, values in entry.metadata.items()),
                 f"route {number}",
                 not hops,
@@ -111,6 +114,13 @@ class Routes:
         last = max((n for n, route in enumerate(self._routes) if route.by_mail), default=-1)
         self._labelled = self._routes[: last + 1]
 
+    def may_use_dane(self, usual: TlsMode) -> bool:
+        """Return whether TLSA records of MX hosts may count; `usual` is delivery.tls.mode."""
+        modes = {route.destination.tls for route in self._routes if not route.destination.hops}
+        if "mx" in self._short.values():
+            modes.add(None)
+        return any((mode or usual) in (TlsMode.BEST, TlsMode.DANE) for mode in modes)
+
     @property
     def selectors(self) -> list[Selector]:
         """The mail that claims leave out by other names than its domain, in order.
@@ -126,7 +136,9 @@ class Routes:
             found.append(Selector(frozenset(patterns), label=OTHER_MAIL))
         return found
 
-    def find(self, domain: str, sender: str = "", metadata: str | None = None) -> Destination:
+    def find(
+        self, domain: str, sender: str = "", metadata: str | None = None, tenant: str = ""
+    ) -> Destination:
         """Return the destination of mail; without any route it is the MX of its domain.
 
         smtpd has normalised the domain. A non-ASCII one comes by SQL and is normalised here,
@@ -135,7 +147,7 @@ class Routes:
         found = self.known.get(domain)
         if found is None:
             name = domain if domain.isascii() else normalise_domain(domain)
-            route = self._first(name, sender, metadata)
+            route = self._first(name, sender, metadata, tenant)
             found = route.to(name) if route else self._by_short_form(name)
             if self._settled(name):
                 if len(self.known) >= _KEPT:
@@ -143,14 +155,14 @@ class Routes:
                 self.known[domain] = found
         return found
 
-    def label(self, domain: str, sender: str, metadata: str | None) -> str:
+    def label(self, domain: str, sender: str, metadata: str | None, tenant: str = "") -> str:
         """Return the text with which claims leave out this mail, and other mail of its next hop.
 
         It is the domain, unless mail of the domain may have several destinations.
         """
         if domain in self.known:
             return domain
-        route = self._first(domain, sender, metadata)
+        route = self._first(domain, sender, metadata, tenant)
         if self._settled(domain):
             return domain
         if not (route and route.by_mail):
@@ -162,7 +174,7 @@ class Routes:
         """Return whether the domain alone decides, once `_first` has seen it."""
         return not any(route.by_mail for route in self._candidates[domain])
 
-    def _first(self, domain: str, sender: str, metadata: str | None) -> Route | None:
+    def _first(self, domain: str, sender: str, metadata: str | None, tenant: str) -> Route | None:
         candidates = self._candidates.get(domain)
         if candidates is None:
             if len(self._candidates) >= _KEPT:
@@ -172,7 +184,7 @@ class Routes:
         if metadata and any(route.selector.metadata for route in candidates):
             values = _values(metadata)
         for route in candidates:
-            if not route.by_mail or route.takes(sender, values):
+            if not route.by_mail or route.takes(sender, values, tenant):
                 return route
         return None
 

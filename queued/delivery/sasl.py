@@ -12,32 +12,15 @@ import secrets
 import stringprep
 import unicodedata
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
-from typing import Protocol
 
 from pgmta.errors import DeliveryError, Stage
+from queued.delivery.route import Login
 from queued.delivery.session import Session
 
 _LEAST = 4096  # iterations of SCRAM (RFC 7677, section 4)
 _MOST = 1_000_000  # a server that asks for more keeps us busy
 _DIGITS = 7  # of a number of iterations
 _DONE, _MORE = 235, 334  # replies to AUTH
-
-
-class Login(Protocol):
-    """A user name and a password; `mechanisms` in order of preference."""
-
-    @property
-    def user(self) -> str:
-        """The user name."""
-
-    @property
-    def password(self) -> str:
-        """The password."""
-
-    @property
-    def mechanisms(self) -> Sequence[str]:
-        """The names of the mechanisms that may be used."""
 
 
 async def authenticate(session: Session, login: Login, *, clear: bool = False) -> None:
@@ -84,7 +67,10 @@ class _Dialogue:
         Raises DeliveryError if the server refuses, ValueError for a challenge that is none.
         """
         words = f"AUTH {self._mechanism}"
-        return await self._say(words if response is None else f"{words} {_base64(response)}")
+        if response is not None:
+            self._secrets.append(_base64(response))
+            words += f" {_base64(response)}"
+        return await self._say(words)
 
     async def respond(self, response: bytes) -> bytes:
         """Return the challenge after this response. Raises errors as `begin`."""

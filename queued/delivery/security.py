@@ -6,7 +6,6 @@ import ipaddress
 import time
 from collections.abc import Awaitable, Callable
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import TlsResult
 from queued.config import Tls
@@ -17,13 +16,14 @@ from queued.delivery.questions import Questions, tlsa_records
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
 from queued.delivery.sts_domains import StsDomains
-from queued.delivery.sts_fetch import Addresses, PolicyFetcher
+from queued.delivery.sts_fetch import FindAddresses, PolicyFetcher
 from queued.delivery.tls import BrokenTls, server_name, shake_hands
 from queued.delivery.tls_contexts import TlsContexts
 from queued.delivery.tls_memory import Memory
 from queued.delivery.tls_policy import HostPolicy, TlsMode
 
 _REASON = 120  # characters of a reason in the reports
+_AUTHENTICATED = (TlsMode.VERIFY, TlsMode.DANE)
 
 
 class Security:
@@ -33,7 +33,7 @@ class Security:
     """
 
     def __init__(
-        self, config: Tls, questions: Questions, addresses: Addresses, memory: Memory
+        self, config: Tls, questions: Questions, addresses: FindAddresses, memory: Memory
     ) -> None:
         self._mode = TlsMode(config.mode)
         self._questions = questions
@@ -61,6 +61,8 @@ class Security:
         if strict and mode is not TlsMode.DANE and not (mode is TlsMode.VERIFY and host.listed):
             # the sender's wish goes before the route, and MX have to be validated (RFC 8689, 4.2.1)
             mode = TlsMode.BEST
+        elif destination.login and not destination.tls and mode not in _AUTHENTICATED:
+            mode = TlsMode.BEST  # which verifies hosts that get a password
         report = "no-policy-found", destination.domain, ""
         if destination.implicit and mode in (TlsMode.NONE, TlsMode.OPPORTUNISTIC):
             mode = TlsMode.ENCRYPT
@@ -81,11 +83,13 @@ class Security:
             )
         if strict:
             return HostPolicy(TlsMode.VERIFY, (host.name,), requiretls=True, report=report)
+        if destination.login:
+            evidence = "it has a login"
+            return HostPolicy(TlsMode.VERIFY, (host.name,), (), "route", evidence, report=report)
         if by_dns:
             return by_dns
-        # a login needs encryption, and implicit TLS has no plain text to return to
-        encrypted = destination.login or destination.implicit
-        least = TlsMode.ENCRYPT if encrypted else TlsMode.OPPORTUNISTIC
+        # implicit TLS has no plain text to return to
+        least = TlsMode.ENCRYPT if destination.implicit else TlsMode.OPPORTUNISTIC
         return HostPolicy(least, (host.name,), source=source, report=report)
 
     async def _by_tlsa(self, destination: Destination, host: Host) -> HostPolicy | None:
@@ -93,11 +97,12 @@ class Security:
 
         Raises DeliveryError if no name server answers: no downgrade (section 2.1.2).
         """
-        if not (host.secure or host.listed) or _is_address(host.name):
+        if _is_address(host.name):
             return None
-        if not await self._questions.validating():
+        # a validated MX answer proves that the name servers validate; without one the log says so
+        if not host.secure and not (await self._questions.validating() and host.listed):
             return None
-        for base in await self._bases(host.name):
+        for base in await self._bases(host):
             try:
                 answer = await self._questions.ask(f"_{host.port}._tcp.{base}", "TLSA")
             except DeliveryError as error:
@@ -117,20 +122,26 @@ class Security:
             return HostPolicy(TlsMode.ENCRYPT, (base,), (), "dane", evidence, report=report)
         return None
 
-    async def _bases(self, name: str) -> list[str]:
+    async def _bases(self, host: Host) -> list[str]:
         """Return the names below which TLSA records may be (RFC 7672, section 2.2.2).
 
         Without a validated address there is none: name servers of such zones often fail for TLSA.
+        Raises DeliveryError for a host from MX records if its addresses can't be had. Else an
+        attacker could hold them back now, and let them pass when queued connects (section 2.1.2).
         """
+        failure: DeliveryError | None = None
         for kind in ("A", "AAAA"):
             try:
-                answer = await self._questions.ask(name, kind)
-            except DeliveryError:
+                answer = await self._questions.ask(host.name, kind)
+            except DeliveryError as error:
+                failure = error
                 continue
             if not answer.secure:
                 return []
             if answer.records:
-                return list(dict.fromkeys((answer.name, name.lower())))
+                return list(dict.fromkeys((answer.name, host.name.lower())))
+        if failure and host.secure:
+            raise failure
         return []
 
     async def _by_sts(self, destination: Destination, host: Host) -> HostPolicy | None:
@@ -173,7 +184,7 @@ class Security:
                     raise
                 policy = weaker
                 if policy.mode is TlsMode.NONE:
-                    await self._memory.remember(_key(host), error.line)
+                    await self._memory.remember(str(host.place), error.line)
 
     async def secure(self, session: Session, policy: HostPolicy, hostname: str) -> None:
         """Start TLS as the policy asks, and greet the server again (RFC 3207).
@@ -190,7 +201,8 @@ class Security:
         if "STARTTLS" not in session.extensions:
             self._missing(session, policy, "the host does not offer STARTTLS")
             return
-        if self._is_opportunistic(policy) and await self._memory.known(_key(host)):
+        if self._is_opportunistic(policy) and await self._memory.known(str(host.place)):
+            session.remark("no STARTTLS: TLS with the host failed a while ago")
             return
         connection = session.connection
         connection.write(b"STARTTLS\r\n", 1)
@@ -219,7 +231,7 @@ class Security:
             return error
         host = session.host.name
         self._count(policy.report, "validation-failure", host, session.facts.address, error.line)
-        return BrokenTls(f"4.7.5 TLS with {host}: {error.line}")
+        return BrokenTls(f"4.7.5 TLS with {host}: {error.line}{policy.demand}")
 
     def _accept(self, session: Session, policy: HostPolicy) -> None:
         """Keep the TLS session for the next connection.
@@ -245,10 +257,13 @@ class Security:
         except BrokenTls as error:
             why = error.line.partition(": ")[2]
             self._count(policy.report, error.result, session.host.name, facts.address, why)
-            raise
+            if policy.weaker():
+                session.remark(error.line)  # otherwise it is the error of the attempt
+            raise BrokenTls(error.line + policy.demand, error.result) from None
         facts.tls_version, facts.tls_cipher = found
         facts.tls_verified = policy.verified
         facts.tls_seconds = time.monotonic() - began
+        session.remark(f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}")
         self._count(policy.report)
 
     def _missing(self, session: Session, policy: HostPolicy, why: str) -> None:
@@ -257,7 +272,7 @@ class Security:
         self._count(policy.report, "starttls-not-supported", host, session.facts.address, why)
         if policy.required or policy.requiretls:
             session.connection.quit()
-            raise DeliveryError(f"4.7.4 {host}: {why}", Stage.TLS)
+            raise DeliveryError(f"4.7.4 {host}: {why}{policy.demand}", Stage.TLS)
 
     def _is_opportunistic(self, policy: HostPolicy) -> bool:
         return policy.mode is TlsMode.OPPORTUNISTIC and not policy.requiretls
@@ -274,10 +289,6 @@ class Security:
         if domain:
             text = why[:_REASON]
             self._results.count(TlsResult(domain, policy_type, policy, result, host, address, text))
-
-
-def _key(host: Host) -> str:
-    return str(HostPort(host.name, host.port))
 
 
 def _is_address(name: str) -> bool:

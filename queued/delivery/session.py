@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from time import monotonic
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Delivery
@@ -45,7 +44,7 @@ class Session:
     ) -> None:
         self.connection = connection
         self.host = host
-        self.name = str(HostPort(host.name, host.port))
+        self.name = str(host.place)
         """The host and its port, as outcomes have them."""
         self.facts = facts or ConnectionFacts(host.name)
         connection.said = self.facts.dialogue
@@ -65,6 +64,10 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._limit = 0  # octets of a message; 0: none
         self._timeouts = connection.timeouts
+
+    def remark(self, text: str) -> None:
+        """Add a note of ours to the dialogue, for its transcript."""
+        self.connection.said.append((monotonic(), NOTE, text))
 
     async def open(self, hostname: str) -> None:
         """Take the greeting, and `greet` the server.
@@ -113,6 +116,10 @@ class Session:
     async def _hello(self, stage: Stage, hostname: str) -> Reply:
         self.connection.write(f"{stage} {hostname}\r\n".encode(), 1)
         return await self.connection.reply(stage, self._timeouts.command)
+
+    def most(self, delivery: Delivery) -> int:
+        """Return how many transactions the connection may carry."""
+        return min(delivery.transactions, self.most_transactions)
 
     def learn_recipients(self, number: int) -> None:
         """Note that the host takes this number of recipients at once."""

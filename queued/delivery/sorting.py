@@ -58,10 +58,10 @@ def _too_many(reply: Reply) -> bool:
 
 
 def after(result: Result, said: list[str]) -> Result:
-    """Return the result with what earlier hosts said to the recipient."""
+    """Return the result with what other hosts said to the recipient."""
     if not said:
         return result
     note = "; ".join(said)
-    note = f" (before: {note if len(note) <= _SAID else note[: _SAID - 3] + '...'})"
+    note = f" (other hosts: {note if len(note) <= _SAID else note[: _SAID - 3] + '...'})"
     note = note.encode("ascii", "replace").decode()  # `stored` counts its characters as octets
     return replace(result, reply=Reply(result.reply.code, stored(result.reply.text, note)))

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import Protocol
 
-from pgmta.errors import DeliveryError, PgmtaError, Stage
+from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import StsPolicy, TlsResult
 from queued.delivery.mtasts import FetchedPolicy, record_id
@@ -17,6 +17,7 @@ from queued.delivery.sts_fetch import StsError
 from queued.delivery.tls_memory import PolicyStore, ResultCounter
 
 _FRESH = 60.0  # seconds for which this process does not ask again
+_SHORTEST = 5.0  # seconds of the same for a policy that ends before
 _AGAIN = 300.0  # seconds without another fetch after a failed one (section 3.3)
 _STORE = 10.0  # seconds for the database: a server that hangs must not keep connections
 _ENTRIES = 10_000  # domains in memory
@@ -73,13 +74,14 @@ class StsDomains:
         try:
             async with asyncio.timeout(_STORE):
                 policy = await self._store.find(domain)
-        except (PgmtaError, TimeoutError) as error:
+        except (StoreUnavailable, TimeoutError) as error:
             line = f"4.3.0 MTA-STS policy of {domain} can't be read: {str(error) or 'no answer'}"
             raise DeliveryError(line, Stage.TLS) from None
         number = await self._announced(domain)
         if number and (policy is None or policy.id != number):
             policy = await self._newer(domain, number) or policy
-        fresh = min(_FRESH, policy.left) if policy else _FRESH
+        # a max_age of 0 must not mean a fetch per connection
+        fresh = min(_FRESH, max(_SHORTEST, policy.left)) if policy else _FRESH
         self._known[domain] = policy, time.monotonic() + fresh
         if len(self._known) > _ENTRIES:
             self._known.popitem(last=False)
@@ -116,6 +118,6 @@ class StsDomains:
         try:
             async with asyncio.timeout(_STORE):
                 await self._store.keep(policy)
-        except (PgmtaError, TimeoutError) as error:
+        except (StoreUnavailable, TimeoutError) as error:
             log.warning("MTA-STS policy not kept", domain=domain, reason=str(error))
         return policy

@@ -11,15 +11,18 @@ import h11
 from pgmta.errors import DeliveryError
 from pgmta.text import printable
 from queued.delivery.mtasts import LARGEST, FetchedPolicy, parse_policy
+from queued.delivery.places import Places
 
 _TIME = 30.0  # seconds for one policy, all addresses together
 _ADDRESS = 10.0  # seconds for one address
 _ADDRESSES = 4  # addresses of a web server that are tried
-_AT_ONCE = 8  # fetches side by side
-_READ = 16_384  # octets
+_AT_ONCE = 32  # fetches side by side
+_PATIENCE = 5.0  # seconds that a fetch has in any case
+_READ = 4096  # octets
+_RECEIVED = 2 * LARGEST  # octets of a response with all of its framing, at most
 _SHOWN = 200  # characters of a reason
 
-Addresses = Callable[[str], Awaitable[list[str]]]
+FindAddresses = Callable[[str], Awaitable[list[str]]]
 """Returns the IP addresses of a host that may be connected to. Raises DeliveryError."""
 
 
@@ -32,13 +35,17 @@ class StsError(Exception):
 
 
 class PolicyFetcher:
-    """Fetches policies, at most 8 side by side; further ones wait, within their time."""
+    """Fetches policies, at most 32 side by side; further ones wait, within their time.
 
-    def __init__(self, context: Callable[[], ssl.SSLContext], addresses: Addresses, port: int):
+    If some wait, the oldest ones have five seconds and no more. So web servers that drip do not
+    keep the policies of other domains away, whose mail would go without.
+    """
+
+    def __init__(self, context: Callable[[], ssl.SSLContext], addresses: FindAddresses, port: int):
         self._context = context
         self._addresses = addresses
         self._port = port
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._places = Places(_AT_ONCE, _PATIENCE)
 
     async def fetch(self, domain: str) -> FetchedPolicy:
         """Return the policy of a domain. Raises StsError.
@@ -47,10 +54,10 @@ class PolicyFetcher:
         """
         host = f"mta-sts.{domain}"
         try:
-            async with asyncio.timeout(_TIME), self._places:
+            async with asyncio.timeout(_TIME), self._places.place(_TIME):
                 body = await self._from_any(host)
         except TimeoutError:
-            raise StsError(f"https://{host}: no answer in {_TIME:g} s") from None
+            raise StsError(f"https://{host}: no answer in time") from None
         try:
             return parse_policy(body.decode("ascii"))
         except ValueError as error:  # UnicodeDecodeError is one
@@ -95,10 +102,16 @@ class PolicyFetcher:
 async def _body(http: h11.Connection, reader: asyncio.StreamReader, host: str) -> bytes:
     """Return the body of a response that is a policy file. Raises StsError and h11's errors."""
     body = b""
+    received = 0
     while True:
         event = http.next_event()
         if event is h11.NEED_DATA:
-            http.receive_data(await reader.read(_READ))
+            data = await reader.read(_READ)
+            received += len(data)
+            if received > _RECEIVED:  # tiny chunks, or responses of 1xx without end
+                raise StsError(f"https://{host}: over {_RECEIVED} octets")
+            http.receive_data(data)
+            await asyncio.sleep(0)  # a full buffer is read without a pause
         elif isinstance(event, h11.Response):
             _check(event, host)
         elif isinstance(event, h11.Data):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pgmta.errors import DeliveryError
 from queued.delivery.connect import Connector
 from queued.delivery.facts import ConnectionFacts
 from queued.delivery.hosts import Host
-from queued.delivery.route import Destination, Hop
+from queued.delivery.route import Destination
 from queued.delivery.session import Session
 from queued.delivery.tls_policy import HostPolicy
 
@@ -17,7 +17,7 @@ _PATIENCE = 60.0  # seconds for the answer of one host, all of its addresses tog
 
 
 @dataclass(slots=True)
-class Answer:
+class HostAnswer:
     """The answer of a host to a connection, up to EHLO over TLS; or an error."""
 
     facts: ConnectionFacts = field(default_factory=ConnectionFacts)
@@ -33,7 +33,7 @@ class SurveyedHost:
     addresses: list[str] = field(default_factory=list)
     policy: HostPolicy | None = None
     error: str = ""
-    answer: Answer | None = None
+    answer: HostAnswer | None = None
 
 
 async def survey(
@@ -47,8 +47,7 @@ async def survey(
     hosts = [SurveyedHost(host) async for host in connector.hosts.of(destination)]
     await asyncio.gather(*(_look(connector, destination, each) for each in hosts))
     if probe:
-        names = frozenset(each.host.name for each in hosts)
-        await asyncio.gather(*(_probe(connector, destination, each, names) for each in hosts))
+        await asyncio.gather(*(_probe(connector, destination, each) for each in hosts))
     return hosts
 
 
@@ -61,21 +60,15 @@ async def _look(connector: Connector, destination: Destination, found: SurveyedH
         found.error = error.line
 
 
-async def _probe(
-    connector: Connector, destination: Destination, found: SurveyedHost, names: frozenset[str]
-) -> None:
+async def _probe(connector: Connector, destination: Destination, found: SurveyedHost) -> None:
     """Open a session with a host, and close it."""
     if found.error:
         return
-    host = found.host
-    only, others = destination, names - {host.name}
-    if destination.hops:  # of which some may differ by their ports alone
-        only, others = replace(destination, hops=(Hop(host.name, host.port),)), frozenset()
     sessions: set[Session] = set()
-    found.answer = Answer()
+    found.answer = HostAnswer()
     try:
         async with asyncio.timeout(_PATIENCE):
-            session = await connector.open(only, sessions, others)
+            session = await connector.open_at(destination, found.host, sessions)
     except DeliveryError as error:
         found.answer.error = error.line
         return

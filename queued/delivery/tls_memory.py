@@ -11,10 +11,10 @@ class PolicyStore(Protocol):
     """Keeps the policies for all workers."""
 
     async def find(self, domain: str) -> StsPolicy | None:
-        """Return the policy of a domain that counts now. Raises PgmtaError."""
+        """Return the policy of a domain that counts now. Raises StoreUnavailable."""
 
     async def keep(self, policy: StsPolicy) -> None:
-        """Keep a policy that was fetched now. Raises PgmtaError."""
+        """Keep a policy that was fetched now. Raises StoreUnavailable."""
 
 
 class HostMemory(Protocol):
@@ -43,9 +43,13 @@ class Memory(Protocol):
 
 
 class NoMemory:
-    """Keeps nothing, for a program that opens a few sessions."""
+    """Keeps nothing for later sessions, for a program that opens a few of them.
+
+    `reasons` has why the TLS of a host failed, by host:port.
+    """
 
     def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
         self.policies: PolicyStore = self
         self.broken: HostMemory = self
         self.results: ResultCounter = self
@@ -62,7 +66,8 @@ class NoMemory:
         return False
 
     async def remember(self, host: str, reason: str) -> None:
-        """Do nothing."""
+        """Keep the reason."""
+        self.reasons[host] = reason
 
     def count(self, result: TlsResult) -> None:
         """Do nothing."""

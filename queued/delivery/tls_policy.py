@@ -58,6 +58,17 @@ class HostPolicy:
             return "sts" if self.source == "sts" else "pkix"
         return "no"
 
+    @property
+    def demand(self) -> str:
+        """The reason why TLS has to be so, for the end of an error's line; empty without one."""
+        if self.requiretls:
+            return " (asked for by REQUIRETLS of the message)"
+        if not self.required or self.source == "dane":  # the errors of DANE name it
+            return ""
+        if self.source == "sts":
+            return f" (asked for by MTA-STS of {self.report[1]})"
+        return f" (asked for by {'the route' if self.source == 'route' else 'delivery.tls'})"
+
     def plain(self) -> HostPolicy:
         """Return the same policy without TLS."""
         return replace(self, mode=TlsMode.NONE, testing=False)

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from pgmta.logs import get
 from pgmta.model import StsPolicy
-from pgmta.store.broken_tls import BrokenTls
+from pgmta.store.broken_tls import BrokenTlsHosts
 from pgmta.store.sts_policies import StsPolicies
 from pgmta.store.tls_reports import TlsReports
 from queued.delivery.sts_domains import Fetcher
 from queued.delivery.sts_fetch import StsError
 
 EVERY = 60.0  # seconds
-_BATCH = 20
+_BATCH = 100  # policies per round: 144,000 per day
 _REPORTS = 35 * 86400.0  # seconds for which results are kept: reports are about a day
 
 log = get("upkeep")
@@ -30,7 +30,7 @@ class StsPolicyDuty:
     def __init__(
         self,
         policies: StsPolicies,
-        broken: BrokenTls,
+        broken: BrokenTlsHosts,
         reports: TlsReports,
         fetcher: Callable[[], Fetcher | None],
     ) -> None:

@@ -142,7 +142,10 @@ class DeliveryWorker:
         if late:
             for loop in self.loops:
                 loop.claimer.give_up()
-            await asyncio.wait(late)
+            _, late = await asyncio.wait(late, timeout=_ANSWER)
+            for task in late:  # it asks when the next row is due, and a lock keeps the answer
+                task.cancel()
+            await asyncio.wait(running)
         self._dispatch.drain()
         waking = asyncio.create_task(self._wake(others))
         try:

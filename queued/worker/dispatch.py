@@ -59,8 +59,10 @@ class Dispatch:
         self._guard = guard
         self._settler = settler
         self._space = space
-        self._connector = Connector(config.environment.hostname, config.delivery)
-        self._opener = opener or self._connector
+        self._connector = None  # the daemon configures the one that it gives
+        if opener is None:
+            opener = self._connector = Connector(config.environment.hostname, config.delivery)
+        self._opener = opener
         self._observer = observer or Observer()
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self.left_out = LeftOut(self._queues)
@@ -78,7 +80,8 @@ class Dispatch:
         self.left_out.bound = config.urgent.bound
         self._mode = config.delivery.bare_newlines
         self._envelopes = Envelopes(config.delivery, self._contents, self._guard)
-        self._connector.configure(config.delivery)
+        if self._connector:
+            self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
         self._context = DeliveryContext(config.delivery, self._opener, reserved)
         for queue in self._queues.values():
@@ -110,7 +113,7 @@ class Dispatch:
                 self.hand_back(group)
                 continue
             stalled = not reserved and destination.key in self.left_out.stalled
-            if stalled and self.left_out.still_stalled(destination.key):
+            if stalled and self.left_out.stall(destination.key, self._names(group)):
                 self.hand_back(group)
                 continue
             try:
@@ -152,7 +155,9 @@ class Dispatch:
                     self._conclude([item], [Result(Reply(0, problem), permanent=True)])
                     continue
                 known = self._routes.known.get(item.domain)
-                destination = known or self._routes.find(item.domain, item.sender, item.metadata)
+                destination = known or self._routes.find(
+                    item.domain, item.sender, item.metadata, item.tenant
+                )
                 if number in strict:
                     destination = replace(destination, requiretls=True)
             except Exception as error:
@@ -171,7 +176,8 @@ class Dispatch:
         """Return the labels by which claims can leave out these rows; None if domains will do."""
         if not self.selectors:
             return None
-        return {self._routes.label(item.domain, item.sender, item.metadata) for item in group}
+        label = self._routes.label
+        return {label(each.domain, each.sender, each.metadata, each.tenant) for each in group}
 
     def _names(self, group: list[Item]) -> set[str]:
         return self._labels(group) or {item.domain for item in group}

@@ -45,17 +45,19 @@ class LeftOut:
         """The failures of destinations that could not be reached a moment ago, by key."""
         self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
         self._free = self._most = 0  # slots at the last claim, and the largest number so far
-        self.stalled: set[str] = set()
-        """Keys of destinations that may have no connection yet; `still_stalled` knows."""
+        self.stalled: dict[str, set[str]] = {}
+        """Names of mail for destinations that may have no connection yet, by their keys."""
 
     def watch(self, destination: Destination) -> None:
         """See whether a destination gets a connection; it hands mail back otherwise.
 
         Name servers and hosts that never answer take long to fail. Meanwhile the slots are for
-        other mail. A domain of MX hosts has a name that claims can leave out.
+        other mail. The hosts of a route have longer: to leave out many domains costs more.
         """
         if destination.domain:
             self._look_later(destination.key, _PATIENCE)
+        else:
+            asyncio.get_running_loop().call_later(_PATIENCE, self._look_at, destination.key, 0.0)
 
     def _look_later(self, key: str, patience: float) -> None:
         asyncio.get_running_loop().call_later(_LOOK, self._look_at, key, patience - _LOOK)
@@ -63,22 +65,36 @@ class LeftOut:
     def _look_at(self, key: str, patience: float) -> None:
         """Let a destination hand mail back if it has no connection, and slots or time run out."""
         queue = self._queues.get(key)
-        wait = patience > 0 and self._free > self._most // 2
-        if queue is None or not queue.release(queue.backlog.load if wait else _KEPT):
+        if queue is None:
             return
-        if wait:
-            self._look_later(key, patience)
-        else:
-            self.stalled.add(key)
+        if patience > 0 and self._free > self._most // 2:
+            if queue.release(queue.backlog.load):
+                self._look_later(key, patience)
+            return
+        names = queue.domains
+        if len(names) <= _KNOWN and queue.release(_KEPT):
+            self.stalled[key] = names
 
-    def still_stalled(self, key: str) -> bool:
-        """Return whether a destination gets no mail because it waits for its first connection."""
-        if key not in self.stalled:
-            return False
+    def _still_stalled(self, key: str) -> bool:
+        """Return whether a destination waits for its first connection, and hand its mail back."""
         queue = self._queues.get(key)
         if queue is None or not queue.release(_KEPT):  # it has ended, or it delivers
-            self.stalled.discard(key)
+            del self.stalled[key]
             return False
+        return True
+
+    def stall(self, key: str, names: set[str]) -> bool:
+        """Return whether mail with these names has to wait for the destination's first connection.
+
+        Later claims leave it out. Claims can't name more than 1,000 domains: the mail of further
+        ones gets slots.
+        """
+        if key not in self.stalled or not self._still_stalled(key):
+            return False
+        known = self.stalled[key]
+        if not names <= known and len(known) >= _KNOWN:
+            return False
+        known |= names
         return True
 
     def busy(self, free: int) -> tuple[list[str], int]:
@@ -90,13 +106,15 @@ class LeftOut:
         """
         self._free = free
         self._most = max(self._most, free)
-        stalled = [key for key in list(self.stalled) if self.still_stalled(key)]
+        stalled = [key for key in list(self.stalled) if self._still_stalled(key)]
         loaded = [
             queue
             for key, queue in self._queues.items()
             if queue.backlog.load >= free or (stalled and key in stalled)
         ]
         domains = {domain for queue in loaded for domain in queue.domains}
+        for key in stalled:
+            domains |= self.stalled[key]
         if self.down:
             domains.update(*(down.domains for down in self._still_down()))
         return sorted(domains), sum(queue.backlog.load for queue in loaded)

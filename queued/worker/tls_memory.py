@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pgmta.postgres.link import Link
-from pgmta.store.broken_tls import BrokenTls
+from pgmta.store.broken_tls import BrokenTlsHosts
 from pgmta.store.sts_policies import StsPolicies
 from pgmta.store.tls_reports import TlsReports
 from queued.delivery.tls_memory import HostMemory, PolicyStore, ResultCounter
@@ -20,8 +20,13 @@ class TlsMemory:
         self._link = Link(uri, "queued tls")
         self._reports = TlsReports(self._link)
         self.policies: PolicyStore = StsPolicies(self._link)
-        self.broken: HostMemory = BrokenTls(self._link, remember)
+        self._broken = BrokenTlsHosts(self._link, remember)
+        self.broken: HostMemory = self._broken
         self.results: ResultCounter = self._reports
+
+    def configure(self, remember: float) -> None:
+        """Keep broken hosts for this number of seconds from now on."""
+        self._broken.time = remember
 
     async def run(self) -> None:
         """Write the results again and again until cancelled."""

@@ -7,13 +7,12 @@ from typing import Any
 
 from aiosmtpd.smtp import MISSING, Envelope
 
+from smtpd.content_file import ContentFile
 from smtpd.hooks.call import HookCall, HookTimeout
-from smtpd.hooks.phases import Step
+from smtpd.hooks.decisions import Decisions, check
+from smtpd.hooks.phases import FAILED, Step
 from smtpd.hooks.reply import BadAnswer, check_replies, check_reply
 from smtpd.hooks.server import HookServer
-
-FAILED = "451 4.3.0 Hook failed, try again later"
-"""Reply in place of a hook that raises, answers nonsense or does not answer."""
 
 _KINDS = (("mail_options", list), ("rcpt_options", list), ("smtp_utf8", bool))
 _NAMES = frozenset(vars(Envelope()))
@@ -27,7 +26,8 @@ class Consultation:
 
     `answered` gets the reply and the envelope that counts from then on. The reply is that of the
     last step which did not return MISSING, None if all did. After a refusal the envelope has its
-    former addresses. A late hook may still write into it, so a new one takes its place.
+    former addresses. A late hook may still write into it, so a new one takes its place. A hook that
+    fails counts as `on_failure` says.
     """
 
     __slots__ = ("_answered", "_arguments", "_before", "_call", "_client", "_envelope", "_index",
@@ -58,6 +58,7 @@ class Consultation:
         server.pushed = []
         if self._index:
             _mend(self._envelope)
+            _rewind(self._envelope)
             self._before = _Saved(self._envelope)
         arguments = (server, server.session, self._envelope, *self._arguments)
         methods = step.hook.methods
@@ -81,21 +82,34 @@ class Consultation:
     def _came(self, answer: Any, error: BaseException | None) -> None:
         self._call = None
         step = self._steps[self._index]
-        if not error and answer is not MISSING:
+        if not error:
             try:
-                self._reply = self._check(step, answer)
+                given = None if answer is MISSING else self._check(step, answer)
+                if not given or given[0] == "2":
+                    check(getattr(self._envelope, "pgmta", None))
+                self._reply = given or self._reply
             except Exception as bad:  # the answer may be of a class of the hook's own
                 error = bad
+        late, reply = isinstance(error, HookTimeout), self._reply
         if error:
-            step.hook.failed(step.name, error, self._client)
-            self._reply = FAILED
-        if (error or (self._reply and self._reply[0] != "2")) or self._index + 1 == len(
-            self._steps
-        ):
-            self._end(late=isinstance(error, HookTimeout))
+            hook = step.hook
+            hook.failed(step.name, error, self._client)
+            if hook.on_failure == "accept":
+                self._forgive(late=late)
+            else:
+                self._reply = reply = FAILED[hook.on_failure]
+        if (reply and reply[0] != "2") or self._index + 1 == len(self._steps):
+            self._end(late=late)
         else:
             self._index += 1
             self.begin()
+
+    def _forgive(self, *, late: bool) -> None:
+        """Go on as if the step had returned MISSING."""
+        self._server.pushed = []
+        self._envelope = self._before.restore(self._envelope, new=late)
+        self._before.restore_content(self._envelope)
+        self._server.envelope = self._envelope
 
     def _check(self, step: Step, answer: Any) -> str:
         pushed = self._server.pushed
@@ -116,10 +130,10 @@ class Consultation:
 
 
 class _Saved:
-    """The addresses and the content of an envelope before it was given to a hook."""
+    """The addresses, decisions and content of an envelope before it was given to a hook."""
 
-    __slots__ = ("content", "mail_from", "mail_options", "original", "rcpt_options", "rcpt_tos",
-                 "utf8")  # fmt: skip
+    __slots__ = ("content", "decisions", "mail_from", "mail_options", "original", "rcpt_options",
+                 "rcpt_tos", "utf8")  # fmt: skip
 
     def __init__(self, envelope: Envelope) -> None:
         self.mail_from = envelope.mail_from
@@ -129,6 +143,8 @@ class _Saved:
         self.rcpt_options = envelope.rcpt_options[:]
         self.utf8 = envelope.smtp_utf8
         self.content, self.original = envelope.content, envelope.original_content
+        decisions = getattr(envelope, "pgmta", None)
+        self.decisions = decisions.copy() if decisions and type(decisions) is Decisions else None
 
     def restore(self, envelope: Envelope, *, new: bool) -> Envelope:
         """Return the addresses as they were; in a `new` envelope if a hook may still write."""
@@ -139,11 +155,20 @@ class _Saved:
         envelope.rcpt_tos = self.rcpt_tos[:]
         envelope.rcpt_options = self.rcpt_options[:]
         envelope.smtp_utf8 = self.utf8
+        vars(envelope)["pgmta"] = self.decisions.copy() if self.decisions else Decisions()
         return envelope
 
     def restore_content(self, envelope: Envelope) -> None:
         """Put the content back."""
         envelope.content, envelope.original_content = self.content, self.original
+        _rewind(envelope)
+
+
+def _rewind(envelope: Any) -> None:
+    """Have the next hook read content in a file from its start."""
+    content = envelope.content
+    if isinstance(content, ContentFile):
+        envelope.content = envelope.original_content = content.again()
 
 
 def _mend(envelope: Envelope) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from pgmta.logs import get
 from smtpd.hooks import outside
 from smtpd.hooks.call import Done
-from smtpd.hooks.methods import Method
+from smtpd.hooks.mechanisms import Method
 from smtpd.hooks.thread import HookInterrupted, HookThread
 from smtpd.hooks.trial import Trial, waits
 from smtpd.hooks.watchdog import HookMoved, Watchdog

@@ -11,7 +11,7 @@ from smtpd import config as configuration
 from smtpd.config import SmtpdConfig
 from smtpd.hooks import outside
 from smtpd.hooks.eligible import never_awaits
-from smtpd.hooks.loading import HandlerError, construct
+from smtpd.hooks.loading import HandlerError, construct, construct_authenticator
 from smtpd.hooks.methods import Methods
 from smtpd.hooks.phases import Hook, Phases
 from smtpd.hooks.runner import HookRunner
@@ -54,8 +54,8 @@ class HookSet:
             if listener.hooks is not None:
                 hooks = await self._load_list(listener.hooks, (*key, "hooks"), config, problems)
             phases = Phases(hooks)
-            if listener.relay == "hook" and b"RCPT" not in phases.commands and not problems:
-                reason = "hook: no hook of this listener has a method handle_RCPT"
+            reason = _relay_problem(phases) if listener.relay == "hook" and not problems else ""
+            if reason:
                 problems.append(((*key, "relay"), reason))
             self.phases.append(phases)
         if problems:
@@ -85,34 +85,47 @@ class HookSet:
                 continue
             if hook.methods.problems:
                 problems.append(((*key, number), "; ".join(hook.methods.problems)))
-            if hook.methods.later:
-                parts = ", ".join(hook.methods.later)
-                self.warnings.append(f"{entry.handler}: smtpd does not use {parts} yet")
+            if hook.methods.unused:
+                parts = ", ".join(hook.methods.unused)
+                self.warnings.append(f"{entry.reference}: smtpd does not use {parts}")
             hooks.append(hook)
         return hooks
 
     async def _load(self, entry: configuration.Hook, config: SmtpdConfig) -> Hook:
-        limits = config.hook_limits
+        limits, name, threaded = config.hook_limits, entry.reference, entry.sync == "thread"
         runner = HookRunner(
-            entry.handler, time=limits.time, threads=limits.threads, calls=limits.calls
+            name, time=limits.time, threads=limits.threads, calls=limits.calls, pooled=threaded
         )
+        make = construct if entry.handler else construct_authenticator
         # in the thread of its methods: a constructor may take the running event loop
-        future = runner.run(lambda: construct(entry.handler, entry.arguments))
+        future = runner.run(lambda: make(name, entry.arguments))
         try:
             async with asyncio.timeout(_START):
                 handler = await asyncio.wrap_future(future)
         except TimeoutError:
             await runner.stop(0.0)
-            raise HandlerError(f"{entry.handler} took longer than {_START:g} s") from None
+            raise HandlerError(f"{name} took longer than {_START:g} s") from None
         except BaseException:
             await runner.stop(0.0)
             raise
-        methods = Methods(handler)
-        if self._watchdog and never_awaits(methods.phases.values()):
+        methods = Methods(handler, plain=threaded)
+        # an authenticator may take as long as a password hash
+        quick = not (threaded or methods.auth) and never_awaits(methods.phases.values())
+        if self._watchdog and quick:
             runner.try_direct(Trial(), self._watchdog)
-        hook = Hook(entry.handler, handler, methods, runner)
+        hook = Hook(name, handler, methods, runner, entry.on_failure)
         self.hooks.append(hook)
         return hook
+
+
+def _relay_problem(phases: Phases) -> str:
+    """Return why the hooks can't accept recipients alone, or nothing."""
+    steps = phases.commands.get(b"RCPT", ())
+    if not steps:
+        return "hook: no hook of this listener has a method handle_RCPT"
+    if any(step.hook.on_failure == "accept" for step in steps):
+        return "hook: with on_failure: accept a hook that fails would make an open relay"
+    return ""
 
 
 def _look_in(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from smtpd.handler import RelayHandler
+from smtpd.hooks.decisions import check
 from smtpd.transaction import Transaction
 
 
@@ -19,12 +20,20 @@ class Judgement:
         self._handler = handler
         self._client = client
 
+    def admits(self, transaction: Transaction, path: str, mailbox: str) -> bool:
+        """Return whether smtpd takes a recipient of which no hook has said anything."""
+        return self._handler.admits(transaction, path, mailbox)
+
     def problem(self, transaction: Transaction) -> str:
         """Take over the addresses of the envelope; return why that is not possible, or nothing.
 
         After a problem, transaction and envelope have the addresses of before.
         """
         envelope: Any = transaction.envelope  # hooks may have put anything into it
+        try:
+            transaction.decided = check(getattr(envelope, "pgmta", None))
+        except Exception as error:  # a hook has changed it after its answer
+            return str(error)
         if envelope.mail_from == "<>":
             envelope.mail_from = ""  # aiosmtpd's word for the null reverse-path
         if envelope.mail_from != transaction.sender:

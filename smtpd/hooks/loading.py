@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 import traceback
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pgmta.errors import PgmtaError
@@ -55,6 +55,24 @@ def construct(reference: str, arguments: list[Any]) -> object:
     if handler is None:
         raise HandlerError(f"{reference} returned None, not a handler")
     return handler
+
+
+def construct_authenticator(reference: str, arguments: list[Any]) -> object:
+    """Return a handler whose `authenticator` is the one that `package.module:Name` names.
+
+    A class is called with the arguments. A function is the authenticator itself. Raises
+    HandlerError with the reason.
+    """
+    found = find(reference)
+    if not callable(found):
+        raise HandlerError(f"{reference} is neither a class nor a function")
+    if inspect.isclass(found):
+        found = construct(reference, arguments)
+    elif arguments:
+        raise HandlerError(f"{reference} is an authenticator already: it takes no arguments")
+    if not callable(found):
+        raise HandlerError(f"{reference} has no method __call__")
+    return SimpleNamespace(authenticator=found)
 
 
 def _import(name: str) -> ModuleType:

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import difflib
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 from pgmta.config.types import hint
+from smtpd.hooks.mechanisms import Mechanisms, Method, awaitable, coroutine, takes
 
 PHASES = ("HELO", "EHLO", "MAIL", "RCPT", "DATA", "VRFY", "NOOP", "RSET", "QUIT")
 """Commands that a handler may answer with its method `handle_…`."""
-_ARGUMENTS = {"HELO": 1, "EHLO": 2, "MAIL": 2, "RCPT": 2, "VRFY": 1, "NOOP": 1}
+BESIDE = ("CONNECT", "STARTTLS", "AUTH", "HEADER", "DISCONNECT")
+"""Other methods `handle_…`."""
+_ARGUMENTS = {"HELO": 1, "EHLO": 2, "MAIL": 2, "RCPT": 2, "VRFY": 1, "NOOP": 1, "AUTH": 1,
+              "HEADER": 1}  # fmt: skip
 _COMMON = 3  # server, session, envelope
-_LATER = ("handle_AUTH", "handle_STARTTLS", "handle_PROXY", "authenticator", "auth_callback")
-_KNOWN = (*(f"handle_{phase}" for phase in PHASES), "handle_exception", *_LATER[:3])
+_PLAIN = ("STARTTLS",)  # aiosmtpd calls it without await
+_KNOWN = (*(f"handle_{phase}" for phase in (*PHASES, *BESIDE)), "handle_exception", "handle_PROXY")
 _NEAR = 0.85  # likeness above which a name is a misspelt hook
-
-type Method = Callable[..., Any]
 
 
 class Methods:
-    """The methods of one handler; `problems` has its mistakes."""
+    """The methods of one handler; `problems` has its mistakes.
 
-    def __init__(self, handler: object) -> None:
+    With `plain` its methods `handle_…` may be plain functions.
+    """
+
+    def __init__(self, handler: object, *, plain: bool = False) -> None:
+        self._plain = plain
         self.phases: dict[str, Method] = {}
         """The method of each phase that the handler answers."""
         self.rescue: Method | None = getattr(handler, "handle_exception", None)
-        self.later: list[str] = []
-        """Attributes that belong to parts of SMTP that smtpd does not have yet."""
-        self.problems: list[str] = []
-        names = [name for name in dir(handler) if name.startswith(("handle_", "auth"))]
-        for name in names:
-            self._see(handler, name)
-        if not (self.phases or self.problems):
+        self.auth = Mechanisms(handler)
+        """The parts of the handler that log users in."""
+        self.unused = self.auth.unused
+        """Attributes of aiosmtpd's interface that smtpd does not use."""
+        self.problems = self.auth.problems
+        for name in dir(handler):
+            if name.startswith("handle_"):
+                self._see(handler, name)
+        if not (self.phases or self.auth or self.problems):
             word = type(handler).__name__
             legacy = hasattr(handler, "process_message")
             self.problems.append(
@@ -42,30 +48,31 @@ class Methods:
             )
 
     def _see(self, handler: object, name: str) -> None:
-        if name in _LATER or name.startswith("auth_"):
-            if getattr(handler, name, None) is not None:
-                self.later.append(name)
-        elif name.startswith("handle_") and name != "handle_exception":
-            phase = name.removeprefix("handle_")
-            if phase in PHASES:
-                self._add(name, phase, getattr(handler, name))
-            elif _misspelt(phase):
-                self.problems.append(f"unknown method {name}; {_hint(name)}")
+        if name == "handle_PROXY":
+            self.unused.append("handle_PROXY (write handle_CONNECT)")
+            return
+        phase = name.removeprefix("handle_")
+        if phase in PHASES or phase in BESIDE:
+            self._add(name, phase, getattr(handler, name))
+        elif name != "handle_exception" and _misspelt(phase):
+            self.problems.append(f"unknown method {name}; {_hint(name)}")
 
     def _add(self, name: str, phase: str, method: Any) -> None:
         if not callable(method):
             self.problems.append(f"{name} is no method")
             return
-        if not _awaitable(method):
-            self.problems.append(f"{name} is not `async def`: smtpd awaits it")
+        plain = not awaitable(method)
+        if plain and not (self._plain or phase in _PLAIN):
+            reason = "smtpd awaits it (sync: thread takes plain functions)"
+            self.problems.append(f"{name} is not `async def`: {reason}")
             return
         count = _COMMON + _ARGUMENTS.get(phase, 0)
-        if phase == "EHLO" and not _takes(method, count) and _takes(method, count - 1):
-            method = _new_ehlo(method)
-        elif not _takes(method, count):
+        if phase == "EHLO" and not takes(method, count) and takes(method, count - 1):
+            method = _new_ehlo(coroutine(method) if plain else method)
+        elif not takes(method, count):
             self.problems.append(f"{name} does not take {count} arguments; see docs/hooks.md")
             return
-        self.phases[phase] = method
+        self.phases[phase] = coroutine(method) if plain else method
 
 
 def _misspelt(phase: str) -> bool:
@@ -80,24 +87,6 @@ def _hint(name: str) -> str:
     by_case = {known.lower(): known for known in _KNOWN}
     close = difflib.get_close_matches(name.lower(), by_case, n=1)
     return f"did you mean {by_case[close[0]]!r}?" if close else hint(name, _KNOWN)
-
-
-def _awaitable(method: Any) -> bool:
-    """Return whether the answer of the method can be awaited, if that can be known."""
-    method = inspect.unwrap(method)
-    return inspect.iscoroutinefunction(method) or (
-        not inspect.isroutine(method) and inspect.iscoroutinefunction(type(method).__call__)
-    )
-
-
-def _takes(method: Any, count: int) -> bool:
-    try:
-        inspect.signature(method).bind(*range(count))
-    except TypeError:
-        return False
-    except ValueError:  # no signature is known
-        return True
-    return True
 
 
 def _new_ehlo(method: Method) -> Method:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pgmta.logs import get
 from smtpd.hooks.call import HookTimeout
-from smtpd.hooks.methods import PHASES, Method, Methods
+from smtpd.hooks.mechanisms import Method
+from smtpd.hooks.methods import BESIDE, PHASES, Methods
 from smtpd.hooks.reply import BadAnswer
 from smtpd.hooks.runner import HookOverload, HookRunner
 
 _EVERY = 60.0  # seconds between two log lines about one hook
+
+FAILED = {
+    "accept": "451 4.3.0 Hook failed, try again later",  # a wrong change of the envelope
+    "defer": "451 4.3.0 Hook failed, try again later",
+    "reject": "554 5.3.0 Hook failed",
+}
+"""Reply in place of a hook that raises, answers nonsense or does not answer, by `on_failure`."""
 
 log = get("hooks")
 
@@ -25,21 +35,36 @@ class Hook:
     handler: object
     methods: Methods
     runner: HookRunner
+    on_failure: Literal["accept", "defer", "reject"] = "defer"
     _failures: int = field(default=0, init=False)
     _logged: float = field(default=-_EVERY, init=False)
 
-    def failed(self, method: str, error: BaseException, client: str) -> None:
-        """Log the first failure of a minute, and how many there were since the last line."""
+    def failed(
+        self, method: str, error: BaseException, client: str, *, secret: bool = False
+    ) -> None:
+        """Log the first failure of a minute, and how many there were since the last line.
+
+        With `secret` the log has the place of an error and not its text, which may be a password.
+        """
         self._failures += 1
         now = time.monotonic()
         if now < self._logged + _EVERY:
             return
         self._logged = now
         known = isinstance(error, BadAnswer | HookTimeout | HookOverload)
+        reason = str(error) if known else type(error).__name__
+        if secret and not known:
+            reason += _place(error)
         log.error("hook failed", hook=f"{self.name}.{method}", client=client,
-                  reason=str(error) if known else type(error).__name__, failures=self._failures,
-                  exc_info=None if known else error)  # fmt: skip
+                  reason=reason, failures=self._failures,
+                  exc_info=None if known or secret else error)  # fmt: skip
         self._failures = 0
+
+
+def _place(error: BaseException) -> str:
+    """Return where an error was raised, if that is known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +84,49 @@ class Phases:
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
         self.hooks = tuple(hooks)
-        found = {
-            phase.encode(): tuple(
-                Step(hook, hook.methods.phases[phase], f"handle_{phase}")
-                for hook in self.hooks
-                if phase in hook.methods.phases
-            )
-            for phase in PHASES
-        }
-        self.content = found.pop(b"DATA")
+        steps = {phase: self._steps(phase) for phase in (*PHASES, *BESIDE)}
+        self.content = steps["DATA"]
         """Steps after the end of data."""
-        self.commands = {word: steps for word, steps in found.items() if steps}
+        self.header = steps["HEADER"]
+        """Steps before these, which get the header alone."""
+        self.connect = steps["CONNECT"]
+        """Steps before the greeting."""
+        self.disconnect = steps["DISCONNECT"]
+        """Steps after the end of the session."""
+        self.starttls = steps["STARTTLS"]
+        """Steps after a TLS handshake."""
+        self.commands = {
+            phase.encode(): steps[phase] for phase in PHASES if phase != "DATA" and steps[phase]
+        }
         """Steps of the other commands, by their words."""
+        self.auth = LoginSteps(self.hooks, steps["AUTH"])
+        """How the hooks log users in."""
+
+    def _steps(self, phase: str) -> tuple[Step, ...]:
+        return tuple(
+            Step(hook, hook.methods.phases[phase], f"handle_{phase}")
+            for hook in self.hooks
+            if phase in hook.methods.phases
+        )
+
+
+class LoginSteps:
+    """The parts of hooks that log users in. Of each there is one: that of the first hook."""
+
+    def __init__(self, hooks: Sequence[Hook], steps: tuple[Step, ...]) -> None:
+        self.first = steps
+        """Steps of `handle_AUTH`."""
+        self.mechanisms: dict[str, Step] = {}
+        """The step of each mechanism that a hook has."""
+        self.authenticator: Step | None = None
+        """Judges passwords in place of the table of users."""
+        for hook in hooks:
+            auth = hook.methods.auth
+            for name, method in auth.methods.items():
+                self.mechanisms.setdefault(name, Step(hook, method, f"auth_{name}"))
+            if auth.authenticator and not self.authenticator:
+                self.authenticator = Step(hook, auth.authenticator, "authenticator")
+
+    def __bool__(self) -> bool:
+        """Return whether a hook has a part in AUTH."""
+        return bool(self.first or self.mechanisms or self.authenticator)

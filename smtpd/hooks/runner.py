@@ -12,7 +12,8 @@ from pgmta.logs import get
 from smtpd.hooks import interpreter
 from smtpd.hooks.call import Done, HookCall, HookTimeout, Undo
 from smtpd.hooks.direct import DirectCalls
-from smtpd.hooks.methods import Method
+from smtpd.hooks.mechanisms import Method
+from smtpd.hooks.pool import HookPool
 from smtpd.hooks.thread import HookThread
 from smtpd.hooks.trial import Trial
 from smtpd.hooks.watchdog import Watchdog
@@ -48,9 +49,13 @@ class HookRunner:
     All methods of a handler run in one event loop, because its connections and locks belong to a
     loop. A hook may block that loop for 0.1 s while other calls wait. Those go to another thread
     with another loop, at most `threads` in all. A thread that comes back serves again.
+
+    With `pooled` each call has a thread for itself.
     """
 
-    def __init__(self, name: str, *, time: float, threads: int, calls: int) -> None:
+    def __init__(
+        self, name: str, *, time: float, threads: int, calls: int, pooled: bool = False
+    ) -> None:
         self.name = name
         self._time = time
         self._most = threads
@@ -62,6 +67,7 @@ class HookRunner:
         self._overflow: deque[HookCall] = deque()  # all threads are stuck, or `_changing`
         self._changing = False  # calls wait until the thread has none; then they are direct
         self._direct: DirectCalls | None = None
+        self._pool = HookPool(name, threads, self._loop, self._came) if pooled else None
         self._look_handle: asyncio.Handle | None = None
         self._looked = 0.0  # when the last look was
         self._stopped = False
@@ -87,12 +93,15 @@ class HookRunner:
         arguments: tuple[Any, ...],
         done: Done,
         undo: Undo = lambda: None,
+        *,
+        asks: bool = False,
     ) -> HookCall | None:
         """Call a hook; `done` gets its answer, or an error, in the loop of the sessions.
 
         The error is what the hook raised, HookTimeout after `time` seconds, or HookOverload. After
         a direct call the answer is there at once, and None is returned. If a direct call needs the
         thread of the handler, `undo` takes back its changes. Then the thread begins it anew.
+        A call that `asks` the client further questions runs in the thread of the handler.
         """
         if self._direct and self._direct.on:
             if self._direct.answer(method, arguments, done):
@@ -105,10 +114,23 @@ class HookRunner:
         self._count += 1
         call.deadline = self._loop.time() + self._time
         self._open[call] = None
-        self._put(call)
+        if self._pool and not asks:
+            self._pool.put(call)
+        else:
+            self._put(call)
         if not self._look_handle:
             self._begin_look()
         return call
+
+    def pause(self, call: HookCall) -> None:
+        """Stop the time of a call, because it waits for the client."""
+        self._open.pop(call, None)
+
+    def go_on(self, call: HookCall) -> None:
+        """Give a call that was paused its whole time again."""
+        if not call.over:
+            call.deadline = self._loop.time() + self._time
+            self._open[call] = None
 
     async def stop(self, grace: float) -> None:
         """Wait for open calls as long as `grace` seconds, then cancel them and end the threads."""
@@ -127,6 +149,9 @@ class HookRunner:
         for place in self._places:
             if not place.stuck:
                 await asyncio.to_thread(place.thread.join, _END)
+        if self._pool:
+            self._pool.stop()
+            await asyncio.to_thread(self._pool.join, _END)
         interpreter.hurry(self, False)
 
     def _add(self) -> _Place:
@@ -212,6 +237,8 @@ class HookRunner:
             self._give_up(call, HookTimeout(f"no answer after {self._time:g} s"))
         for place in list(self._places):
             self._look_at(place, now)
+        if self._pool:
+            self._pool.look(now)
         if self._changing:  # a call in the thread does not end
             self._changing = False
             if self._direct:
@@ -236,7 +263,7 @@ class HookRunner:
             place.since, place.probed = now, True
             thread.probe()
         elif not place.stuck and now - place.since >= (_STUCK if thread.queue else _ALONE):
-            log.warning("hook blocks its thread", hook=self.name)
+            log.warning("hook blocks its thread", hook=self.name, place=thread.place())
             place.stuck = True
             place.interrupted = place.since + self._time
             thread.probe()

@@ -3,35 +3,74 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from aiosmtpd.smtp import Envelope, Session
+from aiosmtpd.smtp import MISSING, Envelope, Session
+
+_CHALLENGE = re.compile(r"[ -~]{0,12000}")  # a line has 12,288 octets (RFC 4954, section 4)
+_EXTRA = ("peername", "sockname", "peercert", "cipher", "compression")
+
+type Take = Callable[[bytes | None], None]
+
+
+class Wire(Protocol):
+    """The connection of the session; its transport changes with TLS."""
+
+    transport: asyncio.Transport | None
+
+
+class Asker(Protocol):
+    """An AUTH under way, which can ask the client a question."""
+
+    def challenge(self, text: str, take: Take) -> None:
+        """Send 334 with the text; `take` gets the octets of the answer, or None if there is none.
+
+        It is called in the thread of the sessions, and so is `take`.
+        """
 
 
 class HookTransport:
     """The connection of the session, as far as another thread may use it."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
+    def __init__(self, wire: Wire, loop: asyncio.AbstractEventLoop) -> None:
+        self._wire = wire
         self._loop = loop
-        names = ("peername", "sockname")
-        self._extra = {name: transport.get_extra_info(name) for name in names}
+        self._extra: dict[str, Any] = {}
+        self.look()
+
+    def look(self) -> None:
+        """Take the values of `get_extra_info` from the transport, in the sessions' thread."""
+        if transport := self._wire.transport:
+            self._extra = {name: transport.get_extra_info(name) for name in _EXTRA}
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return the value of `peername` or `sockname`, else the default."""
-        return self._extra.get(name, default)
+        """Return the value of `peername`, `sockname`, `peercert` or `cipher`, else the default."""
+        value = self._extra.get(name)
+        return default if value is None else value
 
     def is_closing(self) -> bool:
         """Return whether the connection is closed or will be."""
-        return self._transport.is_closing()
+        transport = self._wire.transport
+        return not transport or transport.is_closing()
 
     def close(self) -> None:
         """Close the connection after the replies so far."""
-        self._loop.call_soon_threadsafe(self._transport.close)
+        self._loop.call_soon_threadsafe(self._end)
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self._loop.call_soon_threadsafe(self._transport.abort)
+        self._loop.call_soon_threadsafe(self._abort)
+
+    def _end(self) -> None:
+        if self._wire.transport:
+            self._wire.transport.close()
+
+    def _abort(self) -> None:
+        if self._wire.transport:
+            self._wire.transport.abort()
 
 
 class HookServer:
@@ -51,6 +90,7 @@ class HookServer:
         message_size: int,
         session: Session,
         transport: HookTransport,
+        main: asyncio.AbstractEventLoop,
     ) -> None:
         self.hostname = hostname
         self.__ident__ = ident
@@ -61,6 +101,9 @@ class HookServer:
         self.transport = transport
         self.pushed: list[Any] = []
         """Lines of the reply that the hook has not returned yet."""
+        self.asker: Asker | None = None
+        """The AUTH under way, if there is one."""
+        self._main = main
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -70,3 +113,38 @@ class HookServer:
     async def push(self, status: Any) -> None:
         """Add a line to the reply."""
         self.pushed.append(status)
+
+    async def challenge_auth(
+        self,
+        challenge: str | bytes,
+        encode_to_b64: bool = True,
+        log_client_response: bool = False,
+    ) -> Any:
+        """Ask the client a question during AUTH, and return the octets of its answer.
+
+        It returns MISSING after `*`, and if the answer is not in base64. Then the reply to AUTH is
+        501 (RFC 4954, section 4). `encode_to_b64` says whether the challenge has to be encoded.
+        Nothing is ever logged. Raises RuntimeError outside of AUTH, and ValueError if a line can't
+        have the challenge.
+        """
+        asker = self.asker
+        if not asker:
+            raise RuntimeError("challenge_auth is for the methods of AUTH")
+        octets = challenge.encode() if isinstance(challenge, str) else challenge
+        text = (b64encode(octets) if encode_to_b64 else octets).decode("latin-1")
+        if not _CHALLENGE.fullmatch(text):
+            raise ValueError("a challenge is at most 12,000 octets of printable ASCII")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes | None] = loop.create_future()
+
+        def take(octets: bytes | None) -> None:
+            loop.call_soon_threadsafe(_settle, answer, octets)
+
+        self._main.call_soon_threadsafe(asker.challenge, text, take)
+        taken = await answer
+        return MISSING if taken is None else taken
+
+
+def _settle(future: asyncio.Future[bytes | None], octets: bytes | None) -> None:
+    if not future.done():  # else the call was cancelled
+        future.set_result(octets)

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from os.path import dirname
+from sys import _current_frames  # documented in Python's library reference
 from typing import Any, Protocol
 
 import uvloop
@@ -17,11 +19,21 @@ from pgmta.logs import get
 from smtpd.hooks import outside
 from smtpd.hooks.call import HookCall
 
+_OWN = dirname(__file__)
+
 log = get("hooks")
 
 
 class HookInterrupted(BaseException):
     """Ends Python code of a hook that does not give its thread back."""
+
+
+def interrupt(ident: int) -> None:
+    """Raise HookInterrupted in the Python code that the thread of that number executes."""
+    if ident:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(ident), ctypes.py_object(HookInterrupted)
+        )
 
 
 class CallTrial(Protocol):
@@ -108,10 +120,18 @@ class HookThread:
 
         Code outside of Python, `time.sleep` for one, sees it only when it returns.
         """
-        if ident := self._thread.ident:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(ident), ctypes.py_object(HookInterrupted)
-            )
+        interrupt(self.ident)
+
+    def place(self) -> str:
+        """Return the line of the hook that the thread executes now, or '' if it executes none."""
+        frame, inner = _current_frames().get(self.ident), None
+        while frame and frame.f_code is not _PERFORM:
+            if dirname(frame.f_code.co_filename) != _OWN:
+                inner = frame
+            frame = frame.f_back
+        if not (frame and inner):
+            return ""
+        return f"{inner.f_code.co_qualname} ({inner.f_code.co_filename}:{inner.f_lineno})"
 
     @property
     def ident(self) -> int:
@@ -194,3 +214,6 @@ class HookThread:
                 self._done(answers.popleft())
             except Exception as error:  # of one session: the others have theirs
                 log.error("error after a hook", exc_info=error)
+
+
+_PERFORM = HookThread._perform.__code__

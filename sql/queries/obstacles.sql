@@ -93,7 +93,8 @@ FROM (VALUES ('0007', '{queue_urgent}'::text[]), ('0008', '{daemons}'),
     ('0012', '{idempotency_keys,idempotency_keys_created_at}'), ('0014', '{submit_settings}'),
     ('0015', '{queue_states,message_status}'),
     ('0016', '{sts_policies,sts_policies_next_fetch,broken_tls,tls_reports}'),
-    ('0017', '{transcripts,transcripts_default,transcripts_message_id,transcripts_traced,traces}')
+    ('0017', '{transcripts,transcripts_default,transcripts_message_id,transcripts_traced,traces}'),
+    ('0019', '{users,users_version,user_networks,login_failures}'), ('0020', '{recipients}')
 ) AS brought (since, names)
 JOIN pg_class ON relname = ANY (names)
 WHERE since > %(last)s AND (oid IN (SELECT oid FROM named)

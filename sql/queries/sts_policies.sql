@@ -5,8 +5,11 @@ SELECT domain, id, mode, mx, max_age, extract(epoch FROM expires_at - now())::fl
 FROM sts_policies WHERE domain = %(domain)s AND expires_at > now()
 
 -- name: used
--- Note that mail goes to the domain; another worker may have done so a moment ago.
-UPDATE sts_policies SET used_on = current_date WHERE domain = %(domain)s AND used_on < current_date
+-- Note that mail goes to the domain. A locked row is left out: mail does not wait for another worker.
+UPDATE sts_policies SET used_on = current_date
+WHERE domain = ANY (ARRAY(
+    SELECT domain FROM sts_policies WHERE domain = %(domain)s AND used_on < current_date
+    FOR UPDATE SKIP LOCKED))
 
 -- name: keep
 -- A policy that was fetched. It is fetched again after a day, or after half of its time if that is shorter.

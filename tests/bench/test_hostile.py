@@ -37,3 +37,14 @@ def test_a_limit_is_missed_only_beyond_it(
 
 def test_an_attack_without_figures_keeps_no_limit() -> None:
     assert misses([Outcome("flood")], 0.8, 50.0) == ["flood: not measured"]
+
+
+def test_memory_and_logins_have_limits() -> None:
+    well = {"ratio": 1.0, "beside accept ms p99": 1.0}
+    well |= {"beside probes failed": 0, "beside visits refused": 0}
+    large = Outcome("crowd-idle", well | {"beside largest process MB smtpd": 201.0})
+    guessed = Outcome("passwords", well | {"attackers logins refused": 2})
+    assert misses([large, guessed], 0.8, 50.0) == [
+        "crowd-idle: largest process MB smtpd is 201, limit 200",
+        "passwords: the user who is attacked was refused 2 times",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 CASES = Path(__file__).parent / "cases"
 Plan = dict[str, Any]
 
+SIGNED = re.compile("secure|none|expired|bogus [A-Z]+")
 LISTENING = ("yes", "no", "full")
 BROKEN = ("garbage", "close", "hang")
 """The ways in which a host breaks the TLS handshake."""
@@ -21,8 +23,9 @@ BROKEN = ("garbage", "close", "hang")
 class HostScript:
     """The behaviour of one host.
 
-    `at` maps a point of the dialogue ('connect', 'EHLO', 'HELO', 'MAIL', 'RCPT', 'DATA', 'content',
-    'end of data', 'QUIT') to a reply, or to 'close', 'hang' or 'drip': one octet per second.
+    `at` maps a point of the dialogue ('connect', 'EHLO', 'LHLO', 'HELO', 'MAIL', 'RCPT', 'DATA',
+    'content', 'end of data', 'QUIT') to a reply, or to 'close', 'hang' or 'drip': one octet per
+    second.
     """
 
     listen: str = "yes"  # 'no': refused; 'full': SYN without an answer
@@ -38,6 +41,7 @@ class HostScript:
     too_many: str = "452 4.5.3 Too many recipients"
     transactions: int | None = None  # 421 at the next message on a connection
     connections: int | None = None  # 421 at the next connection
+    lmtp: list[str] | None = None  # speaks LMTP, with these replies to the dot, then 250
 
 
 @dataclass
@@ -55,6 +59,7 @@ class Expected:
     explain: list[str] = field(default_factory=list)  # lines of `queuectl explain`
     log: list[str] = field(default_factory=list)  # events that queued logs
     once: dict[str, int] = field(default_factory=dict)  # transactions begun by host
+    reports: list[str] | None = None  # 'sessions policy_type result host' of the domain's TLSRPT
 
 
 @dataclass
@@ -76,7 +81,7 @@ class Case:
     hosts: dict[str, HostScript]
     expect: Expected
     zone: str = ""
-    sign: str | Plan = "secure"
+    sign: str = "secure"
     messages: int = 1
     recipients: int = 1
     recipient: str | None = None  # instead of user@DOMAIN
@@ -85,7 +90,8 @@ class Case:
     broken: dict[str, str] = field(default_factory=dict)  # names below, or @: silent or servfail
     sts: Plan = field(default_factory=dict)
     then: list[Step] = field(default_factory=list)
-    columns: Plan = field(default_factory=dict)
+    columns: Plan = field(default_factory=dict)  # of the rows of the queue
+    message: Plan = field(default_factory=dict)  # columns of the messages
     content: str = "Subject: x\r\n\r\nx\r\n"
 
     @property
@@ -150,6 +156,7 @@ def _case(name: str, plan: Plan) -> Case:
     for step in plan.get("then", []):
         then = _typed(Expected, step.get("expect") or {}, name)
         steps.append(_typed(Step, {**step, "expect": then}, name))
+    assert SIGNED.fullmatch(plan.get("sign", "secure")), f"{name}: sign: {plan['sign']}"
     whole = {**plan, "name": name, "hosts": hosts, "expect": expect, "then": steps}
     return _typed(Case, whole, name)
 

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tests.internet.case import Case, HostScript
@@ -172,12 +172,12 @@ class Dialogue:
             await self._command(verb, line)
 
     async def _command(self, verb: str, line: str) -> None:
-        if verb == "EHLO":
+        if verb == ("EHLO" if self._script.lmtp is None else "LHLO"):
             words = [self._host.fqdn, *self._script.extensions]
             if self._script.tls is not None and not self._encrypted:
                 words.append("STARTTLS")
             lines = [f"250-{word}" for word in words]
-            await self._answer("EHLO", "\r\n".join([*lines[:-1], f"250 {words[-1]}"]))
+            await self._answer(verb, "\r\n".join([*lines[:-1], f"250 {words[-1]}"]))
         elif verb in ("HELO", "NOOP", "RSET"):
             self._recipients = []
             await self._answer(verb, "250 2.0.0 Ok")
@@ -246,9 +246,21 @@ class Dialogue:
         content = bytes(wire[2 : end + 2]).replace(b"\r\n..", b"\r\n.")
         message = Message(self._sender, self._recipients, content, self._encrypted, self._number)
         self._recipients = []
+        if self._script.lmtp is not None:
+            await self._answer_each(message, self._script.lmtp)
+            return
         if self._script.at.get("end of data", "2").startswith(("2", "drip")):
             self._host.record.kept.append(message)
         await self._answer("end of data", "250 2.0.0 Ok")
+
+    async def _answer_each(self, message: Message, replies: list[str]) -> None:
+        """Reply to the dot once for each recipient (RFC 2033, section 4.2)."""
+        said = dict(zip(message.recipients, replies, strict=False))
+        taken = [r for r in message.recipients if said.get(r, "250").startswith("2")]
+        if taken:
+            self._host.record.kept.append(replace(message, recipients=taken))
+        for recipient in message.recipients:
+            await self._perform(said.get(recipient, f"250 2.0.0 <{recipient}> Ok"))
 
     async def _answer(self, point: str, usual: str, good: str = "2") -> bool:
         """Do as the script says, otherwise reply as usual; return whether the reply is `good`."""

@@ -111,7 +111,7 @@ class Internet:
             records += [f'_mta-sts TXT "{record}"', f"mta-sts A {at}"]
         broken = {f"{name}.{case.domain}.": how for name, how in case.broken.items()}
         broken = {self.fill(case, name.replace("@.", "")): how for name, how in broken.items()}
-        return Zone(f"{case.domain}.", "\n".join(records), str(case.sign), broken)
+        return Zone(f"{case.domain}.", "\n".join(records), case.sign, broken)
 
     @staticmethod
     def _by_settings(cases: list[Case]) -> dict[str, list[Case]]:
@@ -182,11 +182,8 @@ class Internet:
         ids = []
         for number in range(case.messages):
             content = case.content.encode()
-            row = db.execute(
-                "INSERT INTO messages (id, size, trace, body)"
-                " VALUES (nextval('message_ids'), %s, %s, %s) RETURNING id",
-                (len(content), _SENT, content),
-            ).fetchone()
+            of_message = {"size": len(content), "trace": _SENT, "body": content, **case.message}
+            row = db.execute(_insert("messages", of_message), list(of_message.values())).fetchone()
             assert row
             ids.append(int(row[0]))
             for each in range(case.recipients):
@@ -199,11 +196,7 @@ class Internet:
                     "domain": recipient.rpartition("@")[2],
                     **case.columns,
                 }
-                insert = sql.SQL("INSERT INTO queue ({}) VALUES ({})").format(
-                    sql.SQL(", ").join(map(sql.Identifier, values)),
-                    sql.SQL(", ").join(sql.Placeholder() for _ in values),
-                )
-                db.execute(insert, list(values.values()))
+                db.execute(_insert("queue", values), list(values.values()))
         return ids
 
     def system(self, case: Case) -> System:
@@ -246,6 +239,21 @@ class Internet:
             self.ids[case.name],
         )
 
+    def reports(self, case: Case, number: int) -> list[str]:
+        """Return the results of TLS that are counted for the domain, once there are `number`."""
+        end = time.monotonic() + WITHIN  # the daemon adds them to the table every 10 s
+        while True:
+            rows = self.system(case).ask(
+                "SELECT format('%%s %%s %%s %%s', sum(sessions), policy_type, result,"
+                " split_part(host, '.', 1)) AS line FROM tls_reports"
+                " WHERE domain = ANY (%s)"
+                " GROUP BY policy_type, result, host ORDER BY policy_type, result, host",
+                [case.domain, *map(case.fqdn, case.hosts)],
+            )
+            if len(rows) >= number or time.monotonic() > end:
+                return [row["line"] for row in rows]
+            time.sleep(0.2)
+
     def explain(self, case: Case) -> str:
         """Return what `queuectl explain` says about the first message."""
         path = str(self._daemons[case.name].path)
@@ -257,3 +265,14 @@ class Internet:
     def events(self, case: Case) -> list[dict[str, Any]]:
         """Return the log of the case's queued."""
         return list(self._daemons[case.name].log)
+
+
+def _insert(table: str, values: Plan) -> sql.Composed:
+    """Return the statement that inserts a row, and returns its id; its values follow."""
+    ids = sql.SQL("nextval('message_ids')") if table == "messages" else sql.DEFAULT
+    return sql.SQL("INSERT INTO {} (id, {}) VALUES ({}, {}) RETURNING id").format(
+        sql.Identifier(table),
+        sql.SQL(", ").join(map(sql.Identifier, values)),
+        ids,
+        sql.SQL(", ").join(sql.Placeholder() for _ in values),
+    )

@@ -80,6 +80,9 @@ def judge(internet: Internet, case: Case, expect: Expected) -> list[str]:
         }
         if found != {wanted}:
             wrong.append(f"{name} was verified by {found}, expected {wanted}; {lines[:3]}")
+    if expect.reports is not None:
+        counted = internet.reports(case, len(expect.reports))
+        wrong += _match(expect.reports, counted, "reports")
     text = internet.explain(case)
     wrong += [f"explain has no {p!r}:\n{text}" for p in expect.explain if not re.search(p, text)]
     events = [entry.get("event") for entry in internet.events(case)]

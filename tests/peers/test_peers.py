@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 import pytest
 import yaml
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import Envelope
 
 from tests.peers.bodies import COUNT, messages
+from tests.peers.collector import Collector
 from tests.peers.servers import PASSWORD, USER, Dovecot, dovecot, exim, opensmtpd, postfix
 from tests.support.authority import Authority
-from tests.support.database import data_folder
 from tests.support.system import System
-from tests.support.waiting import free_port, until
-
-
-class Collector:
-    """A next hop that keeps what it gets, also from clients that send QUIT with the final dot."""
-
-    def __init__(self) -> None:
-        self.arrived: dict[str, list[bytes]] = {}
-        self.port = free_port()
-        self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
-
-    async def handle_DATA(self, server: object, session: object, envelope: Envelope) -> str:
-        """Keep a message."""
-        content = envelope.original_content
-        assert content is not None
-        for recipient in envelope.rcpt_tos:
-            self.arrived.setdefault(recipient, []).append(content)
-        return "250 2.0.0 Ok"
-
-    def __enter__(self) -> Self:
-        self._controller.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._controller.stop()
-
-
-@pytest.fixture
-def hop() -> Iterator[Collector]:
-    """A running one."""
-    with Collector() as collector:
-        yield collector
-
+from tests.support.waiting import until
 
 TRACE = "Received: by test\r\n"
 SECURE = {"tls": "verify", "login": "peer"}
@@ -62,17 +27,6 @@ pytestmark = pytest.mark.needs("root")
 def authority(tmp_path: Path) -> Authority:
     """A CA."""
     return Authority(tmp_path / "ca")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder that daemons of other users may pass through; see data_folder()."""
-    folder = data_folder()
-    place = folder / "peer"
-    place.mkdir()
-    place.chmod(0o755)
-    yield place
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

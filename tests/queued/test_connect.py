@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
+from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from queued.config import Delivery
 from queued.delivery import connect
 from queued.delivery.connect import Connector
+from queued.delivery.facts import ConnectionFacts
+from queued.delivery.hosts import Host
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
+from queued.delivery.tls_policy import HostPolicy
 from tests.support.name_server import NameServer, serving_names
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 
@@ -39,9 +44,13 @@ class Trial:
 
     async def open(self, *tried: str) -> Session:
         destination = Destination(domain="d.example")
-        session = await self.connector.open(destination, self.sessions, frozenset(tried))
+        session = await self.connector.open(destination, self.sessions, self.places(tried))
         session.connection.abort()
         return session
+
+    def places(self, names: tuple[str, ...]) -> frozenset[HostPort]:
+        port = next(hop.port for hop in self.hops if hop.port)
+        return frozenset(HostPort(name, port) for name in names)
 
     async def fails(self, *tried: str) -> DeliveryError:
         with pytest.raises(DeliveryError) as caught:
@@ -92,6 +101,22 @@ def test_host_that_gives_no_session_leads_to_the_next_one(
     play(name_server, [first, b"", b""], act)
 
 
+def test_error_of_our_own_at_one_host_stops_no_other(name_server: NameServer) -> None:
+    async def act(trial: Trial) -> None:
+        security = trial.connector.security
+        real = security.session
+
+        async def session(policy: HostPolicy, host: Host, connect: Any) -> Session:
+            if host.name == "a.example":
+                raise KeyError("a certificate")
+            return await real(policy, host, connect)
+
+        security.session = session  # type: ignore[method-assign]
+        assert (await trial.open()).host.name == "b.example"
+
+    play(name_server, [b"", b""], act)
+
+
 def test_error_has_what_each_host_said(name_server: NameServer) -> None:
     async def act(trial: Trial) -> None:
         error = await trial.fails()
@@ -115,6 +140,15 @@ def test_error_of_one_host_is_what_it_said(name_server: NameServer) -> None:
         assert (error.host, error.address) == (f"a.example:{trial.hops[0].port}", "127.0.0.2")
 
     play(name_server, [BUSY], act, hosts=1)
+
+
+def test_failed_set_up_has_its_time(name_server: NameServer) -> None:
+    async def act(trial: Trial) -> None:
+        facts = (await trial.fails("a.example")).facts
+        assert isinstance(facts, ConnectionFacts)
+        assert 0 < facts.connect_seconds < 30
+
+    play(name_server, [b"", None, None], act)
 
 
 def test_hosts_that_were_tried_are_left_out(name_server: NameServer) -> None:

@@ -7,10 +7,12 @@ import shutil
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import process_time
 
 import pytest
 from cryptography import x509
-from hypothesis import given
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queued.delivery import dane
@@ -129,6 +131,18 @@ def test_openssl_agrees(tmp_path: Path) -> None:
     assert run(all_of_them()) == ours
 
 
+def test_certificates_that_all_issued_each_other_take_no_time() -> None:
+    tangle = [ROOT.again().own for _ in range(9)]
+    host = ROOT.issue(MX)
+    chain = [host.der, *(each.public_bytes(Encoding.DER) for each in tangle), *OTHER.chain]
+    anchors = [OTHER, *(Certificate.root(f"{number}") for number in range(200))]
+    began = process_time()
+    with pytest.raises(dane.DaneError):
+        dane.authenticate([each.tlsa(2, 0, 0) for each in anchors], chain, [MX], NOW)
+    assert process_time() - began < 1.0
+    assert dane.authenticate([ROOT.tlsa(2, 1, 1)], chain, [MX], NOW)
+
+
 def test_unusable_records() -> None:
     for record in [
         (0, 1, 1, b"x" * 32),
@@ -149,6 +163,7 @@ def test_the_key_is_as_the_certificate_has_it() -> None:
         assert subject_public_key_info(certificate.der) == certificate.key_info
 
 
+@example(octets=DEEP.der[:12] + b"\x01" + DEEP.der[13:418])  # a version that is none
 @given(st.binary(max_size=300) | st.builds(
     lambda cut, at, octet: DEEP.der[:at] + bytes([octet]) + DEEP.der[at + 1 : cut],
     st.integers(0, 900), st.integers(0, 200), st.integers(0, 255),

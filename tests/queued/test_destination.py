@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
 
+from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item
 from pgmta.states import Event
@@ -121,20 +121,14 @@ def test_host_that_admits_five_connections_of_twenty(busy: bytes) -> None:
 
 
 def test_limit_of_a_host_costs_little() -> None:
-    """2,000 messages to a host that refuses the sixth connection, and with five connections."""
-    rates = []
-    for limited in (True, False, True, False):
-        hop = RawHop(pause=0.002)
-        if limited:
-            hop.says["greeting"] = lambda number, hop=hop: (  # type: ignore[misc]
-                b"421 4.7.0 Too many connections\r\n" + DROP if hop.open > 5 else None
-            )
-        began = time.monotonic()
-        trial = play(hop, put(2000), connections=20 if limited else 5)
-        rates.append(2000 / (time.monotonic() - began))
-        assert trial.events() == {Event.DELIVERED: 2000}
-        assert hop.connections <= 15
-    assert max(rates[::2]) > 0.9 * max(rates[1::2]), rates
+    """2,000 messages to a host that refuses the sixth connection; bench/admission has the rate."""
+    hop = RawHop(pause=0.002)
+    hop.says["greeting"] = lambda number: (
+        b"421 4.7.0 Too many connections\r\n" + DROP if hop.open > 5 else None
+    )
+    trial = play(hop, put(2000), connections=20)
+    assert trial.events() == {Event.DELIVERED: 2000}
+    assert hop.connections <= 15
 
 
 def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +250,7 @@ class Faulty:
         self,
         destination: Destination,
         sessions: set[Session],
-        tried: frozenset[str] = frozenset(),
+        tried: frozenset[HostPort] = frozenset(),
     ) -> Session:
         session = await connector(Delivery(connections=2)).open(destination, sessions, tried)
         send = session.send
@@ -297,7 +291,7 @@ class Failing:
         self,
         destination: Destination,
         sessions: set[Session],
-        tried: frozenset[str] = frozenset(),
+        tried: frozenset[HostPort] = frozenset(),
     ) -> Session:
         raise self.error
 

@@ -72,7 +72,9 @@ async def test_group_that_can_not_be_built_is_deferred_alone(
     assert room - dispatch.room == 20
 
 
-def test_one_next_hop_gets_its_share_of_reserved_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_next_hop_gets_its_share_of_reserved_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outcomes = Outcomes()
     found = outcomes.found
     config = QueuedConfig.model_validate(

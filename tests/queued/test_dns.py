@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import dns.flags
 import dns.message
 import dns.rcode
 import pytest
 import structlog.testing
+from dns.nameserver import Nameserver
 from dns.rdtypes.ANY.TLSA import TLSA
 
 from pgmta.errors import DeliveryError
@@ -125,6 +128,14 @@ async def test_truncated_and_large_answers_come_over_tcp(name_server: NameServer
     assert {query.payload for query in name_server.queries} == {1232}
 
 
+async def test_answers_that_would_stop_others_are_not_read(name_server: NameServer) -> None:
+    records = [f"192.0.{n >> 8}.{n & 255}" for n in range(3000)]
+    name_server.zone["bomb.example"] = {"A": Says(records, truncated=True)}
+    error = await fails(asking(name_server), "bomb.example")
+    assert re.search(r"answer of \d{5} octets, over 16384 from 127\.0\.0\.1", error.line)
+    assert name_server.tcp == 1
+
+
 async def test_trusted_name_servers_alone_make_an_answer_secure(name_server: NameServer) -> None:
     loopback = asking(name_server)
     answer = await loopback.ask("alias.example", "A")
@@ -162,6 +173,12 @@ async def test_name_servers_that_do_not_validate_are_told_once(
     name_server.zone["old.example"]["NS"] = Says(["a.example."], ad=True)
     now += 100
     assert await questions.validating()
+    name_server.zone["old.example"]["NS"] = dns.rcode.SERVFAIL
+    now += 4000
+    assert await questions.validating(), "else who drops one answer ends DANE for all"
+    name_server.zone["old.example"]["NS"] = ["a.example."]
+    now += 100
+    assert not await questions.validating()
     assert await asking(name_server).validating(), "the root is signed"
     with structlog.testing.capture_logs() as logs:
         config = Dns.model_validate({"servers": ["192.0.2.53"]})
@@ -198,7 +215,8 @@ async def test_other_name_servers_of_the_system(
         assert questions._servers is before, "not for each question"
         monkeypatch.setattr("queued.delivery.name_servers._LOOK", 0.0)
         await fails(questions, f"{servers[0]}.b.example")
-        assert questions._servers.resolver.nameservers == servers
+        asked = questions._servers.resolver.nameservers
+        assert [cast(Nameserver, each).answer_nameserver() for each in asked] == servers
         assert questions._servers.trusted is (servers == ["127.0.0.1"])
         monkeypatch.setattr("queued.delivery.name_servers._LOOK", 5.0)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import dns.rcode
 import pytest
 
+from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from queued.config import Delivery
 from queued.delivery import hosts as hosts_module
@@ -40,6 +41,7 @@ ZONE: Zone = {
     "a.example": {"A": ["192.0.2.1", "192.0.2.2"], "AAAA": ["2001:db8::1"]},
     "six.example": {"AAAA": ["2001:db8::6"]},
     "half.example": {"A": ["192.0.2.8"], "AAAA": None},
+    "late.example": {"A": Says(["192.0.2.8"], delay=0.3)},
     "signed.example": {"MX": Says(["1 a.example."], ad=True)},
     # with this host
     "first.example": {"MX": ["10 relay.example.", "20 a.example."]},
@@ -94,7 +96,8 @@ def patience(name: str) -> str:
 
 
 async def names(found: Hosts, domain: str, tried: tuple[str, ...] = ()) -> list[str]:
-    hosts = [host async for host in found.of(Destination(domain=domain), tried)]
+    places = [HostPort(name, 25) for name in tried]
+    hosts = [host async for host in found.of(Destination(domain=domain), places)]
     assert all(host.port == 25 and not host.listed for host in hosts)
     return [host.name for host in hosts]
 
@@ -147,6 +150,9 @@ async def test_fixed_hops_and_address_literals_ask_no_name_server(name_server: N
         Host("first.example", 2525, listed=True),
         Host("second.example", 587, listed=True),
     ]
+    same = Destination((Hop("relay.example", 587), Hop("relay.example", 25)))
+    left = [host.port async for host in found.of(same, [HostPort("relay.example", 587)])]
+    assert left == [25], "a host is known by its name and port"
     assert await names(found, "[192.0.2.1]") == ["192.0.2.1"]
     assert await names(found, "[IPv6:2001:db8::1]") == ["2001:db8::1"]
     for address in ("192.0.2.1", "2001:db8::1"):
@@ -182,6 +188,19 @@ async def test_equal_host_without_answer_does_not_delay_others(
     name_server.zone["slow.example"] = {"MX": ["1 a.example.", "1 silent.example."]}
     found = hosts_of(name_server)
     assert set(await names(found, "slow.example")) == {"a.example", "silent.example"}
+
+
+async def test_mail_does_not_go_round_if_the_address_of_this_host_comes_late(
+    name_server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts_module, "_PATIENCE", 0.05)
+    name_server.zone["late.example"] = {"A": Says([OWN_ADDRESS], delay=0.3)}
+    name_server.zone["round.example"] = {"MX": ["1 late.example."]}
+    found = hosts_of(name_server)
+    assert await names(found, "round.example") == ["late.example"]
+    with pytest.raises(DeliveryError, match=r"^4\.4\.6 late\.example is this host"):
+        await addresses(found, "late.example")
+    assert await found.web_addresses("late.example") == [OWN_ADDRESS]
 
 
 async def test_mx_names_that_are_no_host_names_are_left_out(name_server: NameServer) -> None:
@@ -232,6 +251,17 @@ async def test_family_without_answer_does_not_delay_the_other(
 ) -> None:
     monkeypatch.setattr("queued.delivery.addresses._PATIENCE", 0.05)
     assert await addresses(hosts_of(name_server), "half.example") == ["192.0.2.8"]
+
+
+async def test_family_without_addresses_does_not_end_the_wait_for_the_other(
+    name_server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else mail to a host without IPv6 and with slow name servers would fail for good."""
+    monkeypatch.setattr("queued.delivery.addresses._PATIENCE", 0.01)
+    assert await addresses(hosts_of(name_server), "late.example") == ["192.0.2.8"]
+    with pytest.raises(DeliveryError, match=r"^4\.4\.3 A of silent\.example") as caught:
+        await addresses(hosts_of(name_server, timeout="1s"), "silent.example")
+    assert not caught.value.permanent
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dns import rdata
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.model import StsPolicy, TlsResult
 from queued.config import Tls
+from queued.delivery import sts_fetch
 from queued.delivery.dns import Answer
 from queued.delivery.mtasts import FetchedPolicy, mx_matches, parse_policy, record_id
 from queued.delivery.sts_domains import StsDomains
@@ -121,6 +122,11 @@ RESPONSES: dict[str, tuple[bytes, str]] = {
     "malformed": (response(b"what?"), "sts-policy-invalid"),
     "not ASCII": (response(FILE + b"x: \xff\r\n"), "sts-policy-invalid"),
     "cut off": (response()[:-10], "sts-policy-fetch-error"),
+    "1xx": (b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000 + response(), "sts-policy-fetch-error"),
+    "tiny chunks": (
+        response((b"1;" + b"x" * 200 + b"\r\n#\r\n") * 1000, more="Transfer-Encoding: chunked\r\n"),
+        "sts-policy-fetch-error",
+    ),
     "no HTTP": (b"220 hop.example ESMTP\r\n", "sts-policy-fetch-error"),
     "nothing": (b"", "sts-policy-fetch-error"),
 }
@@ -177,6 +183,25 @@ def test_fetch(tmp_path: Path) -> None:
             assert len(server.requests) == len(RESPONSES)  # no redirect was followed
 
     run(main())
+
+
+async def test_slow_web_servers_do_not_keep_the_policies_of_others_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def addresses(name: str) -> list[str]:
+        if name != "mta-sts.b.example":
+            await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(sts_fetch, "_PATIENCE", 0.1)
+    fetcher = PolicyFetcher(cast(Any, None), addresses, 443)
+    slow = [asyncio.create_task(fetcher.fetch(f"{number}.example")) for number in range(100)]
+    await asyncio.sleep(0)
+    with pytest.raises(StsError, match="has no address"):
+        await asyncio.wait_for(fetcher.fetch(DOMAIN), 5.0)
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +275,16 @@ async def test_a_policy_is_fetched_once_and_kept() -> None:
     assert world.fetches == 1
     assert set(found) == {StsPolicy(DOMAIN, "1", "enforce", ("mx.b.example",), 86400, 86400.0)}
     assert await world.policy() == world.stored == found[0]
+    assert world.fetches == 1
+
+
+async def test_a_policy_for_no_time_is_not_fetched_for_each_connection() -> None:
+    world = World()
+    world.found = FetchedPolicy("enforce", ("mx.b.example",), 0)
+    me = cast(Any, world)
+    domains = StsDomains(me, me, me, me)
+    for _ in range(3):
+        await domains.policy(DOMAIN)
     assert world.fetches == 1
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from pgmta.model import Item
 from pgmta.states import Event
@@ -51,9 +52,9 @@ class Hosts:
         self,
         destination: Destination,
         sessions: set[Session],
-        tried: frozenset[str] = frozenset(),
+        tried: frozenset[HostPort] = frozenset(),
     ) -> Session:
-        left = [(n, hop) for n, hop in enumerate(self.hops) if f"mx{n}" not in tried]
+        left = [(n, hop) for n, hop in enumerate(self.hops) if HostPort(f"mx{n}", 25) not in tried]
         if not left:
             raise NoHostLeft("4.4.4 no other host", Stage.MX)
         problem = DeliveryError("no host")
@@ -182,7 +183,7 @@ def test_result_counts_after_the_last_host_and_keeps_what_the_others_said() -> N
     result = trial.results[1000]
     assert event_of(result) is Event.DEFER
     assert str(result.reply) == (
-        "452 4.2.2 Full (before: mx0:25 450 4.2.0 Greylisted; mx1:25 451 4.3.0 Disk)"
+        "452 4.2.2 Full (other hosts: mx0:25 450 4.2.0 Greylisted; mx1:25 451 4.3.0 Disk)"
     )
     assert result.host == "mx2:25"
     trial = play([RawHop({"RCPT": words}) for words in says], [envelope(1)], hosts=2)
@@ -198,7 +199,7 @@ def test_only_recipients_that_are_left_go_to_the_next_host() -> None:
         Event.DELIVERED, Event.FAIL, Event.FAIL, Event.DELIVERED,
     ]  # fmt: skip
     assert first.messages[0][0] == ["r0@b.example", "r3@b.example"]
-    assert "before: mx0:25 450" in trial.results[1001].reply.text
+    assert "other hosts: mx0:25 450" in trial.results[1001].reply.text
     assert second.connections == 1
 
 

@@ -17,7 +17,9 @@ from pgmta.errors import ConfigError
 from queued.cli.queuectl import main
 from queued.config import QueuedConfig, Shaping, read_config
 from queued.delivery.routes import Routes
+from queued.delivery.tls_policy import TlsMode
 from tests.queued.test_config import keys, mentioned
+from tests.support.authority import Authority
 from tests.support.daemons import ROOT
 from tests.support.nexthop import NextHop, at
 
@@ -79,7 +81,8 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     path = configure(
         folder,
         {
-            "metadata.tenant": ["42"],
+            "metadata.stream": ["42"],
+            "tenant": 42,
             "to": [relay],
             "login": "relay",
             "implicit": True,
@@ -89,7 +92,7 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
         b="127.0.0.1:1",
     )
     (folder / "password").unlink()  # it is not needed
-    found = route(path, "x@b.example", "--metadata", "tenant=42")
+    found = route(path, "x@b.example", "--metadata", "stream=42", "--tenant", "42")
     assert found.stdout == (
         "route      routes[0]\nto         [::1]:1\nprotocol   smtp, TLS from the first octet\n"
         "tls        verify\nlogin      relay, as shop\n\nhost       [::1]:1\naddresses  ::1\n"
@@ -116,6 +119,28 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
         assert route(path, *arguments).exit_code == 2
     missing = route(path, "b.example", "--probe")
     assert (missing.exit_code, "password: No such file" in missing.stderr) == (2, True)
+
+
+def test_file_of_authorities_is_relative_to_the_configuration(folder: Path) -> None:
+    path = folder / "queued.yaml"
+    path.write_text("delivery: {tls: {ca: ca.pem}}")
+    with pytest.raises(ConfigError, match=re.escape(f"{folder}/ca.pem: No such file")):
+        read_config(path)
+    authority = Authority(folder)
+    assert read_config(path).delivery.tls.ca == str(authority.path)
+
+
+def test_dane_is_of_use_for_mx_hosts(folder: Path) -> None:
+    for entry, target, mode, use in (
+        (None, "mx", "best", True),
+        (None, "mx", "opportunistic", False),
+        (None, "relay.example", "best", False),
+        ({"to": "mx", "tls": "dane"}, "relay.example", "none", True),
+        ({"to": "mx", "tls": "none"}, "relay.example", "best", False),
+    ):
+        config = read_config(configure(folder, *([entry] if entry else []), b=target))
+        routes = Routes(config.routes, config.routing)
+        assert routes.may_use_dane(TlsMode(mode)) is use, (entry, target, mode)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +182,7 @@ def test_the_shipped_file_has_every_option(folder: Path) -> None:
     data = yaml.safe_load(plain)
     (data["logins"],) = data["logins"].values()
     for route in data["routes"]:
-        route["metadata"] = route.pop("metadata.tenant")
+        route["metadata"] = route.pop("metadata.stream")
     tree = keys(Shaping)
     tree["logins"] = dict.fromkeys(("user", "password_file", "mechanisms"))
     assert mentioned(data, tree) == tree

@@ -139,8 +139,9 @@ def test_nothing_that_both_know() -> None:
 def test_no_secret_in_a_reason() -> None:
     """The server repeats what it got."""
     words = b64encode(b"\0user\0pencil")
+    reply = b"535 5.7.8 No: pencil, AUTH PLAIN " + words + b", " + words
     with pytest.raises(DeliveryError) as caught:
-        login(Server([b"535 5.7.8 No: pencil, AUTH PLAIN " + words + b"\r\n"]), "PLAIN")
+        login(Server([reply + b"\r\n"]), "PLAIN")
     assert caught.value.code == 535
     assert not caught.value.permanent
     assert "pencil" not in caught.value.line

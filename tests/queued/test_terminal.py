@@ -63,7 +63,8 @@ def test_all_output_goes_through_one_place() -> None:
         for path in itertools.chain(
             *((root.parent / name).rglob("*.py") for name in ("pgmta", "queued", "smtpd"))
         )
-        if re.search(r"click\.(echo|secho)\(|(?<![\w.])print\(|stdout\.write", path.read_text())
+        if "sendmail" not in path.parts  # a command of the standard library only
+        and re.search(r"click\.(echo|secho)\(|(?<![\w.])print\(|stdout\.write", path.read_text())
     ]
     assert found == ["command.py"]
 

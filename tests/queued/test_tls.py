@@ -2,165 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+import re
 from pathlib import Path
-from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from dns import rdata
 
-from pgmta.errors import DeliveryError, Stage
-from pgmta.model import Item, StsPolicy, TlsResult
-from queued.config import Delivery, Timeouts, Tls
-from queued.delivery.connect import Connector
+from pgmta.errors import Stage
+from pgmta.model import StsPolicy
 from queued.delivery.dns import Answer
-from queued.delivery.envelope import Envelope
 from queued.delivery.hosts import Host
-from queued.delivery.route import Destination
-from queued.delivery.security import Security
-from queued.delivery.session import Session
-from tests.support.certificates import Certificate
-from tests.support.leases import ALWAYS
-from tests.support.rawhop import run
-from tests.support.tlshop import Fault, TlsHop, listening
-
-MX, DOMAIN = "mx.b.example", "b.example"
-ROOT = Certificate.root()
-GOOD = ROOT.issue(MX)
-CERTIFICATES = {
-    "good": GOOD,
-    "other name": ROOT.issue("mx.c.example"),
-    "expired": ROOT.issue(MX, days=(-9, -2)),
-    "self-signed": Certificate.self_signed(MX),
-}
-NOW = datetime.now(UTC)
-NO, YES, PLAIN = "refused", "under TLS", "in plain text"
-
-
-@dataclass
-class Internet:
-    """Answers of the DNS, hosts that are broken, policies and counted results: for one host."""
-
-    port: int
-    zone: dict[tuple[str, str], Answer] = field(default_factory=dict)
-    broken: Any = None
-    policies: Any = None
-    results: Any = None
-    known_hosts: dict[str, str] = field(default_factory=dict)
-    sts: StsPolicy | None = None
-    counted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    secure: bool = True
-
-    def __post_init__(self) -> None:
-        self.broken = self.policies = self.results = self
-
-    def records(self, name: str, kind: str, *texts: str, secure: bool = True) -> None:
-        found = tuple(rdata.from_text("IN", kind, text) for text in texts)
-        self.zone[name, kind] = Answer(found, secure, monotonic() + 60, True, name)
-
-    def tlsa(self, *records: tuple[int, int, int, bytes], secure: bool = True) -> None:
-        self.records(MX, "A", "127.0.0.1")
-        texts = [f"{a} {b} {c} {data.hex()}" for a, b, c, data in records]
-        self.records(f"_{self.port}._tcp.{MX}", "TLSA", *texts, secure=secure)
-
-    async def ask(self, name: str, kind: str) -> Answer:
-        found = self.zone.get((name, kind), Answer((), False, 0.0, False, name))
-        if found.until < 0:
-            raise DeliveryError(f"4.4.3 {kind} of {name}: SERVFAIL", Stage.ADDRESS)
-        return found
-
-    async def validating(self) -> bool:
-        return True
-
-    async def of(self, *_: object) -> AsyncIterator[Host]:
-        yield Host(MX, self.port, secure=self.secure)
-
-    async def addresses(self, *_: object) -> list[str]:
-        return ["127.0.0.1"]
-
-    async def known(self, host: str) -> bool:
-        return host in self.known_hosts
-
-    async def remember(self, host: str, reason: str) -> None:
-        self.known_hosts[host] = reason
-
-    async def find(self, domain: str) -> StsPolicy | None:
-        return self.sts
-
-    async def keep(self, policy: StsPolicy) -> None:
-        self.sts = policy
-
-    def count(self, result: TlsResult) -> None:
-        self.counted[result.policy_type, result.result] += 1
-
-
-@dataclass
-class Attempt:
-    """One message to the host under a mode."""
-
-    hop: TlsHop
-    internet: Internet
-    folder: Path
-    session: Session | None = None
-    error: DeliveryError | None = None
-
-    def security(self, mode: str, **options: object) -> Security:
-        """Return what a worker has that trusts the root."""
-        root, _ = ROOT.files(self.folder)
-        config = Tls.model_validate({"mode": mode, "ca": str(root), **options})
-        internet = cast(Any, self.internet)
-        return Security(config, internet, internet.addresses, internet)
-
-    async def send(
-        self,
-        mode: str,
-        requiretls: bool = False,
-        security: Security | None = None,
-        **options: object,
-    ) -> str:
-        """Return whether the message went under TLS, in plain text, or not at all."""
-        delivery = Delivery(timeouts=Timeouts(tls=2.0, command=5.0))
-        internet = cast(Any, self.internet)
-        opener = Connector("client.example", delivery, internet)
-        opener._hosts = internet
-        opener.security = security or self.security(mode, **options)
-        destination = Destination(domain=DOMAIN, implicit=self.hop.implicit, requiretls=requiretls)
-        item = Item(1, 1, "s@a.example", "r@b.example", DOMAIN, 1, NOW, 1)
-        envelope = Envelope([item], "s@a.example", b"X: y\r\n", 3, False, b"\r\nx", ALWAYS, NOW,
-                            requiretls=requiretls)  # fmt: skip
-        self.error = None
-        before = len(self.hop.taken)
-        try:
-            self.session = session = await opener.open(destination, set())
-            (result,) = await session.send(envelope)
-        except DeliveryError as error:
-            self.error = error
-            assert len(self.hop.taken) == before
-            return NO
-        assert result.reply.code == 250
-        session.connection.quit()
-        return YES if self.hop.taken[-1] else PLAIN
-
-
-def attempt(
-    folder: Path,
-    certificate: Certificate,
-    act: Any,
-    fault: Fault = Fault.NONE,
-    extensions: tuple[str, ...] = (),
-    implicit: bool = False,
-) -> None:
-    async def main() -> None:
-        context = certificate.server(folder)
-        async with listening(TlsHop(context, fault, extensions, implicit)) as hop:
-            await act(Attempt(hop, Internet(hop.port), folder))
-
-    run(main())
-
+from queued.delivery.route import Destination, Hop, Login
+from queued.delivery.tls_policy import TlsMode
+from queued.delivery.transcript import transcript
+from tests.queued.tls_attempt import (
+    CERTIFICATES,
+    DOMAIN,
+    GOOD,
+    MX,
+    NO,
+    PLAIN,
+    ROOT,
+    YES,
+    Attempt,
+    attempt,
+)
+from tests.support.tlshop import Fault
 
 #         none   opportunistic  encrypt  verify
 EXPECTED = {
@@ -207,6 +74,9 @@ def test_plain_text_after_a_broken_handshake_is_remembered(tmp_path: Path) -> No
         assert trial.hop.commands.count("STARTTLS") == 1
         assert await trial.send("opportunistic") == PLAIN
         assert trial.hop.commands.count("STARTTLS") == 1  # not tried again
+        assert trial.session
+        said = transcript((trial.session.facts.dialogue, ()))
+        assert "# no STARTTLS: TLS with the host failed a while ago" in said
         assert await trial.send("encrypt") == NO  # a memory is no permission
         assert trial.internet.counted["no-policy-found", "validation-failure"] == 2
 
@@ -220,6 +90,8 @@ def test_the_extensions_are_those_under_tls(tmp_path: Path) -> None:
         assert "STARTTLS" not in trial.session.extensions
         assert trial.session.extensions["SIZE"] == "1000"
         assert trial.hop.names == [MX]  # SNI
+        said = transcript((trial.session.facts.dialogue, ()))
+        assert re.search(r"# TLSv1\.3 TLS_\w+, verified: no\n", said)
         assert trial.hop.commands[:3] == ["EHLO client.example", "STARTTLS", "EHLO client.example"]
 
     attempt(tmp_path, GOOD, act, extensions=("SIZE 1000",))
@@ -237,6 +109,31 @@ def test_implicit_tls(tmp_path: Path) -> None:
         assert trial.hop.commands == []
 
     attempt(tmp_path, CERTIFICATES["other name"], refused, implicit=True)
+
+
+async def mode_of(trial: Attempt, mode: str, login: Login | None, tls: TlsMode | None) -> str:
+    hop = Hop(MX, trial.hop.port)
+    destination, host = Destination((hop,), login=login, tls=tls), Host(MX, hop.port, listed=True)
+    return str((await trial.security(mode).policy(destination, host)).mode)
+
+
+def test_a_host_that_gets_a_password_is_verified(tmp_path: Path) -> None:
+    login = Login("relay", "shop", "x")
+
+    async def act(trial: Attempt) -> None:
+        for mode in ("best", "none", "opportunistic", "encrypt", "verify"):
+            assert await mode_of(trial, mode, login, None) == "verify", mode
+        for tls in TlsMode("none"), TlsMode("opportunistic"), TlsMode("encrypt"):
+            assert await mode_of(trial, "best", login, tls) == tls
+        assert await mode_of(trial, "best", login, TlsMode.BEST) == "verify"
+        assert await mode_of(trial, "best", None, None) == "opportunistic"
+        trial.internet.tlsa((9, 9, 9, b"x"))
+        assert await mode_of(trial, "best", login, None) == "verify", "only unusable records"
+        trial.internet.tlsa(GOOD.tlsa(3, 1, 1))
+        assert await mode_of(trial, "best", login, None) == "dane"
+        assert await mode_of(trial, "verify", login, None) == "verify"
+
+    attempt(tmp_path, GOOD, act)
 
 
 WRONG = (3, 1, 1, b"x" * 32)
@@ -293,6 +190,11 @@ def test_no_downgrade_of_dane(tmp_path: Path) -> None:
         assert trial.error
         assert "TLSA" in trial.error.line
         assert trial.internet.counted["tlsa", "dnssec-invalid"] == 1
+        trial.internet.zone[MX, "A"] = failure  # it comes when the host is connected to
+        trial.internet.records(MX, "AAAA")
+        assert await trial.send("best") == NO
+        trial.internet.records(MX, "AAAA", secure=False)
+        assert await trial.send("best") == PLAIN
         trial.internet.records(MX, "A", "127.0.0.1", secure=False)
         assert await trial.send("best") == PLAIN  # an insecure address: TLSA is not asked
 
@@ -311,6 +213,8 @@ def test_mta_sts(tmp_path: Path, certificate: str) -> None:
             assert internet.counted["sts", "successful"] == 1
         else:
             assert internet.counted["sts", "certificate-host-mismatch"] == 1
+            assert trial.error
+            assert trial.error.line.endswith(f" (asked for by MTA-STS of {DOMAIN})")
         internet.sts = StsPolicy(DOMAIN, "1", "testing", ("*.b.example",), 86400, 86400.0)
         assert await trial.send("best") == YES
         assert internet.counted["sts", "certificate-host-mismatch"] == (0 if good else 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import deque
 
 import pytest
 
@@ -15,7 +16,16 @@ from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
 from queued.delivery.route import Destination, Hop
 from queued.delivery.session import Session
-from queued.delivery.transcript import CONTENT, LIMIT, NOTE, RECEIVED, SENT, Entry, transcript
+from queued.delivery.transcript import (
+    CONTENT,
+    ENTRIES,
+    LIMIT,
+    NOTE,
+    RECEIVED,
+    SENT,
+    Entry,
+    transcript,
+)
 from tests.queued.test_session import CONTENT as BODY
 from tests.queued.test_session import LARGE, QUICK, connect, envelope
 from tests.support.rawhop import DROP, HANG, LOCK_STEP, RawHop, run, serving
@@ -55,6 +65,19 @@ def test_secrets_and_control_characters_stay_out() -> None:
         "> QUIT",
         "< 221 2.0.0 \ufffd[31mno\ufffd\ufffd\ufffd",
     ]
+
+
+def test_a_secret_stays_out_if_the_host_drips_it() -> None:
+    now = time.monotonic()
+    setup = deque([(now, SENT, b"AUTH PLAIN AHNob3AAc2VjcmV0\r\n")], maxlen=ENTRIES)
+    setup.extend((now, RECEIVED, bytes([octet])) for octet in b"535 " + b"x" * 300 + b" secret\r\n")
+    assert text(setup=tuple(setup)) == ["< (left out)"]
+
+
+def test_notes_are_printable() -> None:
+    assert text((NOTE, "it said \x1b[2J\r\n\u202e"), (NOTE, ""), (NOTE, "")) == [
+        "# it said \ufffd[2J\ufffd\ufffd\ufffd", "# ", "# ",
+    ]  # fmt: skip
 
 
 def test_a_line_that_comes_octet_by_octet_is_one_line() -> None:

@@ -7,7 +7,7 @@ import time
 from tests.support.nexthop import hanging_at
 from tests.support.submit import post
 from tests.support.system import System
-from tests.support.waiting import SLACK
+from tests.support.waiting import SLACK, until
 
 MAIL = b"Subject: x\r\n\r\nx\r\n"
 
@@ -70,3 +70,26 @@ def test_hanging_next_hops_do_not_stop_other_mail(system: System) -> None:
 def bad_dots(system: System) -> list[str]:
     """Recipients whose attempt was cut off after the dot."""
     return [a["recipient"] for a in system.attempts() if a["event"] == "unknown"]
+
+
+def test_relays_that_never_greet_hold_few_slots(system: System) -> None:
+    """All of their mail is older, and each has more of it than a worker has slots."""
+    dead = [system.hop(hanging_at("connect")) for _ in range(12)]
+    good = system.hop()
+    for number in range(len(dead)):
+        system.enqueue(*(f"x{n}@{'abc'[n % 3]}.dead{number}.example" for n in range(600)))
+    queued = system.queued(
+        routes={
+            "good.example": good.target,
+            **{f"*.dead{number}.example": hop.target for number, hop in enumerate(dead)},
+        },
+        process={"drain": "0s"},
+    )
+    for hop in dead:
+        hop.wait(lambda hop=hop: hop.open)  # type: ignore[misc]
+    system.enqueue(*(f"x{n}@good.example" for n in range(1000)))
+    good.wait(lambda: good.deliveries().total() == 1000)
+    assert not [each for each in system.attempts() if each["event"] != "delivered"]
+    leased = "SELECT count(*) FROM queue WHERE lease_until IS NOT NULL"
+    until(lambda: system.ask(leased)[0]["count"] <= 5 * len(dead), describe="slots")
+    queued.stop()

@@ -67,6 +67,26 @@ def test_rows_of_one_message_go_apart_by_their_metadata(system: System, tmp_path
     assert others.deliveries() == {"c@b.example": 1}
 
 
+def test_mail_of_a_tenant_has_its_route(system: System, tmp_path: Path) -> None:
+    """Beside mail of the same domain, of which some is for a tenant whose hop hangs."""
+    ours, dead, others = system.hop(), system.hop(hanging_at("MAIL")), system.hop()
+    system.enqueue(*(f"x{n}@b.example" for n in range(MANY)), sender="dead@a.example")
+    system.enqueue("a@b.example", sender="shop@a.example")
+    for tenant in ("dead", "shop"):
+        system.ask(f"UPDATE queue SET tenant = '{tenant}' WHERE sender = '{tenant}@a.example'")
+    file = shaping(
+        tmp_path, {"tenant": "dead", "to": dead.target}, {"tenant": ["shop"], "to": ours.target}
+    )
+    queued = system.queued(others, shaping=file, process={"drain": "0s"})
+    dead.wait(lambda: dead.open)
+    ours.wait_kept(1)
+    system.enqueue("b@b.example")
+    others.wait_kept(1)
+    queued.stop()
+    assert ours.deliveries() == {"a@b.example": 1}
+    assert others.deliveries() == {"b@b.example": 1}
+
+
 def test_a_fallback_gets_mail_only_while_the_others_are_away(
     system: System, tmp_path: Path
 ) -> None:

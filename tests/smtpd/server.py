@@ -19,6 +19,7 @@ from smtpd.connection import Connection
 from smtpd.hooks.hook_set import HookSet
 from smtpd.listener import SmtpListener
 from smtpd.server import Server
+from smtpd.tls.context_set import ContextSet
 from tests.support.waiting import PATIENCE
 
 
@@ -29,7 +30,7 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
         {
             "environment": {"hostname": "mx.example"},
             "ingest": {"wait": "5s"},
-            "listen": [{"name": "here"}],
+            "listen": [{"name": "here", "early": "allow"}],
             **config,
         }
     )
@@ -42,13 +43,17 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
         shared = Server(settings, uri)
         shared.start()
         hooks = await HookSet().load(settings, Path("smtpd.yaml"))
-        listener = SmtpListener.make(settings, settings.listen[0], hooks.phases[0])
+        tls = ContextSet(settings).load(Path("smtpd.yaml"))
+        [contexts, *_] = tls.contexts
+        watching = asyncio.create_task(tls.watch())
+        listener = SmtpListener.make(settings, settings.listen[0], hooks.phases[0], contexts)
         connection = partial(Connection, shared, listener)
         server = await loop.create_server(connection, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         started.set()
         await loop.run_in_executor(None, stop.wait)
         server.close()
+        watching.cancel()
         assert await shared.stop(PATIENCE)
         await hooks.stop(0.0)
 
@@ -75,6 +80,12 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._lines.close()
         self.socket.close()
+
+    def over(self, secured: socket.socket) -> None:
+        """Go on over TLS."""
+        self._lines.close()
+        self.socket = secured
+        self._lines = secured.makefile("rb")
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

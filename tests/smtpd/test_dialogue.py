@@ -16,6 +16,7 @@ from tests.support.waiting import until
 CONFIG = {
     "relay": {"networks": ["127.0.0.2"], "domains": ["example.org", "*.sub.example", "mx.example"]},
     "limits": {"recipients": 100, "message_size": "10KB", "hops": 3},
+    "content": {"bare_newlines": "guard"},
 }
 
 HELO = "EHLO client.example > 250"
@@ -27,7 +28,7 @@ OK = r". > 250 2.0.0 [0-9]+ queued$"
 CASES: dict[str, list[str]] = {
     "greeting words": [
         "EHLO c > 250-mx.example\n250-SIZE 10240\n250-8BITMIME\n250-SMTPUTF8\n250-PIPELINING\n"
-        "250 ENHANCEDSTATUSCODES$",
+        "250-CHUNKING\n250-LIMITS RCPTMAX=100\n250 ENHANCEDSTATUSCODES$",
         "HELO c > 250 mx.example$", "STARTTLS > 454", "AUTH PLAIN AGEAYg== > 500",
     ],
     "without a name": [
@@ -209,8 +210,7 @@ def test_no_end_of_data_but_the_real_one(client: Client, db: psycopg.Connection,
 def test_strict_servers_take_no_bare_newline_and_limits_of_connections_hold(
     database: str, db: psycopg.Connection
 ) -> None:
-    config = {"relay": {"networks": ["127.0.0.2"]}, "limits": {"connections": 1},
-              "content": {"bare_newlines": "reject"}}  # fmt: skip
+    config = {"relay": {"networks": ["127.0.0.2"]}, "limits": {"connections": 1}}
     with serving(database, **config) as port:
         with Client(port, "127.0.0.2") as client:
             with Client(port) as other:

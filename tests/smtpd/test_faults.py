@@ -248,6 +248,8 @@ class Unread:
         self.protocol: Connection | None = None
 
     def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        if name == "socket":
+            return None
         return self.peer
 
     def write(self, data: bytes) -> None:

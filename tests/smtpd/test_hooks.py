@@ -167,6 +167,16 @@ def test_relay_hook_and_hooks_of_listeners(database: str, db: psycopg.Connection
             "RCPT TO:<r@example.org> > 550 5.7.1 No friend", DATA, "x\r\n. > 250 2.0.0",
         ])  # fmt: skip
         assert stored(db) == [("s@a.example", ["friend@elsewhere.example"], b"x\r\n")]
+    listener = {"relay": "hook", "hooks": ["tests.smtpd.handlers.changing:Silent"]}
+    with (
+        serving(database, listen=[listener], relay=RELAY) as port,
+        Client(port, "127.0.0.9") as client,
+    ):
+        client.reply()  # a hook that has no opinion makes no open relay
+        speak(client, [
+            "EHLO c > 250", MAIL, "RCPT TO:<missing@elsewhere.example> > 550 5.7.1",
+            "RCPT TO:<missing@example.org> > 250", "RCPT TO:<postmaster> > 250",
+        ])  # fmt: skip
     none = {**REWRITER, "listen": [{"hooks": []}]}
     with serving(database, **none) as port, Client(port) as client:
         client.reply()

@@ -61,10 +61,33 @@ class Few:
 class Nothing:
     def process_message(self, peer, mail_from, rcpt_tos, data): ...
 
-class Later(Refuse):
+class Unused(Refuse):
+    async def handle_PROXY(self, server, session, envelope, proxy_data): ...
+    def auth_callback(self, mechanism, login, password): ...
+
+class Users:
+    auth_database = "users"
     async def handle_AUTH(self, server, session, envelope, args): ...
     async def auth_PLAIN(self, server, args): ...
-    authenticator = print
+    def auth_X__OTHER(self, server, args): ...
+    def authenticator(self, server, session, envelope, mechanism, auth_data): ...
+
+class Judge:
+    def __init__(self, path): ...
+    def __call__(self, server, session, envelope, mechanism, auth_data): ...
+
+def judge(server, session, envelope, mechanism, auth_data): ...
+
+class BadUsers:
+    authenticator = 5
+    def auth_PLAIN(self, server): ...
+    def auth_MECHANISM_WITH_LONG_NAME(self, server, args): ...
+
+class Beside:
+    async def handle_CONNECT(self, server, session, envelope): ...
+    async def handle_HEADER(self, server, session, envelope, header): ...
+    async def handle_DISCONNECT(self, server, session, envelope): ...
+    def handle_STARTTLS(self, server, session, envelope): ...
 
 class Fails:
     def __init__(self):
@@ -113,13 +136,27 @@ PROBLEMS = {
     "'there_is_no_such_module' (",
     "wrong_hooks:X": "module wrong_hooks raised AttributeError: 'int' object has no ",
     "site_hooks:Refuze": "site_hooks has no 'Refuze'; did you mean 'Refuse'?",
-    "site_hooks:zzz": "site_hooks has no 'zzz'; its handlers: Few, ",
+    "site_hooks:zzz": "site_hooks has no 'zzz'; its handlers: Beside, ",
     "site_hooks:number": "site_hooks:number is neither a class, a handler nor a function",
     "site_hooks:Named": "arguments of site_hooks:Named: missing a required argument: 'name'",
     "site_hooks:Fails": "site_hooks:Fails raised OSError: disk full (",
     "site_hooks:nothing": "site_hooks:nothing returned None, not a handler",
     "site_hooks:slow_factory": "site_hooks:slow_factory is `async def`: smtpd calls it without",
-    "site_hooks:Plain": "handle_RCPT is not `async def`: smtpd awaits it",
+    "site_hooks:Plain": "handle_RCPT is not `async def`: smtpd awaits it (sync: thread takes plain "
+    "functions)",
+    "site_hooks:BadUsers": "authenticator can't be called; auth_MECHANISM_WITH_LONG_NAME: "
+    "'MECHANISM_WITH_LONG_NAME' is no name of a mechanism (RFC 4422); "
+    "auth_PLAIN does not take 2 arguments; see docs/hooks.md",
+    "{authenticator: site_hooks:number}": "site_hooks:number is neither a class nor a function",
+    "{authenticator: site_hooks:judge, arguments: [1]}": "site_hooks:judge is an authenticator "
+    "already: it takes no arguments",
+    "{authenticator: site_hooks:Judge}": "arguments of site_hooks:Judge: missing a required",
+    "{authenticator: site_hooks:Refuse}": "site_hooks:Refuse has no method __call__",
+    "{handler: site_hooks:Refuse, authenticator: site_hooks:judge}": "expected either handler or "
+    "authenticator",
+    "{arguments: [1]}": "expected either handler or authenticator",
+    "{handler: site_hooks:Refuse, on_failure: ignore}": "should be 'accept', 'defer' or 'reject'",
+    "{handler: site_hooks:Refuse, sync: threads}": "should be 'loop' or 'thread'; did you mean",
     "site_hooks:Misspelt": "unknown method handle_RCTP; did you mean 'handle_RCPT'?; "
     "unknown method handle_data; did you mean 'handle_DATA'?",
     "site_hooks:Few": "handle_RCPT does not take 5 arguments; see docs/hooks.md",
@@ -137,6 +174,8 @@ async def test_what_is_wrong_with_a_handler(folder: Path, reference: str) -> Non
     expected = f"{folder}/smtpd.yaml:4: hooks[1]: {PROBLEMS[reference]}"
     if reference.endswith(":Message"):
         expected = f"{folder}/smtpd.yaml:4: hooks[1]: {reference} raised TypeError: Can't inst"
+    key = next((key for key in ("on_failure", "sync") if key in reference), "")
+    expected = expected.replace("[1]:", f"[1].{key}:") if key else expected
     assert problem.startswith(expected), problem
 
 
@@ -184,7 +223,7 @@ hooks:
 listen:
   - {port: 2600}
   - {port: 2601, hooks: []}
-  - {port: 2602, hooks: [site_hooks:Later]}
+  - {port: 2602, hooks: [site_hooks:Unused]}
   - {port: 2603}
 """
     hooks = await loaded(folder, text)
@@ -194,22 +233,59 @@ listen:
     assert [step.hook for step in hooks.phases[0].content] == [named, made]
     assert [step.hook for step in hooks.phases[0].commands[b"EHLO"]] == [old]
     assert hooks.phases[1].hooks == ()
-    assert hooks.phases[2].hooks[0].methods.later == ["auth_PLAIN", "authenticator", "handle_AUTH"]
     assert hooks.warnings == [
-        "site_hooks:Later: smtpd does not use auth_PLAIN, authenticator, handle_AUTH yet"
+        "site_hooks:Unused: smtpd does not use auth_callback (write authenticator), "
+        "handle_PROXY (write handle_CONNECT)"
     ]
     assert hooks.phases[3].hooks == hooks.phases[0].hooks
     assert list(hooks.phases[0].commands) == [b"EHLO", b"RCPT"]
 
 
+async def test_methods_beside_the_commands(folder: Path) -> None:
+    text = """
+hooks: [site_hooks:Beside, {handler: site_hooks:Plain, sync: thread}]
+listen:
+  - {port: 2600, hooks: [site_hooks:Users, {authenticator: site_hooks:judge}]}
+  - {port: 2601, hooks: [{authenticator: site_hooks:Judge, arguments: [users]}]}
+  - {port: 2602}
+"""
+    hooks = await loaded(folder, text)
+    users, judge, beside = hooks.phases
+    assert [len(steps) for steps in (beside.connect, beside.header, beside.disconnect)] == [1] * 3
+    assert [step.name for step in beside.starttls] == ["handle_STARTTLS"]
+    assert list(beside.commands) == [b"RCPT"]
+    assert not beside.auth
+    assert list(users.auth.mechanisms) == ["PLAIN", "X-OTHER"]
+    assert [step.name for step in users.auth.first] == ["handle_AUTH"]
+    assert users.auth.authenticator
+    assert users.auth.authenticator.hook.name == "site_hooks:Users"  # the first one
+    assert judge.auth.authenticator
+    assert judge.auth.authenticator.hook.name == "site_hooks:Judge"
+
+
+async def test_a_hook_that_fails_makes_no_open_relay(folder: Path) -> None:
+    text = """
+listen:
+  - port: 2600
+    relay: hook
+    hooks: [{handler: site_hooks:Refuse, on_failure: accept}]
+"""
+    with pytest.raises(ConfigError) as caught:
+        await loaded(folder, text)
+    assert caught.value.problems == [
+        f"{folder}/smtpd.yaml:4: listen[0].relay: hook: "
+        "with on_failure: accept a hook that fails would make an open relay"
+    ]
+
+
 def test_check_loads_the_hooks(folder: Path) -> None:
     path = folder / "smtpd.yaml"
-    path.write_text("hooks: [site_hooks:Later]\nenvironment: {database: {where: 'true'}}\n")
+    path.write_text("hooks: [site_hooks:Unused]\nenvironment: {database: {where: 'true'}}\n")
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
     assert (result.exit_code, result.stdout) == (0, f"{path}: ok\n")
     assert result.stderr.splitlines() == [
-        f"warning: {path}: site_hooks:Later: smtpd does not use auth_PLAIN, authenticator, "
-        "handle_AUTH yet",
+        f"warning: {path}: site_hooks:Unused: smtpd does not use auth_callback (write "
+        "authenticator), handle_PROXY (write handle_CONNECT)",
         f"warning: {path}: environment.database.where is ignored: only queued uses it",
     ]
     path.write_text("hooks: [site_hooks:Refuze]")

@@ -24,6 +24,7 @@ METADATA: list[dict[str, Any]] = [
     {}, {"tenant": "42"}, {"tenant": 42}, {"tenant": True, "it's": "a'b"}, {"tenant": None},
     {"tenant": {"a": 1}}, {"tenant": 4.20, "it's": "%s"}, {"other": "42"},
 ]  # fmt: skip
+TENANTS = ["", "shop", "Shop"]
 VALUES = ["42", 42, True, "true", "4.20", "a'b", "%s", "null", ""]
 
 
@@ -49,6 +50,8 @@ def shaping(dice: random.Random) -> Shaping:
             route["sender_domain"] = some(PATTERNS)
         if dice.random() < 0.3:
             route["sender"] = some(["<>", *SENDERS[1:]])
+        if dice.random() < 0.3:
+            route["tenant"] = some(["shop", "Shop", "other"])
         for key in ("tenant", "it's"):
             if dice.random() < 0.3:
                 route[f"metadata.{key}"] = some(VALUES)
@@ -60,21 +63,22 @@ def shaping(dice: random.Random) -> Shaping:
 async def test_postgresql_and_the_routes_agree(link: Link, db: psycopg.Connection) -> None:
     dice = random.Random(13)
     message(db, 1)
-    rows: dict[int, tuple[str, str, str]] = {}
+    rows: dict[int, tuple[str, str, str, str]] = {}
     for domain in DOMAINS:
         for sender in SENDERS:
             for metadata in METADATA:
-                mail = {"domain": domain, "sender": sender, "metadata": metadata}
-                rows[row(db, 1, **mail)] = domain, sender, json.dumps(metadata)
+                tenant = dice.choice(TENANTS)
+                mail = {"domain": domain, "sender": sender, "metadata": metadata, "tenant": tenant}
+                rows[row(db, 1, **mail)] = domain, sender, json.dumps(metadata), tenant
     seen = set()
     for _ in range(60):
         routes = Routes({"*.example": "mx"}, shaping(dice))
         labels = Labels(routes.selectors)
         query = f"SELECT id, {labels.expression} FROM queue".encode()
         for number, label in await link.run(query, labels.params):
-            domain, sender, values = rows[number]
-            found = routes.find(domain, sender, values)
-            expected = routes.label(domain, sender, values)
+            domain, *rest = rows[number]
+            found = routes.find(domain, *rest)
+            expected = routes.label(domain, *rest)
             if expected == domain:
                 assert found == routes.find(domain, "other@other.example", None)
             else:

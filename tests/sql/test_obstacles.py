@@ -70,7 +70,9 @@ def test_the_lists_are_those_of_the_migrations(empty: str, monkeypatch: pytest.M
         (number[:4], name)
         for number, text in migrations().items()
         if number > "0005"
-        for name in re.findall(r"^CREATE (?:TABLE|VIEW|INDEX|UNIQUE INDEX) (\w+)", text, re.M)
+        for name in re.findall(
+            r"^CREATE (?:TABLE|UNLOGGED TABLE|VIEW|INDEX|UNIQUE INDEX) (\w+)", text, re.M
+        )
     }
     assert made == {(number, name) for number, names in lists for name in names.split(",")}
 

@@ -73,6 +73,52 @@ def test_rows_without_a_body_and_bodies_under_rows_are_refused(db: psycopg.Conne
     assert bodies(db) == []
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE queue SET message_id = 2, status = 'HOLD'",  # moves the row
+        "UPDATE messages SET id = 2",
+        "DELETE FROM app",  # whose trigger deletes the body
+        "WITH gone AS (DELETE FROM messages RETURNING id)"
+        " UPDATE queue SET metadata = '{}' FROM gone WHERE message_id = gone.id",
+        "MERGE INTO queue USING (VALUES (2)) AS new (id) ON false WHEN NOT MATCHED THEN"
+        " INSERT (message_id, sender, recipient, domain, status)"
+        " VALUES (new.id, '', 'a@b.example', 'b.example', 'QUEUED')",
+    ],
+)
+def test_other_ways_to_lose_a_body_are_refused(db: psycopg.Connection, statement: str) -> None:
+    row(db, message(db, 1))
+    db.execute("UPDATE queue SET lease_owner = NULL")  # as those of smtpd
+    db.execute(
+        """
+        CREATE TABLE app AS SELECT 1 AS id;
+        CREATE FUNCTION app_gone() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN DELETE FROM messages WHERE id = OLD.id; RETURN NULL; END';
+        CREATE TRIGGER app_gone AFTER DELETE ON app FOR EACH ROW EXECUTE FUNCTION app_gone();
+        """
+    )
+    with pytest.raises(psycopg.errors.ForeignKeyViolation):
+        db.execute(statement.encode())
+
+
+@pytest.mark.parametrize("level", psycopg.IsolationLevel)
+@pytest.mark.parametrize("statement", ["DELETE FROM messages", "TRUNCATE messages"])
+def test_old_snapshots_delete_no_body(
+    database: str, db: psycopg.Connection, level: psycopg.IsolationLevel, statement: str
+) -> None:
+    message(db, 1)
+    with psycopg.connect(database) as old:
+        old.isolation_level = level
+        old.execute("SELECT FROM pgmta.queue")
+        row(db, 1)
+        with pytest.raises(
+            (psycopg.errors.ForeignKeyViolation, psycopg.errors.ObjectNotInPrerequisiteState)
+        ):
+            old.execute(statement.replace("messages", "pgmta.messages").encode())
+        old.rollback()
+    assert bodies(db) == [1]
+
+
 def test_a_snapshot_that_may_miss_a_row_deletes_no_body(
     database: str, db: psycopg.Connection
 ) -> None:

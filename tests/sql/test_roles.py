@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import shutil
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from pgmta.store.contents import Contents
 from pgmta.store.daemons import Heartbeat
 from pgmta.store.enqueue import Enqueue
 from pgmta.store.listing import Listing
+from pgmta.store.logins import LoginStore
 from pgmta.store.lost import FinalLeases
 from pgmta.store.migrate import migrate
 from pgmta.store.overview import Overview
@@ -35,6 +37,7 @@ from pgmta.store.workers import Entry, Registry, Rule
 from tests.sql.rows import operate
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
 from tests.support.database import data_folder, with_database
+from tests.support.users import accounts, add_user, secret
 
 ROLES = ("pgmta_smtpd", "pgmta_queued", "pgmta_operator", "pgmta_reader", "pgmta_submit")
 
@@ -74,6 +77,39 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
     assert one(db, "SELECT count(*) FROM queue WHERE status = 'QUEUED'") == 4
     assert one(db, "SELECT array_agg(recipient) FROM queue_hold") == ["d@example.com"]
     assert one(db, "SELECT count(*) FROM message_chunks") == 0
+
+
+async def test_smtpd_knows_one_user_at_a_time(database: str) -> None:
+    add_user(acting(database, "pgmta_operator"), "ann", "right one", tenant="t")
+    home = ipaddress.ip_network("192.0.2.0/24")
+    async with linked(database, role="pgmta_smtpd") as link:
+        store = LoginStore(link)
+        await store.seen([("ann", home), ("nobody", home), ("ann", home)])
+        ann, levels = await store.find("ann", ["user x"])
+        assert (ann.tenant, set(ann.own_networks), levels) == ("t", {home}, {})
+        assert ann.version
+        assert "argon2" not in repr(ann)
+        nobody, _ = await store.find("nobody", [])
+        assert (nobody.version, nobody.own_networks) == (None, frozenset())
+        assert (await store.changes())[0] == ann.changes == nobody.changes
+        failures = [("user x", 2, 60.0), ("address y", 1, 900.0)]
+        assert (await store.failed(failures, 300.0))["user x"] == pytest.approx(60, abs=2)
+        levels = await store.failed(failures[:1], 300.0)
+        assert levels == {"user x": pytest.approx(120, abs=2)}
+        _, levels = await store.find("ann", ["user x", "address y", "user z"])
+        assert levels == {
+            "user x": pytest.approx(120, abs=2),
+            "address y": pytest.approx(300, abs=2),
+        }
+        await store.seen([("ann", ipaddress.ip_network(f"10.0.{n}.0/24")) for n in range(40)])
+        assert len((await store.find("ann", []))[0].own_networks) == 32
+        assert await store.forget() == 0
+    with accounts(acting(database, "pgmta_operator")) as operator:
+        assert [user["name"] for user in operator.users()] == ["ann"]
+        assert len(operator.networks("ann")) == 32
+        assert operator.passwd("ann", secret("another one"))
+        assert operator.unlock("ann") == 0
+        assert operator.delete("ann")
 
 
 async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connection) -> None:
@@ -208,6 +244,11 @@ FORBIDDEN = {
         "SELECT 1 FROM queue_overview",
         "INSERT INTO rules VALUES ('r')",
         "INSERT INTO audit (who, action, condition) VALUES ('', '', '')",
+        "SELECT name FROM users",
+        "SELECT 1 FROM user_networks",
+        "SELECT 1 FROM login_failures",
+        "DELETE FROM login_failures",
+        "SELECT secret FROM users_version",
     ],
     "pgmta_queued": [
         "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (1, '', 'b', 'c')",
@@ -225,6 +266,8 @@ FORBIDDEN = {
         "UPDATE attempts SET event = 'delivered'",
         "DELETE FROM attempts",
         "SELECT 1 FROM audit",
+        "SELECT 1 FROM users",
+        "SELECT login_verifier('ann')",
         "SELECT queue_delete('true', 'x')",
         "SELECT grants()",
     ],
@@ -241,6 +284,11 @@ FORBIDDEN = {
         "DELETE FROM attempts",
         "UPDATE rules_version SET version = 1",
         "DELETE FROM workers",
+        "SELECT password FROM users",
+        "SELECT scram FROM users",
+        "UPDATE users SET version = 1",
+        "UPDATE users_version SET version = 1",
+        "UPDATE login_failures SET failures = 0",
         "SELECT attempts_expire('0')",
         "SELECT queue_delete('nextval(''queue_ids'') > 0', 'x')",
         "CREATE TABLE mine (x integer)",
@@ -255,6 +303,9 @@ FORBIDDEN = {
         "INSERT INTO rules VALUES ('r')",
         "SELECT queue_hold('true', 'x')",
         "SELECT attempts_partitions(1)",
+        "SELECT password FROM users",
+        "SELECT secret FROM users_version",
+        "DELETE FROM login_failures",
         "SELECT nextval('message_ids')",
     ],
 }

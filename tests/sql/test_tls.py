@@ -6,9 +6,11 @@ import asyncio
 from dataclasses import replace
 
 import psycopg
+import pytest
 
+from pgmta.errors import StoreUnavailable
 from pgmta.model import StsPolicy, TlsResult
-from pgmta.store.broken_tls import BrokenTls
+from pgmta.store.broken_tls import BrokenTlsHosts
 from pgmta.store.sts_policies import StsPolicies
 from pgmta.store.tls_reports import TlsReports
 from queued.delivery.mtasts import FetchedPolicy
@@ -33,11 +35,29 @@ async def test_policies_are_kept_and_end(database: str, db: psycopg.Connection) 
         assert found
         assert (found.id, found.mode, found.mx) == ("2", "none", ())
         db.execute("UPDATE sts_policies SET used_on = current_date - 3")
+        with db.transaction():  # of an operator who looks at the row: no delivery waits for it
+            db.execute("SELECT FROM sts_policies FOR UPDATE")
+            async with asyncio.timeout(10):
+                assert await policies.find("b.example")
         await policies.find("b.example")
         assert one(db, "SELECT used_on = current_date FROM sts_policies")
+        db.execute("UPDATE sts_policies SET used_on = current_date - 3")
+        with psycopg.connect(database) as other:
+            other.execute("SELECT FROM pgmta.sts_policies FOR UPDATE")
+            assert await asyncio.wait_for(policies.find("b.example"), 5)
+        db.execute("REVOKE UPDATE ON sts_policies FROM pgmta_queued")
+        assert await policies.find("b.example")  # what can't be written counts all the same
+        db.execute("REVOKE SELECT ON sts_policies FROM pgmta_queued")
+        with pytest.raises(StoreUnavailable):
+            await policies.find("b.example")
+        db.execute("GRANT SELECT, UPDATE ON sts_policies TO pgmta_queued")
         db.execute("UPDATE sts_policies SET expires_at = now() - interval '2 days'")
         assert await policies.find("b.example") is None
         assert await policies.expire() == 1
+        db.execute("ALTER TABLE sts_policies RENAME COLUMN mx TO old")
+        for work in policies.find("b.example"), policies.keep(POLICY):
+            with pytest.raises(StoreUnavailable):  # so the mail is deferred
+                await work
 
 
 class Web:
@@ -58,7 +78,7 @@ async def test_policies_are_fetched_again_before_they_end(
 ) -> None:
     async with linked(database, role="pgmta_queued") as link:
         policies, web = StsPolicies(link), Web()
-        duty = StsPolicyDuty(policies, BrokenTls(link, 60), TlsReports(link), lambda: web)
+        duty = StsPolicyDuty(policies, BrokenTlsHosts(link, 60), TlsReports(link), lambda: web)
         for domain in ("b.example", "away.example", "unused.example", "fresh.example"):
             await policies.keep(replace(POLICY, domain=domain))
         db.execute("UPDATE sts_policies SET next_fetch = now() WHERE domain <> 'fresh.example'")
@@ -77,15 +97,15 @@ async def test_policies_are_fetched_again_before_they_end(
 
 async def test_broken_hosts_are_known_to_all_workers(database: str, db: psycopg.Connection) -> None:
     async with linked(database, role="pgmta_queued") as link:
-        first, second = BrokenTls(link, 60), BrokenTls(link, 60)
+        first, second = BrokenTlsHosts(link, 60), BrokenTlsHosts(link, 60)
         assert not await first.known("mx.b.example:25")
         await first.remember("mx.b.example:25", "handshake failure")
         assert await first.known("mx.b.example:25")
         assert await second.known("mx.b.example:25")
         db.execute("UPDATE broken_tls SET until = now()")
-        assert not await BrokenTls(link, 60).known("mx.b.example:25")
+        assert not await BrokenTlsHosts(link, 60).known("mx.b.example:25")
         assert await first.expire() == 1
-    away = BrokenTls(link, 60)
+    away = BrokenTlsHosts(link, 60)
     link._uri = "postgresql://127.0.0.1:1/none"  # without a database the memory counts
     await link.close()
     await away.remember("a:25", "x")

@@ -161,7 +161,7 @@ def filled(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_the_migration_works_in_place_beside_views_of_operators(filled: str) -> None:
     with psycopg.connect(filled, autocommit=True) as db:
         before = fetch(db, "SELECT pg_relation_filenode('pgmta.attempts_default')")
-        assert migrate(filled) == ["0017_attempt_facts.sql"]
+        assert "0017_attempt_facts.sql" in migrate(filled)
         assert fetch(db, "SELECT pg_relation_filenode('pgmta.attempts_default')") == before
         assert fetch(db, "SELECT count(*) FROM ours.log") == (1000,)
         assert fetch(db, "SELECT count(address), count(*) FROM pgmta.attempts") == (0, 1000)

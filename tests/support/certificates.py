@@ -11,12 +11,13 @@ from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from queued.delivery.der import subject_public_key_info
 
 DAY = timedelta(days=1)
+_Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _PEM = serialization.Encoding.PEM
 _DER = serialization.Encoding.DER
 
@@ -25,7 +26,7 @@ _DER = serialization.Encoding.DER
 class Certificate:
     """A certificate with its key and the certificates above it."""
 
-    key: ec.EllipticCurvePrivateKey
+    key: _Key
     own: x509.Certificate
     above: tuple[x509.Certificate, ...] = ()
 
@@ -50,10 +51,17 @@ class Certificate:
         ca: bool = False,
         days: tuple[int, int] = (-1, 90),
         path_length: int | None = None,
+        rsa_key: bool = False,
     ) -> Certificate:
         """Return a certificate for these names, or of an authority below this one."""
-        made = _make(self, names, ca, days, path_length)
+        key = rsa.generate_private_key(65537, 2048) if rsa_key else None
+        made = _make(self, names, ca, days, path_length, key)
         return Certificate(made.key, made.own, (self.own, *self.above))
+
+    def again(self) -> Certificate:
+        """Return another root with the same name and key."""
+        (name,) = self.own.subject
+        return _make(None, (str(name.value),), True, (-1, 900), None, self.key)
 
     @classmethod
     def root(cls, name: str = "Root") -> Self:
@@ -100,8 +108,9 @@ def _make(
     ca: bool,
     days: tuple[int, int],
     path_length: int | None,
+    key: _Key | None = None,
 ) -> Certificate:
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
     now = datetime.now(UTC)
     builder = (

@@ -168,11 +168,14 @@ class Smtpd(Daemon):
         self.port = free_port()
         base = {
             "environment": {"hostname": HOSTNAME, "database": {"uri": uri}},
-            "listen": [{"address": "127.0.0.1", "port": self.port}],
+            "listen": [{"address": "127.0.0.1", "port": self.port, "role": "internal"}],
+            "maildrop": {"directory": None},
             "processes": 1,
             "log": {"format": "json"},
         }
-        super().__init__(folder, name, merge(base, changes))
+        config = merge(base, changes)
+        self.port = config["listen"][0].get("port", self.port)
+        super().__init__(folder, name, config)
 
     def ready(self) -> Self:
         """Wait until every child serves, and one greets."""

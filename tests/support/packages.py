@@ -1,4 +1,4 @@
-"""Debian packages that some tests need, and the tests that are left out without them.
+"""Packages that some tests need, and the tests that are left out without them.
 
 Mail servers exclude each other as packages. So `scripts/test-packages` only unpacks those, below
 `folder()`; it installs the others.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,15 +18,39 @@ INSTALLED = {
     "ldnsutils": "ldns-signzone",
     "dovecot-core": "dovecot",
     "dovecot-lmtpd": "/usr/lib/dovecot/lmtp",
+    "gsasl": "gsasl",
+    "swaks": "swaks",
+    "msmtp": "msmtp",
+    "curl": "curl",
+    "mutt": "mutt",
+    "git-email": "/usr/lib/git-core/git-send-email",
+    "libmailtools-perl": "/usr/share/perl5/Mail/Address.pm",
+    "libauthen-sasl-perl": "/usr/share/perl5/Authen/SASL.pm",
+    "libio-socket-ssl-perl": "/usr/share/perl5/IO/Socket/SSL.pm",
+    "libsasl2-modules": "/usr/share/doc/libsasl2-modules",
+    "nodejs": "node",
+    "node-nodemailer": "/usr/share/nodejs/nodemailer/package.json",
+    "php-cli": "php",
+    "libphp-phpmailer": "/usr/share/php/libphp-phpmailer/autoload.php",
+    "golang-go": "go",
+    "haproxy": "haproxy",
+    "testssl.sh": "testssl",
+    "cron": "cron",
+    "mailutils": "mail.mailutils",
 }
-"""Programs of the packages that are installed."""
+"""A program or file of each of the packages that are installed."""
 
 UNPACKED = {
     "postfix": "usr/sbin/posttls-finger",
     "exim4-daemon-light": "usr/sbin/exim4",
     "opensmtpd": "usr/sbin/smtpd",
+    "sendmail-bin": "usr/libexec/sendmail/sendmail",
+    "bsd-mailx": "usr/bin/bsd-mailx",
 }
-"""Programs of the packages that are unpacked."""
+"""A program of each of the packages that are unpacked."""
+
+MODULES = {"atheris"}
+"""Python packages that exist for some systems only."""
 
 _PATH = "/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/usr/local/bin:/bin"
 
@@ -36,7 +61,9 @@ def folder() -> Path:
 
 
 def program(name: str) -> str | None:
-    """Return the path of an installed program, or None."""
+    """Return the path of an installed program or file, or None."""
+    if name.startswith("/"):
+        return name if Path(name).exists() else None
     return shutil.which(name, path=_PATH)
 
 
@@ -44,6 +71,8 @@ def there(package: str) -> bool:
     """Whether the package is there, or 'root', if that is asked for."""
     if package == "root":
         return os.geteuid() == 0
+    if package in MODULES:
+        return find_spec(package) is not None
     if package in INSTALLED:
         return program(INSTALLED[package]) is not None
     return (folder() / package / UNPACKED[package]).exists()

@@ -86,15 +86,18 @@ class Client:
 
     def begin(self, sender: str, recipients: list[str], mail: str = "") -> Self:
         """EHLO, MAIL, RCPT, DATA in one pipelined write; all must be accepted."""
-        commands = ["EHLO client.example", f"MAIL FROM:<{sender}>{mail}"]
-        commands += [f"RCPT TO:<{recipient}>" for recipient in recipients]
-        self.write("".join(f"{command}\r\n" for command in [*commands, "DATA"]).encode())
-        for command in commands:
-            reply = self.reply()
-            assert reply.code == 250, f"{command}: {reply}"
-        reply = self.reply()
-        assert reply.code == 354, reply
+        commands, replies = self._pipelined(sender, recipients, mail)
+        for command, reply in zip(commands, replies, strict=True):
+            assert reply.code == (354 if command == "DATA" else 250), f"{command}: {reply}"
         return self
+
+    def _pipelined(
+        self, sender: str, recipients: list[str], mail: str = ""
+    ) -> tuple[list[str], list[Reply]]:
+        commands = ["EHLO client.example", f"MAIL FROM:<{sender}>{mail}"]
+        commands += [*(f"RCPT TO:<{recipient}>" for recipient in recipients), "DATA"]
+        self.write("".join(f"{command}\r\n" for command in commands).encode())
+        return commands, [self.reply() for _ in commands]
 
     def finish(self, content: bytes) -> Reply:
         """Send the content, or its rest, with the final dot; content ends with CRLF or is empty."""
@@ -103,8 +106,13 @@ class Client:
         return self.reply()
 
     def send(self, sender: str, recipients: list[str], content: bytes) -> Reply:
-        """One transaction; returns the reply to the end of data."""
-        return self.begin(sender, recipients).finish(content)
+        """One transaction; returns the reply to the end of data, or a 451 to MAIL or DATA."""
+        commands, replies = self._pipelined(sender, recipients)
+        if replies[-1].code == 354:
+            return self.finish(content)
+        refusal = next(reply for reply in replies if reply.code != 250)
+        assert refusal.code == 451, list(zip(commands, replies, strict=True))
+        return refusal
 
 
 def queue_id(reply: Reply) -> int:

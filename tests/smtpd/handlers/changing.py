@@ -97,6 +97,13 @@ class OpenRelay:
         return "250 2.1.5 Friend"
 
 
+class Silent:
+    """Has no opinion on recipients."""
+
+    async def handle_RCPT(self, *_: Any) -> Any:
+        return MISSING
+
+
 class Counter:
     """Leaves all to the others and counts."""
 

@@ -1,0 +1,242 @@
+"""`queuectl user`: users who may log in to smtpd."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import (
+    EXIT_FAILURE,
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    reporting,
+    shorten,
+)
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.password import login_name
+from pgmta.store.user_accounts import Rights, UserAccounts
+from queued.cli.change import who
+from queued.cli.target import CONFIG, database_of
+from queued.cli.user_options import (
+    chosen,
+    password_options,
+    read_rights,
+    read_secret,
+    rights_options,
+)
+
+
+@click.group()
+def user() -> None:
+    """Add, change and list the users who may log in to smtpd.
+
+    Changes count within a second. smtpd ends a session of a changed user at its next MAIL.
+    """
+
+
+@contextmanager
+def _accounts(config: Path) -> Iterator[UserAccounts]:
+    accounts = UserAccounts(database_of(config), who())
+    try:
+        yield accounts
+    finally:
+        accounts.close()
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@password_options
+@rights_options
+@reporting
+def add(config: Path, name: str, **options: Any) -> None:
+    """Add a user; the password comes from a prompt, unless an option says otherwise.
+
+    Without --sender and --any-sender the user may send from NAME alone, which is an address then.
+    """
+    name = _name(name)
+    rights = read_rights(options)
+    if rights.senders is None and not rights.any_sender:
+        if "@" not in name:
+            raise ConfigError([f"{name} is no address: give --sender or --any-sender"])
+        rights = read_rights({**options, "sender": (name,)})
+    secret = read_secret(**chosen(options))
+    with _accounts(config) as accounts:
+        if not accounts.add(name, secret, rights):
+            raise PgmtaError(f"there is a user {name} already")
+    print_line(f"user {name} added")
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@password_options
+@reporting
+def passwd(config: Path, name: str, **options: Any) -> None:
+    """Change the password of a user."""
+    name = _name(name)
+    with _accounts(config) as accounts:
+        _exists(name, bool(accounts.users(name)))
+        _exists(name, accounts.passwd(name, read_secret(**chosen(options))))
+    print_line(f"user {name} has another password")
+
+
+@user.command("set")
+@config_option(CONFIG)
+@click.argument("name")
+@rights_options
+@click.option("--any-network", is_flag=True, help="May log in from any network.")
+@reporting
+def set_rights(config: Path, name: str, any_network: bool, **options: Any) -> None:
+    """Change what a user may; options that are not given leave the rest as it is."""
+    name = _name(name)
+    rights = read_rights(options, any_network=any_network)
+    if rights == Rights():
+        raise ConfigError(["nothing to change: give at least one option"])
+    with _accounts(config) as accounts:
+        _exists(name, accounts.set(name, rights))
+    print_line(f"user {name} changed")
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@reporting
+def disable(config: Path, name: str) -> None:
+    """Let a user log in no more, until `queuectl user enable`."""
+    _disable(config, name, disabled=True)
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@reporting
+def enable(config: Path, name: str) -> None:
+    """Let a disabled user log in again."""
+    _disable(config, name, disabled=False)
+
+
+def _disable(config: Path, name: str, *, disabled: bool) -> None:
+    name = _name(name)
+    with _accounts(config) as accounts:
+        _exists(name, accounts.disable(name, disabled=disabled))
+    print_line(f"user {name} {'disabled' if disabled else 'enabled'}")
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@reporting
+def delete(config: Path, name: str) -> None:
+    """Remove a user."""
+    name = _name(name)
+    with _accounts(config) as accounts:
+        _exists(name, accounts.delete(name))
+    print_line(f"user {name} deleted")
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@reporting
+def unlock(config: Path, name: str) -> None:
+    """Forget the failed logins of a user; smtpd sees it within seconds."""
+    name = _name(name)
+    with _accounts(config) as accounts:
+        count = accounts.unlock(name)
+    print_line(f"failed logins of {name} forgotten" if count else f"{name} has no failed logins")
+
+
+@user.command("list")
+@config_option(CONFIG)
+@json_option
+@reporting
+def list_users(config: Path, as_json: bool) -> None:
+    """List all users; exit 1 if there are none."""
+    with _accounts(config) as accounts:
+        users = accounts.users()
+    if as_json:
+        print_json(users)
+    else:
+        now = datetime.now(UTC)
+        print_table(
+            ["USER", "STATE", "SENDERS", "NETWORKS", "TENANT", "PRIORITIES", "LAST LOGIN"],
+            [
+                [
+                    each["name"],
+                    "disabled" if each["disabled"] else "active",
+                    shorten(_words(each["senders"])),
+                    shorten(_words(each["networks"])),
+                    each["tenant"],
+                    f"{each['priority_first']}-{each['priority_last']}",
+                    age((now - each["last_login"]).total_seconds()) if each["last_login"] else "-",
+                ]
+                for each in users
+            ],
+        )
+    if not users:
+        sys.exit(EXIT_FAILURE)
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@json_option
+@reporting
+def show(config: Path, name: str, as_json: bool) -> None:
+    """Show a user: rights, networks of earlier logins, failed logins. No password is shown."""
+    name = _name(name)
+    with _accounts(config) as accounts:
+        found = accounts.users(name)
+        _exists(name, bool(found))
+        networks, failures = accounts.networks(name), accounts.failures(name)
+    if as_json:
+        print_json({**found[0], "own_networks": networks, "failures": failures})
+        return
+    each = found[0]
+    print_line(f"user        {each['name']}{' (disabled)' if each['disabled'] else ''}")
+    print_line(f"senders     {_words(each['senders'])}")
+    print_line(f"networks    {_words(each['networks'])}")
+    print_line(f"tenant      {each['tenant'] or '-'}")
+    print_line(f"metadata    {json.dumps(each['metadata'], ensure_ascii=False)}")
+    print_line(f"priorities  {each['priority_first']}-{each['priority_last']}")
+    print_line(f"added       {each['created_at']}, changed {each['changed_at']}")
+    for login in networks:
+        print_line(f"logged in from {login['network']}, last on {login['last_login']:%Y-%m-%d}")
+    for failure in failures:
+        print_line(
+            f"failed logins {_place(failure['unit'])}: {failure['failures']}, "
+            f"forgotten at {failure['forgotten_at']}"
+        )
+
+
+def _place(unit: str) -> str:
+    kind, *rest = unit.split(" ")
+    return f"from {rest[1]}" if kind == "own" else "from elsewhere"
+
+
+def _words(values: list[str] | None) -> str:
+    return "any" if values is None else " ".join(values) or "none"
+
+
+def _name(text: str) -> str:
+    try:
+        return login_name(text)
+    except ValueError as error:
+        raise ConfigError([f"{text!r}: {error}"]) from None
+
+
+def _exists(name: str, there: bool) -> None:
+    if not there:
+        raise PgmtaError(f"there is no user {name}; `queuectl user list` lists them")

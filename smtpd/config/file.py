@@ -1,0 +1,117 @@
+"""The whole of smtpd.yaml. Twin of etc/smtpd.yaml."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from pgmta.config.environment import Environment, Log
+from pgmta.config.ingest import Ingest
+from pgmta.config.types import Section, Whole
+from smtpd.config.authentication import Authentication
+from smtpd.config.certificate import Certificate, Certificates
+from smtpd.config.content import Content
+from smtpd.config.hooks import HookLimits, Hooks
+from smtpd.config.limits import Limits
+from smtpd.config.listener import Listener
+from smtpd.config.maildrop import Maildrop
+from smtpd.config.metadata import Source, parse_key
+from smtpd.config.relay import Relay
+from smtpd.config.role import ROLES, Auth, Tls
+from smtpd.config.submission import Submission
+from smtpd.config.values import parse_address
+
+
+def default_processes() -> int:
+    """Return one process per two cores, at most four: PostgreSQL needs cores too."""
+    return max(1, min(4, (os.cpu_count() or 2) // 2))
+
+
+class SmtpdConfig(Section):
+    """The whole of smtpd.yaml."""
+
+    environment: Environment = Field(default_factory=Environment)
+    listen: list[Listener] = Field(
+        default=[Listener()], min_length=1, description="addresses and ports that take mail"
+    )
+    processes: Whole = Field(
+        default_factory=default_processes,
+        ge=1,
+        le=64,
+        description="processes that share the listeners; default: one per two cores, at most 4",
+    )
+    certificates: Certificates = Field(
+        default=[],
+        description="of this host, for TLS: a PEM file with both, or certificate and key; the "
+        "client's SNI chooses, and the first is the default",
+    )
+    user: str | None = Field(
+        default=None,
+        description="as which the processes take mail if root starts smtpd; null: as root",
+    )
+    relay: Relay = Field(default=Relay())
+    postmaster: Annotated[str, AfterValidator(parse_address)] | None = Field(
+        default=None,
+        description="address for mail to the postmaster of this host; null: smtpd holds it",
+    )
+    metadata: dict[Annotated[str, AfterValidator(parse_key)], Source] = Field(
+        default={}, description="metadata of each row by key, such as _partid"
+    )
+    auth: Authentication = Field(default=Authentication())
+    limits: Limits = Field(default=Limits())
+    content: Content = Field(default=Content())
+    dsn: bool = Field(
+        default=False,
+        description="announce DSN, and take its parameters with the mail (RFC 3461); they go on to "
+        "the next hop, and queued itself sends no notifications yet",
+    )
+    submission: Submission = Field(default=Submission())
+    ingest: Ingest = Field(default=Ingest())
+    hooks: Hooks = Field(
+        default=[],
+        description="handlers in the interface of aiosmtpd, asked in this order: "
+        "package.module:Name, or handler and arguments",
+    )
+    hook_limits: HookLimits = Field(default=HookLimits())
+    maildrop: Maildrop = Field(default=Maildrop())
+    log: Log = Field(default=Log())
+
+    def certificates_of(self, listener: Listener) -> list[Certificate]:
+        """Return the certificates of a listener."""
+        return self.certificates if listener.certificates is None else listener.certificates
+
+    def tls_of(self, listener: Listener) -> Tls:
+        """Return how a listener uses TLS."""
+        tls = listener.tls or ROLES[listener.role].tls
+        optional = listener.tls is None and tls == "offered"
+        return "none" if optional and not self.certificates_of(listener) else tls
+
+    def auth_of(self, listener: Listener) -> Auth:
+        """Return how a listener uses AUTH."""
+        return listener.auth or ROLES[listener.role].auth
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether a listener has TLS, or something that needs it."""
+        return any(
+            self.tls_of(listener) != "none" or listener.client_certificates.authorities
+            for listener in self.listen
+        )
+
+    @property
+    def uses_auth(self) -> bool:
+        """Whether users may log in at some listener."""
+        return any(self.auth_of(listener) != "none" for listener in self.listen)
+
+    @property
+    def needs_check(self) -> bool:
+        """Whether there may be mistakes outside of the file, or between its parts."""
+        return self.uses_hooks or self.uses_tls or self.uses_auth
+
+    @property
+    def uses_hooks(self) -> bool:
+        """Whether a hook is configured, or a listener needs one."""
+        listeners = any(listener.hooks or listener.relay == "hook" for listener in self.listen)
+        return bool(self.hooks) or listeners

@@ -1,0 +1,104 @@
+"""An entry of `listen` in smtpd.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from pgmta.config.types import Network, Section, Whole, parse_network
+from smtpd.config.certificate import Certificates
+from smtpd.config.client_certificates import ClientCertificates
+from smtpd.config.hooks import Hooks
+from smtpd.config.role import Auth, Early, Tls
+from smtpd.config.values import parse_listen_address
+
+Networks = list[Annotated[Network, BeforeValidator(parse_network)]]
+
+
+class Listener(Section):
+    """One address and port."""
+
+    name: str | None = Field(
+        default=None, description="for metadata from listener; absent: address:port"
+    )
+
+    address: Annotated[str, AfterValidator(parse_listen_address)] = Field(
+        default="127.0.0.1", description="IP address; 0.0.0.0 or :: for all"
+    )
+    port: Whole = Field(default=2525, ge=1, le=65535, description="TCP port")
+    socket: Path | None = Field(
+        default=None,
+        description="path of a Unix socket, instead of address and port; its clients count as "
+        "127.0.0.1",
+    )
+    backlog: Whole = Field(default=1024, ge=1, description="connections that may wait for accept")
+    protocol: Literal["smtp", "lmtp"] = Field(
+        default="smtp",
+        description="lmtp: LHLO instead of EHLO, and a reply for each recipient (RFC 2033)",
+    )
+    role: Literal["relay", "submission", "internal"] = Field(
+        default="relay",
+        description="relay: mail from other servers; submission: mail of users who log in; "
+        "internal: mail of own hosts; sets the defaults of the other options",
+    )
+    tls: Tls | None = Field(
+        default=None,
+        description="none; offered: STARTTLS; required: no mail without it; implicit: TLS from the "
+        "first octet; null: by role, relay and internal offered if there are certificates, "
+        "submission required",
+    )
+    certificates: Certificates | None = Field(
+        default=None, min_length=1, description="of this listener; null: those of the top level"
+    )
+    client_certificates: ClientCertificates = Field(default=ClientCertificates())
+    auth: Auth | None = Field(
+        default=None,
+        description="none, offered or required; null: by role, submission required, others none",
+    )
+    auth_without_tls: bool = Field(
+        default=False, description="take passwords in plain text; only for networks that you trust"
+    )
+    early: Early | None = Field(
+        default=None,
+        description="a client that sends before the greeting, before the reply to EHLO or instead "
+        "of waiting for another reply: allow or refuse; null: by role, relay refuse, others allow",
+    )
+    proxy: Networks = Field(
+        default=[],
+        description="clients in these networks must begin with a PROXY header (v1 or v2), which "
+        "says who the client is",
+    )
+    xclient: Networks = Field(
+        default=[],
+        description="clients in these networks may say by XCLIENT who the client is",
+    )
+    hooks: Hooks | None = Field(
+        default=None, description="handlers of this listener; absent: those of the top level"
+    )
+    relay: Literal["policy", "hook"] = Field(
+        default="policy",
+        description="who accepts recipients: the section relay, which hooks only narrow, or the "
+        "handle_RCPT of a hook alone",
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Listener:
+        given = self.model_fields_set & {"address", "port"}
+        if self.socket and given:
+            raise ValueError(f"socket and {given.pop()} exclude each other")
+        if self.socket and not self.socket.is_absolute():
+            raise ValueError("socket needs an absolute path")
+        return self
+
+    @model_validator(mode="after")
+    def _lmtp_port(self) -> Listener:
+        if self.protocol == "lmtp" and self.port == 25 and not self.socket:
+            raise ValueError("protocol lmtp must not use port 25 (RFC 2033, section 5)")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The value of metadata from listener."""
+        return self.name or str(self.socket or f"{self.address}:{self.port}")

@@ -1,0 +1,133 @@
+"""How one session asks hooks: one consultation at a time, and its envelope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiosmtpd.smtp import Envelope, LoginPassword
+
+from smtpd.commands import Commands
+from smtpd.hooks.consultation import Consultation
+from smtpd.hooks.decisions import Decisions
+from smtpd.hooks.phases import FAILED, Step
+from smtpd.hooks.reply import BadAnswer
+from smtpd.hooks.server import HookServer
+from smtpd.login import Login
+
+_TOGETHER = 0.5  # seconds that replies wait, so that they leave in one write
+NULL = "<>"
+"""aiosmtpd's word for the null reverse-path."""
+_STANDARD = frozenset(vars(Envelope()))
+
+
+class Asking:
+    """Asks the steps of one command, and takes over the envelope that they leave."""
+
+    def __init__(
+        self, commands: Commands, server: HookServer, fail: Callable[[Exception], None]
+    ) -> None:
+        self.commands = commands
+        self.server = server
+        self.fail = fail
+        """Ends the session after an error of this program."""
+        self.idle = Envelope()
+        """The envelope that hooks get while there is no transaction."""
+        self.now = False
+        """A step is being asked: an answer that comes now is that of a direct call."""
+        self._consultation: Consultation | None = None
+        self._waiting_since = 0.0  # of replies, by the clock of the sessions' loop; 0: none waits
+
+    @property
+    def client(self) -> str:
+        """The address of the client."""
+        peer: Any = self.commands.session.peer
+        return str(peer[0]) if peer else ""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a hook is being asked."""
+        return self._consultation is not None
+
+    def abandon(self) -> None:
+        """Cancel the hook that is being asked: the session has ended."""
+        if self._consultation:
+            self._consultation.abandon()
+            self._consultation = None
+
+    def holds_replies(self, now: float) -> bool:
+        """Return whether earlier replies of a pipelined group may wait for that of the hook.
+
+        They leave in one write then, but wait for at most `_TOGETHER` seconds and one hook more.
+        """
+        if self._consultation and now < (self._waiting_since or now) + _TOGETHER:
+            self._waiting_since = self._waiting_since or now
+            return True
+        self._waiting_since = 0.0
+        return False
+
+    def consult(
+        self,
+        steps: tuple[Step, ...],
+        arguments: tuple[Any, ...],
+        came: Callable[[str | None], None],
+    ) -> None:
+        """Ask the steps; `came` gets the reply, or None if all leave the command to smtpd."""
+        self.server.envelope = self.envelope()
+        if self.commands.login:
+            self._show(self.commands.login)
+
+        def answered(answer: str | None, envelope: Envelope) -> None:
+            self._consultation = None
+            transaction, session = self.commands.transaction, self.commands.session
+            if not isinstance(session.host_name, str):
+                session.host_name = None
+            if not transaction:
+                self.idle = envelope
+            else:
+                transaction.envelope = envelope
+            self.attempt(came, answer)
+
+        self._consultation = Consultation(steps, self.server, self.client, arguments, answered)
+        self.now = True
+        try:
+            self._consultation.begin()
+        finally:
+            self.now = False
+
+    def _show(self, login: Login) -> None:
+        """Show hooks a user whom the table of users has let in."""
+        session: Any = self.commands.session
+        if session.authenticated is not True:
+            session.authenticated = True
+            session.auth_data = LoginPassword(login.user.encode(), b"")
+
+    def attempt(self, came: Callable[[str | None], None], answer: str | None) -> None:
+        """Go on with the answer; an error ends this session alone."""
+        try:
+            came(answer)
+        except Exception as error:
+            self.fail(error)
+
+    def envelope(self) -> Envelope:
+        """Return the envelope that hooks get, with what they noted in it before MAIL."""
+        transaction, idle = self.commands.transaction, self.idle
+        if not transaction:
+            vars(idle).setdefault("pgmta", Decisions())
+            return idle
+        notes = vars(idle)
+        if len(notes) > len(_STANDARD):
+            vars(transaction.envelope).update(
+                {name: note for name, note in notes.items() if name not in _STANDARD}
+            )
+            self.idle = Envelope()
+        if transaction.envelope.mail_from == "":
+            transaction.envelope.mail_from = NULL
+        vars(transaction.envelope).setdefault("pgmta", Decisions())
+        return transaction.envelope
+
+    def failed(self, steps: tuple[Step, ...], problem: str) -> str:
+        """Log a wrong change of the envelope as a failure of the last hook; return the reply."""
+        hook = steps[-1].hook
+        hook.failed(steps[-1].name, BadAnswer(problem), self.client)
+        return FAILED[hook.on_failure]

@@ -1,0 +1,122 @@
+"""Mail that the command `sendmail` has kept while smtpd was away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import Any
+
+from pgmta.logs import get
+from smtpd.config import Listener, SmtpdConfig
+
+_MODE = 0o1733  # all users may add files; only the owner may list them, and remove those of others
+_OPEN = stat.S_IWOTH | stat.S_ISVTX
+_LONGEST = 3600.0  # seconds for one round
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not bound here
+
+log = get("maildrop")
+
+
+class MaildropWatch:
+    """Runs `sendmail -q` as a separate process while messages wait.
+
+    A broken file or a slow database thus harms no session. The process runs as `user`.
+    """
+
+    def __init__(self, config: SmtpdConfig) -> None:
+        self._every = config.maildrop.every
+        self._directory = config.maildrop.directory
+        self._user = config.user if os.getuid() == 0 else None
+        self._server = next(map(_place, filter(_suits, config.listen)), None)
+
+    async def run(self) -> None:
+        """Look for messages again and again, until cancelled."""
+        if not self._directory or not self._make(self._directory):
+            return
+        if not self._server:
+            log.warning("waiting mail stays: no listener takes it",
+                        directory=str(self._directory))  # fmt: skip
+            return
+        while True:
+            if self._waiting(self._directory):
+                try:
+                    await self._flush()
+                except OSError as error:
+                    log.warning("can't take waiting mail", reason=str(error))
+            await asyncio.sleep(self._every)
+
+    def _identity(self) -> dict[str, Any]:
+        """Return the options with which a process runs as `user`, without the groups of root."""
+        if not self._user:
+            return {}
+        entry = pwd.getpwnam(self._user)
+        groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}
+
+    def _make(self, directory: Path) -> bool:
+        """Make the directory if it is missing; return whether it can be used."""
+        if directory.is_dir():
+            if directory.stat().st_mode & _OPEN == stat.S_IWOTH:
+                log.warning("users can remove the waiting mail of others: use mode 1733",
+                            directory=str(directory))  # fmt: skip
+            return os.access(directory, os.R_OK | os.W_OK | os.X_OK)
+        try:
+            directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            directory.mkdir()
+            if self._user:
+                entry = pwd.getpwnam(self._user)
+                os.chown(directory, entry.pw_uid, entry.pw_gid)
+            directory.chmod(_MODE)
+        except (OSError, KeyError) as error:
+            log.debug("no directory for waiting mail", directory=str(directory), reason=str(error))
+            return False
+        return True
+
+    def _waiting(self, directory: Path) -> bool:
+        try:
+            return any(name.endswith(".mail") for name in os.listdir(directory))
+        except OSError as error:
+            log.warning("can't read waiting mail", directory=str(directory), reason=error.strerror)
+            return False
+
+    async def _flush(self) -> None:
+        settings = {
+            "PGMTA_SENDMAIL_SERVER": self._server or "",
+            "PGMTA_SENDMAIL_DIRECTORY": str(self._directory),
+        }
+        # subprocess, because uvloop knows no `user`
+        process = subprocess.Popen(  # noqa: ASYNC220 - a fork is short
+            [sys.executable, "-m", "smtpd.sendmail", "-q", "-v"], stdin=DEVNULL, stdout=DEVNULL,
+            stderr=PIPE, env={**os.environ, **settings}, **self._identity())  # fmt: skip
+        try:
+            _, errors = await asyncio.to_thread(process.communicate, timeout=_LONGEST)
+        except subprocess.TimeoutExpired:
+            log.warning("waiting mail takes too long")
+            return
+        finally:
+            process.kill()  # nothing happens if it has ended
+        self._log(errors)
+
+    def _log(self, errors: bytes) -> None:
+        for line in errors.decode("utf-8", "replace").split("\n"):
+            if line.startswith("sendmail: "):
+                log.info("waiting mail", result=line.removeprefix("sendmail: "))
+
+
+def _suits(listener: Listener) -> bool:
+    """Return whether the listener takes mail of this host without TLS and AUTH."""
+    free = listener.tls in (None, "none", "offered") and listener.auth in (None, "none", "offered")
+    return free and listener.role != "submission" and not listener.proxy
+
+
+def _place(listener: Listener) -> str:
+    if listener.socket:
+        return str(listener.socket)
+    address = _ANY.get(listener.address, listener.address)
+    return f"[{address}]:{listener.port}" if ":" in address else f"{address}:{listener.port}"

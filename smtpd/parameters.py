@@ -1,0 +1,130 @@
+"""The parameters of MAIL and RCPT (RFC 5321, section 4.1.1.11)."""
+
+from __future__ import annotations
+
+import re
+
+from pgmta.model import Options
+from smtpd import mt_priority, replies
+from smtpd.config import SmtpdConfig
+from smtpd.handler import plain
+from smtpd.login import Login
+from smtpd.transaction import Transaction
+
+_DIGITS = 20  # of SIZE (RFC 1870, section 3)
+# RFC 3461, sections 4 and 5
+_XTEXT = r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})"
+_ENVID = re.compile(rf"{_XTEXT}{{1,100}}")
+_ORCPT = re.compile(rf"[A-Za-z0-9-]{{1,64}};{_XTEXT}{{1,500}}")
+_NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}")
+_SUBMITTER = re.compile(rf"<>|{_XTEXT}{{1,500}}")  # RFC 4954, section 5
+
+Dsn = tuple[str | None, str | None]
+"""NOTIFY and ORCPT of a recipient."""
+
+
+class Parameters:
+    """Takes the parameters that a listener has announced; each method returns a refusal or ''."""
+
+    def __init__(
+        self, config: SmtpdConfig, *, role: str = "relay", tls: bool = False, auth: bool = False
+    ) -> None:
+        self._size = config.limits.message_size
+        self._dsn = config.dsn
+        self._priorities = role == "submission"
+        self._tls = tls
+        self._auth = auth
+
+    def mail(
+        self, rest: str, transaction: Transaction, *, secure: bool, login: Login | None
+    ) -> str:
+        """Take the parameters of MAIL; `secure` says whether the session has TLS."""
+        envelope, seen = transaction.envelope, set[str]()
+        for given in rest.split():
+            parameter = given.upper()
+            keyword, _, value = parameter.partition("=")
+            if keyword == "SMTPUTF8" and not value:
+                envelope.smtp_utf8 = True
+            elif keyword == "BODY":
+                if value not in ("7BIT", "8BITMIME"):
+                    return replies.BAD_BODY
+            elif keyword == "SIZE":
+                if not (value.isascii() and value.isdigit() and len(value) <= _DIGITS):
+                    return replies.BAD_SIZE
+                if int(value) > self._size:
+                    return replies.TOO_LARGE.format(self._size)
+            else:
+                refusal = replies.REPEATED_PARAMETER if keyword in seen else self._rare(
+                    keyword, given.partition("=")[2], transaction, secure=secure, login=login
+                )  # fmt: skip
+                if refusal:
+                    return refusal.format(plain(keyword[:40]))
+            seen.add(keyword)
+            envelope.mail_options.append(parameter)
+        return ""
+
+    def _rare(
+        self,
+        keyword: str,
+        value: str,
+        transaction: Transaction,
+        *,
+        secure: bool,
+        login: Login | None,
+    ) -> str:
+        options = transaction.options or Options()
+        if keyword == "REQUIRETLS" and not value and (secure or self._tls):
+            if not secure:
+                return replies.NEEDS_STARTTLS
+            options.requiretls = True
+        elif keyword == "RET" and self._dsn:
+            options.ret = value.upper()
+            if options.ret not in ("FULL", "HDRS"):
+                return replies.BAD_RET
+        elif keyword == "ENVID" and self._dsn:
+            if not _ENVID.fullmatch(value):
+                return replies.BAD_ENVID
+            options.envid = value
+        elif keyword == "MT-PRIORITY" and self._priorities:
+            return _prioritise(value, transaction, login)
+        elif keyword == "AUTH" and self._auth:
+            return "" if _SUBMITTER.fullmatch(value) else replies.BAD_SUBMITTER
+        else:
+            return replies.UNKNOWN_PARAMETER
+        transaction.options = options
+        return ""
+
+    def rcpt(self, rest: str) -> tuple[str, Dsn]:
+        """Return the refusal of the parameters of RCPT, or '' and their values."""
+        notify: str | None = None
+        orcpt: str | None = None
+        for given in rest.split():
+            keyword, _, value = given.partition("=")
+            keyword = keyword.upper()
+            if not self._dsn or keyword not in ("NOTIFY", "ORCPT"):
+                return replies.UNKNOWN_PARAMETER.format(plain(keyword[:40])), (None, None)
+            if (notify if keyword == "NOTIFY" else orcpt) is not None:
+                return replies.REPEATED_PARAMETER.format(keyword), (None, None)
+            if keyword == "NOTIFY":
+                notify = value.upper()
+                words = notify.split(",")
+                if not _NOTIFY.fullmatch(notify) or len(set(words)) < len(words):
+                    return replies.BAD_NOTIFY, (None, None)
+            else:
+                orcpt = value
+                if not _ORCPT.fullmatch(value):
+                    return replies.BAD_ORCPT, (None, None)
+        return "", (notify, orcpt)
+
+
+def _prioritise(value: str, transaction: Transaction, login: Login | None) -> str:
+    """Take the priority, as far as the user may ask for it."""
+    wanted = mt_priority.parse(value)
+    if wanted is None:
+        return replies.BAD_PRIORITY
+    row = mt_priority.row_priority(wanted)
+    first, last = login.priorities if login else (5, 5)
+    transaction.priority = min(max(row, first), last)
+    if transaction.priority != row:
+        transaction.priority_given = mt_priority.mt_priority(transaction.priority)
+    return ""

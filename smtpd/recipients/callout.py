@@ -1,0 +1,111 @@
+"""Recipients that the next hop knows, asked over a few kept connections."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from pgmta.config.types import HostPort
+from pgmta.logs import get
+from smtpd.config.recipients import Callout as Config
+from smtpd.recipients.next_hop import CallError, NextHop
+from smtpd.recipients.remembered import Remembered
+from smtpd.recipients.verdict import Verdict
+
+_UNSURE = 5.0  # seconds for which no answer counts, and for which a host that is away is left out
+_KEPT = 5.0  # seconds for which a connection is kept without work
+_LOG_INTERVAL = 60.0  # seconds between two lines in the log about one host
+
+log = get("smtpd")
+
+
+class Callout:
+    """Asks each recipient once for all sessions, and remembers the answer.
+
+    Next hops that do not answer cost `config.time` at most, and then nothing for five seconds. A
+    recipient that was known once stays known meanwhile.
+    """
+
+    def __init__(self, config: Config, hostname: str) -> None:
+        self._config = config
+        self._hostname = hostname
+        self._memory = Remembered()
+        self._asking: dict[tuple[str, ...], asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(config.connections)
+        self._idle: list[NextHop] = []
+        self._away: dict[HostPort, float] = {}  # until when, by the loop's clock
+        self._logged: dict[HostPort, float] = {}
+
+    def verdict(self, addresses: tuple[str, ...]) -> Verdict | None:
+        """Return the last answer, if it still counts."""
+        return self._memory.get(addresses)
+
+    async def look_up(self, addresses: tuple[str, ...]) -> None:
+        """Ask the next hop, or wait for the answer that another session waits for."""
+        task = self._asking.get(addresses)
+        if not task:
+            task = asyncio.get_running_loop().create_task(self._look_up(addresses))
+            self._asking[addresses] = task
+            task.add_done_callback(lambda _: self._asking.pop(addresses, None))
+        await asyncio.shield(task)
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        for task in list(self._asking.values()):
+            task.cancel()
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _look_up(self, addresses: tuple[str, ...]) -> None:
+        config, verdict = self._config, Verdict.UNSURE
+        with suppress(TimeoutError):
+            async with asyncio.timeout(config.time), self._places:
+                verdict = await self._ask(addresses[0])
+        if verdict is Verdict.UNSURE and config.unavailable == "accept":
+            self._memory.keep(addresses, Verdict.KNOWN, _UNSURE)
+            return
+        seconds = {Verdict.KNOWN: config.known_for, Verdict.UNKNOWN: config.unknown_for}
+        self._memory.keep(addresses, verdict, seconds.get(verdict, _UNSURE))
+
+    async def _ask(self, address: str) -> Verdict:
+        while self._idle:
+            with suppress(*CallError):  # it was closed meanwhile
+                return await self._ask_over(self._idle.pop(), address)
+        loop = asyncio.get_running_loop()
+        for host in self._config.hosts:
+            if self._away.get(host, 0.0) > loop.time():
+                continue
+            hop = NextHop(host, self._hostname, self._config.time)
+            try:
+                await hop.connect()
+                return await self._ask_over(hop, address)
+            except asyncio.CancelledError:  # no answer in time
+                self._note(host, "no answer in time")
+                raise
+            except CallError as error:
+                self._note(host, str(error) or type(error).__name__)
+        return Verdict.UNSURE
+
+    async def _ask_over(self, hop: NextHop, address: str) -> Verdict:
+        try:
+            verdict = await hop.ask(address)
+        except BaseException:
+            hop.close()
+            raise
+        if hop.usable:
+            self._idle.append(hop)
+            asyncio.get_running_loop().call_later(_KEPT, self._close, hop)
+        return verdict
+
+    def _close(self, hop: NextHop) -> None:
+        """Close a connection that no callout has used since."""
+        if hop in self._idle:
+            self._idle.remove(hop)
+            hop.close()
+
+    def _note(self, host: HostPort, reason: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self._away[host] = now + _UNSURE
+        if now >= self._logged.get(host, 0.0) + _LOG_INTERVAL or host not in self._logged:
+            self._logged[host] = now
+            log.warning("next hop does not say who is known", host=str(host), reason=reason)

@@ -1,0 +1,82 @@
+"""The recipients of relay domains: a source of knowledge for each domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgmta.store.recipients import Recipients
+from smtpd.config import SmtpdConfig
+from smtpd.domain_set import DomainSet
+from smtpd.recipients.file import RecipientFile, lower
+from smtpd.recipients.table import RecipientTable
+from smtpd.recipients.verdict import Source, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    domains: DomainSet
+    source: Source
+    delimiter: str
+    spelled: bool  # the source has to get the address as the client wrote it
+
+
+class Directory:
+    """Asks the first source of `relay.recipients` that has the domain.
+
+    Recipients of other domains are known. So is the postmaster of each domain (RFC 5321, section
+    4.5.1), unless its next hop is asked. Raises ConfigError for a file with mistakes.
+    """
+
+    def __init__(self, config: SmtpdConfig, uri: str) -> None:
+        relay = config.relay
+        table = RecipientTable(Recipients(uri)) if any(e.table for e in relay.recipients) else None
+        self._entries: list[_Entry] = []
+        for entry in relay.recipients:
+            source: Source
+            if entry.file:
+                source = RecipientFile(entry.file)
+            elif entry.callout:
+                from smtpd.recipients.callout import Callout  # others need no SMTP client
+
+                source = Callout(entry.callout, config.environment.hostname)
+            else:
+                assert table  # noqa: S101 - for the type checker
+                source = table
+            domains = DomainSet(relay.domains if entry.domains is None else entry.domains)
+            self._entries.append(
+                _Entry(domains, source, entry.delimiter or "", spelled=bool(entry.callout))
+            )
+
+    def verdict(self, mailbox: str, domain: str) -> Verdict | None:
+        """Return whether a recipient is known, None if `look_up` has to be awaited first."""
+        for entry in self._entries:
+            if domain in entry.domains:
+                addresses = _spellings(entry, mailbox, domain)
+                return entry.source.verdict(addresses) if addresses else Verdict.KNOWN
+        return Verdict.KNOWN
+
+    async def look_up(self, mailbox: str, domain: str) -> None:
+        """Find out whether a recipient is known."""
+        for entry in self._entries:
+            if domain in entry.domains:
+                if addresses := _spellings(entry, mailbox, domain):
+                    await entry.source.look_up(addresses)
+                return
+
+    async def stop(self) -> None:
+        """Close the connections of the sources."""
+        for entry in self._entries:
+            await entry.source.stop()
+
+
+def _spellings(entry: _Entry, mailbox: str, domain: str) -> tuple[str, ...]:
+    """Return the words of which a source has to know one; none for a postmaster."""
+    local = mailbox.rpartition("@")[0]
+    if entry.spelled:
+        return (f"{local}@{domain}",)
+    local = lower(local)
+    if local == "postmaster":
+        return ()
+    user, tagged, _ = local.partition(entry.delimiter) if entry.delimiter else (local, "", "")
+    words = (f"{local}@{domain}", f"@{domain}")
+    return (*words, f"{user}@{domain}") if tagged and user else words

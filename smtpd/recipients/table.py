@@ -1,0 +1,69 @@
+"""Recipients in the table `recipients` of the database."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pgmta.logs import get
+from pgmta.store.recipients import Recipients
+from smtpd.recipients.remembered import Remembered
+from smtpd.recipients.verdict import Verdict
+
+_KNOWN, _UNKNOWN, _UNSURE = 60.0, 5.0, 1.0  # seconds for which a verdict counts
+_TIME = 10.0  # seconds for an answer
+_GROUP = 500  # recipients that are asked for in one statement
+
+log = get("smtpd")
+
+
+class RecipientTable:
+    """Asks for the recipients of all sessions together: one statement at a time."""
+
+    def __init__(self, store: Recipients) -> None:
+        self._store = store
+        self._memory = Remembered()
+        self._waiting: dict[tuple[str, ...], asyncio.Future[None]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def verdict(self, addresses: tuple[str, ...]) -> Verdict | None:
+        """Return the verdict of the last seconds."""
+        return self._memory.get(addresses)
+
+    async def look_up(self, addresses: tuple[str, ...]) -> None:
+        """Ask the database, together with other sessions."""
+        loop = asyncio.get_running_loop()
+        if addresses not in self._waiting:
+            self._waiting[addresses] = loop.create_future()
+        if not self._task:
+            self._task = loop.create_task(self._ask())
+        await asyncio.shield(self._waiting[addresses])
+
+    async def stop(self) -> None:
+        """Close the connection."""
+        if self._task:
+            self._task.cancel()
+        await self._store.close()
+
+    async def _ask(self) -> None:
+        try:
+            while self._waiting:
+                keys = list(self._waiting)[:_GROUP]
+                known: set[str] | None = None
+                try:
+                    async with asyncio.timeout(_TIME):
+                        known = await self._store.known({one for key in keys for one in key})
+                except Exception as error:  # of any kind: sessions wait for an answer
+                    log.warning("recipients can't be looked up", reason=str(error))
+                for key in keys:
+                    if known is None:
+                        self._memory.keep(key, Verdict.UNSURE, _UNSURE)
+                    elif known.isdisjoint(key):
+                        self._memory.keep(key, Verdict.UNKNOWN, _UNKNOWN)
+                    else:
+                        self._memory.keep(key, Verdict.KNOWN, _KNOWN)
+                    self._waiting.pop(key).set_result(None)
+        finally:
+            self._task = None
+            for future in self._waiting.values():
+                future.cancel()
+            self._waiting.clear()

@@ -1,0 +1,72 @@
+"""Options of smtpd.yaml that are allowed, and that an operator should think about twice."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import struct
+from pathlib import Path
+
+from pgmta.config.types import Network
+from smtpd.config import Listener, SmtpdConfig
+
+_WIDE = {4: 8, 6: 16}  # shorter prefixes hold a good part of the Internet
+_CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
+_ROUTES = Path("/proc/net/route")
+_CONTAINER_HINTS = ("container", "KUBERNETES_SERVICE_HOST")
+
+
+def risks(config: SmtpdConfig, gateway: str = "") -> list[str]:
+    """Return a sentence for each risk. `gateway` is the one of the container, if this is one."""
+    found = [
+        f"relay.networks: {network}: its clients may send to any address; that is an open relay"
+        for network in config.relay.networks
+        if _wide(network)
+    ]
+    trusting = [listener for listener in config.listen if listener.role != "submission"]
+    if gateway and any(ipaddress.ip_address(gateway) in net for net in config.relay.networks):
+        found += [
+            f"listen[{config.listen.index(listener)}]: relay.networks has {gateway}, from which "
+            "connections may come that a proxy or the container's bridge forwards: their clients "
+            "may send to any address; use `proxy`, or name narrower networks"
+            for listener in trusting
+            if not listener.proxy and not ipaddress.ip_address(listener.address).is_loopback
+        ]
+    for number, listener in enumerate(config.listen):
+        found += [f"listen[{number}]{text}" for text in _of_listener(config, listener)]
+    return found
+
+
+def _of_listener(config: SmtpdConfig, listener: Listener) -> list[str]:
+    found = [
+        f".{key}: {network}: its clients may name any address as their own"
+        for key in ("proxy", "xclient")
+        for network in getattr(listener, key)
+        if _wide(network)
+    ]
+    local = ipaddress.ip_address(listener.address).is_loopback
+    if listener.auth_without_tls and config.auth_of(listener) != "none" and not local:
+        found.append(".auth_without_tls: passwords can be read on their way")
+    if listener.client_certificates.authorities and listener.role == "relay":
+        found.append(".client_certificates: servers with other certificates can't begin TLS")
+    return found
+
+
+def _wide(network: Network) -> bool:
+    return network.prefixlen < _WIDE[network.version] and not network.is_loopback
+
+
+def container_gateway() -> str:
+    """Return the address from which a container's bridge forwards connections, or nothing."""
+    inside = any(path.exists() for path in _CONTAINERS)
+    if not inside and not any(name in os.environ for name in _CONTAINER_HINTS):
+        return ""
+    try:
+        lines = _ROUTES.read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return ""
+    for line in lines:
+        words = line.split()
+        if len(words) > 2 and words[1] == "00000000":
+            return str(ipaddress.IPv4Address(struct.pack("=I", int(words[2], 16))))
+    return ""

@@ -1,0 +1,34 @@
+"""The senders that a user may use (RFC 6409, section 6.1; pure)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pgmta.address import normalise_domain
+from pgmta.errors import AddressError
+
+
+def may_send_from(senders: tuple[str, ...] | None, mailbox: str, domain: str) -> bool:
+    """Return whether a mailbox with this normalised domain is among addresses and `@domain`.
+
+    Upper and lower case are the same. None allows any sender.
+    """
+    if senders is None:
+        return True
+    allowed = _normalised(senders)
+    local = mailbox.rpartition("@")[0].lower()
+    return f"@{domain}" in allowed or f"{local}@{domain}" in allowed
+
+
+@lru_cache(maxsize=1024)
+def _normalised(senders: tuple[str, ...]) -> frozenset[str]:
+    found = set()
+    for sender in senders:
+        local, at, domain = sender.rpartition("@")
+        if not at:
+            continue
+        try:
+            found.add(f"{local.lower()}@{normalise_domain(domain)}")
+        except AddressError:
+            continue  # no mail has it
+    return frozenset(found)

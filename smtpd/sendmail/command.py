@@ -1,0 +1,185 @@
+"""The modes of `sendmail`: submit, converse, show and flush."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from smtpd.sendmail import exits, settings
+from smtpd.sendmail.client import Away, Client, Deferred, Refused
+from smtpd.sendmail.envelope import Envelope
+from smtpd.sendmail.exits import Exit
+from smtpd.sendmail.maildrop import Maildrop
+from smtpd.sendmail.message import Message, caller, qualified, until_dot
+from smtpd.sendmail.options import Options, parse
+from smtpd.sendmail.settings import Settings
+
+_LOST = 20  # connections that end before the end of a message, one after the other
+
+
+def run(words: list[str], name: str) -> int:
+    """Do what the command line asks for, and return the exit code."""
+    try:
+        options = parse(words)
+        if name == "mailq":
+            options.mode = "list"
+        found = settings.read()
+        drop = Maildrop(found.directory)
+        if options.mode == "flush":
+            return flush(found, drop, verbose=options.verbose)
+        if options.mode == "list":
+            return show(drop)
+        if options.mode == "smtp":
+            return converse(found, drop)
+        return submit(options, found, drop)
+    except Exit as error:
+        print(f"sendmail: {error.reason}", file=sys.stderr)
+        return error.code
+
+
+def submit(options: Options, found: Settings, drop: Maildrop) -> int:
+    """Send the message on standard input, or keep it until smtpd is back."""
+    source = sys.stdin.buffer
+    message = Message(until_dot(source) if options.dot_ends else source.read())
+    envelope, domain = options.envelope, found.domain
+    login, full_name = caller()
+    address = options.sender if options.sender is not None else login
+    envelope.sender = qualified(address, domain)
+    named = [qualified(recipient, domain) for recipient in envelope.recipients]
+    if options.from_header:
+        named += message.recipients(domain)
+    envelope.recipients = list(dict.fromkeys(named))
+    if not envelope.recipients:
+        where = "and none in To, Cc or Bcc" if options.from_header else "(or -t)"
+        raise Exit(exits.USAGE, f"no recipient in the command line {where}")
+    message.complete(envelope.sender, options.full_name or full_name)
+    content = message.octets
+    try:
+        client = Client(found, verbose=options.verbose)
+        client.hello(domain)
+        taken = client.send(envelope, content)
+    except Refused as error:
+        raise Exit(exits.UNAVAILABLE, f"smtpd refuses the message: {error}") from None
+    except Away as error:
+        reason = f"{error}; smtpd may have taken it" if error.unknown else str(error)
+        name = drop.keep(envelope, content, reason)
+        if options.verbose:
+            print(f"sendmail: {reason}; the message waits as {name}", file=sys.stderr)
+        return exits.OK
+    client.quit()
+    if taken.later:
+        drop.keep(envelope.only(taken.later), content, "refused for now")
+    for recipient, reply in taken.refused.items():
+        print(f"sendmail: {recipient}: {reply}", file=sys.stderr)
+    return exits.NO_USER if taken.refused else exits.OK
+
+
+def converse(found: Settings, drop: Maildrop) -> int:
+    """Let the caller speak SMTP with smtpd, or with this command while smtpd is away."""
+    from smtpd.sendmail.dialogue import Dialogue, relay
+
+    try:
+        client = Client(found)
+    except Away as error:
+        away = str(error)
+
+        def keep(envelope: Envelope, content: bytes) -> str:
+            return drop.keep(envelope, content, away)
+
+        Dialogue(sys.stdin.buffer, found.domain, keep).run()
+        return exits.OK
+    try:
+        relay(client.socket, sys.stdin.fileno(), sys.stdout.fileno())
+    except OSError as error:
+        raise Exit(exits.TEMPORARY, f"connection lost: {error.strerror}") from None
+    return exits.OK
+
+
+def show(drop: Maildrop) -> int:
+    """Print the messages that wait."""
+    try:
+        names = drop.names()
+    except OSError as error:
+        raise Exit(exits.TEMPORARY, f"can't read {drop.directory}: {error.strerror}") from None
+    for name in names:
+        try:
+            with drop.take(name) as found:
+                text = "is being sent"
+                if found:
+                    envelope, content = found
+                    to = ", ".join(envelope.recipients)
+                    text = f"{len(content)} octets from <{envelope.sender}> to {to}"
+                    text = "".join(char if char.isprintable() else "?" for char in text)
+        except (OSError, ValueError) as error:
+            text = f"can't be read: {error}"
+        print(f"{name}  {text}")
+    if not names:
+        print("No message waits.")
+    return exits.OK
+
+
+def flush(found: Settings, drop: Maildrop, *, verbose: bool) -> int:
+    """Send the messages that wait; return 75 if some have to go on waiting."""
+    try:
+        drop.tidy()
+        names = drop.names()
+    except OSError as error:
+        raise Exit(exits.TEMPORARY, f"can't read {drop.directory}: {error.strerror}") from None
+    client: Client | None = None
+    left = lost = 0
+    for name in names:
+        try:
+            if client is None:
+                client = Client(found, verbose=verbose)
+                client.hello(found.domain)
+            _send_kept(client, drop, name, verbose=verbose)
+            lost = 0
+        except Away as error:
+            left += 1
+            print(f"sendmail: {name}: {error}", file=sys.stderr)
+            lost = 0 if isinstance(error, Deferred) else lost + 1
+            if client is None or lost >= _LOST:  # not some bad messages: smtpd is away
+                return exits.TEMPORARY
+            client.close()
+            client = None
+        except (Refused, ValueError) as error:
+            _set_aside(drop, name, str(error))
+            if client:
+                client.close()  # its transaction may be open
+                client = None
+        except FileNotFoundError:
+            continue  # another command has sent it
+        except (OSError, Exit) as error:
+            left += 1
+            print(f"sendmail: {os.path.join(drop.directory, name)}: {error}", file=sys.stderr)
+    if client:
+        client.quit()
+    return exits.TEMPORARY if left else exits.OK
+
+
+def _set_aside(drop: Maildrop, name: str, reason: str) -> None:
+    try:
+        drop.set_aside(name)
+    except OSError as error:  # its owner may have done anything
+        print(f"sendmail: {name} can't be set aside: {error.strerror}", file=sys.stderr)
+    print(f"sendmail: {name} is set aside: {reason}", file=sys.stderr)
+
+
+def _send_kept(client: Client, drop: Maildrop, name: str, *, verbose: bool) -> None:
+    with drop.take(name, client.largest) as found:
+        if not found:
+            return
+        envelope, content = found
+        taken = client.send(envelope, content)
+        for recipient, reply in taken.refused.items():
+            print(f"sendmail: {name}: {recipient}: {reply}", file=sys.stderr)
+        if taken.refused:
+            rest = envelope.only(list(taken.refused))
+            drop.set_aside(drop.keep(rest, content, "refused"))
+        if taken.later:
+            rest = envelope.only(taken.later)
+            drop.keep(rest, content, "refused for now", name)
+        else:
+            drop.remove(name)
+        if verbose:
+            print(f"sendmail: {name}: {taken.reply}", file=sys.stderr)

@@ -1,0 +1,144 @@
+"""The directory in which mail waits while smtpd is away."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+
+from smtpd.sendmail.envelope import Envelope
+from smtpd.sendmail.exits import TEMPORARY, Exit
+
+_SUFFIX = ".mail"
+_NAME = re.compile(r"[0-9A-Za-z.-]+\.mail")  # other names may be made up to mislead a reader
+_REFUSED = ".refused"
+_HEAD = 1 << 22  # octets of the first line, at most
+_WORD = 2000  # characters of an address or a parameter
+_LARGEST = 1 << 28  # octets of a message, unless smtpd says another number
+_OLD = 86400.0  # seconds after which a half-written file is removed
+
+
+class Maildrop:
+    """Files of one message each: a line of JSON with the envelope, then the content.
+
+    Users may add files and can't list them, if the directory has mode 1733. The names are long
+    and random, so users can't guess those of others.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def keep(self, envelope: Envelope, content: bytes, reason: str, name: str = "") -> str:
+        """Write the message and return its name; it is durable then. Raises Exit with code 75.
+
+        With the `name` of a message it replaces that one.
+        """
+        name = name.removesuffix(_SUFFIX) or f"{time.time_ns():x}-{os.urandom(16).hex()}"
+        path = os.path.join(self.directory, name)
+        head = {**vars(envelope), "size": len(content), "uid": os.getuid(), "reason": reason}
+        line = json.dumps(head, ensure_ascii=True).encode()
+        try:
+            fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            with open(fd, "wb") as file:
+                os.fchmod(fd, 0o644)
+                file.write(line + b"\n" + content)
+                file.flush()
+                os.fsync(fd)
+            os.rename(path + ".new", path + _SUFFIX)
+            self._sync()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(path + ".new")
+            raise Exit(
+                TEMPORARY, f"{reason}; the message can't wait in {self.directory}: {error.strerror}"
+            ) from None
+        return name + _SUFFIX
+
+    def _sync(self) -> None:
+        with contextlib.suppress(PermissionError):  # a directory that may not be read
+            fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def names(self) -> list[str]:
+        """Return the names of the messages that wait, the oldest first. Raises OSError."""
+        found = [name for name in os.listdir(self.directory) if _NAME.fullmatch(name)]
+        return sorted(found, key=lambda name: (len(name.partition("-")[0]), name))
+
+    @contextlib.contextmanager
+    def take(self, name: str, largest: int = _LARGEST) -> Iterator[tuple[Envelope, bytes] | None]:
+        """Yield envelope and content of a message.
+
+        The file is locked meanwhile; None if another command has it. Any user may have written it.
+        Raises ValueError if it is no file of a message, or has over `largest` octets of content,
+        and OSError.
+        """
+        path = os.path.join(self.directory, name)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            os.close(fd)
+            raise ValueError("it is no regular file, or it has another link")
+        with open(fd, "rb") as file:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+                return
+            if not os.path.exists(path):  # sent a moment ago
+                yield None
+                return
+            line = file.readline(_HEAD)
+            content = b"" if found.st_size - len(line) > largest else file.read(largest + 1)
+            if found.st_size - len(line) > largest or len(content) > largest:
+                raise ValueError(f"it has over {largest} octets")
+            yield _read(line, content)
+
+    def remove(self, name: str) -> None:
+        """Remove a message that smtpd has taken."""
+        os.unlink(os.path.join(self.directory, name))
+
+    def set_aside(self, name: str) -> None:
+        """Rename a message that smtpd refuses for good, so that it is not tried again."""
+        path = os.path.join(self.directory, name)
+        os.rename(path, path.removesuffix(_SUFFIX) + _REFUSED)
+
+    def tidy(self) -> None:
+        """Remove files whose writers died long ago."""
+        for name in os.listdir(self.directory):
+            path = os.path.join(self.directory, name)
+            with contextlib.suppress(OSError):
+                if name.endswith(".new") and os.lstat(path).st_mtime < time.time() - _OLD:
+                    os.unlink(path)
+
+
+def _read(line: bytes, content: bytes) -> tuple[Envelope, bytes]:
+    try:
+        head = json.loads(line)
+        known = {key: head[key] for key in vars(Envelope())}
+        size = head["size"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"its first line can't be read: {error}") from None
+    except RecursionError:
+        raise ValueError("its first line can't be read") from None
+    _check(known)
+    if size != len(content):
+        raise ValueError(f"it has {len(content)} octets of content instead of {size}")
+    return Envelope(**known), content
+
+
+def _check(known: dict[str, object]) -> None:
+    """Raise ValueError for what can't be an envelope."""
+    recipients = known["recipients"]
+    if not isinstance(recipients, list) or not recipients:
+        raise ValueError("its first line has no list of recipients")
+    for word in [*recipients, *(value for key, value in known.items() if key != "recipients")]:
+        if not isinstance(word, str) or len(word) > _WORD:
+            raise ValueError("its first line has something else in place of a word")

@@ -1,0 +1,108 @@
+"""The options of `sendmail`, in the form in which programs have given them for decades."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from smtpd.sendmail.envelope import Envelope
+from smtpd.sendmail.exits import USAGE, Exit
+
+_VALUED = "ABCFLNORVXbfhopqr"
+_ATTACHED = "Abopq"  # their value is attached, and never the next word
+_MODES = {"m": "message", "s": "smtp", "p": "list"}
+_BODIES = {"7BIT": "7BIT", "8BITMIME": "8BITMIME"}
+_NOTIFY = frozenset(("SUCCESS", "FAILURE", "DELAY"))
+_RET = {"FULL": "FULL", "HDRS": "HDRS", "HEADERS": "HDRS"}
+_XTEXT = re.compile(r"[!-*,-<>-~]")  # characters that stand for themselves (RFC 3461, section 4)
+
+
+class Options:
+    """The choices of the command line."""
+
+    def __init__(self) -> None:
+        self.mode = "message"
+        """`message`, `smtp` (-bs), `list` (-bp) or `flush` (-q)."""
+        self.from_header = False
+        """-t: the recipients are in To, Cc and Bcc."""
+        self.dot_ends = True
+        """A line with only a dot ends the message; -i and -oi turn it off."""
+        self.sender: str | None = None
+        self.full_name = ""
+        self.verbose = False
+        self.envelope = Envelope()
+
+
+def parse(words: list[str]) -> Options:
+    """Return the options. Raises Exit with code 64, and names the option."""
+    options = Options()
+    recipients = options.envelope.recipients
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            recipients.extend(rest)
+        elif word[:1] == "-" and len(word) > 1:
+            _option(options, word, rest)
+        else:
+            recipients.append(word)
+    return options
+
+
+def _option(options: Options, word: str, rest: Iterator[str]) -> None:
+    for place, letter in enumerate(word[1:], 1):
+        if letter in _VALUED:
+            value = word[place + 1 :]
+            if not value and letter not in _ATTACHED:
+                value = next(rest, None)  # type: ignore[assignment]
+                if value is None:
+                    raise Exit(USAGE, f"option -{letter} needs a value")
+            _valued(options, letter, value)
+            return
+        if letter == "t":
+            options.from_header = True
+        elif letter == "i":
+            options.dot_ends = False
+        elif letter == "v":
+            options.verbose = True
+        elif letter not in "nmsGUTe":  # kept for callers of other servers; no effect here
+            raise Exit(USAGE, f"unknown option -{letter}")
+
+
+def _valued(options: Options, letter: str, value: str) -> None:
+    envelope = options.envelope
+    if letter in "fr":
+        options.sender = value.strip()
+    elif letter == "F":
+        options.full_name = value
+    elif letter == "b":
+        if value not in _MODES:
+            raise Exit(USAGE, f"mode -b{value} is not offered; there are -bm, -bs and -bp")
+        options.mode = _MODES[value]
+    elif letter == "q":
+        options.mode = "flush"
+    elif letter == "o":
+        if value.startswith("i"):
+            options.dot_ends = False
+    elif letter == "B":
+        envelope.body = _choose("B", value, _BODIES)
+    elif letter == "R":
+        envelope.ret = _choose("R", value, _RET)
+    elif letter == "N":
+        envelope.notify = _notify(value)
+    elif letter == "V":
+        envelope.envid = "".join(
+            char if _XTEXT.fullmatch(char) else f"+{ord(char):02X}" for char in value[:100]
+        )
+
+
+def _choose(letter: str, value: str, words: dict[str, str]) -> str:
+    if value.upper() not in words:
+        raise Exit(USAGE, f"-{letter} {value}: expected {' or '.join(words)}")
+    return words[value.upper()]
+
+
+def _notify(value: str) -> str:
+    words = value.upper().split(",")
+    if words != ["NEVER"] and not _NOTIFY.issuperset(words):
+        raise Exit(USAGE, f"-N {value}: expected never, or a list of success, failure and delay")
+    return ",".join(words)

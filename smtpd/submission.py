@@ -1,0 +1,89 @@
+"""Completes the header of a user's message, and checks it (RFC 6409, sections 6.1 and 8)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from email.utils import getaddresses
+
+from pgmta.address import parse_mailbox
+from pgmta.errors import AddressError
+from smtpd import replies
+from smtpd.header import header_block
+from smtpd.received import DATE
+from smtpd.sender_rights import may_send_from
+
+# A field with its continuations, whatever precedes its colon (RFC 5322, section 4.5)
+_BCC = re.compile(
+    rb"^(?:resent-)?bcc[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z)", re.IGNORECASE | re.MULTILINE
+)
+_FROM = re.compile(rb"^from[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.IGNORECASE | re.MULTILINE)
+_DATE = re.compile(rb"^date[ \t]*+:", re.IGNORECASE | re.MULTILINE)
+_MESSAGE_ID = re.compile(rb"^message-id[ \t]*+:", re.IGNORECASE | re.MULTILINE)
+# Some readers take a bare CR for a line end, and would see another From behind it
+_HIDING = re.compile(rb"\r(?!\n)|\0")
+_NEWLINE = re.compile(r"[\r\n]+")
+_AUTHORS = 4096  # octets of From
+
+
+class Submission:
+    """Does so for one message, once: with its first octets, before any of them are stored.
+
+    `completes` says whether Date and Message-ID are added where they are missing, and Bcc is
+    removed. `senders` are those of the user if From is checked, otherwise None.
+    """
+
+    def __init__(
+        self, hostname: str, *, completes: bool, senders: tuple[str, ...] | None = None
+    ) -> None:
+        self._hostname = hostname
+        self._completes = completes
+        self._senders = senders
+
+    def apply(self, content: bytes, *, whole: bool) -> tuple[bytes, str]:
+        """Return the content with its new header, and the reply of a refusal or ''.
+
+        The header has to end in these octets, unless they are the `whole` message.
+        """
+        header = header_block(content, len(content))
+        if len(header) == len(content) and not whole:
+            return content, replies.HEADER_TOO_LARGE
+        if self._senders is not None and not self._written_by(header, self._senders):
+            return content, replies.AUTHOR_DENIED
+        if not self._completes:
+            return content, ""
+        body = content[len(header) :]
+        kept = _BCC.sub(b"", header)
+        added = self._missing(kept)
+        if not header and body[:1] not in (b"", b"\r", b"\n"):
+            added += b"\r\n"  # the body has no empty line before it
+        if added and kept and not kept.endswith(b"\n"):
+            kept += b"\r\n"
+        return kept + added + body, ""
+
+    def _missing(self, header: bytes) -> bytes:
+        """Return the fields that the header has to have and lacks (RFC 5322, section 3.6)."""
+        fields = ""
+        if not _DATE.search(header):
+            fields = f"Date: {time.strftime(DATE, time.gmtime())}\r\n"
+        if not _MESSAGE_ID.search(header):
+            unique = f"{time.time_ns() // 1000:x}.{secrets.token_hex(8)}"
+            fields += f"Message-ID: <{unique}@{self._hostname}>\r\n"
+        return fields.encode()
+
+    def _written_by(self, header: bytes, senders: tuple[str, ...]) -> bool:
+        """Return whether the header has one From, whose addresses are all among the senders."""
+        if _HIDING.search(header):
+            return False
+        authors = _FROM.findall(header)
+        if len(authors) != 1 or len(authors[0]) > _AUTHORS or authors[0].count(b"(") > 20:
+            return False  # what the parser makes of deeply nested comments is not worth knowing
+        try:
+            text = _NEWLINE.sub("", authors[0].decode())
+            mailboxes = [parse_mailbox(address, utf8=True) for _, address in getaddresses([text])]
+        except (AddressError, UnicodeDecodeError):
+            return False
+        return bool(mailboxes) and all(
+            may_send_from(senders, mailbox, domain) for mailbox, domain in mailboxes
+        )

@@ -1,0 +1,1 @@
+"""TLS with clients: certificates, contexts and the handshake."""

@@ -1,0 +1,3 @@
+-- name: known
+-- Those of some recipients, and of @domain, that are in the table.
+SELECT recipients_known(%(addresses)b::text[])

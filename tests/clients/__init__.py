@@ -1,0 +1,1 @@
+"""Clients of others, and other ways in, against a running smtpd."""

@@ -1,0 +1,1 @@
+"""Sessions of smtpd and bad input of every kind."""

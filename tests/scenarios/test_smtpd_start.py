@@ -1,0 +1,102 @@
+"""How smtpd starts: sockets of systemd, root's ports and keys for another user, TLS at SIGHUP."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import smtplib
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificates import Certificate
+from tests.support.daemons import ROOT
+from tests.support.system import System
+from tests.support.waiting import PATIENCE, until
+
+MAIL = b"Subject: x\r\n\r\nx\r\n"
+USER = "pgserver"  # the owner of the tests' PostgreSQL, if root runs them
+
+
+def start(config: Path, passed: socket.socket) -> subprocess.Popen[str]:
+    """Start smtpd as systemd does for a socket unit (sd_listen_fds(3))."""
+    return subprocess.Popen(
+        ["sh", "-c", f"LISTEN_PID=$$ LISTEN_FDS=1 exec {sys.executable} -m smtpd run -c {config}"],
+        cwd=ROOT,
+        preexec_fn=lambda: os.dup2(passed.fileno(), 3),
+        pass_fds=[3],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_sockets_of_systemd(system: System) -> None:
+    """They outlive smtpd: the next one serves a client that connects meanwhile."""
+    smtpd = system.smtpd(processes=2)
+    smtpd.stop()
+    with socket.create_server(("127.0.0.1", smtpd.port)) as passed:
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", smtpd.port), PATIENCE) as client:
+                run = start(smtpd.path, passed)
+                try:
+                    assert client.recv(1000)[:4] == b"220 "
+                finally:
+                    run.terminate()
+                    _, log = run.communicate(timeout=PATIENCE)
+                assert run.returncode == 0, log
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            run = start(smtpd.path, other)
+            _, log = run.communicate(timeout=PATIENCE)
+        assert run.returncode == 1
+        assert "which no entry of listen has" in log
+
+
+def readable() -> bool:
+    """Whether another user can run the Python of these tests."""
+    if os.geteuid() != 0:
+        return False
+    command = [sys.executable, "-c", "import pkgutil"]
+    try:
+        return subprocess.run(command, user=USER, capture_output=True).returncode == 0
+    except PermissionError:
+        return False
+
+
+def test_root_binds_and_another_user_serves(system: System, tmp_path: Path) -> None:
+    if not readable():
+        pytest.skip("only root can become another user, and it needs a Python for all users")
+    root = Certificate.root()
+    certificate, key = root.issue("mx.example").files(tmp_path)
+    key.chmod(0o600)
+    entry = {"certificate": str(certificate), "key": str(key)}
+    smtpd = system.smtpd(user=USER, certificates=[entry])
+    assert {child.uids().real for child in smtpd.children()} == {pwd.getpwnam(USER).pw_uid}
+    assert {child.uids().saved for child in smtpd.children()} == {pwd.getpwnam(USER).pw_uid}
+    warned = [event["reason"] for event in smtpd.events("configuration")]
+    assert any(f"{key}: the user of the processes can't read it" in text for text in warned)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=root.der)
+
+    def shown() -> bytes:
+        with smtplib.SMTP("127.0.0.1", smtpd.port, timeout=PATIENCE) as client:
+            client._host = "mx.example"  # type: ignore[attr-defined]
+            client.starttls(context=context)
+            client.sendmail("a@example.org", ["x@hop.example"], MAIL)
+            assert isinstance(client.sock, ssl.SSLSocket)
+            return client.sock.getpeercert(binary_form=True) or b""
+
+    assert shown() == root.der or shown()
+    assert len(system.queue()) >= 1
+    new = root.issue("mx.example")
+    for source, path in zip(new.files(tmp_path), (certificate, key), strict=True):
+        os.replace(source, path)
+    smtpd.signal(signal.SIGHUP)  # root reads the new key
+    successor = smtpd.wait_log("serving", 2)["pid"]
+    until(lambda: [child.pid for child in smtpd.children()] == [successor])
+    assert shown() == new.der

@@ -1,0 +1,126 @@
+"""The throttle: properties of the counts, and bounded writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smtpd.auth.notes import Notes
+from smtpd.auth.throttle import Throttle
+from smtpd.config import Failures
+
+LIMITS = Failures(period=100.0, address=3, network=5, user=4, own=2)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(1, 4), st.floats(0, 60)),
+        max_size=40,
+    )
+)
+def test_no_more_guesses_than_the_limits_in_any_order(
+    rounds: list[tuple[int, int, int, float]],
+) -> None:
+    """Guesses side by side and one after the other, from 6 addresses of 2 networks."""
+    clock = Clock()
+    throttle = Throttle(LIMITS, clock)
+    guesses: dict[str, list[float]] = {}
+
+    async def guess(client: str, user: str) -> None:
+        units = [*throttle.places(client), f"user {user}"]
+        if not await throttle.enter(units):
+            assert throttle.blocked(units)
+            return
+        await asyncio.sleep(0)
+        for unit in units:
+            guesses.setdefault(unit, []).append(clock.now)
+            throttle.failed(unit)
+        throttle.leave(units)
+
+    async def play() -> None:
+        for address, user, number, pause in rounds:
+            client = f"192.0.{address % 2}.{address}"
+            await asyncio.gather(*(guess(client, f"u{user}") for _ in range(number)))
+            clock.now += pause
+
+    asyncio.run(play())
+    for unit, times in guesses.items():
+        limit = getattr(LIMITS, unit.split(" ")[0])
+        for first in times:  # of one period, and failures forgotten meanwhile
+            assert len([t for t in times if first <= t < first + 100]) <= 2 * limit
+            assert len([t for t in times if t == first]) <= limit
+
+
+async def test_right_passwords_wait_for_each_other_and_are_not_refused() -> None:
+    throttle = Throttle(LIMITS)
+    units = [*throttle.places("192.0.2.1"), "user ann"]
+    inside = most = 0
+
+    async def login() -> bool:
+        nonlocal inside, most
+        entered = await throttle.enter(units)
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0)
+        inside -= 1
+        throttle.leave(units)
+        return entered
+
+    assert all(await asyncio.gather(*(login() for _ in range(50))))
+    assert most == LIMITS.address
+    assert not throttle.blocked(units)
+
+
+async def test_what_other_processes_know_counts_and_an_operator_may_forget_it() -> None:
+    throttle = Throttle(LIMITS, Clock())
+    assert throttle.unread(["user a"], 1.0) == ["user a"]
+    throttle.learn(["user a"], {"user a": 90.0}, {})
+    assert throttle.blocked(["user a"])
+    assert throttle.unread(["user a"], 1.0) == []
+    throttle.learn(["user a"], {}, {"user a": 1})
+    assert not throttle.blocked(["user a"])
+    assert Throttle(Failures.model_validate({"exempt": ["192.0.2.0/24"]})).places("192.0.2.1") == ()
+
+
+class Store:
+    """Counts the writes."""
+
+    def __init__(self) -> None:
+        self.writes: list[int] = []
+        self.failures: dict[str, int] = {}
+
+    async def failed(self, failures: Sequence[tuple[str, int, float]], most: float) -> Any:
+        self.writes.append(len(failures))
+        for unit, count, _ in failures:
+            self.failures[unit] = self.failures.get(unit, 0) + count
+        return {}
+
+    async def seen(self, logins: Any) -> None:
+        self.writes.append(len(logins))
+
+    async def forget(self) -> int:
+        return 0
+
+
+async def test_writes_are_bounded_whatever_comes() -> None:
+    store: Any = Store()
+    notes = Notes(store, Throttle(Failures()))
+    for number in range(30_000):
+        notes.failed(f"address 10.{number % 20_000}")
+    assert len(notes.failures) == 10_000
+    for _ in range(3):
+        await notes.write()
+    assert store.writes == [64, 64, 64]
+    assert all(count == 2 for count in store.failures.values())  # the most come first
+    await notes.close()

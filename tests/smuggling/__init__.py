@@ -1,0 +1,1 @@
+"""SMTP smuggling: no content may become two messages at any other server."""

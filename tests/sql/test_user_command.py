@@ -1,0 +1,95 @@
+"""`queuectl user`: what it stores, what it shows, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from pgmta.password import ITERATIONS, matches, parse_scram_keys
+from queued.cli.queuectl import main
+
+
+@pytest.fixture
+def config(database: str, tmp_path: Path) -> Path:
+    """A queued.yaml for the test's database."""
+    path = tmp_path / "queued.yaml"
+    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    return path
+
+
+def run(config: Path, words: str, password: str = "") -> Result:
+    command, *rest = words.split()
+    return CliRunner().invoke(main, ["user", command, "-c", str(config), *rest], input=password)
+
+
+def test_a_user_from_the_first_day_to_the_last(config: Path, db: psycopg.Connection) -> None:
+    def row(columns: str) -> Any:
+        return (db.execute(f"SELECT {columns} FROM users".encode()).fetchone() or (None,))[0]
+
+    assert run(config, "add Ann@A.Example", "first one\nfirst one\n").exit_code == 0
+    assert row("(name, senders)::text") == "(ann@a.example,{ann@a.example})"
+    assert matches(row("password"), b"first one")
+    assert parse_scram_keys(row("scram"))[3] == ITERATIONS
+    again = run(config, "add ann@a.example --stdin", "first one\n")
+    assert (again.exit_code, again.stderr) == (1, "error: there is a user ann@a.example already\n")
+
+    made = run(config, "passwd ann@a.example --generate --no-scram").stdout
+    assert matches(row("password"), made.split()[1].encode())
+    assert row("scram") is None
+    rights = "--sender @B.Example --network 192.0.2.0/24 --tenant t --metadata k=v --priorities 0-9"
+    assert run(config, f"set ann@a.example {rights}").exit_code == 0
+    assert row("(senders, networks, tenant, metadata, priority_first, priority_last)::text") == (
+        '({@b.example},{192.0.2.0/24},t,"{""k"": ""v""}",0,9)'
+    )
+    assert run(config, "set ann@a.example --any-sender --any-network").exit_code == 0
+    assert row("num_nulls(senders, networks)") == 2
+    assert row("tenant") == "t"
+
+    assert run(config, "disable ann@a.example").exit_code == 0
+    (listed,) = json.loads(run(config, "list --json").stdout)
+    assert listed["disabled"]
+    assert "password" not in listed
+    assert "disabled" in run(config, "list").stdout
+    assert run(config, "enable ann@a.example").exit_code == 0
+    db.execute("SELECT login_seen('{ann@a.example}', '{192.0.2.0/24}')")
+    shown = run(config, "show ann@a.example").stdout
+    assert "logged in from 192.0.2.0/24" in shown
+    assert "argon2" not in shown + run(config, "show ann@a.example --json").stdout
+    assert "no failed logins" in run(config, "unlock ann@a.example").stdout
+    assert run(config, "delete ann@a.example").exit_code == 0
+    assert run(config, "list").exit_code == 1
+    actions = [action for (action,) in db.execute("SELECT action FROM audit ORDER BY id")]
+    assert actions == [
+        f"user {word}"
+        for word in ["add", "password", "set", "set", "disable", "disable", "unlock", "delete"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("add ann --stdin", "ann is no address: give --sender or --any-sender"),
+        ("add a --any-sender --stdin --generate", "--stdin and --generate exclude each other"),
+        ("add a --any-sender --sender b@c --stdin", "--sender and --any-sender exclude each other"),
+        ("add a --sender b --stdin", "--sender 'b': expected an address or @domain: no domain"),
+        ("add a@b --network 1.2.3.4/8 --stdin", "--network '1.2.3.4/8': 1.2.3.4/8 has host bits"),
+        ("add a@b --priorities 7-3 --stdin", "--priorities '7-3': expected for example 3-7"),
+        ("add a@b --metadata x --stdin", "--metadata 'x': expected key=value"),
+        ("add a@b --stdin", "a password has 8 characters to 1024 octets, no NUL"),
+        ("set a@b", "nothing to change: give at least one option"),
+        ("set a@b --tenant x", "error: there is no user a@b; `queuectl user list` lists them"),
+        ("passwd a@b --generate", "error: there is no user a@b"),
+        (f"disable {'a' * 256}", "a login name has 1 to 255 characters"),
+    ],
+)
+def test_refusals(config: Path, words: str, problem: str) -> None:
+    result = run(config, words, "short\n")
+    assert result.exit_code in (1, 2)
+    assert problem in result.stderr
+    assert "short" not in result.stderr

@@ -57,7 +57,10 @@ def test_a_claim_without_an_answer_keeps_no_worker_from_stopping(system: System)
     queued = system.queued(hop, process=process)
     with psycopg.connect(system.uri) as operator:
         operator.execute("LOCK TABLE queue")
-        waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'queue'::regclass"
+        waiting = (
+            "SELECT FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database"
+            " WHERE NOT granted AND relation = 'queue'::regclass AND datname = current_database()"
+        )
         until(lambda: len(operator.execute(waiting).fetchall()) >= 2)  # both kinds of claims
         queued.stop()
         assert queued.events("a claim under way is given up")

@@ -127,7 +127,10 @@ def test_rows_of_another_worker_do_not_keep_a_worker_awake(system: System) -> No
     submit(system, *(f"y{n}@other.example" for n in range(50)), due="0.5s")
     submit(system, "z@mine.example", due="1s")
     hop.wait_kept(1)
-    claims = "SELECT state_change FROM pg_stat_activity WHERE application_name LIKE '%% claim'"
+    claims = (
+        "SELECT state_change FROM pg_stat_activity"
+        " WHERE application_name LIKE '%% claim' AND datname = current_database()"
+    )
     until(lambda: len({str(system.ask(claims)) for _ in range(50)}) == 1)
     assert hop.deliveries() == {"z@mine.example": 1}
 

@@ -211,7 +211,10 @@ async def test_an_operator_is_quicker_than_an_outcome_that_waits_for_his_lock(
         operator.execute("UPDATE queue SET status = 'QUEUED' WHERE id <> %s", (held.id,))
         operator.execute("UPDATE queue SET status = 'HOLD' WHERE id = %s", (held.id,))
         task = asyncio.create_task(store.settle(outcomes))
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
         while fetch(db, waiting)[0] == 0:
             await asyncio.sleep(0.01)
         operator.commit()

@@ -29,7 +29,7 @@ PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/s
 SESSION_STATE = """
 SELECT current_setting('search_path'), current_setting('default_transaction_isolation'),
     current_setting('client_min_messages'),
-    (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
+    (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
     (SELECT count(*) FROM pg_prepared_statements)
 """
 SUBMIT = "SELECT pgmta.submit('shop@example.org', ARRAY[%s], %s)"

@@ -3,64 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from aiosmtpd.smtp import Session
 
 from pgmta.address import split_path
 from pgmta.errors import AddressError
 from smtpd import chunks, replies
-from smtpd.announcement import Announcement
-from smtpd.handler import RelayHandler
-from smtpd.limits import Networks
 from smtpd.login import Login
-from smtpd.parameters import Dsn, Parameters
+from smtpd.parameters import Dsn
 from smtpd.received import protocol, received
 from smtpd.sender_rights import may_send_from
 from smtpd.server import Server
 from smtpd.tally import Tally
+from smtpd.terms import Terms
 from smtpd.tls_facts import TlsFacts
 from smtpd.transaction import Transaction
-
-
-class Terms(Protocol):
-    """A listener, as far as commands depend on it."""
-
-    @property
-    def handler(self) -> RelayHandler:
-        """Judges senders and recipients."""
-
-    @property
-    def announcement(self) -> Announcement:
-        """Has the replies to EHLO."""
-
-    @property
-    def parameters(self) -> Parameters:
-        """Takes the parameters of MAIL and RCPT."""
-
-    @property
-    def tls(self) -> Literal["none", "offered", "required", "implicit"]:
-        """Whether there is STARTTLS, and whether mail needs it."""
-
-    @property
-    def auth(self) -> Literal["none", "offered", "required"]:
-        """Whether there is AUTH, and whether mail needs it."""
-
-    @property
-    def auth_without_tls(self) -> bool:
-        """Whether AUTH is allowed in plain text."""
-
-    @property
-    def protocol(self) -> Literal["smtp", "lmtp"]:
-        """The protocol of the sessions."""
-
-    @property
-    def xclient(self) -> Networks | None:
-        """Peers that may say by XCLIENT who the client is."""
-
-    @property
-    def trusts(self) -> bool:
-        """Whether clients in `relay.networks` may send to any address."""
 
 
 class Commands:
@@ -94,7 +52,8 @@ class Commands:
         self.tls: TlsFacts | None = None
         """The TLS of the connection, if there is any."""
         self.login: Login | None = None
-        """The user, once AUTH has succeeded."""
+        """The user, once AUTH has succeeded; `log_in` sets it."""
+        self._identified = False  # by AUTH or by a certificate
 
     def do(self, word: bytes, argument: str) -> str:
         """Do a command; return its reply, or nothing if there is none of that name."""
@@ -151,10 +110,16 @@ class Commands:
         """Forget what came in plain text (RFC 3207, section 4.2)."""
         self.tls = facts
         self.login = self.transaction = None
+        self._identified = bool(facts.client)
         self.path = ""
         self.session.host_name = None
         self.session.extended_smtp = False
         self._table = _COMMANDS
+
+    def log_in(self, login: Login) -> None:
+        """Note that AUTH has succeeded."""
+        self.login = login
+        self._identified = True
 
     def _xclient(self, _: str) -> str:
         if not self.takes_xclient:
@@ -193,11 +158,11 @@ class Commands:
             path, rest = split_path(argument[5:])
         except AddressError:
             return replies.SYNTAX_MAIL
-        tls, login = self.tls, self.login
-        if self._terms.auth == "required" and not (login or (tls and tls.client)):
+        if self._terms.auth == "required" and not self._identified:
             return replies.NEEDS_LOGIN
+        tls, login = self.tls, self.login
         transaction = Transaction()
-        transaction.trusted = self.trusted or bool(login or (tls and tls.client))
+        transaction.trusted = self.trusted or self._identified
         if rest:
             refusal = self._terms.parameters.mail(rest, transaction, secure=bool(tls), login=login)
             if refusal:
@@ -212,12 +177,10 @@ class Commands:
             and not may_send_from(login.senders, transaction.sender, transaction.sender_domain)
         ):
             return replies.SENDER_DENIED
-        extended, utf8 = self.session.extended_smtp, transaction.envelope.smtp_utf8
-        if tls or login or utf8:
-            given = self._extended if extended else "SMTP"
-            name = protocol(given, utf8=utf8, tls=tls, login=bool(login))
-        else:
-            name = self._extended if extended else "SMTP"
+        name = self._extended if self.session.extended_smtp else "SMTP"
+        if tls or login or transaction.envelope.smtp_utf8:
+            utf8 = transaction.envelope.smtp_utf8
+            name = protocol(name, utf8=utf8, tls=tls, login=bool(login))
         transaction.trace = received(self.session.host_name, self._client, self._hostname, name)
         self.transaction = transaction
         if transaction.priority_given is None:

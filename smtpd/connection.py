@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from pgmta.model import CHUNK_SIZE
@@ -49,6 +49,8 @@ class Connection(asyncio.Protocol):
         self._input = b""  # read, and not yet worked through from _at on
         self._at = 0
         self._replies: list[str] = []
+        self.reply: Callable[[str], None] = self._replies.append
+        """Adds a reply; it leaves with the others as soon as there is nothing else to do."""
         self.reading = Reading.ON
         """Whether octets come from the client."""
         self._long = LongLine(self)
@@ -169,12 +171,8 @@ class Connection(asyncio.Protocol):
         began = time.perf_counter() if timed else 0.0
         left = _QUANTUM
         try:
-            while self.transport and not (self.busy or self.blocked):
-                if self.delayed:
-                    self.delayed = False
-                    self.suspend(asyncio.sleep(_DELAY))
-                    break
-                if not self._step():
+            while self._at < len(self._input) and not (self.busy or self.blocked or self.delayed):
+                if not (self.transport and self._step()):
                     break
                 left -= 1
                 if not left or (timed and not left & 7 and time.perf_counter() > began + _TURN):
@@ -183,6 +181,11 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self.closing.fail(error)
             return
+        if self._at >= len(self._input):
+            self.forget()
+        if self.delayed and self.transport and not (self.busy or self.blocked):
+            self.delayed = False
+            self.suspend(asyncio.sleep(_DELAY))
         if left < _QUANTUM and self.closing.phase is Phase.OPEN:
             self.closing.deadline = self._server.loop.time() + self.closing.timeout
         if self._replies and not (self.busy and self.session.holds_replies):
@@ -211,18 +214,15 @@ class Connection(asyncio.Protocol):
             self.read_on()
 
     def _step(self) -> bool:
-        """Do one line or one buffer of content; return False if there is none."""
+        """Do one line or one buffer of content; return False if the line has no end yet."""
         at, session = self._at, self.session
-        if at >= len(self._input):
-            self._input, self._at = b"", 0
-            return False
-        if session.incoming:
+        if incoming := session.incoming:
             data = self._input[at:] if at else self._input
-            rest = session.incoming.feed(data)
+            rest = incoming.feed(data)
             self._at = 0
             if rest is None:
                 self._input = b""
-                if session.incoming.size > CHUNK_SIZE:
+                if incoming.size > CHUNK_SIZE:
                     session.grown()
             else:
                 self._input = rest
@@ -240,10 +240,6 @@ class Connection(asyncio.Protocol):
         else:
             session.line(self._input[at:end].rstrip(b"\r"))
         return True
-
-    def reply(self, reply: str) -> None:
-        """Add a reply; it leaves with the others as soon as there is nothing else to do."""
-        self._replies.append(reply)
 
     @property
     def unread(self) -> bool:
@@ -278,14 +274,18 @@ class Connection(asyncio.Protocol):
         if self.closing.phase is not Phase.OPEN:
             return  # only the end is waited for
         self.busy = False
-        self._replies += [reply] if reply else []
+        if reply:
+            self._replies.append(reply)
         self.closing.deadline = self._server.loop.time() + self.closing.timeout
-        if self.blocked or self.share.queued or not self.transport:
+        share = self.share
+        if self.blocked or share.queued or not self.transport:
             return
-        if self.share.spent < HEAVY:
+        if share.spent >= HEAVY:
+            share.queue()
+        elif self._input or self.delayed or share.held or self.reading is not Reading.ON:
             self.work()
         else:
-            self.share.queue()
+            self.flush()
 
     def flush(self) -> None:
         """Send the replies."""

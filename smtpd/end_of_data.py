@@ -56,8 +56,7 @@ class EndOfData:
         if guard.strict:
             # each CR has an LF after it, and no other LF: no dot is without its transparency dot
             crs, lfs = translate(content, _CRS), translate(content, _LFS)
-            plain = crs[:-1] == lfs[1:] and content[:1] != b"\n" and content[-1:] != b"\r"
-            plain = plain and not guard.cr
+            plain = not guard.cr and b"\0" + crs == lfs + b"\0"
         else:
             plain = not (dotted or b"." in guard.tail + content[:4])
         if not plain or find(content, b"\0") >= 0 or b"\0" in guard.tail:

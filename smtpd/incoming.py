@@ -36,6 +36,19 @@ class IncomingMessage:
     accepted, its chunks are removed. A message of one part or less waits only for its commit.
     """
 
+    spool: Spool | None = None
+    """Its octets in a file for a hook, once they are too large for memory."""
+    size = 0
+    """Octets of content so far."""
+    large = False
+    """Whether more than a little content has been in memory."""
+    message_id_header: str | None = None
+    """The Message-ID of its header, once `finish` was called."""
+    ready = False
+    """Whether the message can be committed at once; otherwise `prepare` it."""
+    _refusal = ""
+    _head = b""  # the first octets of a message that is not in memory as a whole
+
     def __init__(
         self,
         config: SmtpdConfig,
@@ -47,8 +60,6 @@ class IncomingMessage:
     ) -> None:
         self.whole = whole
         """Whether all of it stays in memory until its end, because a hook is asked then."""
-        self.spool: Spool | None = None
-        """Its octets in a file for that hook, once they are too large for memory."""
         self._most = config.hook_limits.content if whole else PART_SIZE
         self._limits = config.limits
         self._wait = config.ingest.wait
@@ -56,18 +67,8 @@ class IncomingMessage:
         self.wire_form = wire_form
         """Finds the end of the content in the input."""
         self._submission = submission  # None once the header is complete
-        self._refusal = ""
-        self._head = b""  # the first octets of a message that is not in memory as a whole
         self.content = Content(committer.chunks)
         """The owner of the octets."""
-        self.size = 0
-        """Octets of content so far."""
-        self.large = False
-        """Whether more than a little content has been in memory."""
-        self.message_id_header: str | None = None
-        """The Message-ID of its header, once `finish` was called."""
-        self.ready = False
-        """Whether the message can be committed at once; otherwise `prepare` it."""
 
     def feed(self, data: bytes) -> bytes | None:
         """Take octets off the wire; return those after the end of data, None before it.

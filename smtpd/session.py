@@ -27,7 +27,7 @@ _COMMAND_SIZE = 2048  # octets of a command (RFC 5321, section 4.5.3.1.4 asks fo
 
 _AUTH_SIZE = 12288  # octets of AUTH with an initial response (RFC 4954, section 4)
 _WAITED = frozenset((b"EHLO", b"HELO", b"DATA", b"AUTH"))  # last of a pipelined group (RFC 2920)
-_FURTHER = frozenset((replies.DATA_GO, replies.BYE, replies.CHUNK_GO, replies.AUTH_GO,
+_FURTHER = frozenset((replies.BYE, replies.CHUNK_GO, replies.AUTH_GO,
                       replies.READY_FOR_TLS, replies.XCLIENT_GO, replies.SYNTAX_BDAT,
                       replies.LOOK_UP))  # fmt: skip
 _AFTER_MAIL = (replies.NO_MAIL, replies.NO_RCPT)  # to commands pipelined after a refused MAIL
@@ -100,8 +100,8 @@ class SmtpSession:
             return
         argument = rest.strip().decode("utf-8", "surrogateescape")
         transaction = self.commands.transaction
-        known = len(transaction.recipients) if transaction else 0
-        if word == b"MAIL" and self.auth and self.auth.delays(line):
+        known = len(transaction.recipients) if transaction and word == b"RCPT" else 0
+        if self.auth and word == b"MAIL" and self.auth.delays(line):
             return
         if self.hooks and word in self.hooks.words:
             reply = self.hooks.ask(word, argument, partial(self._answered, word, known))
@@ -113,7 +113,10 @@ class SmtpSession:
                 self._wire.busy = True  # until the hooks answer
             return
         reply = self.commands.do(word, argument)
-        if reply in _FURTHER:
+        if reply is replies.DATA_GO:
+            self.reply(reply)
+            self.reception.take_data()
+        elif reply in _FURTHER:
             self._go_on(reply, argument)
         elif reply:
             self.reply(reply)
@@ -145,10 +148,7 @@ class SmtpSession:
             closing.refuse(reply)
         else:
             self.reply(reply)
-            if reply is replies.DATA_GO:
-                self.reception.take_data()
-            else:
-                closing.hang_up(linger=self._wire.unread)
+            closing.hang_up(linger=self._wire.unread)
 
     def secured(self, facts: TlsFacts) -> None:
         """Begin anew over TLS: only errors in plain text still count (RFC 3207, section 4.2)."""
@@ -191,13 +191,11 @@ class SmtpSession:
             self._wire.delayed = self._wire.delayed or reply is replies.UNAVAILABLE
         elif word == b"MAIL" and self._server.gate.slow:
             self._wire.delayed = True
-        transaction = self.commands.transaction
-        if word in JUNK or (
-            word == b"RCPT"
-            and reply[0] != "5"
-            and transaction
-            and len(transaction.recipients) == known  # one too many, or one twice
-        ):
+        if word == b"RCPT":
+            transaction = self.commands.transaction
+            if reply[0] != "5" and transaction and len(transaction.recipients) == known:
+                self.useless()  # one too many, or one twice
+        elif word in JUNK:
             self.useless()
 
     def useless(self) -> None:

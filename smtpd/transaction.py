@@ -19,36 +19,33 @@ class Decided(Protocol):
 class Transaction:
     """An aiosmtpd envelope, and what smtpd has found out about its addresses."""
 
-    __slots__ = ("chunked", "decided", "dsn", "envelope", "held", "options", "priority",
-                 "priority_given", "recipients", "sender", "sender_domain", "trace",
-                 "trusted")  # fmt: skip
+    sender = ""
+    """Reverse-path as it was judged; empty for the null reverse-path."""
+    sender_domain = ""
+    """Normalised domain of the reverse-path."""
+    held: list[tuple[str, str]] | None = None
+    """Keys of recipients whose rows go on hold at once."""
+    decided: Decided | None = None
+    """Decisions of hooks, if there are any."""
+    trace = ""
+    """The trace field up to the message id."""
+    trusted = False
+    """Whether the client may send to any address."""
+    chunked = False
+    """Whether content has come with BDAT: it is too late for RCPT and DATA."""
+    priority = 5
+    """Priority of the rows, 0 (first) to 9."""
+    priority_given: int | None = None
+    """The same in the client's terms, if it asked for another (RFC 6710)."""
+    options: Options | None = None
+    """Parameters of MAIL, if there are rare ones."""
+    dsn: dict[tuple[str, str], tuple[str | None, str | None]] | None = None
+    """NOTIFY and ORCPT of recipients by their keys (RFC 3461)."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # the rest has its defaults in the class, which costs nothing
         self.envelope = Envelope()
-        self.sender = ""
-        """Reverse-path as it was judged; empty for the null reverse-path."""
-        self.sender_domain = ""
-        """Normalised domain of the reverse-path."""
         self.recipients: dict[tuple[str, str], str] = {}
         """Mailboxes by local part and normalised domain, each recipient once."""
-        self.held: list[tuple[str, str]] | None = None
-        """Keys of recipients whose rows go on hold at once."""
-        self.decided: Decided | None = None
-        """Decisions of hooks, if there are any."""
-        self.trace = ""
-        """The trace field up to the message id."""
-        self.trusted = False
-        """Whether the client may send to any address."""
-        self.chunked = False
-        """Whether content has come with BDAT: it is too late for RCPT and DATA."""
-        self.priority = 5
-        """Priority of the rows, 0 (first) to 9."""
-        self.priority_given: int | None = None
-        """The same in the client's terms, if it asked for another (RFC 6710)."""
-        self.options: Options | None = None
-        """Parameters of MAIL, if there are rare ones."""
-        self.dsn: dict[tuple[str, str], tuple[str | None, str | None]] | None = None
-        """NOTIFY and ORCPT of recipients by their keys (RFC 3461)."""
 
     def add(self, mailbox: str, domain: str, limit: int, *, hold: bool) -> bool:
         """Add a recipient, each once; return False if there would be more than `limit`."""

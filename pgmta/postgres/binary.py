@@ -75,7 +75,7 @@ class _ArrayDumper(Dumper):
             return _EMPTY.pack(0, 0, self.element)
         header = _HEADER.pack(1, 0, self.element, length, 1)
         if self.element == _TEXT:
-            obj = [text.encode() for text in obj]
+            obj = list(map(str.encode, obj))
         elif self.element == _TIMESTAMPTZ:
             obj = [(when - _EPOCH) // _MICROSECOND for when in obj]
         if self.size:
@@ -83,10 +83,9 @@ class _ArrayDumper(Dumper):
             flat[1::2] = obj
             return header + struct.pack("!" + self.code * length, *flat)
         parts = [header] * (2 * length + 1)
-        parts[1::2] = [
-            _LENGTHS[octets] if octets < _SHORT else _LENGTH.pack(octets)
-            for octets in map(len, obj)
-        ]
+        sizes = list(map(len, obj))
+        pack = _LENGTHS.__getitem__ if max(sizes) < _SHORT else _LENGTH.pack
+        parts[1::2] = list(map(pack, sizes))
         parts[2::2] = obj
         return b"".join(parts)
 

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from psycopg import errors as pg_errors
@@ -122,26 +123,26 @@ class Enqueue:
                 return
 
     async def _insert(self, group: list[NewMessage], beside: Companion | None) -> None:
-        rows = [(m, address, domain) for m in group for address, domain in m.recipients]
+        recipients = [recipient for m in group for recipient in m.recipients]
+        of = [m for m in group for _ in m.recipients]  # the message of each row
         values: dict[str, object] = {
-            "ids": Bigints(m.id for m in group),
-            "sizes": Bigints(m.size for m in group),
-            "utf8": Booleans(m.utf8 for m in group),
-            "chunks": Integers(m.chunks for m in group),
-            "traces": Texts(m.trace for m in group),
-            "bodies": Bytes(m.body for m in group),
-            "message_id_headers": OptionalTexts(m.message_id_header for m in group),
-            "message_ids": Bigints(m.id for m, _, _ in rows),
-            "senders": Texts(m.sender for m, _, _ in rows),
+            "ids": Bigints(map(attrgetter("id"), group)),
+            "sizes": Bigints(map(attrgetter("size"), group)),
+            "utf8": Booleans(map(attrgetter("utf8"), group)),
+            "chunks": Integers(map(attrgetter("chunks"), group)),
+            "traces": Texts(map(attrgetter("trace"), group)),
+            "bodies": Bytes(map(attrgetter("body"), group)),
+            "message_id_headers": OptionalTexts(map(attrgetter("message_id_header"), group)),
+            "message_ids": Bigints(map(attrgetter("id"), of)),
+            "senders": Texts(map(attrgetter("sender"), of)),
             "sender_domains": Texts(
-                domain_of(m.sender) if m.sender_domain is None else m.sender_domain
-                for m, _, _ in rows
+                [domain_of(m.sender) if m.sender_domain is None else m.sender_domain for m in of]
             ),
-            "recipients": Texts(address for _, address, _ in rows),
-            "domains": Texts(domain for _, _, domain in rows),
-            "priorities": Smallints(m.priority for m, _, _ in rows),
+            "recipients": Texts([address for address, _ in recipients]),
+            "domains": Texts([domain for _, domain in recipients]),
+            "priorities": Smallints(map(attrgetter("priority"), of)),
             "metadata": Texts(
-                text for m in group for text in m.metadata or ["{}"] * len(m.recipients)
+                [text for m in group for text in m.metadata or ["{}"] * len(m.recipients)]
             ),
         }
         statement = _SQL["enqueue"]

@@ -33,7 +33,12 @@ _FAILURES = 5  # failed logins of a session until smtpd hangs up
 class Bearer(Protocol):
     """Has the user of a session."""
 
-    login: Login | None
+    @property
+    def login(self) -> Login | None:
+        """Return the user, once AUTH has succeeded."""
+
+    def log_in(self, login: Login) -> None:
+        """Note that AUTH has succeeded."""
 
 
 class Owner(Protocol):
@@ -240,7 +245,7 @@ class AuthExchange:
             self._succeed(login)
 
     def _succeed(self, login: Login) -> None:
-        self._session.commands.login = login
+        self._session.commands.log_in(login)
         self._session.reply(login.reply or replies.AUTH_OK)
 
     def _fail(self, error: Exception | None) -> None:

@@ -12,7 +12,6 @@ from pgmta.errors import AddressError
 from smtpd import chunks, replies
 from smtpd.announcement import Announcement
 from smtpd.handler import RelayHandler
-from smtpd.limits import Networks
 from smtpd.login import Login
 from smtpd.parameters import Dsn, Parameters
 from smtpd.received import protocol, received
@@ -55,12 +54,11 @@ class Terms(Protocol):
         """The protocol of the sessions."""
 
     @property
-    def xclient(self) -> Networks | None:
-        """Peers that may say by XCLIENT who the client is."""
-
-    @property
     def trusts(self) -> bool:
         """Whether clients in `relay.networks` may send to any address."""
+
+    def speaks_for_others(self, peer: str) -> bool:
+        """Return whether a peer may say by XCLIENT who the client is."""
 
 
 class Commands:
@@ -89,7 +87,7 @@ class Commands:
         """Octets of the chunk that follows BDAT, and whether it is the last."""
         self.transaction: Transaction | None = None
         """The arguments of MAIL and RCPT so far."""
-        self.takes_xclient = bool(terms.xclient and terms.xclient.contains(client))
+        self.takes_xclient = terms.speaks_for_others(client)
         """Whether the peer may say by XCLIENT who the client is."""
         self.tls: TlsFacts | None = None
         """The TLS of the connection, if there is any."""

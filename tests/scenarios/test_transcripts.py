@@ -31,7 +31,11 @@ def test_a_failure_has_a_transcript_and_a_trace_has_those_of_deliveries(
     hop = system.hop()
     refusing = system.hop(at("RCPT", REFUSED))
     routes = {"good.example": hop.target, "bad.example": refusing.target}
+    words = ("trace", "--domain", "none.example", "--for", "1h", "--background")
+    queuectl(system, tmp_path, *words).communicate(timeout=PATIENCE)
     daemon = system.queued(routes=routes, retry=LATER, log={"attempts": True, "format": "json"})
+    daemon.wait_log("traces begin")
+    system.ask("UPDATE traces SET expires_at = now() RETURNING id")
     for domain in ("good", "bad"):
         system.enqueue(f"bob@{domain}.example")
     system.wait_queue(lambda rows: [row["status"] for row in rows] == ["HOLD"])
@@ -60,7 +64,8 @@ def test_a_failure_has_a_transcript_and_a_trace_has_those_of_deliveries(
     assert "\x1b" not in text
     trace = queuectl(system, tmp_path, "trace", "--domain", "good.example", "--for", "1h", "--json")
     try:
-        daemon.wait_log("traces begin")
+        daemon.wait_log("traces begin", 2)
+        daemon.wait_log("traces end")  # that of none.example, with the same heartbeat
         system.enqueue("eve@good.example")
         system.enqueue("eve@bad.example")
         until(lambda: system.ask("SELECT 1 FROM transcripts WHERE traces IS NOT NULL"))
@@ -71,4 +76,3 @@ def test_a_failure_has_a_transcript_and_a_trace_has_those_of_deliveries(
     (traced,) = [json.loads(output)]
     assert (traced["event"], traced["recipient"]) == ("delivered", "eve@good.example")
     assert "> content: " in traced["dialogue"]
-    daemon.wait_log("traces end")

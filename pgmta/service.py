@@ -1,4 +1,4 @@
-"""Parts of every daemon: signals as events, a wait for several events, memory settings."""
+"""Parts of every daemon: signals as events, waits for events and tasks, memory settings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import ctypes
 import gc
 import os
 from contextlib import suppress
+from typing import Any
 
 from pgmta import signals
+from pgmta.logs import get
 
 _STDIN = 0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT = 32 << 20  # octets free at the top of the heap that stay with a process
+
+log = get("service")
 
 
 class Signals:
@@ -60,6 +64,22 @@ async def first(*events: asyncio.Event, timeout: float | None = None) -> bool:
     finally:
         for task in tasks:
             task.cancel()
+
+
+def report_error(part: str, task: asyncio.Task[Any], stop: asyncio.Event | None = None) -> None:
+    """Log the error by which a task ends, and set `stop`: that is a defect.
+
+    `part` is the name of the task in the log.
+    """
+
+    def ended(task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or not (error := task.exception()):
+            return
+        log.critical("a part of the process failed", part=part, exc_info=error)
+        if stop:
+            stop.set()
+
+    task.add_done_callback(ended)
 
 
 def trim_memory() -> None:

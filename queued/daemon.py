@@ -12,7 +12,7 @@ from pgmta.errors import ConfigError
 from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import listen
-from pgmta.service import Signals, first, tune_memory
+from pgmta.service import Signals, first, report_error, tune_memory
 from pgmta.store.broken_tls import BrokenTlsHosts
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
@@ -180,7 +180,7 @@ class Daemon:
         }
         every = [*background, *(task for tasks in loops.values() for task in tasks)]
         for task in every:
-            task.add_done_callback(self._ended)
+            report_error("worker", task, signals.stop)
         tune_memory()
         log.info("ready", workers=[worker.name for worker in self._workers])
         while not signals.stop.is_set():
@@ -286,9 +286,3 @@ class Daemon:
         for worker in self._delivering:
             worker.configure(self._config)
         log.info("configuration read again")
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Stop the process if a part fails: that is a defect, and its supervisor has to see it."""
-        if not task.cancelled() and (error := task.exception()):
-            log.critical("a part of the worker failed", exc_info=error)
-            self._signals.stop.set()

@@ -64,7 +64,7 @@ def _check_apart(path: Path) -> list[str]:
 
     Return the warnings. A signal to stop ends both processes, because a handler may take a minute.
     """
-    command = [sys.executable, "-m", "smtpd", "check", "-c", str(path)]
+    command = [sys.executable, "-P", "-m", "smtpd", "check", "-c", str(path)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:  # noqa: S603
         while True:

@@ -47,7 +47,7 @@ class Commands:
         """Octets of the chunk that follows BDAT, and whether it is the last."""
         self.transaction: Transaction | None = None
         """The arguments of MAIL and RCPT so far."""
-        self.takes_xclient = bool(terms.xclient and terms.xclient.contains(client))
+        self.takes_xclient = terms.speaks_for_others(client)
         """Whether the peer may say by XCLIENT who the client is."""
         self.tls: TlsFacts | None = None
         """The TLS of the connection, if there is any."""

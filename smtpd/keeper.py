@@ -132,7 +132,7 @@ class Keeper:
         """Start a process; return None if the system has no room for it."""
         try:
             child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "smtpd", "serve", "-c", str(self._path),
+                sys.executable, "-P", "-m", "smtpd", "serve", "-c", str(self._path),
                 "--descriptors", ",".join(map(str, self._descriptors)),
                 stdin=PIPE,  # its end means that the master has died
                 stdout=PIPE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -10,38 +9,13 @@ from functools import lru_cache
 from pgmta.config.types import Network
 from smtpd import replies
 from smtpd.config import Limits
+from smtpd.networks import Networks, address_of, network_of
 from smtpd.rate import Rate
 
-# An IPv6 host has at least a /64: that counts as one address.
-_ADDRESS = {4: 32, 6: 64}
-_NETWORK = {4: 24, 6: 48}
 _REPLIES = (
     (replies.TOO_MANY_OF_ADDRESS, replies.TOO_FAST_OF_ADDRESS),
     (replies.TOO_MANY_OF_NETWORK, replies.TOO_FAST_OF_NETWORK),
 )
-
-
-class Networks:
-    """A set of networks that is asked for many addresses."""
-
-    def __init__(self, networks: Iterable[Network]) -> None:
-        self._networks = tuple(networks)
-        self.contains = lru_cache(maxsize=4096)(self._contains)
-
-    def _contains(self, client: str) -> bool:
-        """Return whether the client's address is in one of the networks; False for no address."""
-        address = parse(client)
-        return bool(address) and any(address in network for network in self._networks)
-
-
-def parse(client: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address of a client, without a zone; the IPv4 address if IPv6 carries one."""
-    try:
-        address = ipaddress.ip_address(client.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 class ConnectionLimits:
@@ -57,16 +31,13 @@ class ConnectionLimits:
 
     def _find_units(self, client: str) -> tuple[tuple[Network, int, int], ...]:
         """Return the networks of a client, and their limits: at a time, per minute."""
-        address = parse(client)
-        if not address or self.exempt(client):
+        address, network = address_of(client), network_of(client)
+        if not address or not network or self.exempt(client):
             return ()
         limits = self._limits
-        return tuple(
-            (ipaddress.ip_network((address, lengths[address.version]), strict=False), most, new)
-            for lengths, most, new in (
-                (_ADDRESS, limits.connections_per_address, limits.new_connections_per_address),
-                (_NETWORK, limits.connections_per_network, limits.new_connections_per_network),
-            )
+        return (
+            (address, limits.connections_per_address, limits.new_connections_per_address),
+            (network, limits.connections_per_network, limits.new_connections_per_network),
         )
 
     def admit(self, client: str) -> str:

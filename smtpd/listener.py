@@ -10,7 +10,7 @@ from smtpd.auth.mechanisms import offered
 from smtpd.config import ROLES, Auth, BareNewlines, Early, Listener, SmtpdConfig, Tls
 from smtpd.handler import RelayHandler
 from smtpd.hooks.phases import Phases
-from smtpd.limits import Networks
+from smtpd.networks import Networks
 from smtpd.parameters import Parameters
 from smtpd.tls.contexts import Contexts
 
@@ -32,7 +32,6 @@ class SmtpListener:
     """The replies to EHLO."""
     parameters: Parameters
     """The parameters of MAIL and RCPT that the listener knows."""
-    role: Literal["relay", "submission", "internal"]
     tls: Tls
     contexts: Contexts | None
     """The certificates, if there is any TLS."""
@@ -47,7 +46,11 @@ class SmtpListener:
     proxy: Networks | None
     """Clients that must begin with a PROXY header."""
     xclient: Networks | None
-    """Clients that may use XCLIENT."""
+    """Peers that may say by XCLIENT who the client is."""
+
+    def speaks_for_others(self, peer: str) -> bool:
+        """Return whether a peer may say by XCLIENT who the client is."""
+        return bool(self.xclient and self.xclient.contains(peer))
 
     @classmethod
     def make(
@@ -78,7 +81,6 @@ class SmtpListener:
             parameters=Parameters(
                 config, role=listener.role, tls=tls != "none", auth=auth != "none"
             ),
-            role=listener.role,
             tls=tls,
             contexts=contexts,
             auth=auth,

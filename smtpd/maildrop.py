@@ -92,8 +92,9 @@ class MaildropWatch:
         }
         # subprocess, because uvloop knows no `user`
         process = subprocess.Popen(  # noqa: ASYNC220 - a fork is short
-            [sys.executable, "-m", "smtpd.sendmail", "-q", "-v"], stdin=DEVNULL, stdout=DEVNULL,
-            stderr=PIPE, env={**os.environ, **settings}, **self._identity())  # fmt: skip
+            [sys.executable, "-P", "-m", "smtpd.sendmail", "-q", "-v"], stdin=DEVNULL,
+            stdout=DEVNULL, stderr=PIPE, env={**os.environ, **settings},
+            **self._identity())  # fmt: skip
         try:
             _, errors = await asyncio.to_thread(process.communicate, timeout=_LONGEST)
         except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
 from pgmta.logs import get
-from pgmta.service import Signals
+from pgmta.service import Signals, report_error
 from smtpd.config import SmtpdConfig
 from smtpd.keeper import GRACE, Keeper
 from smtpd.maildrop import MaildropWatch
@@ -33,7 +33,8 @@ class Master:
     async def run(self, *, attached: bool = False) -> None:
         """Serve until SIGTERM or SIGINT; SIGHUP replaces the processes, for the new file.
 
-        `attached` processes also end with their parent.
+        `attached` processes also end with their parent. Raises the error of a keeper that ended by
+        itself.
         """
         signals = Signals()
         if attached:
@@ -46,6 +47,10 @@ class Master:
             log.info("listening", **place, processes=self._config.processes)
         reloads = asyncio.create_task(self._reloads(signals.reload))
         maildrop = asyncio.create_task(MaildropWatch(self._config).run())
+        for run in runs:
+            report_error("keeper", run, signals.stop)
+        report_error("reload", reloads)
+        report_error("maildrop", maildrop)
         await signals.stop.wait()
         reloads.cancel()
         maildrop.cancel()
@@ -58,6 +63,8 @@ class Master:
                 keeper.signal(signal.SIGKILL)
             await asyncio.wait(slow)
         log.info("stopped")
+        for run in runs:
+            run.result()
 
     async def _reloads(self, asked: asyncio.Event) -> None:
         """Replace the processes at each SIGHUP, one after the other."""

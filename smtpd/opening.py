@@ -74,7 +74,7 @@ class Opening:
         proxy = self._listener.proxy
         proxied = bool(proxy and proxy.contains(address))
         connection.client = "" if proxied else address
-        self._forwards = connection.unidentified = self._may_forward(address)
+        self._forwards = connection.unidentified = self._listener.speaks_for_others(address)
         connection.session = self._session(server, self._listener, connection, peer)
         if refusal := server.admit(connection):
             connection.closing.phase = Phase.CLOSING  # its input is thrown away
@@ -89,11 +89,6 @@ class Opening:
             self._timer = server.loop.call_later(_HEADER, self._refuse_proxy, "did not come")
         else:
             self._identified()
-
-    def _may_forward(self, address: str) -> bool:
-        """Return whether a peer speaks for others, and has to say by XCLIENT for whom."""
-        trusted = self._listener.xclient
-        return bool(trusted and trusted.contains(address))
 
     def received(self, data: bytes) -> None:
         """Take octets that are not for the session: a PROXY header, or the first ones of TLS."""
@@ -128,7 +123,9 @@ class Opening:
                 connection.closing.refuse(refusal)
                 return
             peer = (header.client, header.port)
-            self._forwards = connection.unidentified = self._may_forward(header.client)
+            self._forwards = connection.unidentified = self._listener.speaks_for_others(
+                header.client
+            )
         else:  # the proxy itself, such as a health check
             connection.unidentified = True
             connection.client, peer = str(self._peer[0]), self._peer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from smtpd.config import Relay
 from smtpd.domain_set import DomainSet
-from smtpd.limits import Networks
+from smtpd.networks import Networks
 
 _ROUTED = frozenset("%!@")
 

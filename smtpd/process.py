@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pgmta.logs import get
-from pgmta.service import Signals, trim_memory, tune_memory
+from pgmta.service import Signals, report_error, trim_memory, tune_memory
 from smtpd.config import SmtpdConfig
 from smtpd.connection import Connection
 from smtpd.hooks.hook_set import HookSet
@@ -34,7 +34,7 @@ log = get("smtpd")
 async def serve(
     config: SmtpdConfig, path: Path, uri: str, descriptors: list[int], tls: ContextSet
 ) -> None:
-    """Take mail until SIGTERM or until the master is gone.
+    """Take mail until SIGTERM, until the master is gone or until a part ends by an error.
 
     Raises ConfigError if a hook of the file at `path` can't be loaded.
     """
@@ -48,8 +48,15 @@ async def serve(
     shared = Server(config, uri)
     shared.start()
     heartbeat = shared.committer.heartbeat(config.environment.hostname)
-    beating = asyncio.create_task(heartbeat.run())
-    watching = asyncio.gather(tls.watch(), _trim(shared))
+    duties = {
+        "heartbeat": asyncio.create_task(heartbeat.run()),
+        "certificates": asyncio.create_task(tls.watch()),
+        "memory": asyncio.create_task(_trim(shared)),
+    }
+    for name, duty in duties.items():
+        report_error(name, duty, signals.stop)
+    if shared.gating:
+        report_error("gate", shared.gating, signals.stop)
     parts = zip(descriptors, config.listen, hooks.phases, tls.contexts, strict=True)
     servers = [
         await _listen(
@@ -70,9 +77,9 @@ async def serve(
     if not await shared.stop(_GRACE):
         log.warning("cut off sessions that did not end", after=_GRACE)
     await hooks.stop(_END)
-    watching.cancel()
-    beating.cancel()
-    await asyncio.gather(beating, watching, return_exceptions=True)
+    for duty in duties.values():
+        duty.cancel()
+    await asyncio.gather(*duties.values(), return_exceptions=True)
     await heartbeat.leave()
 
 

@@ -53,7 +53,8 @@ class Server:
         """Whether the database is quick enough for more mail."""
         self.directory = Directory(config, uri) if config.relay.recipients else None
         """The known recipients of relay domains; None: all are taken."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self.gating: asyncio.Task[None] | None = None
+        """The task that looks at the database, once it was started."""
         self.stopping = False
         self._refused = Notice("connections refused")
         self.handshakes = 0
@@ -79,7 +80,7 @@ class Server:
         """Begin to take mail to the database."""
         self._notifier.start()
         self.committer.start()
-        self._tasks.append(self.loop.create_task(self.gate.run()))
+        self.gating = self.loop.create_task(self.gate.run())
 
     def admit(self, member: Member) -> str:
         """Count a connection; return the reply of a refusal if there are too many, or ''."""
@@ -145,9 +146,9 @@ class Server:
         clean = await self._end(_LATE) or await self._end(grace - _LATE)
         if self.logins:
             await self.logins.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.gating:
+            self.gating.cancel()
+            await asyncio.wait([self.gating])
         if self.directory:
             await self.directory.stop()
         await self._notifier.close()

@@ -7,7 +7,7 @@ from typing import Protocol
 from smtpd.acknowledgement import Wire
 
 
-class Renewal(Protocol):
+class Restarting(Protocol):
     """The commands after which a session begins anew."""
 
     def start_tls(self) -> None:
@@ -27,7 +27,7 @@ class SessionWire(Wire, Protocol):
         """Add a reply."""
 
     @property
-    def opening(self) -> Renewal:
+    def opening(self) -> Restarting:
         """The beginning of the connection."""
 
 

@@ -6,7 +6,6 @@ from typing import Literal, Protocol
 
 from smtpd.announcement import Announcement
 from smtpd.handler import RelayHandler
-from smtpd.limits import Networks
 from smtpd.parameters import Parameters
 
 
@@ -42,9 +41,8 @@ class Terms(Protocol):
         """The protocol of the sessions."""
 
     @property
-    def xclient(self) -> Networks | None:
-        """Peers that may say by XCLIENT who the client is."""
-
-    @property
     def trusts(self) -> bool:
         """Whether clients in `relay.networks` may send to any address."""
+
+    def speaks_for_others(self, peer: str) -> bool:
+        """Return whether a peer may say by XCLIENT who the client is."""

@@ -108,21 +108,29 @@ def db(database: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-@pytest.fixture
-def private_server() -> Iterator[PrivateServer]:
-    """A PostgreSQL that the test may crash."""
-    yield from _private_server()
-
-
-@pytest.fixture
-def other_server() -> Iterator[PrivateServer]:
-    """Another one."""
-    yield from _private_server()
-
-
-def _private_server() -> Iterator[PrivateServer]:
+@pytest.fixture(scope="session")
+def stopped_server() -> Path:
+    """The folder of a migrated PostgreSQL, to be copied."""
     folder = _folder()
-    server = PrivateServer(folder)
+    PrivateServer(folder).stop()
+    return folder
+
+
+@pytest.fixture
+def private_server(stopped_server: Path) -> Iterator[PrivateServer]:
+    """A PostgreSQL that the test may crash."""
+    yield from _private_server(stopped_server)
+
+
+@pytest.fixture
+def other_server(stopped_server: Path) -> Iterator[PrivateServer]:
+    """Another one."""
+    yield from _private_server(stopped_server)
+
+
+def _private_server(model: Path) -> Iterator[PrivateServer]:
+    folder = _folder()
+    server = PrivateServer(folder, model)
     yield server
     server.crash()
     shutil.rmtree(folder, ignore_errors=True)

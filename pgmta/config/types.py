@@ -149,5 +149,6 @@ def _positive(seconds: float) -> float:
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Period = Annotated[float, BeforeValidator(lambda value: _positive(parse_duration(value)))]
 Size = Annotated[int, BeforeValidator(parse_size)]
+NetworkList = list[Annotated[Network, BeforeValidator(parse_network)]]
 Whole = Annotated[int, Strict()]
 """A whole number that YAML reads as a number: neither "12" nor `on`."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pgmta.config.types import Network
+from pgmta.password import hashed, prepared, scram_keys
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.logins import name_key
 from pgmta.store.queries import queries
 
 _SQL = queries("user_accounts")
+_SALT = 16  # octets
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,12 @@ class Secret:
 
     password: str = field(repr=False)
     scram: str | None = field(repr=False)
+
+    @classmethod
+    def of(cls, password: str, *, scram: bool = True) -> Secret:
+        """Return that of a password, with new salts. It takes some ten milliseconds."""
+        keys = scram_keys(password, secrets.token_bytes(_SALT)) if scram else None
+        return cls(hashed(prepared(password.encode()), secrets.token_bytes(_SALT)), keys)
 
 
 @dataclass(frozen=True, slots=True)

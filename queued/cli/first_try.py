@@ -8,7 +8,6 @@ import secrets
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pgmta.password import hashed, prepared, scram_keys
 from pgmta.store.user_accounts import Rights, Secret, UserAccounts
 
 USER = "me@example.org"
@@ -17,7 +16,6 @@ _NAMES = ("localhost", "pgmta.localhost")
 _ADDRESSES = ("127.0.0.1", "::1")
 _DAYS = 365
 _LEFT = timedelta(days=30)  # of the certificate; then there is a new one
-_SALT = 16
 
 
 def make_certificate(directory: Path) -> Path:
@@ -37,11 +35,7 @@ def make_user(directory: Path, uri: str) -> Path:
     path = directory / "password"
     if not path.exists():
         _write(path, secrets.token_urlsafe(12).encode())
-    password = path.read_text(encoding="ascii")
-    salt = secrets.token_bytes
-    secret = Secret(
-        hashed(prepared(password.encode()), salt(_SALT)), scram_keys(password, salt(_SALT))
-    )
+    secret = Secret.of(path.read_text(encoding="ascii"))
     accounts = UserAccounts(uri, "queuectl up")
     try:
         accounts.add(USER, secret, Rights(senders=[USER]))

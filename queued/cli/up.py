@@ -141,7 +141,7 @@ class Children:
     async def start(self, name: str) -> asyncio.subprocess.Process:
         """Start one; it ends with us, because it sees the end of its standard input."""
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", *self.commands[name], "--attached",
+            sys.executable, "-P", "-m", *self.commands[name], "--attached",
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, **self.environment},
             pass_fds=[self.lock],

@@ -14,11 +14,10 @@ from pgmta.address import normalise_domain, parse_mailbox
 from pgmta.command import print_line
 from pgmta.config.types import Network
 from pgmta.errors import AddressError, ConfigError
-from pgmta.password import LONGEST, hashed, prepared, scram_keys
+from pgmta.password import LONGEST
 from pgmta.store.user_accounts import Rights, Secret
 
 _SHORTEST = 8  # characters of a password
-_SALT = 16  # octets
 
 _PASSWORD = (
     click.option("--stdin", is_flag=True, help="Read the password from standard input."),
@@ -69,8 +68,7 @@ def read_secret(*, stdin: bool, generate: bool, no_scram: bool) -> Secret:
         text = click.prompt("Password", hide_input=True, confirmation_prompt=True)
     if len(text) < _SHORTEST or len(text.encode()) > LONGEST or "\0" in text:
         raise ConfigError([f"a password has {_SHORTEST} characters to {LONGEST} octets, no NUL"])
-    keys = None if no_scram else scram_keys(text, secrets.token_bytes(_SALT))
-    return Secret(hashed(prepared(text.encode()), secrets.token_bytes(_SALT)), keys)
+    return Secret.of(text, scram=not no_scram)
 
 
 def read_rights(options: dict[str, Any], *, any_network: bool = False) -> Rights:

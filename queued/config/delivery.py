@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from pgmta.config.types import Duration, Network, Period, Section, Size, Whole, parse_network
+from pgmta.config.types import Duration, NetworkList, Period, Section, Size, Whole
 from queued.config.dns import Dns
 from queued.config.timeouts import Timeouts
 from queued.config.tls import Tls
@@ -58,7 +58,7 @@ class Delivery(Section):
     literals: bool = Field(
         default=False, description="deliver mail for user@[192.0.2.1]; it fails otherwise"
     )
-    forbidden: list[Annotated[Network, BeforeValidator(parse_network)]] = Field(
+    forbidden: NetworkList = Field(
         default=[ip_network(network) for network in _FORBIDDEN],
         description="no mail goes to hosts in these networks, unless a route names the host",
     )

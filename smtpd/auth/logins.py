@@ -15,10 +15,11 @@ from smtpd.auth.authenticator import Authenticator, AuthRefused, AuthUnavailable
 from smtpd.auth.mechanisms import SCRAM, Credentials
 from smtpd.auth.notes import Notes
 from smtpd.auth.scram import ScramExchange
-from smtpd.auth.throttle import Throttle, network_of
+from smtpd.auth.throttle import Throttle
 from smtpd.auth.users import Entry, Users
 from smtpd.config import Authentication
 from smtpd.login import Login
+from smtpd.networks import network_of
 
 _AGE = 1.0  # seconds for which the levels over all processes count
 _LOOKS = 20  # names per second that are looked up for clients that are blocked

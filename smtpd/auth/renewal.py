@@ -14,7 +14,7 @@ from smtpd.login import Login
 class Renewal:
     """Looks before a mail if some user has changed since the last one, of all sessions.
 
-    `fail` gets an error of the program in what follows a look.
+    `fail` gets an error of the program, in a look or in what follows it.
     """
 
     def __init__(self, logins: Logins, fail: Callable[[Exception], None]) -> None:
@@ -37,14 +37,16 @@ class Renewal:
 
     async def _look(self, login: Login, done: Callable[[str], None]) -> None:
         try:
-            refusal = "" if await self._holds(login) else replies.LOGIN_CHANGED
+            done(await self._refusal(login))
+        except Exception as error:  # of this session alone, which would wait for ever
+            self._fail(error)
+
+    async def _refusal(self, login: Login) -> str:
+        try:
+            return "" if await self._holds(login) else replies.LOGIN_CHANGED
         except AuthUnavailable as error:
             self._logins.unavailable(error)
-            refusal = replies.UNAVAILABLE
-        try:
-            done(refusal)
-        except Exception as error:  # of this session alone
-            self._fail(error)
+            return replies.UNAVAILABLE
 
     async def _holds(self, login: Login) -> bool:
         users = self._logins.users

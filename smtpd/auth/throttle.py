@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pgmta.config.types import Network
 from smtpd.config import Failures
-from smtpd.limits import Networks, parse
+from smtpd.networks import Networks, address_of, network_of
 
-_ADDRESS = {4: 32, 6: 64}
-_NETWORK = {4: 24, 6: 48}
 _KEPT = 20_000  # units
 _CLIENTS = 4096  # of which the units are kept
 
@@ -25,14 +21,6 @@ class _Level:
     until: float = 0.0  # when its failures are forgotten, by our clock
     tried: int = 0  # attempts under way
     read: float = float("-inf")  # when the level over all processes was read
-
-
-def network_of(client: str) -> Network | None:
-    """Return the network of a client: IPv4 /24, IPv6 /48."""
-    address = parse(client)
-    if not address:
-        return None
-    return ipaddress.ip_network((address, _NETWORK[address.version]), strict=False)
 
 
 class Throttle:
@@ -60,11 +48,10 @@ class Throttle:
         """The units of a client's address and network; none if it is exempt."""
 
     def _places(self, client: str) -> tuple[str, ...]:
-        address, network = parse(client), network_of(client)
+        address, network = address_of(client), network_of(client)
         if not address or self._exempt.contains(client):
             return ()
-        place = ipaddress.ip_network((address, _ADDRESS[address.version]), strict=False)
-        return f"address {place}", f"network {network}"
+        return f"address {address}", f"network {network}"
 
     def cost(self, unit: str) -> float:
         """Return the seconds that a failure adds."""

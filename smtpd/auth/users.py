@@ -20,8 +20,8 @@ from pgmta.store.logins import Levels, LoginStore, Verifier, name_key
 from smtpd.auth.authenticator import AuthUnavailable
 from smtpd.auth.passwords import Passwords
 from smtpd.auth.scram import Keys, keys_of
-from smtpd.limits import Networks
 from smtpd.login import Login
+from smtpd.networks import Networks
 
 _FRESH = 0.5  # seconds after which smtpd asks whether a user has changed
 _TIME = 5.0  # seconds for an answer of the database, because a client waits meanwhile

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
-from pgmta.config.types import Network, Period, Section, Whole, parse_network
-
-MECHANISMS = ("PLAIN", "LOGIN", "SCRAM-SHA-256")
+from pgmta.config.types import NetworkList, Period, Section, Whole
 
 
 def _distinct(values: list[str]) -> list[str]:
@@ -38,7 +36,7 @@ class Failures(Section):
         description="failures of a user from one network where the user logged in; other limits "
         "do not keep the user out there",
     )
-    exempt: list[Annotated[Network, BeforeValidator(parse_network)]] = Field(
+    exempt: NetworkList = Field(
         default=[],
         description="networks without limits by address and network, such as that of a webmail",
     )

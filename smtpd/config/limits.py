@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pydantic import Field, model_validator
 
-from pydantic import BeforeValidator, Field, model_validator
-
-from pgmta.config.types import Network, Period, Section, Size, Whole, parse_network
+from pgmta.config.types import NetworkList, Period, Section, Size, Whole
 
 
 class Limits(Section):
@@ -36,7 +34,7 @@ class Limits(Section):
         description="new connections per minute from one network (IPv4: /24, IPv6: /48) per "
         "process",
     )
-    exempt: list[Annotated[Network, BeforeValidator(parse_network)]] | None = Field(
+    exempt: NetworkList | None = Field(
         default=None,
         description="networks without limits by address and network, and without those of "
         "messages, recipients and unknown recipients per session; null: relay.networks",

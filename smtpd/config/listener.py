@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from pgmta.config.types import Network, Section, Whole, parse_network
+from pgmta.config.types import NetworkList, Section, Whole
 from smtpd.config.certificate import Certificates
 from smtpd.config.client_certificates import ClientCertificates
 from smtpd.config.hooks import Hooks
 from smtpd.config.role import Auth, Early, Tls
 from smtpd.config.values import parse_listen_address
-
-Networks = list[Annotated[Network, BeforeValidator(parse_network)]]
 
 
 class Listener(Section):
@@ -65,12 +63,12 @@ class Listener(Section):
         description="a client that sends before the greeting, before the reply to EHLO or instead "
         "of waiting for another reply: allow or refuse; null: by role, relay refuse, others allow",
     )
-    proxy: Networks = Field(
+    proxy: NetworkList = Field(
         default=[],
         description="clients in these networks must begin with a PROXY header (v1 or v2), which "
         "says who the client is",
     )
-    xclient: Networks = Field(
+    xclient: NetworkList = Field(
         default=[],
         description="clients in these networks may say by XCLIENT who the client is",
     )

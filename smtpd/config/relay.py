@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from pgmta.config.types import Network, Section, parse_network
+from pgmta.config.types import NetworkList, Section
 from smtpd.config.recipients import Recipients
 from smtpd.config.values import parse_domain
 from smtpd.domain_set import DomainSet
@@ -16,7 +16,7 @@ from smtpd.domain_set import DomainSet
 class Relay(Section):
     """The relay policy; smtpd refuses all other mail: it is no open relay."""
 
-    networks: list[Annotated[Network, BeforeValidator(parse_network)]] = Field(
+    networks: NetworkList = Field(
         default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")],
         description="clients in these networks may send to any address",
     )

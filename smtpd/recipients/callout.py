@@ -79,7 +79,7 @@ class Callout:
             try:
                 await hop.connect()
                 return await self._ask_over(hop, address)
-            except asyncio.CancelledError:  # no answer in time
+            except asyncio.CancelledError:  # no answer in time, or the process stops
                 self._note(host, "no answer in time")
                 raise
             except CallError as error:

@@ -55,11 +55,6 @@ class NextHop:
         """Whether another recipient may be asked for."""
         return self._client.is_connected
 
-    async def quit(self) -> None:
-        """Say goodbye and close."""
-        if self.usable:
-            await self._client.quit(timeout=1.0)
-
     def close(self) -> None:
         """Close at once."""
         self._client.close()

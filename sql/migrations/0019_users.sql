@@ -192,37 +192,38 @@ REVOKE EXECUTE ON FUNCTION users_touched(), users_changed(), login_verifier(text
 
 -- 5. Rights.
 
-ALTER FUNCTION grants() RENAME TO grants_0018;
-COMMENT ON FUNCTION grants_0018() IS 'Part of grants().';
-CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
+CREATE FUNCTION grant_to(what text, VARIADIC roles text[]) RETURNS void LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     role text;
 BEGIN
-    IF to_regrole('pgmta_smtpd') IS NOT NULL THEN
-        GRANT EXECUTE ON FUNCTION login_verifier(text), login_changes(), login_levels(text[]),
-            login_failed(text[], bigint[], double precision[], double precision), login_forget(),
-            login_seen(text[], cidr[]) TO pgmta_smtpd;
-    END IF;
-    FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
-        IF to_regrole(role) IS NOT NULL THEN
-            EXECUTE format('GRANT SELECT (name, disabled, senders, networks, tenant, metadata, priority_first, '
-                'priority_last, version, created_at, changed_at) ON users TO %I', role);
-            EXECUTE format('GRANT SELECT ON user_networks, login_failures TO %I', role);
-            EXECUTE format('GRANT SELECT (version) ON users_version TO %I', role);
-        END IF;
+    FOREACH role IN ARRAY roles LOOP
+        IF to_regrole(role) IS NOT NULL THEN EXECUTE format('GRANT %s TO %I', what, role); END IF;
     END LOOP;
-    IF to_regrole('pgmta_operator') IS NOT NULL THEN
-        GRANT INSERT (name, password, scram, disabled, senders, networks, tenant, metadata, priority_first,
-            priority_last), UPDATE (password, scram, disabled, senders, networks, tenant, metadata,
-            priority_first, priority_last), DELETE ON users TO pgmta_operator;
-        GRANT SELECT (secret) ON users_version TO pgmta_operator;
-        -- an operator lets a user in at once whom failures locked out
-        GRANT DELETE ON login_failures, user_networks TO pgmta_operator;
-    END IF;
+END $$;
+COMMENT ON FUNCTION grant_to(text, text[]) IS 'Gives a right to those of the roles that exist; part of grants().';
+
+ALTER FUNCTION grants() RENAME TO grants_0018;
+COMMENT ON FUNCTION grants_0018() IS 'Part of grants().';
+CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM grant_to('EXECUTE ON FUNCTION login_verifier(text), login_changes(), login_levels(text[]),
+        login_failed(text[], bigint[], double precision[], double precision), login_forget(),
+        login_seen(text[], cidr[])', 'pgmta_smtpd');
+    PERFORM grant_to('SELECT (name, disabled, senders, networks, tenant, metadata, priority_first, priority_last,
+        version, created_at, changed_at) ON users', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('SELECT ON user_networks, login_failures', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('SELECT (version) ON users_version', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (name, password, scram, disabled, senders, networks, tenant, metadata, priority_first,
+        priority_last), UPDATE (password, scram, disabled, senders, networks, tenant, metadata, priority_first,
+        priority_last), DELETE ON users', 'pgmta_operator');
+    PERFORM grant_to('SELECT (secret) ON users_version', 'pgmta_operator');
+    -- an operator lets a user in at once whom failures locked out
+    PERFORM grant_to('DELETE ON login_failures, user_networks', 'pgmta_operator');
     RETURN grants_0018();
 END $$;
-REVOKE EXECUTE ON FUNCTION grants(), grants_0018() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION grants(), grants_0018(), grant_to(text, text[]) FROM PUBLIC;
 COMMENT ON FUNCTION grants() IS
     'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their '
     'rights; to be called by the owner of the tables. Returns the roles that do not exist.';

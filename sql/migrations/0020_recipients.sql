@@ -25,20 +25,10 @@ ALTER FUNCTION grants() RENAME TO grants_0019;
 COMMENT ON FUNCTION grants_0019() IS 'Part of grants().';
 CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    role text;
 BEGIN
-    IF to_regrole('pgmta_smtpd') IS NOT NULL THEN
-        GRANT EXECUTE ON FUNCTION recipients_known(text[]) TO pgmta_smtpd;
-    END IF;
-    FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
-        IF to_regrole(role) IS NOT NULL THEN
-            EXECUTE format('GRANT SELECT ON recipients TO %I', role);
-        END IF;
-    END LOOP;
-    IF to_regrole('pgmta_operator') IS NOT NULL THEN
-        GRANT INSERT (address), DELETE ON recipients TO pgmta_operator;
-    END IF;
+    PERFORM grant_to('EXECUTE ON FUNCTION recipients_known(text[])', 'pgmta_smtpd');
+    PERFORM grant_to('SELECT ON recipients', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (address), DELETE ON recipients', 'pgmta_operator');
     RETURN grants_0019();
 END $$;
 REVOKE EXECUTE ON FUNCTION grants(), grants_0019() FROM PUBLIC;

@@ -15,7 +15,7 @@ from tests.support.authority import Authority
 from tests.support.daemons import Smtpd
 from tests.support.system import System
 from tests.support.users import add_user
-from tests.support.waiting import free_port, until
+from tests.support.waiting import PATIENCE, free_port, until
 
 USER, PASSWORD = "shop@example.org", 's3cr"et+/=$x'
 HOST = "localhost"
@@ -40,7 +40,7 @@ class Site:
         self,
         command: Sequence[str | Path],
         text: str | bytes = "",
-        within: float = 60.0,
+        within: float = PATIENCE,
         **variables: str,
     ) -> str:
         """Run a client that has to end with 0; return its output."""
@@ -73,7 +73,7 @@ class Site:
         )
         return [{**row, "body": bytes(row["body"])} for row in rows]
 
-    def wait(self, count: int, within: float = 20.0) -> list[Mapping[str, Any]]:
+    def wait(self, count: int, within: float = PATIENCE) -> list[Mapping[str, Any]]:
         """Wait for that number of rows."""
         return until(lambda: mail if len(mail := self.mail()) >= count else None, within) or []
 

@@ -194,7 +194,7 @@ async def test_mail_does_not_go_round_if_the_address_of_this_host_comes_late(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosts_module, "_PATIENCE", 0.05)
-    name_server.zone["late.example"] = {"A": Says([OWN_ADDRESS], delay=0.3)}
+    name_server.zone["late.example"] = {"A": Says([OWN_ADDRESS], delay=1.0)}
     name_server.zone["round.example"] = {"MX": ["1 late.example."]}
     found = hosts_of(name_server)
     assert await names(found, "round.example") == ["late.example"]

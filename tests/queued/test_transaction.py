@@ -23,6 +23,7 @@ from queued.delivery.session import Session
 from queued.delivery.wire import header_needs_utf8
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
+from tests.support.waiting import SLACK
 
 NOW = datetime.now(UTC)
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
@@ -210,7 +211,7 @@ def test_one_octet_at_a_time_ends_with_the_transaction() -> None:
             began = time.monotonic()
             with pytest.raises(DeliveryError) as caught:
                 await session.send(envelope(100))
-            assert 0.9 < time.monotonic() - began < 3
+            assert 0.9 < time.monotonic() - began < 1 + SLACK  # its replies take a minute
             return Result.of(caught.value, "hop")
 
     result = run(main())
@@ -227,8 +228,8 @@ def test_limit_of_a_transaction_does_not_cut_off_the_reply_to_the_dot() -> None:
     assert event_of(result) is Event.UNKNOWN
 
 
-@pytest.mark.parametrize(("answer", "least", "most"), [(b"221 Bye\r\n", 0, 0.3), (HANG, 0.4, 2)])
-def test_quit_waits_a_moment_for_its_answer(answer: bytes, least: float, most: float) -> None:
+@pytest.mark.parametrize(("answer", "patience"), [(b"221 Bye\r\n", 3600.0), (HANG, 0.5)])
+def test_quit_waits_a_moment_for_its_answer(answer: bytes, patience: float) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 x\r\n")
         await reader.readline()
@@ -242,7 +243,7 @@ def test_quit_waits_a_moment_for_its_answer(answer: bytes, least: float, most: f
     async def main() -> float:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
-            session = Session(ClientProtocol(Timeouts(quit=0.5)), Host("hop", 2525))
+            session = Session(ClientProtocol(Timeouts(quit=patience)), Host("hop", 2525))
             port = server.sockets[0].getsockname()[1]
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda: session.connection, "127.0.0.1", port)
@@ -253,4 +254,6 @@ def test_quit_waits_a_moment_for_its_answer(answer: bytes, least: float, most: f
             await session.connection.wait_closed()
             return time.monotonic() - began
 
-    assert least <= run(main()) < most
+    took = run(main())
+    assert took < SLACK
+    assert answer != HANG or took >= 0.4

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from tests.support.database import PrivateServer
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,11 +24,15 @@ def bench(name: str, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_scale_measures_a_backlog_and_plots_what_it_saved(server: str, tmp_path: Path) -> None:
+def test_scale_measures_a_backlog_and_plots_what_it_saved(
+    private_server: PrivateServer, tmp_path: Path
+) -> None:
     saved, chart = tmp_path / "scale.json", tmp_path / "scale.svg"
     size = ["--values", "500", "--rounds", "1", "--messages", "50", "--processes", "1"]
     size += ["--urgent-seconds", "0.5", "--urgent-domains", "50"]
-    shown = bench("scale", "--uri", server, *size, "--observe", "0.1", "--save", str(saved))
+    shown = bench(
+        "scale", "--uri", private_server.uri, *size, "--observe", "0.1", "--save", str(saved)
+    )
     (cell,) = shown["cells"]
     assert (cell["value"], cell["messages"], cell["problems"]) == (500, 50, [])
     figures = cell["figures"]
@@ -40,8 +46,10 @@ def test_scale_measures_a_backlog_and_plots_what_it_saved(server: str, tmp_path:
     assert len(ElementTree.parse(chart).findall(".//{*}circle")) >= 3
 
 
-def test_tafto_produces_and_consumes(server: str) -> None:
-    shown = bench("tafto", "--uri", server, "--messages", "250", "--runs", "1", "--aim", "0")
+def test_tafto_produces_and_consumes(private_server: PrivateServer) -> None:
+    shown = bench(
+        "tafto", "--uri", private_server.uri, "--messages", "250", "--runs", "1", "--aim", "0"
+    )
     (run,) = shown["runs"]
     assert run["problems"] == []
     assert set(run["seconds"]) == {"producer", "consumer"}

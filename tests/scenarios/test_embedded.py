@@ -79,6 +79,22 @@ def postmaster(folder: Path) -> int:
     return int((folder / "postgres" / "postmaster.pid").read_text().split()[0])
 
 
+def kill_postmaster(folder: Path) -> None:
+    """Kill it, and wait until a daemon has started another one.
+
+    Until then processes of the killed one may still commit mail.
+    """
+    number = postmaster(folder)
+    os.kill(number, signal.SIGKILL)
+
+    def another() -> bool:
+        with suppress(OSError, IndexError, ValueError):
+            return postmaster(folder) != number
+        return False
+
+    until(another, describe="another postmaster")
+
+
 def started_again(daemons: list[Daemon]) -> int:
     return sum(len(daemon.events(AGAIN)) for daemon in daemons)
 
@@ -119,14 +135,13 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
     assert postmaster(folder) == number
     assert server.running()
 
-    os.kill(number, signal.SIGKILL)
+    kill_postmaster(folder)
     probe(system, smtpd, hop, "killed")
 
     # a process of it stays, as one may that waits for a disk
-    number = postmaster(folder)
-    (child, *_) = psutil.Process(number).children()
+    (child, *_) = psutil.Process(postmaster(folder)).children()
     child.suspend()
-    os.kill(number, signal.SIGKILL)
+    kill_postmaster(folder)
     probe(system, smtpd, hop, "orphan")
     assert not lives(child)
 

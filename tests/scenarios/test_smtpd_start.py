@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Certificate
-from tests.support.daemons import ROOT
 from tests.support.system import System
 from tests.support.waiting import PATIENCE, until
 
@@ -23,11 +22,12 @@ MAIL = b"Subject: x\r\n\r\nx\r\n"
 USER = "pgserver"  # the owner of the tests' PostgreSQL, if root runs them
 
 
-def start(config: Path, passed: socket.socket) -> subprocess.Popen[str]:
-    """Start smtpd as systemd does for a socket unit (sd_listen_fds(3))."""
+def start(config: Path, passed: socket.socket, folder: Path) -> subprocess.Popen[str]:
+    """Start smtpd in a folder as systemd does for a socket unit (sd_listen_fds(3))."""
+    smtpd = f"{sys.executable} -P -m smtpd"
     return subprocess.Popen(
-        ["sh", "-c", f"LISTEN_PID=$$ LISTEN_FDS=1 exec {sys.executable} -m smtpd run -c {config}"],
-        cwd=ROOT,
+        ["sh", "-c", f"LISTEN_PID=$$ LISTEN_FDS=1 exec {smtpd} run -c {config}"],
+        cwd=folder,
         preexec_fn=lambda: os.dup2(passed.fileno(), 3),
         pass_fds=[3],
         stdin=subprocess.DEVNULL,
@@ -36,14 +36,18 @@ def start(config: Path, passed: socket.socket) -> subprocess.Popen[str]:
     )
 
 
-def test_sockets_of_systemd(system: System) -> None:
-    """They outlive smtpd: the next one serves a client that connects meanwhile."""
+def test_sockets_of_systemd(system: System, tmp_path: Path) -> None:
+    """They outlive smtpd: the next one serves a client that connects meanwhile.
+
+    Its processes import no module of the folder that it was started in, which may be of any user.
+    """
+    (tmp_path / "smtpd.py").write_text("raise SystemExit(9)\n")
     smtpd = system.smtpd(processes=2)
     smtpd.stop()
     with socket.create_server(("127.0.0.1", smtpd.port)) as passed:
         for _ in range(2):
             with socket.create_connection(("127.0.0.1", smtpd.port), PATIENCE) as client:
-                run = start(smtpd.path, passed)
+                run = start(smtpd.path, passed, tmp_path)
                 try:
                     assert client.recv(1000)[:4] == b"220 "
                 finally:
@@ -51,7 +55,7 @@ def test_sockets_of_systemd(system: System) -> None:
                     _, log = run.communicate(timeout=PATIENCE)
                 assert run.returncode == 0, log
         with socket.create_server(("127.0.0.1", 0)) as other:
-            run = start(smtpd.path, other)
+            run = start(smtpd.path, other, tmp_path)
             _, log = run.communicate(timeout=PATIENCE)
         assert run.returncode == 1
         assert "which no entry of listen has" in log
@@ -72,7 +76,8 @@ def test_root_binds_and_another_user_serves(system: System, tmp_path: Path) -> N
     if not readable():
         pytest.skip("only root can become another user, and it needs a Python for all users")
     root = Certificate.root()
-    certificate, key = root.issue("mx.example").files(tmp_path)
+    old = root.issue("mx.example")
+    certificate, key = old.files(tmp_path)
     key.chmod(0o600)
     entry = {"certificate": str(certificate), "key": str(key)}
     smtpd = system.smtpd(user=USER, certificates=[entry])
@@ -91,7 +96,7 @@ def test_root_binds_and_another_user_serves(system: System, tmp_path: Path) -> N
             assert isinstance(client.sock, ssl.SSLSocket)
             return client.sock.getpeercert(binary_form=True) or b""
 
-    assert shown() == root.der or shown()
+    assert shown() == old.der
     assert len(system.queue()) >= 1
     new = root.issue("mx.example")
     for source, path in zip(new.files(tmp_path), (certificate, key), strict=True):

@@ -11,7 +11,7 @@ import yaml
 
 from tests.support.nexthop import at
 from tests.support.system import System
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 LATER = {"intervals": ["1h"]}
 REFUSED = "550 5.1.1 \x1b]0;x\x07 unknown"
@@ -31,7 +31,11 @@ def test_a_failure_has_a_transcript_and_a_trace_has_those_of_deliveries(
     hop = system.hop()
     refusing = system.hop(at("RCPT", REFUSED))
     routes = {"good.example": hop.target, "bad.example": refusing.target}
+    words = ("trace", "--domain", "none.example", "--for", "1h", "--background")
+    queuectl(system, tmp_path, *words).communicate(timeout=PATIENCE)
     daemon = system.queued(routes=routes, retry=LATER, log={"attempts": True, "format": "json"})
+    daemon.wait_log("traces begin")
+    system.ask("UPDATE traces SET expires_at = now() RETURNING id")
     for domain in ("good", "bad"):
         system.enqueue(f"bob@{domain}.example")
     system.wait_queue(lambda rows: [row["status"] for row in rows] == ["HOLD"])
@@ -55,20 +59,20 @@ def test_a_failure_has_a_transcript_and_a_trace_has_those_of_deliveries(
     assert line["delay"] >= line["delay_transaction"] >= 0  # whole milliseconds
 
     shown = queuectl(system, tmp_path, "show", str(said["message_id"]), "--transcript")
-    text = shown.communicate(timeout=20)[0]
+    text = shown.communicate(timeout=PATIENCE)[0]
     assert "unknown" in text
     assert "\x1b" not in text
     trace = queuectl(system, tmp_path, "trace", "--domain", "good.example", "--for", "1h", "--json")
     try:
-        daemon.wait_log("traces begin")
+        daemon.wait_log("traces begin", 2)
+        daemon.wait_log("traces end")  # that of none.example, with the same heartbeat
         system.enqueue("eve@good.example")
         system.enqueue("eve@bad.example")
         until(lambda: system.ask("SELECT 1 FROM transcripts WHERE traces IS NOT NULL"))
         system.ask("UPDATE traces SET expires_at = now() RETURNING id")
-        output = trace.communicate(timeout=20)[0]
+        output = trace.communicate(timeout=PATIENCE)[0]
     finally:
         trace.kill()
     (traced,) = [json.loads(output)]
     assert (traced["event"], traced["recipient"]) == ("delivered", "eve@good.example")
     assert "> content: " in traced["dialogue"]
-    daemon.wait_log("traces end")

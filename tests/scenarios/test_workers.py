@@ -50,6 +50,7 @@ def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
     # a statement under way still ends: a claim, perhaps
     backends = (
         "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgmta queued victim%%'"
+        " AND datname = current_database()"
     )
     until(lambda: not system.ask(backends))
     sending = {row["recipient"] for row in system.queue() if row["status"] == "SENDING"}

@@ -1,4 +1,4 @@
-"""Every test of smtpd checks that contents change their state only as docs/states.md says."""
+"""All tests of smtpd: contents change their state as docs/states.md says, and pauses are short."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 
+import smtpd.auth.exchange
+import smtpd.closing
+import smtpd.connection
+import smtpd.long_line
+import smtpd.server
+import smtpd.tls.handshake
 from pgmta.intake.content import TRANSITIONS, Content
 from smtpd.hooks import hook_set
 from smtpd.hooks.trial import Trial
@@ -20,6 +26,22 @@ def checked_states(monkeypatch: pytest.MonkeyPatch) -> None:
         object.__setattr__(self, name, value)
 
     monkeypatch.setattr(Content, "__setattr__", setattr_checked)
+
+
+@pytest.fixture
+def pauses() -> None:
+    """Leave the pauses as long as they are, for a test that measures them."""
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the pauses with which smtpd slows clients down, unless the test uses `pauses`."""
+    if "pauses" in request.fixturenames:
+        return
+    for module in (smtpd.closing, smtpd.connection, smtpd.long_line, smtpd.server):
+        monkeypatch.setattr(module, "_DELAY", 0.05)
+    monkeypatch.setattr(smtpd.auth.exchange, "_SLOW", 0.05)
+    monkeypatch.setattr(smtpd.tls.handshake, "_SHUTDOWN", 1.0)
 
 
 @pytest.fixture(params=["thread", "direct"])

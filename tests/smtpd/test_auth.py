@@ -19,7 +19,7 @@ from tests.smtpd.test_tls import secure
 from tests.support.certificates import Certificate
 from tests.support.database import fresh_database
 from tests.support.users import accounts, add_user, encoded, log_in, plain, scram, secret
-from tests.support.waiting import until
+from tests.support.waiting import SLACK, until
 
 OPEN = [{"name": "here", "auth": "offered", "auth_without_tls": True, "early": "allow"}]
 NO_TRUST: dict[str, Any] = {"relay": {"networks": []}, "listen": OPEN}
@@ -83,6 +83,7 @@ def test_mechanisms(client: Client, port: int) -> None:
     assert scram(client, "ann@a.example", "Geheim, 42").startswith(GOOD)
 
 
+@pytest.mark.usefixtures("pauses")
 def test_wrong_ones_get_one_reply_after_one_time(port: int) -> None:
     took = []
     for number, (name, password) in enumerate([
@@ -99,8 +100,7 @@ def test_wrong_ones_get_one_reply_after_one_time(port: int) -> None:
             ), name
             took.append(time.monotonic() - began)
             assert client.say(MAIL).startswith("250")  # AUTH is only offered
-    assert min(took) > 0.95
-    assert max(took) < min(took) + 2.0  # of a busy machine
+    assert 0.95 < min(took) <= max(took) < min(took) + SLACK
 
 
 def test_scram_tells_nothing_of_users(port: int) -> None:
@@ -318,11 +318,11 @@ def test_a_user_who_is_attacked_gets_in_from_his_own_network(
 
 
 def test_preparing_what_a_client_sends_takes_no_time() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     assert prepared(LONG.encode()) == LONG.encode()
     with pytest.raises(ValueError, match="too long"):
         login_name(LONG)
-    assert time.perf_counter() - began < 0.05  # it was 0.7 s, in the thread of the sessions
+    assert time.thread_time() - began < 0.3  # it was 0.7 s, in the thread of the sessions
 
 
 def test_rows_that_no_program_of_ours_has_written_harm_their_user_alone(

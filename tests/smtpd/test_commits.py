@@ -102,7 +102,7 @@ def test_large_messages_at_once_all_get_in(
 
     async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
         parts = list(parts)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.05)
         await real(self, parts)
         order.extend(message_id for message_id, _, _ in parts)
 

@@ -17,6 +17,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+import smtpd.closing
 from pgmta.config.ingest import Ingest
 from pgmta.intake.chunk_writer import Part
 from pgmta.intake.committer import Committer
@@ -24,12 +25,15 @@ from pgmta.intake.content import Content
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.postgres.notify import Notifier
 from pgmta.store.enqueue import Enqueue
+from smtpd.auth.renewal import Renewal
 from smtpd.config import Listener, SmtpdConfig
 from smtpd.connection import Connection
 from smtpd.listener import SmtpListener
+from smtpd.login import Login
 from smtpd.server import Server
 from tests.smtpd.server import Client, serving
 from tests.sql.rows import column
+from tests.support.users import add_user, log_in
 from tests.support.waiting import PATIENCE, until
 
 LARGE = (b"x" * 998 + b"\r\n") * 3000
@@ -231,11 +235,13 @@ def test_a_client_that_does_not_read_is_dropped(
 
     monkeypatch.setattr(Connection, "connection_made", small)
     monkeypatch.setattr(Connection, "connection_lost", note)
-    with serving(database, limits={"timeout": "1s"}) as port, socket.socket() as client:
+    monkeypatch.setattr(smtpd.closing, "_LINGER", 0.5)
+    limits = {"timeout": "1s", "junk": 10_000}
+    with serving(database, limits=limits) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.connect(("127.0.0.1", port))
         client.sendall(b"HELP\r\n" * 600 + end)
-        until(lambda: gone, 20, "the connection dropped")
+        until(lambda: gone, describe="the connection dropped")
 
 
 class Unread:
@@ -292,3 +298,23 @@ def test_a_client_without_an_address_is_nobody(database: str) -> None:
     session(database, transport, b"EHLO c\r\n")
     assert transport.closed
     assert not transport.written
+
+
+def test_a_look_at_a_changed_user_that_fails_ends_its_session(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else would answer MAIL."""
+
+    async def holds(self: Renewal, login: Login) -> bool:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(Renewal, "needed", lambda self, login: True)
+    monkeypatch.setattr(Renewal, "_holds", holds)
+    add_user(database, "ann", "right one")
+    listen = [{"auth": "offered", "auth_without_tls": True}]
+    with serving(database, listen=listen) as port, Client(port) as client:
+        assert client.reply()[:3] == "220"
+        assert client.say("EHLO c")[:3] == "250"
+        assert log_in(client, "ann", "right one")[:3] == "235"
+        client.send(b"MAIL FROM:<a@b.example>\r\n")
+        assert client.rest() == ["451 4.3.0 Internal error, try again later"]

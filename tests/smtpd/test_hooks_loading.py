@@ -16,7 +16,7 @@ from pgmta.errors import ConfigError
 from smtpd.cli import main
 from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 SLOW = """
 import pathlib
@@ -309,7 +309,7 @@ def test_a_signal_ends_the_start_while_a_handler_is_made(folder: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         until(made.exists)
         process.terminate()
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (0, "")
 
 

@@ -150,6 +150,7 @@ def test_connections_by_address_and_network(database: str) -> None:
         until(lambda: greeting("127.0.0.5") == "220 mx.e", describe="their places free again")
 
 
+@pytest.mark.usefixtures("pauses")
 def test_connections_that_are_turned_away_hold_nothing(
     database: str, servers: list[Server], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,6 +172,7 @@ def test_connections_that_are_turned_away_hold_nothing(
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
+@pytest.mark.usefixtures("pauses")
 @pytest.mark.parametrize(
     ("last", "code"), [(b"AUTH PLAIN\r\n", "538"), (b"MAIL FROM:<\r\n", "501")]
 )

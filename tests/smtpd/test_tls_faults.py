@@ -16,7 +16,7 @@ from smtpd.server import Server
 from smtpd.tls import handshake
 from tests.smtpd.server import Client, serving
 from tests.support.certificates import Certificate
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 NAMES = [f"{letter}.example" for letter in "ab"]
 LIMITS = {
@@ -136,7 +136,7 @@ def test_a_session_over_tls_ends_with_its_last_reply(
     with serving(database, listen=listen, certificates=certificates, limits={"errors": 3}) as port:
         with Client(port) as client:
             over(client)
-            client.socket.settimeout(20)
+            client.socket.settimeout(PATIENCE)
             with suppress(OSError):
                 client.send(b"EHLO c\r\n" + b"DATA\r\n" * 20_000)
             assert [reply[:3] for reply in client.rest()] == ["220", "250", *["503"] * 3, "421"]

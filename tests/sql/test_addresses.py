@@ -22,6 +22,7 @@ from pgmta.store.upkeep import Upkeep
 from queued.upkeep.requests import answer_requests
 from tests.sql.rows import column, fetch, message, operate, row
 from tests.support.database import fresh_database, with_database
+from tests.support.waiting import PATIENCE
 
 BAD = "\x01\t\n\r\x1b\x7f\x80\x85\x9b\x9f\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
 HARMLESS = "\xa0é\u200c\u200d\u061d\u200a\u202f\u2065\u206a用"
@@ -116,7 +117,7 @@ async def test_changes_that_release_end_and_starve_no_row(
         bad(db, number)
     link = Link(database, "test")
     changes, upkeep = WorkerChanges(link), Upkeep(link)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         assert await changes.run(RowChange(Action.RELEASE, "true", "w"), 2) == 7
         assert await changes.run(RowChange(Action.RELEASE, "true", "w"), 2) == 0
         db.execute("UPDATE queue SET hold_until = now() - interval '1 s' WHERE status = 'HOLD'")

@@ -24,7 +24,7 @@ from queued.cli.queuectl import main
 from tests.sql.rows import column, fetch
 from tests.sql.test_status import submit
 from tests.sql.test_submit_values import MAIL
-from tests.support.waiting import until
+from tests.support.waiting import SLACK, until
 
 _CHANGING = {"Actual Startup Time", "Actual Total Time", "Planning Time", "Execution Time"}
 WANTED = [
@@ -87,7 +87,7 @@ def test_limits_of_ids(db: psycopg.Connection) -> None:
         db.execute("SELECT status(array_fill(1::bigint, ARRAY[5000000]))")
     assert caught.value.diag.message_primary == "ids: there are over 100000"
     assert caught.value.diag.column_name == "ids"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < SLACK
 
 
 HUGE = [
@@ -119,7 +119,7 @@ def test_a_huge_argument_is_a_short_error(
     texts = (diag.message_primary, diag.message_detail, diag.message_hint)
     assert sum(len(text or "") for text in texts) < 400
     assert len(diag.context or "") < 1000
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < SLACK
     with pytest.raises(pg_errors.InvalidParameterValue, match="^reason: "):
         db.execute("SELECT cancel(1, repeat('x', 1000000))")
 

@@ -17,6 +17,7 @@ from queued.delivery.mtasts import FetchedPolicy
 from queued.delivery.sts_fetch import StsError
 from queued.upkeep.sts_policies import StsPolicyDuty
 from tests.sql.test_surface import linked, one
+from tests.support.waiting import PATIENCE
 
 POLICY = StsPolicy("b.example", "1", "enforce", ("mx.b.example", "*.c.example"), 86400, 86400.0)
 
@@ -37,14 +38,14 @@ async def test_policies_are_kept_and_end(database: str, db: psycopg.Connection) 
         db.execute("UPDATE sts_policies SET used_on = current_date - 3")
         with db.transaction():  # of an operator who looks at the row: no delivery waits for it
             db.execute("SELECT FROM sts_policies FOR UPDATE")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 assert await policies.find("b.example")
         await policies.find("b.example")
         assert one(db, "SELECT used_on = current_date FROM sts_policies")
         db.execute("UPDATE sts_policies SET used_on = current_date - 3")
         with psycopg.connect(database) as other:
             other.execute("SELECT FROM pgmta.sts_policies FOR UPDATE")
-            assert await asyncio.wait_for(policies.find("b.example"), 5)
+            assert await asyncio.wait_for(policies.find("b.example"), PATIENCE)
         db.execute("REVOKE UPDATE ON sts_policies FROM pgmta_queued")
         assert await policies.find("b.example")  # what can't be written counts all the same
         db.execute("REVOKE SELECT ON sts_policies FROM pgmta_queued")

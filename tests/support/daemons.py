@@ -50,6 +50,7 @@ class Daemon:
     def start(self) -> None:
         """Run it, again after it has ended; the log goes on."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PGMTA_")}
+        environment["PYTHONPATH"] = str(ROOT)  # for hooks in tests
         self.process = subprocess.Popen(
             [sys.executable, "-m", self.module, "run", "-c", str(self.path)],
             cwd=ROOT,

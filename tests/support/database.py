@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -21,8 +22,18 @@ SERVER_URI = os.environ.get("PGMTA_TEST_URI", "")
 
 
 def server_uri(directory: Path) -> str:
-    """URI of the server under test: the one given, or an embedded one in `directory`."""
-    return SERVER_URI or start(directory)
+    """URI of the server under test: the one given, or an embedded one in `directory`.
+
+    The embedded one does not wait for the disk, because no test cuts the power. Databases come and
+    go a few times faster. Servers that a test crashes wait for it (PrivateServer).
+    """
+    if SERVER_URI:
+        return SERVER_URI
+    uri = start(directory)
+    with psycopg.connect(uri, autocommit=True) as db:
+        db.execute("ALTER SYSTEM SET fsync = off")
+        db.execute("SELECT pg_reload_conf()")
+    return uri
 
 
 def data_folder() -> Path:
@@ -45,7 +56,8 @@ def with_database(uri: str, name: str) -> str:
 def fresh_database(server: str, template: str | None = None) -> Iterator[str]:
     """A fresh database, dropped afterwards; `template` names one to copy."""
     name = f"pgmta_test_{uuid.uuid4().hex[:12]}"
-    base = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
+    copy = sql.SQL(" TEMPLATE {} STRATEGY FILE_COPY")  # half the time of WAL_LOG for 11 MB
+    base = copy.format(sql.Identifier(template)) if template else sql.SQL("")
     with psycopg.connect(server, autocommit=True) as db:
         db.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + base)
         if template:  # a copy has the tables, but not the settings of the database
@@ -69,11 +81,18 @@ def template_database(server: str) -> Iterator[str]:
 class PrivateServer:
     """An embedded PostgreSQL of one test, to be crashed and started again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, model: Path | None = None) -> None:
+        """Start one in `directory`: a new one, or a copy of the folder `model`, which is faster."""
+        if model:
+            subprocess.run(["cp", "-a", f"{model}/.", str(directory)], check=True)
         self._server = Server(directory)
         self._server.start()
         self.uri = self._server.uri("pgmta")
         migrate(self.uri)
+
+    def stop(self) -> None:
+        """End it as an operator would: its folder may be copied then."""
+        self._server.stop()
 
     def crash(self) -> None:
         """End it without a shutdown checkpoint."""

@@ -9,11 +9,8 @@ from typing import Any
 
 from scramp import ScramClient
 
-from pgmta.password import hashed, prepared, scram_keys
 from pgmta.store.user_accounts import Rights, Secret, UserAccounts
 from tests.smtpd.server import Client
-
-SALT = b"0123456789abcdef"
 
 
 @contextmanager
@@ -27,7 +24,7 @@ def accounts(uri: str) -> Iterator[UserAccounts]:
 
 
 def secret(password: str) -> Secret:
-    return Secret(hashed(prepared(password.encode()), SALT), scram_keys(password, SALT))
+    return Secret.of(password)
 
 
 def add_user(uri: str, name: str, password: str, **rights: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from aiosmtpd.smtp import MISSING
 
 SEEN: list[Any] = []
+BEGUN: list[str] = []  # addresses of calls that block
 WRONG: dict[str, Any] = {
     "metadata": {"a": 1},
     "key": {"": "x"},
@@ -99,6 +100,7 @@ class Blocker:
     async def handle_RCPT(
         self, server: Any, session: Any, envelope: Any, address: str, options: list[str]
     ) -> Any:
+        BEGUN.append(address)
         time.sleep(float(address.partition("@")[0]))
         assert server.loop is session.loop
         SEEN.append(threading.current_thread().name)

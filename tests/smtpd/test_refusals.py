@@ -11,6 +11,7 @@ from smtpd import refusals, replies
 from smtpd.login import Login
 from smtpd.refusals import Refusals
 from tests.smtpd.server import Client, serving
+from tests.support.users import add_user, log_in
 
 RELAY = {"networks": [], "domains": ["example.org"]}
 
@@ -50,3 +51,21 @@ def test_a_flood_has_a_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         noted.note(replies.AUTH_FAILED, "192.0.2.1", "here", Session())  # `login failed` says it
     assert (log[-1]["left_out"], log[-1]["user"]) == (100 - refusals._MOST, "ann")
     assert len(log) == refusals._MOST + 1
+
+
+def test_the_limit_that_keeps_a_user_out_is_in_the_log(database: str) -> None:
+    add_user(database, "ann", "right one")
+    listen = [{"auth": "offered", "auth_without_tls": True}]
+    limits = {"failures": {"address": 9, "network": 9, "user": 2}}
+    with (
+        capture_logs() as log,
+        serving(database, listen=listen, auth=limits) as port,
+        Client(port) as client,
+    ):
+        client.reply()
+        client.say("EHLO c")
+        replies = [log_in(client, "ann", word)[:3] for word in ("a", "b", "c")]
+    assert replies == ["535", "535", "454"]
+    (line,) = [line for line in log if line["event"] == "login refused"]
+    assert (line["user"], line["client"]) == ("ann", "127.0.0.1")
+    assert (line["reason"], line["limit"]) == ("too many failed logins", "auth.failures.user")

@@ -117,7 +117,7 @@ async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
 @attached_option
 @reporting
 def run(config: Path, attached: bool) -> None:
-    """Take mail until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
+    """Take mail until SIGTERM or SIGINT; SIGHUP reads the file again."""
     settings = load(config, SmtpdConfig)
     _check_system(settings, config)
     if settings.needs_check:
@@ -164,7 +164,7 @@ def serve(config: Path, descriptors: str) -> None:
 @attached_option
 @reporting
 def sink(address: str, port: int, maildir: Path, attached: bool) -> None:
-    """Catch all mail in a Maildir: a next hop for development, never for service."""
+    """Catch all mail in a Maildir: a next hop for development only."""
     from smtpd.devsink import serve as serve_sink
 
     uvloop.run(serve_sink(address, port, maildir, attached=attached))

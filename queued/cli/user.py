@@ -62,7 +62,7 @@ def _accounts(config: Path) -> Iterator[UserAccounts]:
 @rights_options
 @reporting
 def add(config: Path, name: str, **options: Any) -> None:
-    """Add a user; the password comes from a prompt, unless an option says otherwise.
+    """Add a user, and ask for the password.
 
     Without --sender and --any-sender the user may send from NAME alone, which is an address then.
     """
@@ -103,7 +103,7 @@ def passwd(config: Path, name: str, **options: Any) -> None:
 @click.option("--any-network", is_flag=True, help="May log in from any network.")
 @reporting
 def set_rights(config: Path, name: str, any_network: bool, **options: Any) -> None:
-    """Change what a user may; options that are not given leave the rest as it is.
+    """Change what a user may; the rest stays as it is.
 
     --sender, --network and --metadata replace all of their kind that the user had.
     """

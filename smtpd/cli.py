@@ -22,6 +22,7 @@ from smtpd import privileges
 from smtpd.config import SmtpdConfig
 from smtpd.recipients.file import check as check_recipients
 from smtpd.risks import container_gateway, risks
+from smtpd.sockets import collisions
 
 _DEFAULT = "etc/smtpd.yaml"
 _LOOK = 0.1  # seconds between looks for a signal
@@ -42,21 +43,31 @@ def check(config: Path) -> None:
     handlers. Warnings name options that open more than they should.
     """
     settings = load(config, SmtpdConfig)
-    _check_user(settings, config)
-    check_recipients(config, settings.relay)
-    warnings = risks(settings, container_gateway())
+    _check_system(settings, config)
+    warnings = _warnings(settings)
     warnings += _check_certificates(settings, config)
     warnings += uvloop.run(_check_hooks(settings, config))
-    if settings.environment.database.where:
-        warnings.append("environment.database.where is ignored: only queued uses it")
     for warning in warnings:
         print_line(f"warning: {config}: {warning}", err=True)
     print_line(f"{config}: ok")
 
 
-def _check_user(settings: SmtpdConfig, path: Path) -> None:
+def _warnings(settings: SmtpdConfig) -> list[str]:
+    """Return what an operator should know, and what the file alone says."""
+    warnings = risks(settings, container_gateway())
+    if settings.environment.database.where:
+        warnings.append("environment.database.where is ignored: only queued uses it")
+    return warnings
+
+
+def _check_system(settings: SmtpdConfig, path: Path) -> None:
+    """Check what needs no other process: listeners, user, files of recipients."""
+    problems = collisions(settings.listen)
     if reason := privileges.problem(settings):
-        raise mistakes(path, [(("user",), reason)])
+        problems.append((("user",), reason))
+    if problems:
+        raise mistakes(path, problems)
+    check_recipients(path, settings.relay)
 
 
 def _check_apart(path: Path) -> list[str]:
@@ -79,7 +90,8 @@ def _check_apart(path: Path) -> list[str]:
     if process.returncode:
         ended = f"{path}: hooks: a module ends the process that imports it ({process.returncode})"
         raise ConfigError(errors.splitlines() or [ended])
-    return [line for line in errors.splitlines() if line.startswith("warning: ")]
+    begin = "warning: "
+    return [line.removeprefix(begin) for line in errors.splitlines() if line.startswith(begin)]
 
 
 def _check_certificates(settings: SmtpdConfig, path: Path) -> list[str]:
@@ -87,6 +99,8 @@ def _check_certificates(settings: SmtpdConfig, path: Path) -> list[str]:
 
     contexts = ContextSet(settings).load(path)
     privileges.give_up(settings)  # before hooks
+    if reason := privileges.shut_out(settings):
+        raise mistakes(path, [(("user",), reason)])
     return [*contexts.warnings(), *contexts.unreadable()]
 
 
@@ -103,14 +117,16 @@ async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
 @attached_option
 @reporting
 def run(config: Path, attached: bool) -> None:
-    """Take mail until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
+    """Take mail until SIGTERM or SIGINT; SIGHUP reads the file again."""
     settings = load(config, SmtpdConfig)
-    _check_user(settings, config)
-    check_recipients(config, settings.relay)
-    warnings = _check_apart(config) if settings.needs_check else []
+    _check_system(settings, config)
+    if settings.needs_check:
+        warnings = _check_apart(config)
+    else:
+        warnings = [f"{config}: {text}" for text in _warnings(settings)]
     logs.configure(settings.log, daemon="smtpd")
     for warning in warnings:
-        logs.get("master").warning("configuration", reason=warning.removeprefix("warning: "))
+        logs.get("master").warning("configuration", reason=warning)
     uri = resolve(settings.environment, SMTPD)
     from smtpd.master import Master
 
@@ -148,7 +164,7 @@ def serve(config: Path, descriptors: str) -> None:
 @attached_option
 @reporting
 def sink(address: str, port: int, maildir: Path, attached: bool) -> None:
-    """Catch all mail in a Maildir: a next hop for development, never for service."""
+    """Catch all mail in a Maildir: a next hop for development only."""
     from smtpd.devsink import serve as serve_sink
 
     uvloop.run(serve_sink(address, port, maildir, attached=attached))

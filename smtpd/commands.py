@@ -135,10 +135,10 @@ class Commands:
         if not self.session.extended_smtp:
             return replies.UNKNOWN_COMMAND
         terms = self._terms
-        if not (self.tls or terms.auth_without_tls):
-            return replies.NEEDS_TLS
         if terms.auth == "none":
             return replies.NO_AUTH
+        if not (self.tls or terms.auth_without_tls):
+            return replies.NEEDS_TLS
         if self.login:
             return replies.LOGGED_IN  # RFC 4954, section 4
         return replies.NO_AUTH_IN_MAIL if self.transaction else replies.AUTH_GO

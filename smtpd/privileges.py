@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
+from pathlib import Path
+
+import uvloop
 
 from smtpd.config import SmtpdConfig
 
@@ -31,3 +34,18 @@ def give_up(config: SmtpdConfig) -> None:
     os.setuid(entry.pw_uid)
     # libpq looks for its password file there
     os.environ.update(HOME=entry.pw_dir, USER=entry.pw_name, LOGNAME=entry.pw_name)
+
+
+def shut_out(config: SmtpdConfig) -> str:
+    """Return why `user`, which this process is now, can't run smtpd, or nothing.
+
+    Root may run a Python in folders that are closed to others.
+    """
+    if config.user is None:
+        return ""
+    for module in (os.__file__, uvloop.__file__, __file__):  # Python, its libraries and smtpd
+        if os.access(module, os.R_OK):
+            continue
+        closed = [str(path) for path in Path(module).parents if not os.access(path, os.X_OK)]
+        return f"{config.user} can't read {module}: no way through {closed[-1] if closed else 'it'}"
+    return ""

@@ -32,9 +32,22 @@ def risks(config: SmtpdConfig, gateway: str = "") -> list[str]:
             for listener in trusting
             if not listener.proxy and not ipaddress.ip_address(listener.address).is_loopback
         ]
+    found += _of_recipients(config)
     for number, listener in enumerate(config.listen):
         found += [f"listen[{number}]{text}" for text in _of_listener(config, listener)]
     return found
+
+
+def _of_recipients(config: SmtpdConfig) -> list[str]:
+    """Return entries of `relay.recipients` that are never asked."""
+    entries, domains = config.relay.recipients, config.relay.domains
+    if entries and not domains:
+        return ["relay.recipients: none is ever asked, because relay.domains is empty"]
+    whole = next((n for n, entry in enumerate(entries) if entry.domains is None), len(entries))
+    return [
+        f"relay.recipients[{number}]: is never asked, because [{whole}] has all domains"
+        for number in range(whole + 1, len(entries))
+    ]
 
 
 def _of_listener(config: SmtpdConfig, listener: Listener) -> list[str]:
@@ -47,7 +60,11 @@ def _of_listener(config: SmtpdConfig, listener: Listener) -> list[str]:
     local = ipaddress.ip_address(listener.address).is_loopback
     if listener.auth_without_tls and config.auth_of(listener) != "none" and not local:
         found.append(".auth_without_tls: passwords can be read on their way")
-    if listener.client_certificates.authorities and listener.role == "relay":
+    relay = listener.role == "relay"
+    needed = config.tls_of(listener) in ("required", "implicit")
+    if relay and needed and listener.port == 25 and not local:
+        found.append(".tls: servers without it can't send to port 25 (RFC 3207, section 4)")
+    if listener.client_certificates.authorities and relay:
         found.append(".client_certificates: servers with other certificates can't begin TLS")
     return found
 

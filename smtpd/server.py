@@ -17,6 +17,7 @@ from smtpd.memory import Memory
 from smtpd.metadata import Metadata
 from smtpd.notice import Notice
 from smtpd.recipients.directory import Directory
+from smtpd.refusals import Refusals
 from smtpd.scheduler import Scheduler
 from smtpd.share import Share
 
@@ -57,6 +58,8 @@ class Server:
         """The task that looks at the database, once it was started."""
         self.stopping = False
         self._refused = Notice("connections refused")
+        self.refusals = Refusals()
+        """The log of replies that refuse something."""
         self.handshakes = 0
         """TLS sessions so far."""
         self.failed_handshakes = Notice("TLS handshakes failed")

@@ -24,7 +24,6 @@ from smtpd.tally import HTTP, Consequence, Tally
 from smtpd.tls_facts import TlsFacts
 
 _COMMAND_SIZE = 2048  # octets of a command (RFC 5321, section 4.5.3.1.4 asks for 512 at least)
-
 _AUTH_SIZE = 12288  # octets of AUTH with an initial response (RFC 4954, section 4)
 _WAITED = frozenset((b"EHLO", b"HELO", b"DATA", b"AUTH"))  # last of a pipelined group (RFC 2920)
 _FURTHER = frozenset((replies.BYE, replies.CHUNK_GO, replies.AUTH_GO,
@@ -56,6 +55,7 @@ class SmtpSession:
         self.reception = Reception(server, listener, wire, self)
         """How content begins, and the message between two chunks."""
         self._early = listener.early == "refuse"
+        self._label = listener.label
         self.copies = 0
         """How often the reply to the end of data is sent, beside once in SMTP."""
         self.auth: AuthCommand | None = None
@@ -123,7 +123,12 @@ class SmtpSession:
             self._count_useless(word, known, reply)
             if self.reception.parked:
                 self.reception.look()
-        elif word in HTTP:
+        else:
+            self._unknown(word)
+
+    def _unknown(self, word: bytes) -> None:
+        """Refuse a command of no known name."""
+        if word in HTTP:
             self._wire.closing.refuse(replies.NOT_HTTP)
         elif self.tally.unknown() is Consequence.END:
             self._wire.closing.refuse(replies.TOO_MANY_UNKNOWN)
@@ -132,7 +137,6 @@ class SmtpSession:
 
     def _go_on(self, reply: str, argument: str) -> None:
         """Do a command that has more effects than a reply."""
-        closing = self._wire.closing
         if reply is replies.CHUNK_GO:
             self.reception.take_chunk()
         elif reply is replies.READY_FOR_TLS:
@@ -145,10 +149,10 @@ class SmtpSession:
             self.auth = self.auth or AuthCommand(self, self._wire, self._server.logins)
             self.auth.begin(argument)
         elif reply is replies.SYNTAX_BDAT:
-            closing.refuse(reply)
+            self._wire.closing.refuse(reply)
         else:
             self.reply(reply)
-            closing.hang_up(linger=self._wire.unread)
+            self._wire.closing.hang_up(linger=self._wire.unread)
 
     def secured(self, facts: TlsFacts) -> None:
         """Begin anew over TLS: only errors in plain text still count (RFC 3207, section 4.2)."""
@@ -205,6 +209,9 @@ class SmtpSession:
     def reply(self, reply: str) -> None:
         """Send a reply; a 5xx counts as an error of the client."""
         self._wire.reply(reply)
+        if reply[0] not in "45":
+            return
+        self._server.refusals.note(reply, self._wire.client, self._label, self.commands)
         if reply[0] == "5" and not (self._server.gate.closed and reply in _AFTER_MAIL):
             self._follow(self.tally.refusal(reply, login=bool(self.commands.login)))
 

@@ -8,6 +8,7 @@ import socket
 import stat
 from contextlib import suppress
 
+from pgmta.config.loader import Key
 from pgmta.errors import PgmtaError
 from smtpd.config import Listener
 
@@ -70,6 +71,17 @@ def bind_path(listener: Listener, count: int) -> list[socket.socket]:
         sock.close()
         raise PgmtaError(f"can't listen on {path}: {error.strerror}") from None
     return [sock, *(sock.dup() for _ in range(count - 1))]
+
+
+def collisions(listeners: list[Listener]) -> list[tuple[Key, str]]:
+    """Return the entries of `listen` that can't be bound beside an earlier one, and why."""
+    found: list[tuple[Key, str]] = []
+    for number, listener in enumerate(listeners):
+        for before in range(number):
+            if listener.meets(listeners[before]):
+                place = listener.socket or f"port {listener.port}"
+                found.append((("listen", number), f"listen[{before}] has the same {place}"))
+    return found
 
 
 def passed() -> list[socket.socket]:

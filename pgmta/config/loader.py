@@ -184,6 +184,10 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _M
             reason += f"; {advice}"
     elif detail["type"] in ("model_type", "dict_type"):
         reason = "expected a mapping of keys"
+    elif detail["type"] == "list_type":
+        reason = "expected a list"
+    elif detail["type"] in ("bool_type", "bool_parsing"):
+        reason = "expected true or false"
     elif detail["type"] == "path_type":
         reason = "expected a path"
     bad.add(lines.get(known), _dotted(path), reason)

@@ -6,6 +6,7 @@ import difflib
 import ipaddress
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -30,8 +31,9 @@ _BYTES = TypeAdapter(ByteSize)
 def hint(word: str, known: Iterable[str]) -> str:
     """Return advice on an unknown word: the nearest known word, or all of them."""
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    folded = {each.lower(): each for each in reversed(known)}
+    close = difflib.get_close_matches(word.lower(), folded, n=1)
+    return f"did you mean {folded[close[0]]!r}?" if close else f"known: {', '.join(known)}"
 
 
 class Section(BaseModel):
@@ -129,7 +131,10 @@ def parse_network(value: object) -> Network:
     try:
         return ipaddress.ip_network(str(value))
     except ValueError as error:
-        raise ValueError(f"expected an address or CIDR network: {error}") from None
+        reason = f"expected an address or CIDR network: {error}"
+        with suppress(ValueError):
+            reason += f"; did you mean {ipaddress.ip_network(str(value), strict=False)}?"
+        raise ValueError(reason) from None
 
 
 def _is_ip(text: str) -> bool:

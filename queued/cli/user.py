@@ -29,6 +29,7 @@ from pgmta.store.user_accounts import Rights, UserAccounts
 from queued.cli.change import who
 from queued.cli.target import CONFIG, database_of
 from queued.cli.user_options import (
+    Given,
     chosen,
     password_options,
     read_rights,
@@ -61,7 +62,7 @@ def _accounts(config: Path) -> Iterator[UserAccounts]:
 @rights_options
 @reporting
 def add(config: Path, name: str, **options: Any) -> None:
-    """Add a user; the password comes from a prompt, unless an option says otherwise.
+    """Add a user, and ask for the password.
 
     Without --sender and --any-sender the user may send from NAME alone, which is an address then.
     """
@@ -71,11 +72,12 @@ def add(config: Path, name: str, **options: Any) -> None:
         if "@" not in name:
             raise ConfigError([f"{name} is no address: give --sender or --any-sender"])
         rights = read_rights({**options, "sender": (name,)})
-    secret = read_secret(**chosen(options))
     with _accounts(config) as accounts:
-        if not accounts.add(name, secret, rights):
+        given = None if accounts.users(name) else read_secret(**chosen(options))
+        if not given or not accounts.add(name, given.secret, rights):
             raise PgmtaError(f"there is a user {name} already")
     print_line(f"user {name} added")
+    _print_password(given)
 
 
 @user.command()
@@ -88,8 +90,10 @@ def passwd(config: Path, name: str, **options: Any) -> None:
     name = _name(name)
     with _accounts(config) as accounts:
         _exists(name, bool(accounts.users(name)))
-        _exists(name, accounts.passwd(name, read_secret(**chosen(options))))
+        given = read_secret(**chosen(options))
+        _exists(name, accounts.passwd(name, given.secret))
     print_line(f"user {name} has another password")
+    _print_password(given)
 
 
 @user.command("set")
@@ -99,7 +103,10 @@ def passwd(config: Path, name: str, **options: Any) -> None:
 @click.option("--any-network", is_flag=True, help="May log in from any network.")
 @reporting
 def set_rights(config: Path, name: str, any_network: bool, **options: Any) -> None:
-    """Change what a user may; options that are not given leave the rest as it is."""
+    """Change what a user may; the rest stays as it is.
+
+    --sender, --network and --metadata replace all of their kind that the user had.
+    """
     name = _name(name)
     rights = read_rights(options, any_network=any_network)
     if rights == Rights():
@@ -155,6 +162,7 @@ def unlock(config: Path, name: str) -> None:
     name = _name(name)
     with _accounts(config) as accounts:
         count = accounts.unlock(name)
+        _exists(name, bool(count or accounts.users(name)))
     print_line(f"failed logins of {name} forgotten" if count else f"{name} has no failed logins")
 
 
@@ -178,7 +186,7 @@ def list_users(config: Path, as_json: bool) -> None:
                     "disabled" if each["disabled"] else "active",
                     shorten(_words(each["senders"])),
                     shorten(_words(each["networks"])),
-                    each["tenant"],
+                    each["tenant"] or "-",
                     f"{each['priority_first']}-{each['priority_last']}",
                     age((now - each["last_login"]).total_seconds()) if each["last_login"] else "-",
                 ]
@@ -219,6 +227,12 @@ def show(config: Path, name: str, as_json: bool) -> None:
             f"failed logins {_place(failure['unit'])}: {failure['failures']}, "
             f"forgotten at {failure['forgotten_at']}"
         )
+
+
+def _print_password(given: Given) -> None:
+    """Print a password that the command has made; the user is stored before."""
+    if given.generated:
+        print_line(f"password: {given.generated}")
 
 
 def _place(unit: str) -> str:

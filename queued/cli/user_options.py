@@ -6,12 +6,12 @@ import ipaddress
 import secrets
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
 from pgmta.address import normalise_domain, parse_mailbox
-from pgmta.command import print_line
 from pgmta.config.types import Network
 from pgmta.errors import AddressError, ConfigError
 from pgmta.password import LONGEST
@@ -29,10 +29,10 @@ _RIGHTS = (
                  help="May send from this address, or this domain (@example.org)."),
     click.option("--any-sender", is_flag=True, help="May send from any address."),
     click.option("--network", multiple=True, metavar="CIDR", help="May log in from this network."),
-    click.option("--tenant", help="Tenant of the user's mail."),
+    click.option("--tenant", help="Tenant of the user's mail; '' for none."),
     click.option("--metadata", multiple=True, metavar="K=V", help="Metadata of the user's mail."),
     click.option("--priorities", metavar="N-M",
-                 help="May ask for these priorities, 0 (first) to 9.  [default: 5-5]"),
+                 help="May ask for these priorities, 0 (first) to 9; a new user only for 5."),
 )  # fmt: skip
 
 
@@ -55,20 +55,35 @@ def chosen(options: dict[str, Any]) -> dict[str, bool]:
     return {key: options[key] for key in ("stdin", "generate", "no_scram")}
 
 
-def read_secret(*, stdin: bool, generate: bool, no_scram: bool) -> Secret:
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A password: its hash, and itself if the command has made it."""
+
+    secret: Secret
+    generated: str = field(default="", repr=False)
+
+
+def read_secret(*, stdin: bool, generate: bool, no_scram: bool) -> Given:
     """Ask for a password, and hash it."""
     if stdin and generate:
         raise ConfigError(["--stdin and --generate exclude each other"])
     if generate:
         text = secrets.token_urlsafe(15)
-        print_line(f"password: {text}")
     elif stdin:
         text = sys.stdin.readline().rstrip("\r\n")
+    elif not _terminal():
+        raise ConfigError(["no terminal to ask for the password: give --stdin or --generate"])
     else:
         text = click.prompt("Password", hide_input=True, confirmation_prompt=True)
     if len(text) < _SHORTEST or len(text.encode()) > LONGEST or "\0" in text:
-        raise ConfigError([f"a password has {_SHORTEST} characters to {LONGEST} octets, no NUL"])
-    return Secret.of(text, scram=not no_scram)
+        raise ConfigError(
+            [f"a password needs {_SHORTEST} characters, at most {LONGEST} octets, and no NUL"]
+        )
+    return Given(Secret.of(text, scram=not no_scram), text if generate else "")
+
+
+def _terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def read_rights(options: dict[str, Any], *, any_network: bool = False) -> Rights:

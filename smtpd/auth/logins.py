@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from pgmta.config.types import Network
 from pgmta.logs import get
@@ -71,7 +73,7 @@ class Logins:
         self._checks: dict[tuple[bytes, int | None], asyncio.Task[bool]] = {}
         self._looks = (0.0, 0)  # the second, and names looked up in it for blocked clients
         self._failed = 0  # logins since the last line in the log
-        self._logged = self._troubled = -_LOG_INTERVAL
+        self._logged = self._troubled = self._told = -_LOG_INTERVAL
 
     async def password(self, mechanism: str, given: Credentials, client: str) -> Login | None:
         """Return the user of the table, or None if name and password are not right.
@@ -142,7 +144,7 @@ class Logins:
         if given:
             units.append(f"user {await self.users.key(given.name)}")
         if not await self.throttle.enter(units):
-            raise TooManyFailures("too many failed logins")
+            self._refuse(client, units)
         attempt = _Attempt(client, None, units, units, own=False, quiet=False)
         failed = True
         try:
@@ -168,7 +170,7 @@ class Logins:
         """Look up a name and the failures. Raises TooManyFailures, AuthUnavailable."""
         throttle, places, network = self.throttle, self.throttle.places(client), network_of(client)
         if throttle.blocked(places) and not self._may_look():
-            raise TooManyFailures("too many failed logins")
+            self._refuse(client, places)
         user, own_unit = f"user {await self.users.key(name)}", await self._own_unit(name, network)
         units = [*places, user, own_unit]
         entry, unread = self.users.remembered(name), throttle.unread(units, _AGE)
@@ -184,7 +186,7 @@ class Logins:
         elif entry.listed(client):
             gates = counted = [own_unit, *places]
         if throttle.blocked(gates):
-            raise TooManyFailures("too many failed logins")
+            self._refuse(client, gates, entry.verifier.name if entry.exists else "")
         return entry, _Attempt(client, network, gates, counted, own, throttle.blocked(others))
 
     async def _own_unit(self, name: str, network: Network | None) -> str:
@@ -200,7 +202,7 @@ class Logins:
     async def _check(self, entry: Entry, attempt: _Attempt, password: bytes, digest: bytes) -> bool:
         """Check a password; the failure counts although the client may have gone."""
         if not await self.throttle.enter(attempt.gates):
-            raise TooManyFailures("too many failed logins")
+            self._refuse(attempt.client, attempt.gates, entry.verifier.name if entry.exists else "")
         failed = True
         try:
             failed = not await self.users.check(entry, password, digest, first=attempt.own)
@@ -252,6 +254,16 @@ class Logins:
             log.info("login failed", user=user, client=attempt.client, mechanism=mechanism,
                      reason=reason, failures=self._failed)  # fmt: skip
             self._failed, self._logged = 0, now
+
+    def _refuse(self, client: str, units: Sequence[str], user: str = "") -> NoReturn:
+        """Refuse a login because of earlier failures; log whose, at most once per second."""
+        now = time.monotonic()
+        if now >= self._told + _LOG_INTERVAL:
+            self._told = now
+            limit = next((unit for unit in units if self.throttle.blocked([unit])), units[-1])
+            log.info("login refused", user=user, client=client, reason="too many failed logins",
+                     limit=f"auth.failures.{limit.partition(' ')[0]}")  # fmt: skip
+        raise TooManyFailures("too many failed logins")
 
     def unavailable(self, error: Exception) -> None:
         """Log that a login could not be judged, at most once per second."""

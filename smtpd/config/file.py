@@ -108,7 +108,7 @@ class SmtpdConfig(Section):
     @property
     def needs_check(self) -> bool:
         """Whether there may be mistakes outside of the file, or between its parts."""
-        return self.uses_hooks or self.uses_tls or self.uses_auth
+        return self.uses_hooks or self.uses_tls or self.uses_auth or self.user is not None
 
     @property
     def uses_hooks(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -95,6 +96,15 @@ class Listener(Section):
         if self.protocol == "lmtp" and self.port == 25 and not self.socket:
             raise ValueError("protocol lmtp must not use port 25 (RFC 2033, section 5)")
         return self
+
+    def meets(self, other: Listener) -> bool:
+        """Return whether only one of both can be bound. IPv6 sockets take no IPv4."""
+        if self.socket or other.socket:
+            return self.socket == other.socket
+        both = {ipaddress.ip_address(self.address), ipaddress.ip_address(other.address)}
+        if self.port != other.port or len({address.version for address in both}) > 1:
+            return False
+        return len(both) == 1 or any(address.is_unspecified for address in both)
 
     @property
     def label(self) -> str:

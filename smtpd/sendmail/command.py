@@ -11,7 +11,7 @@ from smtpd.sendmail.envelope import Envelope
 from smtpd.sendmail.exits import Exit
 from smtpd.sendmail.maildrop import Maildrop
 from smtpd.sendmail.message import Message, caller, qualified, until_dot
-from smtpd.sendmail.options import Options, parse
+from smtpd.sendmail.options import HELP, Options, parse
 from smtpd.sendmail.settings import Settings
 
 _LOST = 20  # connections that end before the end of a message, one after the other
@@ -21,6 +21,9 @@ def run(words: list[str], name: str) -> int:
     """Do what the command line asks for, and return the exit code."""
     try:
         options = parse(words)
+        if options.mode == "help":
+            print(HELP)
+            return exits.OK
         if name == "mailq":
             options.mode = "list"
         found = settings.read()

@@ -14,6 +14,29 @@ _MODES = {"m": "message", "s": "smtp", "p": "list"}
 _BODIES = {"7BIT": "7BIT", "8BITMIME": "8BITMIME"}
 _NOTIFY = frozenset(("SUCCESS", "FAILURE", "DELAY"))
 _RET = {"FULL": "FULL", "HDRS": "HDRS", "HEADERS": "HDRS"}
+HELP = """\
+Usage: sendmail [OPTIONS] [ADDRESS ...] < MESSAGE
+       mailq
+
+Give a message to smtpd. While smtpd is away, it waits in a directory.
+
+  -t            take recipients from To, Cc and Bcc as well, and remove Bcc
+  -i, -oi       a line with only a dot does not end the message
+  -f ADDRESS    the reverse-path (also -r); <> is the null one
+  -F NAME       the name in From, if the message has no From
+  -N WORDS      never, or a list of success, failure and delay
+  -R WORD       how much of the message a report has: full or hdrs
+  -V ID         the envelope id of reports
+  -B KIND       7BIT or 8BITMIME
+  -bs           speak SMTP on standard input and output
+  -bp           list the messages that wait, as mailq does
+  -q            send the messages that wait
+  -v            print the conversation to standard error
+
+Exit codes: 0 taken or waiting; 64 wrong option, or no recipient; 65 wrong
+address; 67 some recipients refused; 69 message refused; 75 neither taken nor
+kept; 78 wrong settings."""
+
 _XTEXT = re.compile(r"[!-*,-<>-~]")  # characters that stand for themselves (RFC 3461, section 4)
 
 
@@ -22,7 +45,7 @@ class Options:
 
     def __init__(self) -> None:
         self.mode = "message"
-        """`message`, `smtp` (-bs), `list` (-bp) or `flush` (-q)."""
+        """`message`, `smtp` (-bs), `list` (-bp), `flush` (-q) or `help` (--help)."""
         self.from_header = False
         """-t: the recipients are in To, Cc and Bcc."""
         self.dot_ends = True
@@ -39,7 +62,9 @@ def parse(words: list[str]) -> Options:
     recipients = options.envelope.recipients
     rest = iter(words)
     for word in rest:
-        if word == "--":
+        if word == "--help":
+            options.mode = "help"
+        elif word == "--":
             recipients.extend(rest)
         elif word[:1] == "-" and len(word) > 1:
             _option(options, word, rest)
@@ -65,7 +90,8 @@ def _option(options: Options, word: str, rest: Iterator[str]) -> None:
         elif letter == "v":
             options.verbose = True
         elif letter not in "nmsGUTe":  # kept for callers of other servers; no effect here
-            raise Exit(USAGE, f"unknown option -{letter}")
+            word = word if word[:2] == "--" else f"-{letter}"
+            raise Exit(USAGE, f"unknown option {word}; `sendmail --help` lists them")
 
 
 def _valued(options: Options, letter: str, value: str) -> None:

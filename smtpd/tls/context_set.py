@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 from pgmta.config.loader import Key, mistakes
@@ -13,6 +14,7 @@ from smtpd.tls.contexts import Contexts
 from smtpd.tls.identity import CertificateProblem, Identity
 
 _LOOK = 10.0  # seconds between two looks at the files
+_DAY = 86400.0
 
 log = get("smtpd")
 
@@ -26,6 +28,7 @@ class ContextSet:
     def __init__(self, config: SmtpdConfig) -> None:
         self._config = config
         self._made: dict[str, Contexts] = {}
+        self._reminded = -_DAY
         self.contexts: list[Contexts | None] = []
 
     def load(self, path: Path) -> ContextSet:
@@ -57,7 +60,7 @@ class ContextSet:
             key = "auth" if listener.auth else "tls"
             found.append(((key,), "AUTH needs TLS, or auth_without_tls: true"))
         if listener.client_certificates.authorities and tls == "none":
-            found.append((("client_certificates",), "needs TLS"))
+            found.append((("client_certificates",), "needs certificates, and not tls: none"))
         return found
 
     def _read(
@@ -89,8 +92,10 @@ class ContextSet:
 
         A file that can't be used leaves the certificates as they were.
         """
+        self._reminded = time.monotonic()  # the start has said it
         while self._made:
             await asyncio.sleep(_LOOK)
+            self._remind()
             for contexts in self._made.values():
                 await asyncio.to_thread(self._again, contexts)
 
@@ -116,12 +121,24 @@ class ContextSet:
         ]
 
     def warnings(self) -> list[str]:
-        """Return certificates that have expired."""
-        return list(
-            dict.fromkeys(
-                f"{identity.certificate}: expired on {identity.until:%Y-%m-%d}"
-                for contexts in self._made.values()
-                for identity in contexts.identities
-                if identity.expired()
-            )
-        )
+        """Return certificates that have expired or soon do, and listeners without one for us."""
+        every = [contexts.identities for contexts in self._made.values()]
+        found = [identity.warning() for identities in every for identity in identities]
+        name, named = self._config.environment.hostname, self._config.environment.model_fields_set
+        for identities in every if "hostname" in named else ():
+            if not any(identity.serves(name) for identity in identities):
+                names = ", ".join(dict.fromkeys(each for one in identities for each in one.names))
+                found.append(
+                    f"{identities[0].certificate}: is not for environment.hostname, {name}, but "
+                    f"for {names or 'no name'}"
+                )
+        return list(dict.fromkeys(filter(None, found)))
+
+    def _remind(self) -> None:
+        """Log once per day which certificates have expired or soon do."""
+        if time.monotonic() < self._reminded + _DAY:
+            return
+        self._reminded = time.monotonic()
+        for contexts in self._made.values():
+            for text in filter(None, (one.warning() for one in contexts.identities)):
+                log.warning("certificate", reason=text)

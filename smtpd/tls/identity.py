@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from smtpd.config import Certificate
+
+_SOON = timedelta(days=7)  # authorities of the Internet and their clients renew long before
 
 
 class CertificateProblem(Exception):
@@ -16,7 +19,7 @@ class CertificateProblem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Names a certificate is for, the kind of its key, and when it expires.
+    """Names a certificate is for, the kind of its key, and when it counts.
 
     Names are in lower case, and one may begin with `*.`. Kinds are those of `cryptography`, such as
     `RSAPublicKey`: a TLS context has room for one certificate of each kind.
@@ -26,6 +29,7 @@ class Identity:
     key: Path
     names: tuple[str, ...]
     kind: str
+    since: datetime
     until: datetime
 
     @classmethod
@@ -49,6 +53,7 @@ class Identity:
             entry.key or entry.certificate,
             tuple(name.lower() for name in names),
             type(first.public_key()).__name__.lstrip("_"),
+            first.not_valid_before_utc,
             first.not_valid_after_utc,
         )
         identity.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
@@ -60,17 +65,36 @@ class Identity:
             self.key.open("rb").close()  # OpenSSL does not say which of the files it can't read
             context.load_cert_chain(self.certificate, self.key, password=_no_password)
         except ssl.SSLError as error:
-            if error.reason == "KEY_VALUES_MISMATCH":
-                reason = f"is not the key of {self.certificate}"
-            else:
-                reason = "has no private key in PEM, or an encrypted one"
+            reason = self._objection(error.reason)
             raise CertificateProblem(f"{self.key}: {reason}") from None
         except OSError as error:
             raise CertificateProblem(f"{self.key}: {error.strerror}") from None
 
-    def expired(self, now: datetime | None = None) -> bool:
-        """Return whether the certificate has expired, now or at another time."""
-        return self.until <= (now or datetime.now(UTC))
+    def _objection(self, reason: str | None) -> str:
+        """Return the reason of OpenSSL in other words; `reason` is its name there."""
+        if reason == "KEY_VALUES_MISMATCH":
+            return f"is not the key of {self.certificate}"
+        if reason in ("EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"):
+            return f"{self.certificate} is too weak: OpenSSL says {reason}"
+        with suppress(OSError):
+            if b"ENCRYPTED" in self.key.read_bytes():
+                return "is encrypted, and smtpd has no password: store the key without one"
+        return "has no private key in PEM"
+
+    def serves(self, host: str) -> bool:
+        """Return whether the certificate is for a host (RFC 6125, section 6.4.3)."""
+        return not {host, f"*.{host.partition('.')[2]}"}.isdisjoint(self.names)
+
+    def warning(self, now: datetime | None = None) -> str:
+        """Return that the certificate has expired or soon does, or is too new; or nothing."""
+        now = now or datetime.now(UTC)
+        if self.until <= now:
+            return f"{self.certificate}: expired on {self.until:%Y-%m-%d}"
+        if self.since > now:
+            return f"{self.certificate}: is not valid before {self.since:%Y-%m-%d %H:%M} UTC"
+        if self.until <= now + _SOON:
+            return f"{self.certificate}: expires on {self.until:%Y-%m-%d}"
+        return ""
 
 
 def _no_password() -> str:

@@ -88,7 +88,10 @@ def test_exit_codes_and_reasons(system: System) -> None:
     assert sendmail.run("-f", "a@x.example", "c@other.example").returncode == 69
     assert sendmail.run("-t", given=b"Subject: x\n\ny\n").returncode == 64
     unknown = sendmail.run("-k", "b@ours.example")
-    assert (unknown.returncode, unknown.stderr) == (64, b"sendmail: unknown option -k\n")
+    reason = b"sendmail: unknown option -k; `sendmail --help` lists them\n"
+    assert (unknown.returncode, unknown.stderr) == (64, reason)
+    usage = sendmail.run("--help")
+    assert (usage.returncode, usage.stdout[:6], usage.stderr) == (0, b"Usage:", b"")
     sendmail.settings.write_text("serve = x\n")
     wrong = sendmail.run("b@ours.example")
     assert wrong.returncode == 78

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
@@ -150,8 +153,7 @@ def test_mistakes(root: Certificate, tmp_path: Path) -> None:
         f"{path}:3: certificates[1]: {tmp_path}/missing.pem: No such file or directory",
         f"{path}:4: certificates[2]: {empty}: has no certificate in PEM",
         f"{path}:7: listen[1].tls: AUTH needs TLS, or auth_without_tls: true",
-        f"{path}:10: listen[2].certificates[0]: {good['certificate']}: has no private key in PEM, "
-        "or an encrypted one",
+        f"{path}:10: listen[2].certificates[0]: {good['certificate']}: has no private key in PEM",
         f"{path}:11: listen[3].client_certificates.authorities: {empty}: has no certificate in PEM",
     ]
     path.write_text("listen: [{role: submission}, {tls: implicit}]\n")
@@ -160,4 +162,50 @@ def test_mistakes(root: Certificate, tmp_path: Path) -> None:
     assert raised.value.problems == [
         f"{path}:1: listen[0].role: submission: needs certificates, or tls: none",
         f"{path}:1: listen[1].tls: implicit: needs certificates",
+    ]
+
+
+def test_warnings_by_age_and_name(root: Certificate, tmp_path: Path) -> None:
+    path = tmp_path / "smtpd.yaml"
+    contexts: list[ContextSet] = []
+
+    def warnings(certificate: Certificate, hostname: str = "") -> list[str]:
+        text = f"certificates: [{json.dumps(entry(certificate, tmp_path))}]\n"
+        path.write_text(text + (f"environment: {{hostname: {hostname}}}\n" if hostname else ""))
+        contexts.append(ContextSet(load(path, SmtpdConfig)).load(path))
+        return [text.partition(": ")[2] for text in contexts[-1].warnings()]
+
+    good = root.issue("mx.example", "*.wild.example")
+    for hostname in ("", "mx.example", "a.wild.example"):
+        assert warnings(good, hostname) == []
+    assert warnings(good, "b.example") == [
+        "is not for environment.hostname, b.example, but for mx.example, *.wild.example"
+    ]
+    assert warnings(root.issue("mx.example", days=(1, 9)))[0].startswith("is not valid before 20")
+    assert warnings(root.issue("mx.example", days=(-9, 3)))[0].startswith("expires on 20")
+    assert warnings(root.issue("mx.example", days=(-9, -1)))[0].startswith("expired on 20")
+    with capture_logs() as log:
+        contexts[-1]._remind()
+        contexts[-1]._remind()  # not again on the same day
+        contexts[0]._remind()
+    assert [line["reason"] for line in log] == contexts[-1].warnings()
+
+
+def test_keys_that_cannot_be_used(tmp_path: Path) -> None:
+    weak, sealed = tmp_path / "weak.pem", tmp_path / "sealed.pem"
+    for file, options in ((weak, ["rsa:1024", "-nodes"]), (sealed, ["rsa:2048"])):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-subj", "/CN=a", "-passout", "pass:secret", "-keyout",
+             file, "-out", tmp_path / "crt", "-newkey", *options],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        with file.open("ab") as out:
+            out.write((tmp_path / "crt").read_bytes())
+    path = tmp_path / "smtpd.yaml"
+    path.write_text(f"certificates: [{weak}, {sealed}]\n")
+    with pytest.raises(ConfigError) as raised:
+        ContextSet(load(path, SmtpdConfig)).load(path)
+    assert [text.partition(".pem: ")[2] for text in raised.value.problems] == [
+        f"{weak} is too weak: OpenSSL says EE_KEY_TOO_SMALL",
+        "is encrypted, and smtpd has no password: store the key without one",
     ]

@@ -174,7 +174,7 @@ def test_connections_that_are_turned_away_hold_nothing(
 
 @pytest.mark.usefixtures("pauses")
 @pytest.mark.parametrize(
-    ("last", "code"), [(b"AUTH PLAIN\r\n", "538"), (b"MAIL FROM:<\r\n", "501")]
+    ("last", "code"), [(b"AUTH PLAIN\r\n", "502"), (b"MAIL FROM:<\r\n", "501")]
 )
 def test_the_last_error_ends_the_session_a_second_later(
     database: str, last: bytes, code: str

@@ -45,7 +45,7 @@ RELAY: dict[str, list[str]] = {
     "parameters without an announcement": [
         EHLO, f"{MAIL} RET=FULL > 555 5.5.4 .*RET", f"{MAIL} ENVID=a > 555",
         f"{MAIL} AUTH=<> > 555",
-        f"{MAIL} MT-PRIORITY=3 > 555", "AUTH PLAIN > 538", f"{MAIL} > 250",
+        f"{MAIL} MT-PRIORITY=3 > 555", "AUTH PLAIN > 502", f"{MAIL} > 250",
         "RCPT TO:<r@example.org> NOTIFY=NEVER > 555",
         "RCPT TO:<r@example.org> ORCPT=rfc822;a > 555",
         RCPT,

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from pgmta.errors import PgmtaError
+from smtpd import cli, privileges
 from smtpd import risks as module
 from smtpd.cli import main
 from smtpd.config import SmtpdConfig
 from smtpd.risks import container_gateway, risks
 
 BRIDGE = {"networks": ["172.16.0.0/12"]}
+TABLE = {"table": True}
 ALL = {"address": "0.0.0.0", "port": 25}
 
 
@@ -52,6 +55,20 @@ ALL = {"address": "0.0.0.0", "port": 25}
             {"listen": [{"client_certificates": {"authorities": "/x", "names": ["a"]}}]},
             ["listen[0].client_certificates: "],
         ),
+        (
+            {"listen": [{**ALL, "tls": "required"}, {"tls": "required"}]},
+            ["listen[0].tls: servers without it"],
+        ),
+        ({"relay": {"recipients": [TABLE]}}, ["relay.recipients: none is ever asked"]),
+        (
+            {
+                "relay": {
+                    "domains": ["a.b", "c"],
+                    "recipients": [{**TABLE, "domains": ["c"]}, TABLE, TABLE],
+                }
+            },
+            ["relay.recipients[2]: is never asked, because [1] has all domains"],
+        ),
     ],
 )
 def test_risks(config: dict[str, Any], expected: list[str]) -> None:
@@ -86,6 +103,27 @@ def test_warnings_do_not_stop_the_start(tmp_path: Path) -> None:
     assert f"warning: {path}: relay.networks: 0.0.0.0/0: " in result.stderr
 
 
+@pytest.mark.parametrize("hooks", [False, True])
+def test_warnings_come_at_the_start(
+    hooks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> str:
+        raise PgmtaError("this is far enough")
+
+    monkeypatch.setattr(cli, "resolve", stop)
+    path = tmp_path / "smtpd.yaml"
+    path.write_text("relay: {networks: [0.0.0.0/0]}\nlisten: [{tls: none}]\n")
+    if hooks:
+        (tmp_path / "taker.py").write_text(
+            "class Taker:\n    async def handle_NOOP(self, *_): ...\n"
+        )
+        path.write_text(path.read_text() + "hooks: ['taker:Taker']\n")
+    result = CliRunner().invoke(main, ["run", "-c", str(path)])
+    assert (result.exit_code, "far enough" in result.stderr) == (1, True)
+    reason = f"reason='{path}: relay.networks: 0.0.0.0/0: its clients may send to any address; "
+    assert result.stderr.count("configuration") == result.stderr.count(reason) == 1
+
+
 def test_the_user_has_to_exist(tmp_path: Path) -> None:
     path = tmp_path / "smtpd.yaml"
     path.write_text("processes: 1\nuser: nobody-of-this-name\n")
@@ -96,3 +134,12 @@ def test_the_user_has_to_exist(tmp_path: Path) -> None:
     path.write_text(f"user: {getpass.getuser()}\n")
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
     assert result.exit_code == (2 if os.geteuid() == 0 else 0)  # no database for another user
+
+
+def test_the_user_has_to_reach_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SmtpdConfig(user=getpass.getuser())
+    assert privileges.shut_out(config) == ""
+    monkeypatch.setattr(os, "access", lambda path, _: len(Path(path).parts) < 3)
+    reason = privileges.shut_out(config)
+    assert reason.startswith(f"{config.user} can't read {os.__file__}: no way through /")
+    assert privileges.shut_out(SmtpdConfig()) == ""

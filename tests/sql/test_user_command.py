@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from pgmta.password import ITERATIONS, matches, parse_scram_keys
+from queued.cli import user_options
 from queued.cli.queuectl import main
 
 
@@ -28,19 +29,26 @@ def run(config: Path, words: str, password: str = "") -> Result:
     return CliRunner().invoke(main, ["user", command, "-c", str(config), *rest], input=password)
 
 
-def test_a_user_from_the_first_day_to_the_last(config: Path, db: psycopg.Connection) -> None:
+def test_a_user_from_the_first_day_to_the_last(
+    config: Path, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def row(columns: str) -> Any:
         return (db.execute(f"SELECT {columns} FROM users".encode()).fetchone() or (None,))[0]
 
+    blind = run(config, "add Ann@A.Example", "first one\nfirst one\n")
+    reason = "no terminal to ask for the password: give --stdin or --generate\n"
+    assert (blind.exit_code, blind.stderr) == (2, reason)
+    monkeypatch.setattr(user_options, "_terminal", lambda: True)
     assert run(config, "add Ann@A.Example", "first one\nfirst one\n").exit_code == 0
     assert row("(name, senders)::text") == "(ann@a.example,{ann@a.example})"
     assert matches(row("password"), b"first one")
     assert parse_scram_keys(row("scram"))[3] == ITERATIONS
-    again = run(config, "add ann@a.example --stdin", "first one\n")
+    again = run(config, "add ann@a.example --generate")
+    assert again.stdout == ""  # no password that is in use nowhere
     assert (again.exit_code, again.stderr) == (1, "error: there is a user ann@a.example already\n")
 
     made = run(config, "passwd ann@a.example --generate --no-scram").stdout
-    assert matches(row("password"), made.split()[1].encode())
+    assert matches(row("password"), made.split()[-1].encode())
     assert row("scram") is None
     rights = "--sender @B.Example --network 192.0.2.0/24 --tenant t --metadata k=v --priorities 0-9"
     assert run(config, f"set ann@a.example {rights}").exit_code == 0
@@ -81,10 +89,11 @@ def test_a_user_from_the_first_day_to_the_last(config: Path, db: psycopg.Connect
         ("add a@b --network 1.2.3.4/8 --stdin", "--network '1.2.3.4/8': 1.2.3.4/8 has host bits"),
         ("add a@b --priorities 7-3 --stdin", "--priorities '7-3': expected for example 3-7"),
         ("add a@b --metadata x --stdin", "--metadata 'x': expected key=value"),
-        ("add a@b --stdin", "a password has 8 characters to 1024 octets, no NUL"),
+        ("add a@b --stdin", "a password needs 8 characters, at most 1024"),
         ("set a@b", "nothing to change: give at least one option"),
         ("set a@b --tenant x", "error: there is no user a@b; `queuectl user list` lists them"),
         ("passwd a@b --generate", "error: there is no user a@b"),
+        ("unlock a@b", "error: there is no user a@b"),
         (f"disable {'a' * 256}", "a login name has 1 to 255 characters"),
     ],
 )

@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
             self.closing.fail(error)
             return
         if self._at >= len(self._input):
-            self.forget()
+            self._input, self._at = b"", 0
         if self.delayed and self.transport and not (self.busy or self.blocked):
             self.delayed = False
             self.suspend(asyncio.sleep(_DELAY))

@@ -1,4 +1,4 @@
-"""What a listener sets for the commands of its sessions."""
+"""The settings of a listener for the commands of its sessions."""
 
 from __future__ import annotations
 

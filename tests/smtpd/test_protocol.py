@@ -125,7 +125,7 @@ def logins(monkeypatch: pytest.MonkeyPatch) -> None:
     def auth(self: Commands, argument: str) -> str:
         reply = judge(self, argument)
         if reply == "334":
-            self.login = USERS[argument.split()[1]]
+            self.log_in(USERS[argument.split()[1]])
             reply = "235 2.7.0 Ok"
         return reply
 

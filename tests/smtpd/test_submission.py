@@ -142,7 +142,7 @@ def test_messages_of_every_size(
     """Also those whose beginning is stored before their end has come, by DATA and by BDAT."""
 
     def auth(self: commands.Commands, _: str) -> str:
-        self.login = Login("u", "PLAIN", senders=("me@a.example",))
+        self.log_in(Login("u", "PLAIN", senders=("me@a.example",)))
         return "235 2.7.0 Ok"
 
     monkeypatch.setitem(commands._COMMANDS, b"AUTH", auth)

@@ -26,8 +26,11 @@ class Tally:
 
     __slots__ = (
         "_limits",
+        "_most_messages",
+        "_most_recipients",
         "_since",
         "errors",
+        "full",
         "junk_level",
         "messages",
         "recipients",
@@ -38,8 +41,12 @@ class Tally:
 
     def __init__(self, limits: Limits, *, spared: bool = False) -> None:
         self._limits = limits
+        self._most_messages = limits.messages_per_session
+        self._most_recipients = limits.recipients_per_session
         self.spared = spared
         """Whether the limits of messages, recipients and unknown recipients do not count."""
+        self.full = False
+        """Whether the session has had as much mail as it may."""
         self.messages = 0
         """Complete messages of the session."""
         self.recipients = 0
@@ -53,14 +60,12 @@ class Tally:
         self._since = 0.0
         self.unknown_commands = 0
 
-    @property
-    def full(self) -> bool:
-        """Whether the session has had as much mail as it may."""
-        limits = self._limits
-        return not self.spared and (
-            self.messages >= limits.messages_per_session
-            or self.recipients >= limits.recipients_per_session
-        )
+    def mail(self, recipients: int) -> None:
+        """Count a complete message."""
+        self.messages += 1
+        self.recipients += recipients
+        if self.messages >= self._most_messages or self.recipients >= self._most_recipients:
+            self.full = not self.spared
 
     def refusal(self, reply: str, *, login: bool) -> Consequence:
         """Count a 5xx reply. Mailing lists of known clients have some unknown recipients."""

@@ -19,18 +19,10 @@ class Decided(Protocol):
 class Transaction:
     """An aiosmtpd envelope, and what smtpd has found out about its addresses."""
 
-    sender = ""
-    """Reverse-path as it was judged; empty for the null reverse-path."""
-    sender_domain = ""
-    """Normalised domain of the reverse-path."""
     held: list[tuple[str, str]] | None = None
     """Keys of recipients whose rows go on hold at once."""
     decided: Decided | None = None
     """Decisions of hooks, if there are any."""
-    trace = ""
-    """The trace field up to the message id."""
-    trusted = False
-    """Whether the client may send to any address."""
     chunked = False
     """Whether content has come with BDAT: it is too late for RCPT and DATA."""
     priority = 5
@@ -42,8 +34,16 @@ class Transaction:
     dsn: dict[tuple[str, str], tuple[str | None, str | None]] | None = None
     """NOTIFY and ORCPT of recipients by their keys (RFC 3461)."""
 
-    def __init__(self) -> None:  # the rest has its defaults in the class, which costs nothing
+    def __init__(self) -> None:  # what is rare has its default in the class, which costs nothing
         self.envelope = Envelope()
+        self.sender = ""
+        """Reverse-path as it was judged; empty for the null reverse-path."""
+        self.sender_domain = ""
+        """Normalised domain of the reverse-path."""
+        self.trace = ""
+        """The trace field up to the message id."""
+        self.trusted = False
+        """Whether the client may send to any address."""
         self.recipients: dict[tuple[str, str], str] = {}
         """Mailboxes by local part and normalised domain, each recipient once."""
 

@@ -25,6 +25,10 @@ from pgmta.store.daemons import Heartbeat
 from pgmta.store.enqueue import SESSION, Enqueue, chunk_count
 from pgmta.store.schema import Schema
 
+# quicker than by their enumeration
+_WAITING, _COMMITTING, _COMMITTED = State.WAITING, State.COMMITTING, State.COMMITTED
+_UNDECIDED = State.UNDECIDED
+
 log = get("ingest")
 
 _LARGE = PART_SIZE // CHUNK_SIZE  # chunks, above which the client has much to send again
@@ -106,7 +110,7 @@ class Committer:
             stored = partial(self._stored, content)
             self.chunks.put(Part(content, message.body, stored, whole=True))
         else:
-            content.state = State.WAITING
+            content.state = _WAITING
             self._pending.append(content)
             self._work.set()
 
@@ -162,8 +166,8 @@ class Committer:
             if group and octets > self._config.octets:
                 break
             self._pending.popleft()
-            if content.state is State.WAITING:  # else its session has gone
-                content.state = State.COMMITTING
+            if content.state is _WAITING:  # else its session has gone
+                content.state = _COMMITTING
                 group.append(content)
         return group
 
@@ -230,10 +234,10 @@ class Committer:
             if self.away:
                 self._is_back()
             for content in group:
-                if content.state is State.UNDECIDED:
+                if content.state is _UNDECIDED:
                     log.warning("message is in the queue, and its client got 451",
                                 id=content.id)  # fmt: skip
-                content.state = State.COMMITTED
+                content.state = _COMMITTED
                 self.chunks.small += not content.chunks
             # PostgreSQL gets the next group first, and works while these are answered
             asyncio.get_running_loop().call_soon(self._answer, group, None)

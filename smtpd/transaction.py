@@ -34,7 +34,7 @@ class Transaction:
     dsn: dict[tuple[str, str], tuple[str | None, str | None]] | None = None
     """NOTIFY and ORCPT of recipients by their keys (RFC 3461)."""
 
-    def __init__(self) -> None:  # what is rare has its default in the class, which costs nothing
+    def __init__(self) -> None:  # rare values have their default in the class
         self.envelope = Envelope()
         self.sender = ""
         """Reverse-path as it was judged; empty for the null reverse-path."""

@@ -161,7 +161,9 @@ class Acknowledgement:
         server, content = self._server, incoming.content
         transaction = self._session.commands.transaction or Transaction()
         metadata: list[str] = []
-        self._session.tally.mail(len(transaction.recipients))
+        tally = self._session.tally
+        tally.messages += 1
+        tally.recipients += len(transaction.recipients)
         recipients = [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()]
         login, options = self._session.commands.login, transaction.options
         if server.metadata or (login and login.metadata):

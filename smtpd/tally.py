@@ -30,7 +30,6 @@ class Tally:
         "_most_recipients",
         "_since",
         "errors",
-        "full",
         "junk_level",
         "messages",
         "recipients",
@@ -45,8 +44,6 @@ class Tally:
         self._most_recipients = limits.recipients_per_session
         self.spared = spared
         """Whether the limits of messages, recipients and unknown recipients do not count."""
-        self.full = False
-        """Whether the session has had as much mail as it may."""
         self.messages = 0
         """Complete messages of the session."""
         self.recipients = 0
@@ -60,12 +57,12 @@ class Tally:
         self._since = 0.0
         self.unknown_commands = 0
 
-    def mail(self, recipients: int) -> None:
-        """Count a complete message."""
-        self.messages += 1
-        self.recipients += recipients
-        if self.messages >= self._most_messages or self.recipients >= self._most_recipients:
-            self.full = not self.spared
+    @property
+    def full(self) -> bool:
+        """Whether the session has had as much mail as it may."""
+        return not self.spared and (
+            self.messages >= self._most_messages or self.recipients >= self._most_recipients
+        )
 
     def refusal(self, reply: str, *, login: bool) -> Consequence:
         """Count a 5xx reply. Mailing lists of known clients have some unknown recipients."""

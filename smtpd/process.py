@@ -53,10 +53,7 @@ async def serve(
         "certificates": asyncio.create_task(tls.watch()),
         "memory": asyncio.create_task(_trim(shared)),
     }
-    for name, duty in duties.items():
-        report_error(name, duty, signals.stop)
-    if shared.gating:
-        report_error("gate", shared.gating, signals.stop)
+    _report_errors(duties, shared, signals)
     parts = zip(descriptors, config.listen, hooks.phases, tls.contexts, strict=True)
     servers = [
         await _listen(
@@ -81,6 +78,16 @@ async def serve(
         duty.cancel()
     await asyncio.gather(*duties.values(), return_exceptions=True)
     await heartbeat.leave()
+
+
+def _report_errors(duties: dict[str, asyncio.Task[None]], shared: Server, signals: Signals) -> None:
+    """End the process if a part of it ends by an error: the master starts another."""
+    for name, duty in duties.items():
+        report_error(name, duty, signals.stop)
+    for task in (*shared.committer.tasks, *shared.committer.chunks.tasks):
+        report_error("intake", task, signals.stop)
+    if shared.gating:
+        report_error("gate", shared.gating, signals.stop)
 
 
 async def _listen(

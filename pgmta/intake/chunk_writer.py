@@ -77,17 +77,18 @@ class ChunkWriter:
         self._work = asyncio.Event()
         self.small = 0
         """Messages without chunks that have been committed; they shall not wait for content."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        """They end by `stop` only."""
         self._drops: deque[tuple[float, int]] = deque()  # when, by the loop's clock, and what
         self._dropping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to write."""
-        self._tasks = [asyncio.create_task(self._run(Enqueue(link))) for link in self._links]
+        self.tasks = [asyncio.create_task(self._run(Enqueue(link))) for link in self._links]
 
     async def stop(self) -> None:
         """Remove the chunks that are to be removed, close the connections."""
-        tasks = list(self._tasks)
+        tasks = list(self.tasks)
         if dropping := self._dropping:
             await asyncio.wait([dropping], timeout=5)
             tasks.append(dropping)

@@ -62,7 +62,8 @@ class Committer:
         self._pending: deque[Content] = deque()
         self._writing: list[list[Content]] = []
         self._work = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        """They end by `stop` only."""
         self.away = False
         """Whether the last commit failed because PostgreSQL could not do it."""
         self.schema = Schema()
@@ -76,18 +77,16 @@ class Committer:
     def start(self) -> None:
         """Begin to write."""
         self.chunks.start()
-        self._tasks = [
-            asyncio.create_task(self._run(Enqueue(link, self.schema))) for link in self._links
-        ]
-        self._tasks.append(asyncio.create_task(self._watch()))
+        coroutines = [self._run(Enqueue(link, self.schema)) for link in self._links]
+        self.tasks = [asyncio.create_task(each) for each in (*coroutines, self._watch())]
 
     async def stop(self) -> None:
         """Close the connections. Call it when no session waits for a commit any more."""
         for group in self._writing:
             self._leave_open(group, "smtpd stops")
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.chunks.stop()
         for link in (*self._links, self._large, self._side):
             await link.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 
 from pgmta.config.environment import Environment
+from pgmta.errors import StoreUnavailable
 from pgmta.postgres.embedded import DATABASE, Server, directory_of, join, start
 
 _NARROW = "SET search_path = pgmta, pg_temp"
@@ -52,6 +53,23 @@ def resolve(environment: Environment, role: str | None = None) -> str:
             join(directory)
         return uri
     return start(directory, role, supervise=True) if role else start(directory)
+
+
+def existing(environment: Environment) -> str:
+    """Return the same for a command that makes no database.
+
+    Raises StoreUnavailable also if the folder of the embedded server has none.
+    """
+    given = environment.directory
+    folder = given.resolve()
+    named = environment.database.uri or INHERITED in os.environ or DIRECTORY in os.environ
+    if not named and not Server(folder).exists():
+        where = "" if given.is_absolute() else f" ({given} is relative to the current folder)"
+        raise StoreUnavailable(
+            f"environment.directory: no embedded PostgreSQL in {folder}{where}; "
+            "`queuectl migrate` makes one"
+        )
+    return resolve(environment)
 
 
 def handed_down(uri: str) -> dict[str, str]:

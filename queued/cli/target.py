@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from pgmta.command import print_line
 from pgmta.config.loader import load
-from pgmta.postgres.locate import resolve
+from pgmta.postgres.locate import existing, resolve
 from queued.config import QueuedConfig
 
 CONFIG = "etc/queued.yaml"
@@ -18,7 +18,7 @@ CONFIG = "etc/queued.yaml"
 
 def database_of(config: Path) -> str:
     """Return the URI of the database of a queued.yaml. Raises ConfigError, StoreUnavailable."""
-    return resolve(load(config, QueuedConfig).environment)
+    return existing(load(config, QueuedConfig).environment)
 
 
 def database_to_migrate(config: Path) -> str:
@@ -29,7 +29,7 @@ def database_to_migrate(config: Path) -> str:
     """
     source = click.get_current_context().get_parameter_source("config")
     if config.exists() or source is not ParameterSource.DEFAULT:
-        return database_of(config)
+        return resolve(load(config, QueuedConfig).environment)
     environment = QueuedConfig().environment
     directory = environment.directory.resolve()
     print_line(

@@ -14,6 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from pgmta.postgres.link import Link
+from pgmta.postgres.locate import DIRECTORY, INHERITED
 from pgmta.store.change import WorkerChanges
 from pgmta.store.row_change import Action, RowChange
 from queued.cli.queuectl import main
@@ -106,3 +107,15 @@ def test_retention_runs_from_cron(db: psycopg.Connection, config: Path, tmp_path
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout == "would have deleted 1 rows of quarantine suspects\n"
+
+
+def test_a_command_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (INHERITED, DIRECTORY):
+        monkeypatch.delenv(name, raising=False)
+    Path("queued.yaml").write_text("environment: {}\n")
+    for words in (["list"], ["hold", "--id", "1", "--reason", "x"], ["workers"]):
+        done = CliRunner().invoke(main, [*words, "-c", "queued.yaml"])
+        assert done.exit_code == 1
+        assert f"no embedded PostgreSQL in {tmp_path}/var" in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["queued.yaml"]

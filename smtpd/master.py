@@ -13,6 +13,7 @@ from pgmta.service import Signals, report_error
 from smtpd.config import SmtpdConfig
 from smtpd.keeper import GRACE, Keeper
 from smtpd.maildrop import MaildropWatch
+from smtpd.risks import container_gateway, risks
 from smtpd.sockets import listening
 
 log = get("master")
@@ -94,6 +95,8 @@ class Master:
             log.error("configuration kept as it was", problems=problems)
             return False
         log.info("configuration read again")
+        for risk in risks(config, container_gateway()):
+            log.warning("configuration", reason=f"{self._path}: {risk}")
         return True
 
 

@@ -153,8 +153,9 @@ def test_reloads_leave_no_gap(system: System) -> None:
             smtpd.wait_log("processes replaced", count)
             marks = [len(s.accepted) for s in senders]
             until(lambda: all(len(s.accepted) > n + 3 for s, n in zip(senders, marks, strict=True)))  # noqa: B023
-        assert len(smtpd.children()) > 2  # those that wait for `busy`
-        assert all(client.finish(MAIL).code == 250 for client in busy)
+            if count == 1:  # a process that ends waits 30 seconds for them
+                assert len(smtpd.children()) > 2
+                assert all(client.finish(MAIL).code == 250 for client in busy)
     finally:
         for client in busy:
             client.close()

@@ -27,6 +27,7 @@ from smtpd.auth.scram import ScramExchange
 from smtpd.login import Login
 
 _SLOW = 1.0  # seconds until the reply to a failed login, at least; the same for unknown users
+_BLOCKED = 5.0  # seconds until the reply to a login that is not checked because of earlier failures
 _FAILURES = 5  # failed logins of a session until smtpd hangs up
 
 
@@ -212,7 +213,7 @@ class AuthExchange:
         try:
             challenge = await self._logins.scram(exchange, self._wire.client)
         except AuthUnavailable as error:
-            await asyncio.sleep(_SLOW)
+            await asyncio.sleep(_pause(error))
             self._fail(error)
             return
         self._next = self._scram_final
@@ -228,7 +229,7 @@ class AuthExchange:
     async def _answer(self, judging: Callable[[], Coroutine[Any, Any, Login | None]]) -> None:
         """Reply to a complete exchange; each failure gets its reply after the same time."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _SLOW
+        began = loop.time()
         failure: Exception | None = None
         login = None
         try:
@@ -239,7 +240,7 @@ class AuthExchange:
             self._session.reply(replies.AUTH_MALFORMED)
             return
         if not login:
-            await asyncio.sleep(until - loop.time())
+            await asyncio.sleep(began + _pause(failure) - loop.time())
             self._fail(failure)
         elif not self._login:
             self._succeed(login)
@@ -262,3 +263,11 @@ class AuthExchange:
         self._failures += 1
         if self._failures >= _FAILURES:
             self._wire.closing.refuse(replies.TOO_MANY_LOGINS)
+
+
+def _pause(failure: Exception | None) -> float:
+    """Return the seconds after which a failed login gets its reply.
+
+    A blocked client waits longer, because its next try costs the process more than the wait.
+    """
+    return _BLOCKED if isinstance(failure, TooManyFailures) else _SLOW

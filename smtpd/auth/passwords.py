@@ -13,7 +13,7 @@ from pgmta.password import matches
 from smtpd.auth.authenticator import AuthUnavailable
 
 _WAITING = 500  # passwords that wait for a thread, of users from own networks and of others
-_NICE = 10  # below the sessions: an attack costs their mail little
+_NICE = 15  # below the sessions: an attack costs their mail little
 
 
 class Passwords:

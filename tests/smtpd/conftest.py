@@ -41,6 +41,7 @@ def _short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     for module in (smtpd.closing, smtpd.connection, smtpd.long_line, smtpd.server):
         monkeypatch.setattr(module, "_DELAY", 0.05)
     monkeypatch.setattr(smtpd.auth.exchange, "_SLOW", 0.05)
+    monkeypatch.setattr(smtpd.auth.exchange, "_BLOCKED", 0.05)
     monkeypatch.setattr(smtpd.tls.handshake, "_SHUTDOWN", 1.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import socket
 from collections import deque
@@ -20,8 +21,8 @@ class _Selector(selectors.DefaultSelector):
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
-        if timeout:
-            self.now += timeout
+        # at least the next number: else the clock could stand still before a timer, after weeks
+        self.now = math.nextafter(self.now + (timeout or 0.0), math.inf)
         return super().select(0)
 
 

@@ -10,11 +10,10 @@ import pytest
 from tests.clients.site import HOST, Site
 
 _HARMLESS = ("OK", "INFO", "LOW", "DEBUG")
-_EXPECTED = {"cert_revocation", "engine_problem", "sessionresumption_ID"}
-"""The test CA offers no revocation, and the client's openssl has no GOST.
-
-On a busy machine the check of session ids fails by itself, and testssl.sh warns of that.
-"""
+_EXPECTED = {"cert_revocation", "engine_problem"}
+"""The test CA offers no revocation, and the client's openssl has no GOST."""
+_BUSY = {"sessionresumption_ID", "sessionresumption_ticket"}
+"""On a busy machine these checks of testssl.sh fail by themselves, and it warns of that."""
 
 
 @pytest.mark.needs("testssl.sh")
@@ -36,7 +35,8 @@ def test_testssl_finds_nothing(site: Site) -> None:
     print(done.stdout, done.stderr)
     findings = json.loads(report.read_text())
     bad = {f["id"]: f["finding"] for f in findings if f["severity"] not in _HARMLESS}
-    assert set(bad) <= _EXPECTED, bad
+    assert set(bad) <= _EXPECTED | _BUSY, bad
+    assert all("check failed" in bad[name] for name in _BUSY & set(bad)), bad
     severities = {f["id"]: f["severity"] for f in findings}
     assert severities["TLS1_3"] == severities["TLS1_2"] == "OK"
     assert {"secure_renego", "CRIME_TLS", "LUCKY13", "cert_trust"} <= set(severities)

@@ -138,7 +138,7 @@ def test_content_is_freed_without_a_collection(database: str) -> None:
         return sum(isinstance(one, kind) for one in gc.get_objects())
 
     gc.collect()
-    before = alive(Connection)
+    before, others = alive(Connection), alive(NewMessage)  # of tests before this one
     gc.disable()
     try:
         with serving(database) as port:
@@ -147,7 +147,7 @@ def test_content_is_freed_without_a_collection(database: str) -> None:
                 for command in ("EHLO c", *("MAIL FROM:<a@b>", "RCPT TO:<r@b>", "DATA", ".") * 5):
                     assert client.say(command)[0] in "23"
             until(lambda: alive(Connection) <= before + 1, describe="the session freed")
-            assert alive(NewMessage) == 0
+            until(lambda: alive(NewMessage) <= others, describe="the messages freed")
     finally:
         gc.enable()
 

@@ -37,6 +37,12 @@ INSTALLED = {
     "testssl.sh": "testssl",
     "cron": "cron",
     "mailutils": "mail.mailutils",
+    "opendkim": "opendkim",
+    "opendkim-tools": "opendkim-testmsg",
+    "libmail-dkim-perl": "/usr/share/perl5/Mail/DKIM/Verifier.pm",
+    "libmail-deliverystatus-bounceparser-perl": (
+        "/usr/share/perl5/Mail/DeliveryStatus/BounceParser.pm"
+    ),
 }
 """A program or file of each of the packages that are installed."""
 

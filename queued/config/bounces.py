@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -82,7 +83,7 @@ class Bounces(Section):
     @field_validator("delay")
     @classmethod
     def _ascending(cls, value: list[float]) -> list[float]:
-        if any(later <= earlier for earlier, later in zip(value, value[1:], strict=False)):
+        if any(later <= earlier for earlier, later in pairwise(value)):
             raise ValueError("each time must be longer than the one before it")
         return value
 

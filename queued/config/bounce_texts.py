@@ -38,7 +38,7 @@ class Language:
     phrases: dict[str, Template] = field(default_factory=dict)
 
     def over(self, other: Language) -> Language:
-        """Return these texts; the other language's stand in for texts that are missing."""
+        """Return these texts; where one is missing, the other language has it."""
         return Language(
             self.tag,
             other.subjects | self.subjects,

@@ -14,7 +14,7 @@ from queued.reports.values import Report
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,900}>")
 _PHRASE = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _NAMED = re.compile(r"([^<>]*)<([^<>]*)>")
-_WORD = 39  # octets of an encoded word before base64: a line has 76 at most (RFC 2047, section 2)
+_WORD = 39  # octets of an encoded word before base64: a line has at most 76 (RFC 2047, section 2)
 _SUBJECT = 500  # characters
 _ADDRESS = 900  # octets of an address, which may come by SQL
 
@@ -59,9 +59,9 @@ def encoded(text: str) -> str:
         return text.replace("=?", "= ?")  # the reader would decode it
     words, rest = [], text
     while rest:
-        piece = rest.encode()[:_WORD].decode("utf-8", "ignore")
-        words.append(f"=?utf-8?B?{b64encode(piece.encode()).decode()}?=")
-        rest = rest[len(piece) :]
+        chars = rest.encode()[:_WORD].decode("utf-8", "ignore")
+        words.append(f"=?utf-8?B?{b64encode(chars.encode()).decode()}?=")
+        rest = rest[len(chars) :]
     return " ".join(words)
 
 

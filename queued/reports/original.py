@@ -19,7 +19,7 @@ _TAGS = 8  # of one field
 
 
 def header_of(octets: bytes, most: int = HEADER) -> bytes:
-    """Return the header of a message, given at least its first `most` octets if it has so many.
+    """Return the header of a message, given its first `most` octets or more.
 
     The empty line is not in it, the CRLF before it is.
     """

@@ -205,3 +205,4 @@ class Outcome:
     seconds: float = 0.0  # of the transaction, if it began
     dialogue: str = ""  # to be kept as a transcript; '': none
     traces: tuple[int, ...] = ()  # that asked for it
+    answer_class: str = ""  # an AnswerClass; '': delivered, or no answer was read

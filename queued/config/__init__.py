@@ -1,5 +1,6 @@
 """queued.yaml: workers, routes, delivery and retries."""
 
+from queued.config.bounces import BounceLimits, Bounces
 from queued.config.delivery import Delivery
 from queued.config.dns import Dns
 from queued.config.file import QueuedConfig
@@ -19,6 +20,8 @@ from queued.config.worker import STANDING, Worker, WorkerAction
 
 __all__ = [
     "STANDING",
+    "BounceLimits",
+    "Bounces",
     "Delivery",
     "Dns",
     "Pattern",

@@ -171,7 +171,7 @@ def _take_text(
         problems.append((line, f"[{name}]: has no text"))
     heading = parse_template(subject.strip(), lines[0][0], _SUBJECT, problems)
     texts = [parse_template(text, number, _BODY, problems) for number, text in body[1:]]
-    if heading and all(texts):
+    if heading and texts and all(texts):
         language.subjects[name] = heading
         language.bodies[name] = Template.joined([text for text in texts if text])
 

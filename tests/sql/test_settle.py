@@ -24,6 +24,7 @@ from pgmta.store.settle import Settlements
 from tests.sql.rows import column, fetch, message, row
 
 # a day that has a partition on both sides of midnight
+POLICIES = ("hold", "remove", "bounce")
 ENDED = (datetime.now(UTC) + timedelta(days=1)).replace(hour=12)
 STARTED = ENDED - timedelta(seconds=3)
 
@@ -142,10 +143,10 @@ async def test_once_and_on_failed_decide_what_becomes_of_a_row(
     events = (Event.DELIVERED, Event.DEFER, Event.UNKNOWN, Event.FAIL, Event.HAND_BACK)
     store = Settlements(link, "worker")
     rows: dict[int, tuple[Outcome, Status, Status | None]] = {}
-    for n, (event, status, once, remove) in enumerate(
-        itertools.product(events, Status, (False, True), (False, True)), 1
+    for n, (event, status, once, on_failed) in enumerate(
+        itertools.product(events, Status, (False, True), POLICIES), 1
     ):
-        policy = {"once": once, "on_failed": "remove" if remove else "hold"}
+        policy = {"once": once, "on_failed": on_failed}
         row(db, message(db, n), **policy, metadata={"status": status, "event": event})
     for item in (await Claims(link, "worker", 60).claim(1000, [])).items:
         facts = json.loads(item.metadata or "")
@@ -154,9 +155,10 @@ async def test_once_and_on_failed_decide_what_becomes_of_a_row(
         if event is Event.DELIVERED:
             expected = None
         elif status is Status.SENDING and not stale:
-            expected = after(event, once=item.once, remove=item.remove)
+            expected = after(event, once=item.once, on_failed=item.on_failed)
         elif event is Event.UNKNOWN and item.once and status is not Status.DELETE and not stale:
-            expected = None if item.remove and status is not Status.HOLD else Status.HOLD
+            gone = item.on_failed == "remove" and status is not Status.HOLD
+            expected = None if gone else Status.HOLD
         rows[item.id] = outcome(item, event, Reply(0, "lost")), status, expected
     assert len(rows) == n
     db.execute(
@@ -182,7 +184,7 @@ async def test_once_and_on_failed_decide_what_becomes_of_a_row(
         assert found[1] is None
         final = each.event is Event.UNKNOWN and each.item.once
         if final and expected is Status.HOLD:
-            held = status is Status.HOLD
+            held = status in (Status.HOLD, Status.REPORT)
             assert found[2:] == (f"{uncertain}; mine", "me" if held else found[3], None)
         elif status is Status.HOLD:
             assert found[2:4] == ("mine", "me")

@@ -199,6 +199,42 @@ async def test_once_and_on_failed_decide_what_becomes_of_a_row(
     )
 
 
+async def test_a_success_that_is_reported_waits_in_report_whatever_the_lease(
+    db: psycopg.Connection, link: Link
+) -> None:
+    store = Settlements(link, "worker")
+    items = [await claimed(db, link, on_failed="bounce") for _ in range(5)]
+    first, plain, stale, asked, late = items
+    db.execute("UPDATE queue SET lease_token = 0 WHERE id = %s", (stale.id,))
+    db.execute("UPDATE queue SET status = 'DELETE' WHERE id = %s", (asked.id,))
+    outcomes = [outcome(item, Event.DELIVERED) for item in items[:4]]
+    for each, report in zip(outcomes, ("relayed", "", "delivered", "relayed"), strict=True):
+        each.report = report
+    deferral = outcome(late, Event.DEFER, Reply(451, "later"), 60)
+    deferral.overdue = 14_400.0
+    for again in (False, True):
+        expected = {first.id, stale.id, asked.id} | (set() if again else {plain.id, late.id})
+        assert await store.settle([*outcomes, deferral], again) == expected
+        assert db.execute(
+            "SELECT id, status, hold_reason, held_by, lease_token, last_reply, held_at <= now()"
+            " FROM queue ORDER BY id"
+        ).fetchall() == [
+            (first.id, "REPORT", "relayed", "worker", None, "250 2.0.0 Ok", True),
+            (stale.id, "REPORT", "delivered", "worker", None, "250 2.0.0 Ok", True),
+            (asked.id, "REPORT", "relayed", "worker", None, "250 2.0.0 Ok", True),
+            (late.id, "DEFERRED", None, None, None, "451 later", None),
+        ]
+        assert db.execute("SELECT row_id, after, message_id FROM delays").fetchall() == [
+            (late.id, timedelta(hours=4), late.message_id)
+        ]
+    assert len(column(db, "SELECT id FROM messages")) == 4
+    states = "SELECT recipient, state FROM message_status WHERE message_id <> %s"
+    assert dict(db.execute(states, (late.message_id,)).fetchall()) == {"r@b.example": "delivered"}
+    assert (await Claims(link, "worker", 60).claim(99, [])).items == []
+    db.execute("UPDATE queue SET status = 'QUEUED' WHERE status = 'REPORT'")  # an operator
+    assert column(db, "SELECT hold_reason FROM queue WHERE status = 'QUEUED'") == [None] * 3
+
+
 @pytest.mark.parametrize("remove", [False, True])
 async def test_an_operator_is_quicker_than_an_outcome_that_waits_for_his_lock(
     database: str, db: psycopg.Connection, link: Link, *, remove: bool

@@ -99,6 +99,7 @@ class Settlements:
             values["events"] = Texts(o.event.value for o in outcomes)
             values["statuses"] = statuses
             values["delays"] = [o.delay for o in outcomes]
+            values["classes"] = Texts([o.answer_class for o in outcomes])
             removing = statuses.count(None) > sum(o.event is Event.DELIVERED for o in outcomes)
         if said := any(o.dialogue for o in outcomes):
             values |= _transcripts(outcomes)

@@ -1,5 +1,7 @@
 """queued.yaml: workers, routes, delivery and retries."""
 
+from queued.config.answer_rule import AnswerRule
+from queued.config.answers import Answers, shipped_answers
 from queued.config.delivery import Delivery
 from queued.config.dns import Dns
 from queued.config.file import QueuedConfig
@@ -19,6 +21,8 @@ from queued.config.worker import STANDING, Worker, WorkerAction
 
 __all__ = [
     "STANDING",
+    "AnswerRule",
+    "Answers",
     "Delivery",
     "Dns",
     "Pattern",
@@ -37,4 +41,5 @@ __all__ = [
     "Worker",
     "WorkerAction",
     "read_config",
+    "shipped_answers",
 ]

@@ -2,6 +2,7 @@
 
 from queued.config.answer_rule import AnswerRule
 from queued.config.answers import Answers, shipped_answers
+from queued.config.bounces import BounceLimits, Bounces
 from queued.config.delivery import Delivery
 from queued.config.dns import Dns
 from queued.config.file import QueuedConfig
@@ -23,6 +24,8 @@ __all__ = [
     "STANDING",
     "AnswerRule",
     "Answers",
+    "BounceLimits",
+    "Bounces",
     "Delivery",
     "Dns",
     "Pattern",

@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pgmta.config.environment import Environment
 from pgmta.config.types import Section
 from queued.config.answers import Answers, shipped_answers
+from queued.config.bounces import Bounces
 from queued.config.delivery import Delivery
 from queued.config.log import QueuedLog
 from queued.config.process import Process
@@ -46,6 +47,7 @@ class QueuedConfig(Section):
         description="recipient domain, *.domain or * → host:port (port 25 if absent) or mx",
     )
     retry: Retry = Field(default=Retry())
+    bounces: Bounces = Field(default=Bounces())
     retention: Retention = Field(default=Retention())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)

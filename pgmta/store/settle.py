@@ -129,7 +129,7 @@ class Settlements:
 
 
 def _verdicts(outcomes: list[Outcome], statuses: list[str | None]) -> dict[str, Any]:
-    """Return what is different from outcome to outcome, unless all were delivered."""
+    """Return the values that only the statement `settle` has."""
     return {
         "events": Texts(o.event.value for o in outcomes),
         "statuses": statuses,

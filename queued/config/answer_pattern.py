@@ -1,7 +1,7 @@
 """A pattern of answers.yaml: a regular expression that can't take long, over text in lower case.
 
-Python's `re` backtracks: a pattern such as `(a+)+` takes years over 40 characters. So a pattern is
-taken apart when the file is read, and the ways in which it can match at one place are counted.
+Python's `re` backtracks: a pattern such as `(a+)+` takes years over 40 characters. This module counts
+the ways in which a pattern can match at one place, when the file is read. The reasons are in
 docs/decisions/0042-answers.md.
 """
 

@@ -18,7 +18,7 @@ _NONE: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a reply means.
+    """The class of a reply.
 
     `lasting` is set only by a rule that says that the code lies. `rule` says by what it was read:
     file and line of a rule, or the place in a table.

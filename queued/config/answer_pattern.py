@@ -1,8 +1,8 @@
 """A pattern of answers.yaml: a regular expression that can't take long, over text in lower case.
 
-Python's `re` backtracks: a pattern such as `(a+)+` takes years over 40 characters. This module counts
-the ways in which a pattern can match at one place, when the file is read. The reasons are in
-docs/decisions/0042-answers.md.
+Python's `re` backtracks: a pattern such as `(a+)+` takes years over 40 characters. This module
+counts the ways in which a pattern can match at one place, when the file is read. The reasons are
+in docs/decisions/0042-answers.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from queued.config.answer_rule import AnswerRule
 from queued.config.answers import Answers, shipped_answers
+from queued.config.bounce_texts import BounceTexts, Language, shipped_texts
 from queued.config.bounces import BounceLimits, Bounces
 from queued.config.delivery import Delivery
 from queued.config.dns import Dns
@@ -25,9 +26,11 @@ __all__ = [
     "AnswerRule",
     "Answers",
     "BounceLimits",
+    "BounceTexts",
     "Bounces",
     "Delivery",
     "Dns",
+    "Language",
     "Pattern",
     "Process",
     "QueuedConfig",
@@ -45,4 +48,5 @@ __all__ = [
     "WorkerAction",
     "read_config",
     "shipped_answers",
+    "shipped_texts",
 ]

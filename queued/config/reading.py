@@ -1,4 +1,4 @@
-"""Read queued.yaml together with the files that it names: shaping.yaml and answers.yaml."""
+"""Read queued.yaml together with the files that it names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pgmta.config.loader import load, load_lines, mistakes
 from queued.config.answers import Answers, shipped_answers
+from queued.config.bounce_texts import read_texts
 from queued.config.file import QueuedConfig
 from queued.config.shaping import Shaping
 
@@ -15,7 +16,7 @@ def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
 
     Raises ConfigError with the mistakes.
     """
-    config = load(path, QueuedConfig)
+    config = _with_texts(path, load(path, QueuedConfig))
     if config.shaping is not None:
         config = config.with_routing(_shaping(path, config.shaping, passwords=passwords))
     if config.answers is not None:
@@ -51,3 +52,19 @@ def _file(path: Path, key: str, name: Path) -> Path:
     except OSError as error:
         raise mistakes(path, [((key,), f"{file}: {error.strerror}")]) from None
     return file
+
+
+def _with_texts(path: Path, config: QueuedConfig) -> QueuedConfig:
+    """Return the configuration with the texts of DSNs. Raises ConfigError with their mistakes."""
+    folder = config.bounces.templates
+    if folder is not None:
+        folder = path.parent / folder
+        if not folder.is_dir():
+            raise mistakes(path, [(("bounces", "templates"), f"{folder}: no such folder")])
+        if not any(folder.glob("*.txt")):
+            reason = f"{folder}: has no text, such as en.txt"
+            raise mistakes(path, [(("bounces", "templates"), reason)])
+    try:
+        return config.with_texts(read_texts(folder, config.bounces.language))
+    except ValueError as error:
+        raise mistakes(path, [(("bounces", "language"), str(error))]) from None

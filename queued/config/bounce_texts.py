@@ -12,7 +12,7 @@ from pgmta.answer_class import AnswerClass
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError
 from pgmta.shipped import shipped
-from pgmta.text import unsafe
+from pgmta.text import printable, unsafe
 from queued.config.bounce_template import Template, parse_template
 
 KINDS = ("failed", "delayed", "relayed", "delivered")
@@ -133,7 +133,8 @@ def _sections(text: str, problems: list[tuple[int, str]]) -> list[tuple[int, str
         line = line.rstrip()
         if any(unsafe(char) for char in line if char != "\t"):
             problems.append((number, "has a control character"))
-        elif line.startswith("#"):
+            line = printable(line)
+        if line.startswith("#"):
             continue
         elif heading := _HEADING.fullmatch(line):
             name = heading[1]

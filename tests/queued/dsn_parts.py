@@ -31,7 +31,7 @@ def fields(block: bytes) -> Fields:
 
 @dataclass
 class Parts:
-    """What a DSN consists of."""
+    """The parts of a DSN."""
 
     header: Fields
     text_head: Fields

@@ -136,7 +136,7 @@ def _sections(text: str, problems: list[tuple[int, str]]) -> list[tuple[int, str
             line = printable(line)
         if line.startswith("#"):
             continue
-        elif heading := _HEADING.fullmatch(line):
+        if heading := _HEADING.fullmatch(line):
             name = heading[1]
             if name not in _SECTIONS:
                 problems.append((number, f"[{name}]: unknown section; {hint(name, _SECTIONS)}"))

@@ -24,7 +24,7 @@ lost
 Subject: {count} of {recipents} {hostnme}
 
 To {sender!r} {recipients} {0} {} {sender.x}
-a { b } c }} {{
+a } c }} {{ {
 [delayd]
 Subject: x
 

@@ -113,7 +113,7 @@ def _read(path: Path) -> Language:
         if name in KINDS:
             _take_text(language, name, line, lines, problems)
         elif name == "reasons":
-            for number, key, value in _pairs(lines, list(AnswerClass), problems):
+            for number, key, value in _pairs(lines, [each.value for each in AnswerClass], problems):
                 if parse_template(value, number, (), problems):
                     language.reasons[key] = value.replace("{{", "{").replace("}}", "}")
         else:

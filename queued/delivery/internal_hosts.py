@@ -37,8 +37,8 @@ class InternalHosts:
     def sent_or_took(self, value: bytes) -> bool:
         """Return whether the Received field with this value names an internal host.
 
-        It does by the client's address, or by the name of server or client. The name that a client gave counts only if the server noted no address: anybody
-        can give any name.
+        It does by the client's address, or by the name of server or client. The name that a client
+        gave counts only if the server noted no address: anybody can give any name.
         """
         if self._every:
             return True

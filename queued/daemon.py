@@ -35,12 +35,14 @@ from queued.upkeep import (
     final_leases,
     keys,
     orphans,
+    reports,
     requests,
     sts_policies,
     transcripts,
     untaken,
 )
 from queued.upkeep.repeat import RegularDuty, repeat
+from queued.upkeep.reports import ReportDuty
 from queued.upkeep.space import Reclaimer
 from queued.worker.claim_loop import ClaimLoop
 from queued.worker.delivery_worker import DeliveryWorker
@@ -108,6 +110,9 @@ class Daemon:
             TraceWatch(self._traces, self._observer),
         )
         self._turns = TurnKeeper(self._registry, {w.name: w.schedule for w in self._delivering})
+        self._reports = ReportDuty(
+            uri, self._process, self._schema, lambda: self._config, self._turns
+        )
 
     def _delivery_worker(self, worker: Worker) -> DeliveryWorker:
         return DeliveryWorker(
@@ -120,6 +125,7 @@ class Daemon:
             self._reclaimer,
             self._schema,
             self._observer,
+            lambda: self._reports.wake(),
         )
 
     def _row_worker(self, worker: Worker) -> RowWorker:
@@ -211,6 +217,7 @@ class Daemon:
             *self._watch(loops),
             self._reclaimer.run(),
             self._tls.run(),
+            self._reports.run(),
             *(task for worker in self._delivering for task in worker.tasks()),
             *(worker.run() for worker in self._row_workers),
             repeat("heartbeat", self._presence),
@@ -265,6 +272,7 @@ class Daemon:
             "orphans": RegularDuty(orphans.EVERY, bodies, schema),
             "keys": RegularDuty(keys.EVERY, submissions, schema),
             "TLS policies": RegularDuty(sts_policies.EVERY, policies.do, schema, self._turns),
+            "reports": RegularDuty(reports.TIDY, self._reports.tidy, schema),
             "DANE": RegularDuty(dane_check.EVERY, dane, schema),
         }
 

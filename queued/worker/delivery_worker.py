@@ -48,7 +48,7 @@ class DeliveryWorker:
     """One worker with the action deliver; its leases carry the name `owner`.
 
     Mail leaves by SMTP, unless another `opener` of sessions is given. `space` counts the stored
-    content that deliveries free.
+    content that deliveries free. `reported` is called when rows have come into REPORT.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class DeliveryWorker:
         space: SpaceWatch | None = None,
         schema: Schema | None = None,
         observer: Observer | None = None,
+        reported: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = worker.name
         self.schedule = TurnSchedule()
@@ -75,7 +76,7 @@ class DeliveryWorker:
         level = -1 if config.urgent.priority is None else config.urgent.priority
         self._leases = Leases(RowLeases(self._links["renew"], owner, lease))
         self._settler = Settler(
-            Settlements(self._links["settle"], owner), self._leases, self._deferred
+            Settlements(self._links["settle"], owner), self._leases, self._deferred, reported
         )
         contents = Contents(self._links["content"])
         self._dispatch = Dispatch(

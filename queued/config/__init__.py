@@ -13,12 +13,14 @@ from queued.config.shaping import Shaping
 from queued.config.shaping_host import ShapingHost
 from queued.config.shaping_login import ShapingLogin
 from queued.config.shaping_route import ShapingRoute
+from queued.config.signing import SIGNED, Signing, SigningKeyFile, SigningRule
 from queued.config.timeouts import Timeouts
 from queued.config.tls import Tls
 from queued.config.urgent import Urgent
 from queued.config.worker import STANDING, Worker, WorkerAction
 
 __all__ = [
+    "SIGNED",
     "STANDING",
     "BounceLimits",
     "Bounces",
@@ -33,6 +35,9 @@ __all__ = [
     "ShapingHost",
     "ShapingLogin",
     "ShapingRoute",
+    "Signing",
+    "SigningKeyFile",
+    "SigningRule",
     "Target",
     "Timeouts",
     "Tls",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 

@@ -58,11 +58,21 @@ class SigningRules:
         self._rules: Rules = tuple(config.rules) or (_EVERY,)
         self.given = bool(config.rules)
         """Whether there are rules; without them a domain that has no key is no mistake."""
+        self._by_address = any(rule.sender is not None for rule in self._rules)
+        self._by_sender = self._by_address or any(
+            rule.sender_domain is not None or rule.sign == "sender" for rule in self._rules
+        )
         self._some: dict[tuple[bool, ...], Rules] = {}
         self._by_row = any(
             rule.tenant is not None or rule.submitted is not None or rule.metadata
             for rule in self._rules
         )
+
+    def relevant(self, sender: str) -> str:
+        """Return as much of a reverse-path as the rules look at."""
+        if not self._by_sender:
+            return ""
+        return sender if self._by_address else domain_of(sender)
 
     def parts(self, items: list[Item]) -> list[tuple[Rules, list[Item]]]:
         """Return the rules that rows may match, with these rows."""

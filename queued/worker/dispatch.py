@@ -36,7 +36,7 @@ _NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), perma
 log = get("worker")
 
 Key = tuple[int, str, str, bool]
-"""Message id, destination, sender, and whether an address needs SMTPUTF8."""
+"""Message id, group of the destination, sender, and whether an address needs SMTPUTF8."""
 
 
 class Dispatch:
@@ -125,7 +125,8 @@ class Dispatch:
                 continue
             try:
                 labels = self._labels(group) if self.selectors else None
-                envelopes = self._envelopes.of(group, message, labels, utf8=key[3])
+                rewriting = destination.rewriting
+                envelopes = self._envelopes.of(group, message, labels, rewriting, utf8=key[3])
             except Exception as error:
                 self._fail(group, error)
                 continue
@@ -182,7 +183,7 @@ class Dispatch:
             except Exception as error:
                 self._fail([item], error)
                 continue
-            key = number, destination.key, item.sender, not plain and needs_utf8(item)
+            key = number, destination.group, item.sender, not plain and needs_utf8(item)
             if key in groups:
                 groups[key][1].append(item)
             else:

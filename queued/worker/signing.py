@@ -82,7 +82,8 @@ class Signing:
         content = envelope.content
         # the same message for other next hops, in the same claim
         same = content if isinstance(content, bytes) else getattr(content, "same", content)
-        key = same, envelope.trace, envelope.sender, id(rules)
+        sender = self._signers.rules.relevant(envelope.sender)
+        key = same, envelope.trace, sender, id(rules)
         if not self._fresh:
             asyncio.get_running_loop().call_soon(self._fresh.clear)
         job = self._fresh.get(key)

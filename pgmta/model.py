@@ -27,7 +27,6 @@ class Options:
     """Options of a message beside its envelope and content; few messages have any."""
 
     tenant: str = ""
-    on_failed: str = "hold"
     once: bool = False
     submitted_by: str | None = None
     envid: str | None = None
@@ -58,6 +57,7 @@ class NewMessage:
     sender_domain: str | None = None  # normalised; None: that of `sender`
     message_id_header: str | None = None  # Message-ID of its header
     options: Options | None = None
+    on_failed: str = "hold"  # after a final failure: hold, remove or bounce
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Item:
     token: int
     urgent: bool = False
     once: bool = False  # never a second copy: an unknown outcome is final
-    remove: bool = False  # the row goes after a final failure, instead of being held
+    on_failed: str = "hold"
     tenant: str = ""
     metadata: str | None = None  # JSON; None: empty
     message_id_header: str | None = None  # of the message

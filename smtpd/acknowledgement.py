@@ -182,6 +182,10 @@ class Acknowledgement:
         if transaction.held:
             held = transaction.held
             holds = [_POSTMASTER if key in held else None for key in transaction.recipients]
+        bouncing = self._listener.bouncing
+        on_failed = bouncing.always or bouncing.of(
+            self._wire.client, login.user if login else "", self._session.commands.identified
+        )
         message = NewMessage(
             id=content.id,
             sender=transaction.sender,
@@ -197,6 +201,7 @@ class Acknowledgement:
             priority=transaction.priority,
             options=options,
             message_id_header=incoming.message_id_header,
+            on_failed=on_failed,
         )
         content.buffers.clear()
         if transaction.decided:

@@ -15,6 +15,8 @@ def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
     Raises ConfigError with the mistakes.
     """
     config = load(path, QueuedConfig)
+    if problems := [(("retry", *keys), reason) for keys, reason in config.retry.problems()]:
+        raise mistakes(path, problems)
     if config.shaping is None:
         return config
     file = path.parent / config.shaping
@@ -22,7 +24,7 @@ def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
         file.open("rb").close()
     except OSError as error:
         raise mistakes(path, [(("shaping",), f"{file}: {error.strerror}")]) from None
-    shaping = load(file, Shaping)
+    shaping = load(file, Shaping).with_retry(config.retry)
     problems = shaping.problems()
     if passwords:
         problems += shaping.read_passwords(file.parent)

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pgmta.address import parse_mailbox
 from pgmta.config.types import Section, Whole
 from pgmta.errors import AddressError
+from queued.config.retry import Retry
 from queued.config.routes import parse_pattern
 from queued.config.shaping_host import ShapingHost
 
@@ -123,6 +124,10 @@ class ShapingRoute(Section):
         "dane if the host has TLSA records",
     )
     login: str | None = Field(default=None, description="one of `logins`; only over TLS")
+    retry: Retry | None = Field(
+        default=None,
+        description="keys of the section retry that differ for its mail; null: none",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
@@ -13,7 +14,15 @@ from queued.delivery.failure import failed
 from queued.delivery.idle_connections import IdleConnections
 from queued.delivery.other_hosts import OtherHosts
 from queued.delivery.pacing import ConnectionPacing
-from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Reporter, Result, hung_up, internal
+from queued.delivery.reply import (
+    CUT_OFF,
+    DEADLINE_OVER,
+    NOT_BEGUN,
+    Reporter,
+    Result,
+    hung_up,
+    internal,
+)
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
 from queued.delivery.sorting import sort
@@ -203,6 +212,10 @@ class DestinationQueue:
                 envelope = await self._idle.next(session, self._context.delivery.idle)
             if envelope is None:
                 break
+            if envelope.deadline and envelope.deadline <= datetime.now(UTC):
+                self._finish(envelope, [DEADLINE_OVER] * len(envelope.items), carried=True)
+                envelope = None
+                continue
             if len(envelope.items) > session.most_recipients:
                 self._leave(envelope, [*range(session.most_recipients, len(envelope.items))])
             try:

@@ -27,6 +27,7 @@ class Envelope:
     other mail of its destination. The attempt counts from `started`. `room` are the octets that the
     content takes from the worker's memory. `envid` and `ret` are parameters of RFC 3461; `dsn` says
     whether the envelope or a row has any. `labels` are those of the items, if any mail has labels.
+    No transaction begins after the `deadline`.
     """
 
     items: list[Item]
@@ -44,6 +45,7 @@ class Envelope:
     ret: str | None = None
     requiretls: bool = False  # RFC 8689
     labels: set[str] | None = None
+    deadline: datetime | None = None
 
     @property
     def domains(self) -> set[str]:

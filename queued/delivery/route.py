@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pgmta.config.types import HostPort
+from queued.config import Retry
 from queued.delivery.tls_policy import TlsMode
 
 type Protocol = Literal["smtp", "lmtp"]
@@ -52,7 +53,8 @@ class Destination:
 
     `port` is that of MX hosts; None means `delivery.port`. `implicit` is TLS from the first octet.
     A `tls` of None means `delivery.tls.mode`. `route` is the name of its route, for operators.
-    Mail of equal destinations may share a transaction. `key` is equal only for them.
+    `retry` is that of its route. Mail of equal destinations may share a transaction. `key` is equal
+    only for them.
     """
 
     hops: tuple[Hop, ...] = ()
@@ -64,6 +66,7 @@ class Destination:
     login: Login | None = None
     requiretls: bool = False
     route: str = field(default="", compare=False)
+    retry: Retry | None = field(default=None, repr=False, compare=False)
     key: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

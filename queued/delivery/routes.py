@@ -62,7 +62,11 @@ class Route:
             if len(self._found) >= _KEPT:
                 self._found.clear()
             found = self._found[domain] = Destination(
-                domain=domain, port=usual.port, tls=usual.tls, route=usual.route
+                domain=domain,
+                port=usual.port,
+                tls=usual.tls,
+                route=usual.route,
+                retry=usual.retry,
             )
         return found
 
@@ -82,6 +86,7 @@ class Route:
             tls=TlsMode(entry.tls) if entry.tls else None,
             login=login,
             route=entry.name or f"routes[{number}]",
+            retry=entry.retry,
         )
         return cls(
             Selector(

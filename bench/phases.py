@@ -48,6 +48,7 @@ class Options:
     secure: bool = False  # the source uses STARTTLS
     login: tuple[str, str] | None = None  # and logs in with user and password
     round_trip: float = 0.0  # seconds by which the sink delays each answer
+    refuse: bool = False  # the sink refuses all recipients, and takes DSNs
 
     def plan(self) -> Plan:
         """Return a plan with a new id."""
@@ -82,6 +83,7 @@ class Phase(Place):
             traces=traces,
             starttls=self.options.starttls,
             round_trip=self.options.round_trip,
+            refuse=self.options.refuse,
         )
         return int(self.sink.wait("ready")["port"])
 

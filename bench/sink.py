@@ -2,12 +2,9 @@
 
 import asyncio
 import json
-import re
 import socket
 import ssl
 import sys
-import time
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -16,92 +13,17 @@ import uvloop
 from stringzilla import find
 
 from bench.certificate import make_certificate
-from bench.corpus import ID_HEADER, Corpus, Plan, unstuff
+from bench.corpus import Corpus, Plan
 from bench.helper import listen, say
+from bench.ledger import Ledger
+from bench.refusing import Bounces
 from pgmta.service import tune_memory
 
 END = b"\r\n.\r\n"
-RECEIVED = re.compile(rb"Received:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*", re.IGNORECASE)
 EHLO = (
     b"250-sink.bench.test\r\n250-PIPELINING\r\n250-SIZE 104857600\r\n250-8BITMIME\r\n"
     b"250-ENHANCEDSTATUSCODES\r\n250 SMTPUTF8\r\n"
 )
-SAMPLES = 5
-
-
-class Ledger:
-    """The arrived mail: a counter for each (message, recipient), and the problems."""
-
-    def __init__(self, corpus: Corpus, traces: int) -> None:
-        plan = corpus.plan
-        self.corpus = corpus
-        self.traces = traces
-        self.per = plan.recipients
-        self.messages = plan.messages
-        self.seen = bytearray(plan.messages * plan.recipients)
-        self.arrived = array("d", bytes(8 * plan.messages))
-        self.received = 0
-        self.distinct = 0
-        self.transactions = 0
-        self.connections = 0
-        self.open = 0
-        self.peak = 0
-        self.first = 0.0
-        self.last = 0.0
-        self.wrong: dict[str, int] = {}
-        self.samples: list[str] = []
-
-    def fault(self, kind: str, detail: str) -> None:
-        """Count something wrong and keep the first few."""
-        self.wrong[kind] = self.wrong.get(kind, 0) + 1
-        if self.wrong[kind] <= SAMPLES:
-            self.samples.append(f"{kind}: {detail}")
-
-    def store(self, sender: bytes, recipients: list[bytes], data: bytes) -> None:
-        """Take in one message as it came over the wire."""
-        now = time.monotonic()
-        corpus = self.corpus
-        self.transactions += 1
-        at = data.find(ID_HEADER, 0, 8192)
-        eol = data.find(b"\r\n", at)
-        number = data[at + len(ID_HEADER) : eol].rpartition(b"-")[2]
-        if at < 0 or not data.startswith(corpus.prefix, at) or not number.isdigit():
-            self.fault("foreign message", repr(data[:200]))
-            return
-        n = int(number)
-        if n >= self.messages:
-            self.fault("foreign message", f"number {n}")
-            return
-        self._trace(n, data[:at])
-        content = data[at:]
-        if not corpus.is_wire(n, content) and unstuff(content) != corpus.as_sent(n):
-            self.fault("altered content", f"message {n}")
-        if sender != corpus.sender(n):
-            self.fault("wrong sender", f"message {n}: {sender!r}")
-        for address in recipients:
-            self._count(n, address)
-        self.arrived[n] = self.last = now
-        if not self.first:
-            self.first = now
-
-    def _trace(self, n: int, trace: bytes) -> None:
-        """Check the text before the message: only the one Received header."""
-        good = RECEIVED.fullmatch(trace) if self.traces else not trace
-        if not good:
-            self.fault("wrong trace header", f"message {n}: {trace[:300]!r}")
-
-    def _count(self, n: int, address: bytes) -> None:
-        index = address[1:].partition(b".")[0]
-        i = int(index) if index.isdigit() else self.per
-        if i >= self.per or address != self.corpus.recipient(n, i):
-            self.fault("wrong recipient", f"message {n}: {address!r}")
-            return
-        self.received += 1
-        place = n * self.per + i
-        before = self.seen[place]
-        if not before:
-            self.distinct += 1
-        self.seen[place] = min(before + 1, 255)
 
 
 class Session(asyncio.Protocol):
@@ -206,7 +128,10 @@ class Session(asyncio.Protocol):
         if verb == b"RCPT":
             if self.sender is None:
                 return b"503 5.5.1 MAIL first\r\n"
-            self.recipients.append(address_of(line))
+            address = address_of(line)
+            if self.sender and (refusal := self.ledger.refusal(address)):
+                return refusal
+            self.recipients.append(address)
         elif verb == b"MAIL":
             if self.sender is not None:
                 self.ledger.fault("protocol error", "nested MAIL")
@@ -264,7 +189,8 @@ def serve(
 def main() -> None:
     """Serve until standard input ends; argument: JSON with plan, directory and traces."""
     config = json.loads(sys.argv[1])
-    ledger = Ledger(Corpus(Plan(**config["plan"])), config["traces"])
+    corpus = Corpus(Plan(**config["plan"]))
+    ledger = (Bounces if config.get("refuse") else Ledger)(corpus, config["traces"])
     directory = Path(config["directory"])
     loop = uvloop.new_event_loop()
     tls = server_context(directory) if config.get("starttls") else None

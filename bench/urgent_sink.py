@@ -8,7 +8,7 @@ from typing import cast
 
 import uvloop
 
-from bench import sink
+from bench import ledger, sink
 from bench.helper import say
 
 
@@ -53,7 +53,7 @@ class Session(sink.Session):
     """One connection; while the sink hangs it does not answer the final dot of bulk mail."""
 
     def __init__(self, tally: Tally) -> None:
-        super().__init__(cast(sink.Ledger, tally))
+        super().__init__(cast(ledger.Ledger, tally))
         self.tally = tally
 
     def _message(self, answers: list[bytes]) -> bool:

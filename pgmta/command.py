@@ -73,6 +73,8 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             if isinstance(error, psycopg.errors.InsufficientPrivilege):
                 print_line(_RIGHTS, err=True)
             sys.exit(EXIT_FAILURE)
+        except BrokenPipeError:  # of stdout, if its reader ended: click ends without a word
+            raise
         except OSError as error:  # stdout, for one
             print_line(f"error: {error.strerror or error}", err=True)
             sys.exit(EXIT_FAILURE)

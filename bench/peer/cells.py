@@ -23,6 +23,7 @@ class Cell:
     tls: str = ""  # delivery over STARTTLS: "kept" connections, or "each" message on a new one
     round_trip: float = 0.0  # milliseconds from the server to the sink and back
     connections: int = 20  # of delivery, at most
+    refused: bool = False  # the sink refuses all recipients; DSNs are counted
     front: str = ""  # how the mail comes: "tls" (STARTTLS), or "auth" (STARTTLS and AUTH PLAIN)
 
     @property
@@ -41,6 +42,8 @@ class Cell:
             parts.append("STARTTLS kept" if self.tls == "kept" else "STARTTLS per message")
         if self.round_trip:
             parts.append(f"{self.round_trip:g} ms to the sink")
+        if self.refused:
+            parts.append("all refused, DSNs")
         if self.connections != 20:
             parts.append(f"{self.connections} out")
         return ", ".join(parts)
@@ -69,6 +72,7 @@ class Cell:
             commands=commands,
             starttls=bool(self.tls),
             round_trip=self.round_trip / 1000,
+            refuse=self.refused,
             secure=bool(self.front),
             login=LOGIN if self.front == "auth" else None,
         )
@@ -105,7 +109,15 @@ FRONT = tuple(
         (2000, "auth", False),
     )
 )
-SETS = {"quick": QUICK, "full": FULL, "tls": TLS, "distant": DISTANT, "front": FRONT}
+BOUNCED = (Cell("e2e", 5000, refused=True), Cell("e2e", 2000, recipients=5, refused=True))
+SETS = {
+    "quick": QUICK,
+    "full": FULL,
+    "tls": TLS,
+    "distant": DISTANT,
+    "front": FRONT,
+    "bounced": BOUNCED,
+}
 
 
 def scaled(cells: tuple[Cell, ...], factor: float) -> list[Cell]:

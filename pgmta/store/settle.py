@@ -96,9 +96,7 @@ class Settlements:
         plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
         if removing := not plain:
             statuses = [_status_after(o) for o in outcomes]
-            values["events"] = Texts(o.event.value for o in outcomes)
-            values["statuses"] = statuses
-            values["delays"] = [o.delay for o in outcomes]
+            values |= _verdicts(outcomes, statuses)
             removing = statuses.count(None) > sum(o.event is Event.DELIVERED for o in outcomes)
         if said := any(o.dialogue for o in outcomes):
             values |= _transcripts(outcomes)
@@ -128,6 +126,16 @@ class Settlements:
     async def end(self, backends: list[Backend]) -> None:
         """Return when the statements of these backends are done. Raises StoreUnavailable."""
         await self._link.end(backends)
+
+
+def _verdicts(outcomes: list[Outcome], statuses: list[str | None]) -> dict[str, Any]:
+    """Return the values that only the statement `settle` has."""
+    return {
+        "events": Texts(o.event.value for o in outcomes),
+        "statuses": statuses,
+        "delays": [o.delay for o in outcomes],
+        "classes": Texts([o.answer_class for o in outcomes]),
+    }
 
 
 def _transcripts(outcomes: list[Outcome]) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """queued.yaml: workers, routes, delivery and retries."""
 
+from queued.config.answer_rule import AnswerRule
+from queued.config.answers import Answers, shipped_answers
+from queued.config.bounce_texts import BounceTexts, Language, shipped_texts
 from queued.config.bounces import BounceLimits, Bounces
 from queued.config.delivery import Delivery
 from queued.config.dns import Dns
@@ -20,10 +23,14 @@ from queued.config.worker import STANDING, Worker, WorkerAction
 
 __all__ = [
     "STANDING",
+    "AnswerRule",
+    "Answers",
     "BounceLimits",
+    "BounceTexts",
     "Bounces",
     "Delivery",
     "Dns",
+    "Language",
     "Pattern",
     "Process",
     "QueuedConfig",
@@ -40,4 +47,6 @@ __all__ = [
     "Worker",
     "WorkerAction",
     "read_config",
+    "shipped_answers",
+    "shipped_texts",
 ]

@@ -79,7 +79,7 @@ class Dispatch:
         self._routes = Routes(config.routes, config.routing)
         self.selectors = self._routes.selectors
         """The mail that claims know by labels, because more than its domain counts."""
-        self._judge.configure(config, self._routes, AnswerRules(config.answers))
+        self._judge.configure(config, self._routes, AnswerRules(config.answering))
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound

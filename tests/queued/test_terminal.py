@@ -208,3 +208,25 @@ def test_a_long_value_is_whole_and_widens_no_other_line(
     header, long, short = capsys.readouterr().out.splitlines()
     assert long == f"{'x' * 5000}  {'y' * 1000}"
     assert max(len(header), len(short)) < 200
+
+
+def test_a_reader_that_ends_gets_no_error() -> None:
+    code = """
+import click
+from pgmta.command import print_line, reporting
+@click.command()
+@reporting
+def main():
+    while True:
+        print_line("row")
+main()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b"row\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

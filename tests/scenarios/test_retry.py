@@ -69,7 +69,7 @@ def test_a_host_that_lies(system: System) -> None:
     hop = system.hop(script)
     system.queued(
         hop,
-        environment={"answers": str(system.folder / "answers.yaml")},
+        answers=str(system.folder / "answers.yaml"),
         retry={"intervals": ["200ms"]},
     )
     system.enqueue("passes@hop.example", "lasts@hop.example")

@@ -79,7 +79,7 @@ def judged(
     row: Item, result: Result, retry: Retry | None = None, answer: str = "other", **more: Any
 ) -> Outcome:
     lasting = more.pop("lasting", "")
-    given = {"started": NOW, "now": NOW, "chance": 0.0} | more
+    given: dict[str, Any] = {"started": NOW, "now": NOW, "chance": 0.0} | more
     return judge(row, result, Answer(AnswerClass(answer), lasting), retry or Retry(), **given)
 
 

@@ -15,10 +15,13 @@ from queued.config.routes import Pattern, Target
 from queued.config.shaping import Shaping
 from queued.config.shaping_host import ShapingHost
 from queued.config.shaping_login import ShapingLogin
+from queued.config.shaping_rewrite import ShapingRewrite
 from queued.config.shaping_route import ShapingRoute
+from queued.config.shaping_verp import ShapingVerp
 from queued.config.timeouts import Timeouts
 from queued.config.tls import Tls
 from queued.config.urgent import Urgent
+from queued.config.verp_template import VerpTemplate
 from queued.config.worker import STANDING, Worker, WorkerAction
 
 __all__ = [
@@ -39,11 +42,14 @@ __all__ = [
     "Shaping",
     "ShapingHost",
     "ShapingLogin",
+    "ShapingRewrite",
     "ShapingRoute",
+    "ShapingVerp",
     "Target",
     "Timeouts",
     "Tls",
     "Urgent",
+    "VerpTemplate",
     "Worker",
     "WorkerAction",
     "read_config",

@@ -14,6 +14,7 @@ from pgmta.errors import AddressError
 from queued.config.retry import Retry
 from queued.config.routes import parse_pattern
 from queued.config.shaping_host import ShapingHost
+from queued.config.shaping_rewrite import ShapingRewrite
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")  # as submit() of SQL takes it
@@ -127,6 +128,9 @@ class ShapingRoute(Section):
     retry: Retry | None = Field(
         default=None,
         description="keys of the section retry that differ for its mail; null: none",
+    )
+    rewrite: ShapingRewrite | None = Field(
+        default=None, description="changes to its mail as it leaves"
     )
 
     @model_validator(mode="before")

@@ -37,7 +37,7 @@ _NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), perma
 log = get("worker")
 
 Key = tuple[int, str, str, bool, datetime | None]
-"""Message id, destination, sender, whether an address needs SMTPUTF8, and the deadline."""
+"""Message id, group of the destination, sender, need of SMTPUTF8, and deadline."""
 
 
 class Dispatch:
@@ -123,7 +123,8 @@ class Dispatch:
                 continue
             try:
                 labels = self._labels(group) if self.selectors else None
-                envelopes = self._envelopes.of(group, message, labels, utf8=key[3])
+                rewriting = destination.rewriting
+                envelopes = self._envelopes.of(group, message, labels, rewriting, utf8=key[3])
             except Exception as error:
                 self._fail(group, error)
                 continue
@@ -178,7 +179,7 @@ class Dispatch:
                 self._fail([item], error)
                 continue
             utf8 = not plain and needs_utf8(item)
-            key = number, destination.key, item.sender, utf8, deadline
+            key = number, destination.group, item.sender, utf8, deadline
             if key in groups:
                 groups[key][1].append(item)
             else:

@@ -1,4 +1,4 @@
-"""What becomes of mail of a client if it fails: `on_failed` of its rows."""
+"""The `on_failed` of the rows of a client: whether its mail is bounced if it fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bouncing:
         elif not self._rules and self._usual != "authenticated":
             self.always = "bounce" if self._usual == "anybody" else "hold"
 
-    def of(self, client: str, user: str, identified: bool) -> str:
+    def of(self, client: str, user: str, *, identified: bool) -> str:
         """Return the word for a client, if it is not `always` the same.
 
         `identified` clients have logged in, or have a trusted certificate.

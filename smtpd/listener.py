@@ -49,7 +49,7 @@ class SmtpListener:
     xclient: Networks | None
     """Peers that may say by XCLIENT who the client is."""
     bouncing: Bouncing
-    """What becomes of mail that fails."""
+    """Decides whether mail that fails is bounced."""
 
     def speaks_for_others(self, peer: str) -> bool:
         """Return whether a peer may say by XCLIENT who the client is."""

@@ -51,7 +51,7 @@ _FIELDS = ("to", "cc", "bcc")
     type=click.Choice(["hold", "remove", "bounce"]),
     default="hold",
     show_default=True,
-    help="After a final failure: put the row on hold, remove it, or tell its sender.",
+    help="After a final failure: put the row on hold, remove it, or bounce it.",
 )
 @click.option("--once", is_flag=True, help="Never a second copy, if an outcome is unknown.")
 @json_option

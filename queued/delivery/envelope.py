@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Protocol
 
 from pgmta.model import Item
@@ -51,6 +51,11 @@ class Envelope:
     def domains(self) -> set[str]:
         """The names by which claims can leave out such mail: its labels, else its domains."""
         return self.labels or {item.domain for item in self.items}
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline is over."""
+        return self.deadline is not None and self.deadline <= datetime.now(UTC)
 
     def split(self, places: list[int]) -> Envelope:
         """Move the items with these places into a new envelope, and return it."""

@@ -21,7 +21,7 @@ log = get("worker")
 
 
 class Judge:
-    """Judges what is no delivery; a delivery needs neither a class nor a policy."""
+    """Judges all but deliveries, which need neither class nor policy."""
 
     def __init__(self) -> None:
         self._first = FirstAnswers()

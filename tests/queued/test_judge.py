@@ -1,4 +1,4 @@
-"""What becomes of a row after an attempt: age, attempts, deadline, class, unknown (all pure)."""
+"""Verdicts: age, attempts, deadline, class, unknown outcomes (all pure)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ UNCERTAIN = "outcome unknown: a release may send a second copy"
 
 
 def deadline(seconds: float) -> str:
-    """Return metadata with a deadline so many seconds from now."""
+    """Return metadata with a deadline that is this number of seconds from now."""
     return json.dumps({"_deadline": (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
@@ -31,6 +31,8 @@ def _answer_class(word: object) -> object:
 class Exponential(Section):
     """Waits that grow: `first`, and each the `factor` longer than the one before, up to `most`."""
 
+    shown_whole: ClassVar[bool] = True  # a value of its key, in the reference
+
     first: Period = Field(default=60.0, description="wait after the first attempt")
     factor: Annotated[float, Strict()] = Field(
         default=2.0, ge=1, le=100, description="each wait is this many times the one before"
@@ -43,7 +45,7 @@ class Exponential(Section):
             raise ValueError("most is shorter than first")
         return self
 
-    def wait(self, attempts: int) -> float:
+    def after(self, attempts: int) -> float:
         """Return the seconds after this number of attempts."""
         try:
             return float(min(self.first * self.factor ** (max(attempts, 1) - 1), self.most))
@@ -61,7 +63,7 @@ class Waits(Section):
     )
     exponential: Exponential | None = Field(
         default=None,
-        description="instead of intervals: a first wait that grows by a factor, up to the most",
+        description="instead of intervals, {first, factor, most}: waits that grow by a factor",
     )
     expire: Period | None = Field(default=None, description="mail fails at this age")
     attempts: Whole | None = Field(
@@ -83,10 +85,10 @@ class Waits(Section):
         """Whether it says how long the waits are."""
         return bool(self.intervals or self.exponential)
 
-    def wait(self, attempts: int) -> float:
+    def after(self, attempts: int) -> float:
         """Return the seconds after this number of attempts, if `has_waits`."""
         if self.exponential:
-            return self.exponential.wait(attempts)
+            return self.exponential.after(attempts)
         intervals = self.intervals or [0.0]
         return intervals[min(max(attempts, 1), len(intervals)) - 1]
 
@@ -143,8 +145,8 @@ class Retry(Waits):
     def shortest(self) -> float:
         """Seconds of the shortest wait after a first attempt."""
         classes = [own for own in self.classes.values() if own.has_waits or own.first]
-        firsts = [own.first or own.wait(1) for own in classes]
-        return min(self.wait(1), *firsts) if firsts else self.wait(1)
+        firsts = [own.first or own.after(1) for own in classes]
+        return min(self.after(1), *firsts) if firsts else self.after(1)
 
     def over(self, base: Retry) -> Retry:
         """Return these keys of a route, and for absent ones those of the section `base`."""
@@ -162,14 +164,20 @@ class Retry(Waits):
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield keys that can't be obeyed, because `expire` leaves no room, and the reasons."""
-        if self.attempts != 1 and self._too_long(self.wait(1), self.expire):
+        if self.attempts != 1 and self._too_long(self.after(1), self.expire):
             yield ("expire",), f"is shorter than the first wait{_ADVICE}"
         for name, own in self.classes.items():
             if (own.attempts or self.attempts) == 1 or own == _SHIPPED.get(name):
                 continue
-            wait = own.first or (own if own.has_waits else self).wait(1)
+            wait = own.first or (own if own.has_waits else self).after(1)
             if own != _PLAIN and self._too_long(wait, own.expire or self.expire):
                 yield ("classes", name), f"its first wait is longer than expire{_ADVICE}"
 
     def _too_long(self, wait: float, expire: float) -> bool:
         return wait * (1 - self.jitter) > expire
+
+
+class RouteRetry(Retry):
+    """Hold the keys that differ for the mail of one route."""
+
+    shown_whole: ClassVar[bool] = True

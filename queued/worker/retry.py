@@ -20,7 +20,7 @@ def delay(
     if first and (wait := retry.first_wait(answer_class)):
         return wait
     own = retry.of_class(answer_class)
-    return (own if own.has_waits else retry).wait(attempts) * (1 - retry.jitter * chance)
+    return (own if own.has_waits else retry).after(attempts) * (1 - retry.jitter * chance)
 
 
 class FirstAnswers:

@@ -111,8 +111,16 @@ def test_waits_are_within_the_jitter_below_those_of_the_class(
 
 def test_exponential_waits() -> None:
     grows = Exponential(first=60, factor=2, most=1000)
-    assert [grows.wait(n) for n in (0, 1, 2, 3, 5, 6, 10**9)] == [60, 60, 120, 240, 960, 1000, 1000]
-    assert Exponential(first=1, factor=1, most=9).wait(10**9) == 1
+    assert [grows.after(n) for n in (0, 1, 2, 3, 5, 6, 10**9)] == [
+        60,
+        60,
+        120,
+        240,
+        960,
+        1000,
+        1000,
+    ]
+    assert Exponential(first=1, factor=1, most=9).after(10**9) == 1
 
 
 @given(results, answers, retries, chances, st.floats(0, 1e7), st.integers(1, 40), st.booleans(),
@@ -315,9 +323,9 @@ def test_a_route_has_the_rest_from_the_section() -> None:
          "classes": {"spam": {"expire": "2h"}, "dns": {"intervals": ["9s"]}}}
     )  # fmt: skip
     found = route.over(base)
-    assert (found.wait(1), found.expire, found.attempts, found.unknown) == (30, 86400, 9, "hold")
+    assert (found.after(1), found.expire, found.attempts, found.unknown) == (30, 86400, 9, "hold")
     assert (found.of_class("spam").expire, found.of_class("spam").attempts) == (7200, 2)
-    assert (found.first_wait("dns"), found.of_class("dns").wait(3)) == (None, 9)
+    assert (found.first_wait("dns"), found.of_class("dns").after(3)) == (None, 9)
     assert found.first_wait("greylisted") == GREYLISTED
     assert found.shortest == 9
     assert Retry.model_validate({}).over(base) == base

@@ -24,6 +24,7 @@ from queued.worker.deadline import Deadlines
 from queued.worker.envelopes import Envelopes
 from queued.worker.judge import Judge
 from queued.worker.left_out import LeftOut
+from queued.worker.notices import success_notice
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
 from queued.worker.signers import Signers
@@ -241,6 +242,8 @@ class Dispatch:
             if event is Event.DELIVERED:  # needs neither a class nor a policy
                 delivered = True
                 outcome = settled(item, event, result, started, now)
+                if item.notify:
+                    outcome.report = success_notice(item, result)
                 if self._observer.on:
                     self._observer.see(outcome, result)
             else:

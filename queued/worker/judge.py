@@ -8,10 +8,12 @@ from datetime import datetime
 from pgmta.answer_class import AnswerClass
 from pgmta.logs import get
 from pgmta.model import Item, Outcome
+from pgmta.states import Event
 from queued.config import QueuedConfig, Retry
 from queued.delivery.reply import Result
 from queued.delivery.routes import Routes
 from queued.worker.answers import Answer, AnswerRules
+from queued.worker.notices import overdue
 from queued.worker.retry import FirstAnswers
 from queued.worker.verdict import judge
 
@@ -29,6 +31,7 @@ class Judge:
     def configure(self, config: QueuedConfig, routes: Routes, answers: AnswerRules) -> None:
         """Use new policies and rules from now on."""
         self._retry = config.retry
+        self._delays = config.bounces.delay
         self._answers = answers
         self._routes = routes
         own = [route.retry for route in config.routing.routes if route.retry]
@@ -44,9 +47,12 @@ class Judge:
         if retry.first_wait(answer.answer_class):
             first = self._first.first(item.id, answer.answer_class)
         chance = random.random()  # noqa: S311 - jitter
-        return judge(
+        outcome = judge(
             item, result, answer, retry, started=started, now=now, chance=chance, first=first
         )
+        if outcome.event is Event.DEFER:
+            outcome.overdue = overdue(outcome, self._delays)
+        return outcome
 
     def _read(self, result: Result) -> Answer:
         try:

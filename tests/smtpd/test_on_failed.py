@@ -1,4 +1,4 @@
-"""Whose mail is bounced if it fails: by listener, network and user."""
+"""Failures are bounced or held: by listener, network and user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arrived at the next hop, compared with what was sent."""
+"""The ledger of the next hop: it compares arrived messages with the sent ones."""
 
 import re
 import time

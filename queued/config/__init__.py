@@ -1,5 +1,6 @@
 """queued.yaml: workers, routes, delivery and retries."""
 
+from queued.config.bounce_texts import BounceTexts, Language, shipped_texts
 from queued.config.bounces import BounceLimits, Bounces
 from queued.config.delivery import Delivery
 from queued.config.dns import Dns
@@ -21,9 +22,11 @@ from queued.config.worker import STANDING, Worker, WorkerAction
 __all__ = [
     "STANDING",
     "BounceLimits",
+    "BounceTexts",
     "Bounces",
     "Delivery",
     "Dns",
+    "Language",
     "Pattern",
     "Process",
     "QueuedConfig",
@@ -40,4 +43,5 @@ __all__ = [
     "Worker",
     "WorkerAction",
     "read_config",
+    "shipped_texts",
 ]

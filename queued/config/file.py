@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from pgmta.config.environment import Environment
 from pgmta.config.types import Section
+from queued.config.bounce_texts import BounceTexts, shipped_texts
 from queued.config.bounces import Bounces
 from queued.config.delivery import Delivery
 from queued.config.log import QueuedLog
@@ -46,6 +47,7 @@ class QueuedConfig(Section):
     retention: Retention = Field(default=Retention())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)
+    _texts: BounceTexts | None = PrivateAttr(default=None)
 
     @field_validator("workers")
     @classmethod
@@ -73,6 +75,17 @@ class QueuedConfig(Section):
         """Return the same with the content of the file `shaping`."""
         config = self.model_copy()
         config._routing = shaping
+        return config
+
+    @property
+    def texts(self) -> BounceTexts:
+        """The texts of DSNs; without a file they are the shipped ones."""
+        return self._texts or shipped_texts()
+
+    def with_texts(self, texts: BounceTexts) -> QueuedConfig:
+        """Return the same with the texts of DSNs."""
+        config = self.model_copy()
+        config._texts = texts
         return config
 
     @property

@@ -94,7 +94,8 @@ FROM (VALUES ('0007', '{queue_urgent}'::text[]), ('0008', '{daemons}'),
     ('0015', '{queue_states,message_status}'),
     ('0016', '{sts_policies,sts_policies_next_fetch,broken_tls,tls_reports}'),
     ('0017', '{transcripts,transcripts_default,transcripts_message_id,transcripts_traced,traces}'),
-    ('0019', '{users,users_version,user_networks,login_failures}'), ('0020', '{recipients}')
+    ('0019', '{users,users_version,user_networks,login_failures}'), ('0020', '{recipients}'),
+    ('0022', '{queue_report,queue_report_held_at,reports,reports_message_id,reports_report_id,reports_default,delays,delays_new,report_counts}')
 ) AS brought (since, names)
 JOIN pg_class ON relname = ANY (names)
 WHERE since > %(last)s AND (oid IN (SELECT oid FROM named)

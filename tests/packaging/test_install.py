@@ -152,6 +152,7 @@ def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
     assert {
         "pgmta/py.typed",
         "pgmta/etc/queued.yaml",
+        "pgmta/etc/bounces/en.txt",
         "pgmta/etc/shaping.yaml",
         "pgmta/etc/dev/smtpd.yaml",
     } < set(names)

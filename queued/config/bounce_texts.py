@@ -1,0 +1,194 @@
+"""Texts of DSNs by language: the shipped files etc/bounces/LANGUAGE.txt, and the operator's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from pgmta.answer_class import AnswerClass
+from pgmta.config.types import hint
+from pgmta.errors import ConfigError
+from pgmta.shipped import shipped
+from pgmta.text import unsafe
+from queued.config.bounce_template import Template, parse_template
+
+KINDS = ("failed", "delayed", "relayed", "delivered")
+_PHRASES = {"said": ("host", "reply"), "answer": ("reply",), "more": ("count",)}
+_SECTIONS = (*KINDS, "reasons", "phrases")
+_SUBJECT = ("hostname", "sender", "recipient", "count", "reason", "message_id", "arrival", "until")
+_BODY = (*_SUBJECT, "recipients")
+_HEADING = re.compile(r"\[([^\]]*)\]\s*")
+_TAG = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{1,8})*")
+_SHIPPED = "en"  # has every text
+type Lines = list[tuple[int, str]]
+"""Lines of a file with their numbers."""
+
+
+@dataclass(slots=True)
+class Language:
+    """The texts of one language; `reasons` are sentences by answer class."""
+
+    tag: str
+    subjects: dict[str, Template] = field(default_factory=dict)
+    bodies: dict[str, Template] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    phrases: dict[str, Template] = field(default_factory=dict)
+
+    def over(self, other: Language) -> Language:
+        """Return these texts; where one is missing, the other language has it."""
+        return Language(
+            self.tag,
+            other.subjects | self.subjects,
+            other.bodies | self.bodies,
+            other.reasons | self.reasons,
+            other.phrases | self.phrases,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BounceTexts:
+    """The texts of DSNs in every language, by tags in lower case."""
+
+    languages: Mapping[str, Language]
+    default: str = _SHIPPED
+
+    def choose(self, tags: Iterable[str]) -> Language:
+        """Return the texts of the first tag that has any, else of the default language.
+
+        A tag without texts stands for its shorter forms: pt-br for pt (RFC 4647, section 3.4).
+        """
+        for wanted in tags:
+            tag = wanted.lower()
+            while tag:
+                if tag in self.languages:
+                    return self.languages[tag]
+                tag = tag.rpartition("-")[0]
+        return self.languages[self.default]
+
+
+@cache
+def shipped_texts() -> BounceTexts:
+    """Return the texts that are shipped with this version."""
+    found = {path.stem.lower(): _read(path) for path in (shipped("etc") / "bounces").glob("*.txt")}
+    return BounceTexts({tag: language.over(found[_SHIPPED]) for tag, language in found.items()})
+
+
+def read_texts(folder: Path | None, default: str) -> BounceTexts:
+    """Return the shipped texts with those of the folder, for a default language.
+
+    Raises ConfigError with every mistake in the folder's files, and ValueError if the default
+    language has no text.
+    """
+    languages = dict(shipped_texts().languages)
+    problems: list[str] = []
+    for path in sorted(folder.glob("*.txt")) if folder else ():
+        try:
+            language = _read(path)
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            base = BounceTexts(shipped_texts().languages).choose([language.tag])
+            languages[language.tag] = language.over(base)
+    if problems:
+        raise ConfigError(problems)
+    if default not in languages:
+        raise ValueError(f"there is no text in {default!r}; {hint(default, sorted(languages))}")
+    return BounceTexts(languages, default)
+
+
+def _read(path: Path) -> Language:
+    """Return the texts of one file. Raises ConfigError with all its mistakes."""
+    if not _TAG.fullmatch(path.stem):
+        raise ConfigError([f"{path}: {path.stem!r} is no language tag; write en.txt or pt-BR.txt"])
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise ConfigError([f"{path}: {reason}"]) from None
+    language, problems = Language(path.stem.lower()), list[tuple[int, str]]()
+    for line, name, lines in _sections(text, problems):
+        if name in KINDS:
+            _take_text(language, name, line, lines, problems)
+        elif name == "reasons":
+            for number, key, value in _pairs(lines, list(AnswerClass), problems):
+                if parse_template(value, number, (), problems):
+                    language.reasons[key] = value.replace("{{", "{").replace("}}", "}")
+        else:
+            for number, key, value in _pairs(lines, list(_PHRASES), problems):
+                if template := parse_template(value, number, _PHRASES[key], problems):
+                    language.phrases[key] = template
+    if problems:
+        raise ConfigError([f"{path}:{line}: {reason}" for line, reason in sorted(problems)])
+    return language
+
+
+def _sections(text: str, problems: list[tuple[int, str]]) -> list[tuple[int, str, Lines]]:
+    """Return the known sections, each with the number of its first line, and their lines."""
+    found: list[tuple[int, str, Lines]] = []
+    first: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.rstrip()
+        if any(unsafe(char) for char in line if char != "\t"):
+            problems.append((number, "has a control character"))
+        elif line.startswith("#"):
+            continue
+        elif heading := _HEADING.fullmatch(line):
+            name = heading[1]
+            if name not in _SECTIONS:
+                problems.append((number, f"[{name}]: unknown section; {hint(name, _SECTIONS)}"))
+            elif name in first:
+                problems.append(
+                    (number, f"[{name}]: is written twice, first on line {first[name]}")
+                )
+            first.setdefault(name, number)
+            found.append((number, name, []))
+        elif found:
+            found[-1][2].append((number, line))
+        elif line:
+            problems.append((number, "stands before the first section, such as [failed]"))
+    return [section for section in found if section[1] in _SECTIONS]
+
+
+def _take_text(
+    language: Language, name: str, line: int, lines: Lines, problems: list[tuple[int, str]]
+) -> None:
+    """Take the subject and the body of one kind of DSN."""
+    while lines and not lines[0][1]:
+        del lines[0]
+    while lines and not lines[-1][1]:
+        del lines[-1]
+    key, _, subject = lines[0][1].partition(":") if lines else ("", "", "")
+    if key.lower() != "subject" or not subject.strip():
+        problems.append((lines[0][0] if lines else line, f"[{name}]: begins without Subject:"))
+        return
+    body = lines[1:]
+    if body and body[0][1]:
+        problems.append((body[0][0], f"[{name}]: an empty line is missing after Subject"))
+    elif not any(text for _, text in body):
+        problems.append((line, f"[{name}]: has no text"))
+    heading = parse_template(subject.strip(), lines[0][0], _SUBJECT, problems)
+    texts = [parse_template(text, number, _BODY, problems) for number, text in body[1:]]
+    if heading and all(texts):
+        language.subjects[name] = heading
+        language.bodies[name] = Template.joined([text for text in texts if text])
+
+
+def _pairs(
+    lines: Lines, known: list[str], problems: list[tuple[int, str]]
+) -> list[tuple[int, str, str]]:
+    """Return line, key and value of the lines `key: value` whose key is known."""
+    found = []
+    for number, line in lines:
+        key, colon, value = line.partition(":")
+        if not line:
+            continue
+        if not colon or not value.strip():
+            problems.append((number, f"{line[:40]!r}: expected `key: text`"))
+        elif key not in known:
+            problems.append((number, f"{key}: unknown key; {hint(key, known)}"))
+        else:
+            found.append((number, key, value.strip()))
+    return found

@@ -1566,6 +1566,7 @@ CREATE TABLE pgmta.attempts (
     connect_seconds real,
     tls_seconds real,
     transaction_seconds real,
+    class text,
     CONSTRAINT attempts_event CHECK ((event = ANY (ARRAY['delivered'::text, 'deferred'::text, 'failed'::text, 'unknown'::text, 'deleted'::text, 'cancelled'::text, 'expired'::text, 'suppressed'::text])))
 )
 PARTITION BY RANGE (ended_at);
@@ -1628,6 +1629,8 @@ COMMENT ON COLUMN pgmta.attempts.tls_seconds IS 'Time of STARTTLS, TLS handshake
 
 COMMENT ON COLUMN pgmta.attempts.transaction_seconds IS 'Time from MAIL to the last reply; null where there was no MAIL.';
 
+COMMENT ON COLUMN pgmta.attempts.class IS 'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt.';
+
 CREATE VIEW pgmta.attempt_history AS
  SELECT message_id,
     recipient,
@@ -1656,7 +1659,8 @@ CREATE VIEW pgmta.attempt_history AS
     dns_seconds,
     connect_seconds,
     tls_seconds,
-    transaction_seconds
+    transaction_seconds,
+    class
    FROM pgmta.attempts;
 
 COMMENT ON VIEW pgmta.attempt_history IS 'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with ended_at it reads only those days.';
@@ -1717,6 +1721,8 @@ COMMENT ON COLUMN pgmta.attempt_history.tls_seconds IS 'As attempts.tls_seconds.
 
 COMMENT ON COLUMN pgmta.attempt_history.transaction_seconds IS 'As attempts.transaction_seconds.';
 
+COMMENT ON COLUMN pgmta.attempt_history.class IS 'As attempts.class.';
+
 CREATE VIEW pgmta.attempt_rates AS
  SELECT date_trunc('minute'::text, ended_at) AS minute,
     count(*) AS attempts,
@@ -1771,6 +1777,7 @@ CREATE TABLE pgmta.attempts_default (
     connect_seconds real,
     tls_seconds real,
     transaction_seconds real,
+    class text,
     CONSTRAINT attempts_event CHECK ((event = ANY (ARRAY['delivered'::text, 'deferred'::text, 'failed'::text, 'unknown'::text, 'deleted'::text, 'cancelled'::text, 'expired'::text, 'suppressed'::text])))
 );
 

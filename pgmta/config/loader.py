@@ -56,6 +56,11 @@ def load[M: BaseModel](path: Path, model: type[M]) -> M:
     Raises ConfigError with all mistakes at once: an unreadable file, YAML syntax, duplicate keys,
     unknown keys (with the nearest valid one), wrong types and wrong values.
     """
+    return load_lines(path, model)[0]
+
+
+def load_lines[M: BaseModel](path: Path, model: type[M]) -> tuple[M, Lines]:
+    """Return what `load` returns, and the lines of the keys. Raises ConfigError."""
     mistakes = _Mistakes(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -86,7 +91,7 @@ def load[M: BaseModel](path: Path, model: type[M]) -> M:
         raise mistakes.error() from None
     if mistakes:
         raise mistakes.error()
-    return result
+    return result, lines
 
 
 def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:

@@ -132,6 +132,7 @@ def _moves(outcomes: list[Outcome], parts: list[str]) -> dict[str, Any]:
         "events": Texts(o.event.value for o in outcomes),
         "statuses": statuses,
         "delays": [o.delay for o in outcomes],
+        "classes": Texts([o.answer_class for o in outcomes]),
     }
     successes = [o for o in outcomes if o.report and o.event is Event.DELIVERED]
     gone = sum(o.event is Event.DELIVERED for o in outcomes) - len(successes)

@@ -1,5 +1,7 @@
 """queued.yaml: workers, routes, delivery and retries."""
 
+from queued.config.answer_rule import AnswerRule
+from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, Language, shipped_texts
 from queued.config.bounces import BounceLimits, Bounces
 from queued.config.delivery import Delivery
@@ -21,6 +23,8 @@ from queued.config.worker import STANDING, Worker, WorkerAction
 
 __all__ = [
     "STANDING",
+    "AnswerRule",
+    "Answers",
     "BounceLimits",
     "BounceTexts",
     "Bounces",
@@ -43,5 +47,6 @@ __all__ = [
     "Worker",
     "WorkerAction",
     "read_config",
+    "shipped_answers",
     "shipped_texts",
 ]

@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from pgmta.config.environment import Environment
 from pgmta.config.types import Section
+from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, shipped_texts
 from queued.config.bounces import Bounces
 from queued.config.delivery import Delivery
@@ -38,6 +39,10 @@ class QueuedConfig(Section):
         default=None,
         description="file with routes and logins, relative to this one; its routes go first",
     )
+    answers: Path | None = Field(
+        default=None,
+        description="file with answer rules, relative to this one; they go before the shipped ones",
+    )
     routes: dict[Pattern, Target] = Field(
         default={"*": "mx"},
         description="recipient domain, *.domain or * → host:port (port 25 if absent) or mx",
@@ -47,6 +52,7 @@ class QueuedConfig(Section):
     retention: Retention = Field(default=Retention())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)
+    _answering: Answers | None = PrivateAttr(default=None)
     _texts: BounceTexts | None = PrivateAttr(default=None)
 
     @field_validator("workers")
@@ -75,6 +81,17 @@ class QueuedConfig(Section):
         """Return the same with the content of the file `shaping`."""
         config = self.model_copy()
         config._routing = shaping
+        return config
+
+    @property
+    def answering(self) -> list[Answers]:
+        """The answer rules: those of the file `answers`, if there is one, before the shipped."""
+        return [*([self._answering] if self._answering else []), shipped_answers()]
+
+    def with_answering(self, answers: Answers) -> QueuedConfig:
+        """Return the same with the content of the file `answers`."""
+        config = self.model_copy()
+        config._answering = answers
         return config
 
     @property

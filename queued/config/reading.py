@@ -4,32 +4,54 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgmta.config.loader import load, mistakes
+from pgmta.config.loader import load, load_lines, mistakes
+from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import read_texts
 from queued.config.file import QueuedConfig
 from queued.config.shaping import Shaping
 
 
 def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
-    """Return the configuration with its shaping, and with the passwords of its logins.
+    """Return the configuration with its shaping, its answers and the passwords of its logins.
 
     Raises ConfigError with the mistakes.
     """
     config = _with_texts(path, load(path, QueuedConfig))
-    if config.shaping is None:
-        return config
-    file = path.parent / config.shaping
-    try:
-        file.open("rb").close()
-    except OSError as error:
-        raise mistakes(path, [(("shaping",), f"{file}: {error.strerror}")]) from None
+    if config.shaping is not None:
+        config = config.with_routing(_shaping(path, config.shaping, passwords=passwords))
+    if config.answers is not None:
+        config = config.with_answering(_answers(path, config.answers))
+    return config
+
+
+def _shaping(path: Path, name: Path, *, passwords: bool) -> Shaping:
+    file = _file(path, "shaping", name)
     shaping = load(file, Shaping)
     problems = shaping.problems()
     if passwords:
         problems += shaping.read_passwords(file.parent)
     if problems:
         raise mistakes(file, problems)
-    return config.with_routing(shaping)
+    return shaping
+
+
+def _answers(path: Path, name: Path) -> Answers:
+    file = _file(path, "answers", name)
+    answers, lines = load_lines(file, Answers)
+    if problems := answers.problems(set(shipped_answers().providers)):
+        raise mistakes(file, problems)
+    numbers = range(len(answers.rules))
+    return answers.found_at([f"{name}:{lines['rules', number]}" for number in numbers])
+
+
+def _file(path: Path, key: str, name: Path) -> Path:
+    """Return the file that a key names, relative to `path`. Raises ConfigError."""
+    file = path.parent / name
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise mistakes(path, [((key,), f"{file}: {error.strerror}")]) from None
+    return file
 
 
 def _with_texts(path: Path, config: QueuedConfig) -> QueuedConfig:

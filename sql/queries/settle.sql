@@ -12,19 +12,20 @@ WITH outcome AS MATERIALIZED (
         %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(places)b::smallint[],
         %(seconds)b::real[], %(commands)b::text[], %(started)b::timestamptz[],
         %(ended)b::timestamptz[],
+        %(classes)b::text[],
         %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[],
         %(metadata)b::text[])
         AS o (id, token, event, status, delay, message_id, sender, recipient, domain, attempt,
-            code, enhanced, reply, place, seconds, command, started_at, ended_at,
+            code, enhanced, reply, place, seconds, command, started_at, ended_at, class,
             tenant, message_id_header, submitted_by, metadata)
 ), logged AS (
     INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
-        event, sender, recipient, domain, worker, host, command, enhanced, reply,
+        event, sender, recipient, domain, worker, host, command, enhanced, reply, class,
         tenant, message_id_header, submitted_by, metadata, address, tls_version,
         tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
     SELECT ended_at, started_at, id, message_id, token, attempt, code,
         event, sender, recipient, domain, %(worker)s,
-        (%(facts)b::text[])[place + 1], command, enhanced, reply,
+        (%(facts)b::text[])[place + 1], command, enhanced, reply, nullif(class, ''),
         coalesce(tenant, ''), nullif(message_id_header, ''), nullif(submitted_by, ''),
         nullif(metadata, '')::jsonb, nullif((%(facts)b::text[])[place + 2], ''),
         nullif((%(facts)b::text[])[place + 3], ''), nullif((%(facts)b::text[])[place + 4], ''),

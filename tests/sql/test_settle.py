@@ -210,7 +210,7 @@ async def test_a_success_that_is_reported_waits_in_report_whatever_the_lease(
     outcomes = [outcome(item, Event.DELIVERED) for item in items[:4]]
     for each, report in zip(outcomes, ("relayed", "", "delivered", "relayed"), strict=True):
         each.report = report
-    deferral = outcome(late, Event.DEFER, Reply(451, "later"), 60)
+    deferral = outcome(late, Event.DEFER, Reply(451, "later"), 60.0)
     deferral.overdue = 14_400.0
     for again in (False, True):
         expected = {first.id, stale.id, asked.id} | (set() if again else {plain.id, late.id})

@@ -1,0 +1,155 @@
+"""One of `rules` in answers.yaml: which replies it is for, and what they mean."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from pgmta.answer_class import AnswerClass
+from pgmta.config.types import Section, hint
+from pgmta.errors import Stage
+from queued.config.answer_pattern import TextPattern, parse_text_pattern
+
+_CODE = re.compile(r"[245](?:\d\d|\dx|xx)")
+_ENHANCED = re.compile(r"([245*])\.(\d{1,3}|\*)\.(\d{1,3}|\*)")
+_GROUP = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_HOST = re.compile(r"(?:\*\.)?(?:[a-z0-9_-]{1,63}\.)+[a-z0-9-]{1,63}")
+_STAGES = {stage.value.lower(): stage for stage in Stage if stage}
+_CLASSES = [each.value for each in AnswerClass]
+
+
+def _each(value: Any) -> list[Any]:
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise ValueError("the list is empty")
+    return values
+
+
+def parse_codes(value: Any) -> frozenset[int]:
+    """Return the reply codes of `550`, `"45x"`, `"5xx"` or a list; 0 is an error without a reply.
+
+    Raises ValueError.
+    """
+    codes: set[int] = set()
+    for each in _each(value):
+        text = str(each).lower()
+        if isinstance(each, bool) or not (text == "0" or _CODE.fullmatch(text)):
+            raise ValueError(f"expected a reply code such as 550, 45x or 5xx, or 0, not {each!r}")
+        low = int(text.replace("x", "0"))
+        codes.update(range(low, low + 10 ** text.count("x")))
+    return frozenset(codes)
+
+
+def parse_enhanced(value: Any) -> frozenset[str]:
+    """Return the enhanced status codes of `5.7.1`, `*.2.2`, `5.7.*` or a list.
+
+    Raises ValueError.
+    """
+    for each in _each(value):
+        if not (isinstance(each, str) and _ENHANCED.fullmatch(each)):
+            raise ValueError(
+                f"expected an enhanced code such as 5.7.1, *.7.1 or 5.7.*, not {each!r}"
+            )
+    return frozenset(_each(value))
+
+
+def parse_hosts(value: Any) -> str:
+    """Return a host name, or `*.` and the end of host names, in lower case. Raises ValueError."""
+    text = value.lower().rstrip(".") if isinstance(value, str) else ""
+    if not _HOST.fullmatch(text):
+        raise ValueError(f"expected a host name or *.name, not {value!r}")
+    return text
+
+
+def parse_group(value: Any) -> str:
+    """Return the name of a group of providers. Raises ValueError."""
+    if isinstance(value, str) and _GROUP.fullmatch(value):
+        return value
+    raise ValueError("only small letters, digits, '_' and '-', at most 64")
+
+
+def parse_class(value: Any) -> AnswerClass:
+    """Return the class of this name. Raises ValueError with the nearest one."""
+    if isinstance(value, str) and value in _CLASSES:
+        return AnswerClass(value)
+    raise ValueError(f"no class {value!r}; {hint(str(value), _CLASSES)}")
+
+
+def _provider(value: Any) -> str:
+    return parse_hosts(value) if isinstance(value, str) and "." in value else parse_group(value)
+
+
+def _command(value: Any) -> Stage:
+    found = _STAGES.get(value.lower()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"no step {value!r}; {hint(str(value), map(str, _STAGES.values()))}")
+    return found
+
+
+def _text(value: Any) -> TextPattern:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a regular expression, not {value!r}; write it in quotes")
+    return parse_text_pattern(value)
+
+
+def _example(value: Any) -> str:
+    if isinstance(value, str) and value.strip():
+        return value
+    raise ValueError(f"expected a reply such as '550 5.1.1 unknown user', not {value!r}")
+
+
+class AnswerRule(Section):
+    """Conditions on a reply, which must all be met, and its class."""
+
+    provider: tuple[str, ...] | None = Field(
+        default=None, description="host name, *.name, name of a group of `providers`, or a list"
+    )
+    code: Annotated[frozenset[int] | None, BeforeValidator(parse_codes)] = Field(
+        default=None, description="reply code such as 550, 45x or 5xx, or a list; 0: no reply came"
+    )
+    enhanced: Annotated[frozenset[str] | None, BeforeValidator(parse_enhanced)] = Field(
+        default=None, description="enhanced status code such as 5.7.1 or *.7.*, or a list"
+    )
+    text: tuple[TextPattern, ...] | None = Field(
+        default=None, description="regular expression in the first 1 KB, or a list; any case"
+    )
+    command: tuple[Stage, ...] | None = Field(
+        default=None, description="step in which it came, as RCPT or end of data, or a list"
+    )
+    answer_class: Annotated[AnswerClass, BeforeValidator(parse_class)] = Field(
+        alias="class", description="what the reply means: docs/answers.md has the classes"
+    )
+    lasting: Literal["temporary", "permanent"] | None = Field(
+        default=None, description="if the code lies: temporary or permanent"
+    )
+    example: tuple[str, ...] = Field(
+        default=(), description="a reply that the rule is for, or a list; they are checked"
+    )
+
+    @field_validator("provider", mode="before")
+    @classmethod
+    def _providers(cls, value: Any) -> Any:
+        return tuple(map(_provider, _each(value)))
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        return tuple(map(_text, _each(value)))
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _commands(cls, value: Any) -> Any:
+        return tuple(map(_command, _each(value)))
+
+    @field_validator("example", mode="before")
+    @classmethod
+    def _examples(cls, value: Any) -> Any:
+        return tuple(map(_example, _each(value)))
+
+    @model_validator(mode="after")
+    def _for_something(self) -> AnswerRule:
+        if not any((self.provider, self.code, self.enhanced, self.text, self.command)):
+            raise ValueError("a rule needs provider, code, enhanced, text or command")
+        return self

@@ -1,0 +1,140 @@
+"""The rules of answers.yaml, ready for use: by provider, code, enhanced code and step (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pgmta.answer_class import AnswerClass
+from pgmta.errors import Stage
+from queued.config.answer_pattern import TextPattern
+from queued.config.answer_rule import AnswerRule
+from queued.config.answers import Answers
+
+_HOSTS = 4096  # of which the providers are kept
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The class of a reply.
+
+    `lasting` is set only by a rule that says that the code lies. `rule` says by what it was read:
+    file and line of a rule, or the place in a table.
+    """
+
+    answer_class: AnswerClass
+    lasting: Literal["", "temporary", "permanent"] = ""
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRule:
+    """A rule with the groups of providers as sets; None stands for no condition."""
+
+    providers: frozenset[str] | None
+    codes: frozenset[int] | None
+    enhanced: frozenset[str] | None
+    stages: tuple[Stage, ...] | None
+    patterns: tuple[TextPattern, ...]
+    answer: Answer
+
+
+class AnswerIndex:
+    """The rules of several books one after the other; the tables of earlier books go first."""
+
+    def __init__(self, books: Sequence[Answers]) -> None:
+        self._groups: dict[str, set[str]] = {}  # names of groups and host names, by host name
+        groups: dict[str, list[str]] = {}
+        for book in reversed(books):
+            groups |= book.providers
+        for name, hosts in groups.items():
+            for host in hosts:
+                self._groups.setdefault(host, set()).add(name)
+        self._rules: list[CompiledRule] = []
+        self._enhanced: dict[str, tuple[AnswerClass, str]] = {}
+        self._codes: dict[str, tuple[AnswerClass, str]] = {}
+        for book in books:
+            for number, rule in enumerate(book.rules):
+                self._rules.append(_compiled(rule, book.place(number)))
+                for name in rule.provider or ():
+                    if "." in name:
+                        self._groups.setdefault(name, set()).add(name)
+            for key, answer_class in book.enhanced.items():
+                self._enhanced.setdefault(key, (answer_class, f"enhanced {key}"))
+            for key, answer_class in book.codes.items():
+                self._codes.setdefault(key, (answer_class, f"codes {key}"))
+        self._hosts: dict[str, frozenset[str]] = {}
+
+    def providers(self, host: str) -> frozenset[str]:
+        """Return the groups and names that rules know of a next hop, which is host:port."""
+        found = self._hosts.get(host)
+        if found is None:
+            found = self._find(host)
+            if len(self._hosts) >= _HOSTS:
+                self._hosts.clear()
+            self._hosts[host] = found
+        return found
+
+    def _find(self, host: str) -> frozenset[str]:
+        name = host.rpartition(":")[0] if ":" in host else host
+        name = name.lower().rstrip(".")[:253]
+        found = set(self._groups.get(name, ()))
+        while name:
+            name = name.partition(".")[2]
+            found |= self._groups.get(f"*.{name}", _NONE)
+        return frozenset(found)
+
+    def candidates(
+        self, providers: frozenset[str], code: int, enhanced: str, stage: Stage
+    ) -> tuple[CompiledRule, ...]:
+        """Return the rules whose other conditions are met, up to the first one without a text."""
+        forms = _forms(enhanced)
+        found = []
+        for rule in self._rules:
+            if (
+                (rule.codes is None and code == 0)
+                or (rule.codes is not None and code not in rule.codes)
+                or (rule.providers is not None and rule.providers.isdisjoint(providers))
+                or (rule.enhanced is not None and rule.enhanced.isdisjoint(forms))
+                or (rule.stages is not None and stage not in rule.stages)
+            ):
+                continue
+            found.append(rule)
+            if not rule.patterns:
+                break
+        return tuple(found)
+
+    def enhanced(self, code: str) -> tuple[AnswerClass, str] | None:
+        """Return the class of an enhanced code, or of its subject, and its place in the table."""
+        rest = code[2:]
+        return self._enhanced.get(rest) or self._enhanced.get(f"{rest.partition('.')[0]}.*")
+
+    def code(self, code: int, stage: Stage) -> tuple[AnswerClass, str] | None:
+        """Return the class of a reply code in a step, and its place in the table."""
+        for key in (f"{code} {stage.value}", f"{code}", f"{code // 100}xx"):
+            if found := self._codes.get(key):
+                return found
+        return None
+
+
+def _compiled(rule: AnswerRule, place: str) -> CompiledRule:
+    return CompiledRule(
+        frozenset(rule.provider) if rule.provider else None,
+        rule.code,
+        rule.enhanced,
+        rule.command,
+        rule.text or (),
+        Answer(rule.answer_class, rule.lasting or "", place),
+    )
+
+
+def _forms(enhanced: str) -> frozenset[str]:
+    """Return the forms with * by which rules may name an enhanced code."""
+    if not enhanced:
+        return _NONE
+    forms = [""]
+    for part in enhanced.split("."):
+        forms = [f"{form}.{word}" for form in forms for word in (part, "*")]
+    return frozenset(form[1:] for form in forms)

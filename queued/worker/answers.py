@@ -1,0 +1,138 @@
+"""From the result of an attempt to its answer class, by the rules of answers.yaml (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pgmta.answer_class import AnswerClass
+from pgmta.errors import Stage
+from pgmta.model import Reply
+from queued.config.answer_pattern import LONGEST
+from queued.config.answers import Answers
+from queued.delivery.reply import Result
+from queued.worker.answer_index import Answer, AnswerIndex, CompiledRule
+
+__all__ = ["Answer", "AnswerRules", "parse_reply", "plain_words"]
+
+_KEPT = 2048  # answers, and lists of rules, that are kept
+
+_CODE = re.compile(r"\s*([245]\d\d)(?:[ -]|$)")
+_LINE = re.compile(r"\s*\n\s*(?:[245]\d\d[ -]?)?")
+
+_STAGES = {
+    Stage.NONE: AnswerClass.OTHER,
+    Stage.MX: AnswerClass.DNS,
+    Stage.ADDRESS: AnswerClass.DNS,
+    Stage.TLS: AnswerClass.TLS,
+    Stage.AUTH: AnswerClass.AUTHENTICATION,
+    Stage.CONTENT: AnswerClass.OTHER,
+    Stage.LEASE: AnswerClass.OTHER,
+}
+"""The classes of errors without a reply; after the connect most are a lost connection."""
+
+_VIOLATIONS = ("not an SMTP reply", "reply is too long", "reply with", "plain text")
+"""Beginnings of the reasons for which the client protocol drops a connection."""
+
+_OF_THE_MAIL = ("1", "6")
+"""Subjects of enhanced codes (RFC 3463) that pgmta itself gives, and that concern the mail."""
+
+
+class AnswerRules:
+    """Reads answers by rules, which are compiled once; the rules of earlier books go first."""
+
+    def __init__(self, books: Sequence[Answers]) -> None:
+        self._index = AnswerIndex(books)
+        self._known: dict[tuple[int, Stage, str, str], Answer] = {}
+        self._lists: dict[tuple[frozenset[str], int, str, Stage], tuple[CompiledRule, ...]] = {}
+
+    def read(self, result: Result) -> Answer:
+        """Return the answer of a result that is no delivery."""
+        reply = result.reply
+        if not reply.code:
+            return self._without_reply(result)
+        text = reply.text[:LONGEST]
+        key = reply.code, result.stage, result.host, text
+        answer = self._known.get(key)
+        if answer is None:
+            answer = self._read(reply.code, text, result.host, result.stage)
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[key] = answer
+        return answer
+
+    def _read(self, code: int, text: str, host: str, stage: Stage) -> Answer:
+        words, enhanced = plain_words(text)
+        for rule in self._candidates(code, enhanced, host, stage):
+            if not rule.patterns or any(pattern.within(words) for pattern in rule.patterns):
+                return rule.answer
+        return self._by_tables(code, enhanced, stage)
+
+    def _candidates(
+        self, code: int, enhanced: str, host: str, stage: Stage
+    ) -> tuple[CompiledRule, ...]:
+        """Return the rules of which only the text is left to be looked at, in their order."""
+        providers = self._index.providers(host)
+        key = providers, code, enhanced, stage
+        rules = self._lists.get(key)
+        if rules is None:
+            rules = self._index.candidates(providers, code, enhanced, stage)
+            if len(self._lists) >= _KEPT:
+                self._lists.clear()
+            self._lists[key] = rules
+        return rules
+
+    def _by_tables(self, code: int, enhanced: str, stage: Stage) -> Answer:
+        found = self._index.enhanced(enhanced) or self._index.code(code, stage)
+        return Answer(found[0], rule=found[1]) if found else _UNKNOWN
+
+    def _without_reply(self, result: Result) -> Answer:
+        """Return the answer of an error of pgmta itself, or of a connection that broke."""
+        text, stage = result.reply.text, result.stage
+        words, enhanced = plain_words(text[:LONGEST])
+        for rule in self._candidates(0, enhanced, result.host, stage):
+            if not rule.patterns or any(pattern.within(words) for pattern in rule.patterns):
+                return rule.answer
+        mine = enhanced[2:3] in _OF_THE_MAIL or enhanced == "5.3.4"
+        if mine and stage is not Stage.TLS and (found := self._index.enhanced(enhanced)):
+            return Answer(found[0], rule=found[1])
+        if stage is Stage.MX and result.permanent:
+            return Answer(AnswerClass.BAD_DOMAIN, rule="no reply, MX")
+        answer_class = _STAGES.get(stage, AnswerClass.NO_CONNECTION)
+        if text.startswith(_VIOLATIONS):
+            answer_class = AnswerClass.PROTOCOL
+        return Answer(answer_class, rule=f"no reply, {stage.value or 'not begun'}")
+
+
+_UNKNOWN = Answer(AnswerClass.OTHER, rule="no rule")
+
+_ENHANCED = re.compile(r"[\[(<#\s]*([245]\.\d{1,3}\.\d{1,3})(?!\.?\d)[\])>:,.;-]*\s*")
+
+
+def plain_words(text: str) -> tuple[str, str]:
+    """Return a reply's text as patterns see it, and its enhanced code or ''.
+
+    The text is in lower case with single spaces. The enhanced code is left out wherever a line of
+    the reply began with it; hosts write it in brackets, too, or with a # before it.
+    """
+    words = " ".join(text.lower().split())
+    found = _ENHANCED.match(words)
+    if not found:
+        return words, ""
+    enhanced = found[1]
+    return words[found.end() :].replace(f" {enhanced} ", " "), enhanced
+
+
+def parse_reply(text: str) -> Reply:
+    """Return a reply as people quote it: with its code, on one line or on several.
+
+    Without a code it is the text of an error without a reply, with code 0.
+    """
+    found = _CODE.match(text)
+    if not found:
+        return Reply(0, " ".join(text.split()))
+    code = found[1]
+    rest = _LINE.sub(" ", text[found.end() :].strip())
+    # quoted on one line: 550-5.1.1 The account 550-5.1.1 does not 550 5.1.1 exist
+    rest = re.sub(rf" {code}[ -](?=[245]\.\d+\.\d+ )", " ", rest)
+    return Reply(int(code), " ".join(rest.split()))

@@ -23,9 +23,9 @@ from pgmta.states import Status
 from pgmta.store.filters import MALFORMED
 from pgmta.store.listing import Listing
 from pgmta.store.overview import Overview
+from queued.cli.reports import print_origin, print_reports
 from queued.cli.show import print_history
 from queued.cli.target import CONFIG, database_of
-from queued.cli.reports import print_origin, print_reports
 from queued.config import WorkerAction
 
 

@@ -21,8 +21,8 @@ import pytest
 from pgmta.errors import StoreUnavailable
 from tests.support.daemons import Queued
 from tests.support.database import PrivateServer
-from tests.support.system import System
 from tests.support.notified import BAD, DEAF, GOOD, POSTMASTER, SENDER, Notified, doubled
+from tests.support.system import System
 from tests.support.waiting import PATIENCE, until
 
 LEASE = "3s"
@@ -199,8 +199,8 @@ def test_each_failure_is_notified_once(
     found = judge(system, notified, flow)
     copies = sum(times > 1 for times in notified.copies.values())
     summary = (
-        f"seed {seed}: {dict(killer.done)}, {messages} messages, {len(notified.copies)} DSNs, of which"
-        f" {copies} came more than once, in {time.monotonic() - began:.0f} s"
+        f"seed {seed}: {dict(killer.done)}, {messages} messages, {len(notified.copies)} DSNs,"
+        f" of which {copies} came more than once, in {time.monotonic() - began:.0f} s"
     )
     print(summary)
     assert found == [], "\n".join([summary, *found[:50]])

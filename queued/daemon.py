@@ -17,6 +17,7 @@ from pgmta.store.broken_tls import BrokenTlsHosts
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import Heartbeat
+from pgmta.store.dkim_keys import DkimKeys
 from pgmta.store.lost import FinalLeases
 from pgmta.store.row_change import Action, RowChange
 from pgmta.store.schema import Schema
@@ -44,9 +45,11 @@ from queued.upkeep.repeat import RegularDuty, repeat
 from queued.upkeep.space import Reclaimer
 from queued.worker.claim_loop import ClaimLoop
 from queued.worker.delivery_worker import DeliveryWorker
+from queued.worker.keyring import Keyring
 from queued.worker.observer import Observer
 from queued.worker.row_watch import RowWatch
 from queued.worker.row_worker import RowWorker
+from queued.worker.signers import Signers
 from queued.worker.tls_memory import TlsMemory
 from queued.worker.trace_watch import TraceWatch
 from queued.worker.turn_keeper import TurnKeeper
@@ -91,6 +94,8 @@ class Daemon:
         self._tls = TlsMemory(uri, config.delivery.tls.remember)
         host = config.environment.hostname
         self._connector = Connector(host, config.delivery, self._tls)
+        self._keys = Link(uri, "queued keys")
+        self._signers = Signers(Keyring(DkimKeys(self._keys)), config.signing)
         self._delivering = [
             self._delivery_worker(w) for w in self._workers if w.action is WorkerAction.DELIVER
         ]
@@ -120,6 +125,7 @@ class Daemon:
             self._reclaimer,
             self._schema,
             self._observer,
+            self._signers,
         )
 
     def _row_worker(self, worker: Worker) -> RowWorker:
@@ -198,6 +204,8 @@ class Daemon:
         for worker in self._delivering:
             await worker.close()
         await self._tls.close()
+        self._signers.close()
+        await self._keys.close()
         await self._presence.end()  # closes self._link
         await self._vacuum.close()
         log.info("stopped")
@@ -211,6 +219,7 @@ class Daemon:
             *self._watch(loops),
             self._reclaimer.run(),
             self._tls.run(),
+            self._signers.keyring.run(),
             *(task for worker in self._delivering for task in worker.tasks()),
             *(worker.run() for worker in self._row_workers),
             repeat("heartbeat", self._presence),
@@ -283,6 +292,7 @@ class Daemon:
         self._config = config.model_copy(update={n: getattr(self._config, n) for n in _FIXED})
         self._tls.configure(self._config.delivery.tls.remember)
         self._connector.configure(self._config.delivery)
+        self._signers.configure(self._config.signing)
         for worker in self._delivering:
             worker.configure(self._config)
         log.info("configuration read again")

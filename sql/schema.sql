@@ -131,6 +131,17 @@ $$;
 
 COMMENT ON FUNCTION pgmta.condition_path() IS 'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may create objects there. pgmta/postgres/locate.py has the same.';
 
+CREATE FUNCTION pgmta.dkim_keys_changed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    UPDATE pgmta.dkim_keys_version SET version = version + 1;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION pgmta.dkim_keys_changed() IS 'Counts changes of dkim_keys.';
+
 CREATE FUNCTION pgmta.grant_to(what text, VARIADIC roles text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
@@ -336,7 +347,7 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0021() IS 'Part of grants().';
 
-CREATE FUNCTION pgmta.grants_0024() RETURNS text[]
+CREATE FUNCTION pgmta.grants_0022() RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
@@ -351,6 +362,23 @@ BEGIN
     PERFORM grant_to('INSERT (message_id, position, data) ON message_chunks', 'pgmta_queued');
     PERFORM grant_to('SELECT ON reports, delays, report_counts', 'pgmta_operator', 'pgmta_reader');
     RETURN grants_0021();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0022() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0024() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT ON dkim_keys, dkim_keys_version', 'pgmta_queued');
+    -- not the private part
+    PERFORM grant_to('SELECT (domain, selector, type, public_key, active_from, created_at) ON dkim_keys',
+        'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('SELECT ON dkim_keys_version', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (domain, selector, type, private_key, public_key, active_from),
+        UPDATE (active_from), DELETE ON dkim_keys', 'pgmta_operator');
+    RETURN grants_0022();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0024() IS 'Part of grants().';
@@ -1921,6 +1949,59 @@ COMMENT ON COLUMN pgmta.delays.at IS 'When the deferral was written.';
 
 COMMENT ON COLUMN pgmta.delays.noticed_at IS 'When a DSN was queued, or it was found that none is due; null: not yet.';
 
+CREATE TABLE pgmta.dkim_keys (
+    domain text NOT NULL COLLATE pg_catalog."C",
+    selector text NOT NULL COLLATE pg_catalog."C",
+    type text NOT NULL,
+    private_key text NOT NULL,
+    public_key text NOT NULL,
+    active_from timestamp with time zone DEFAULT now() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT dkim_keys_domain CHECK (((domain = lower((domain COLLATE "C"))) AND (octet_length(domain) <= 253) AND (domain ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'::text))),
+    CONSTRAINT dkim_keys_private_key CHECK (((octet_length(private_key) <= 65536) AND (private_key ~~ '-----BEGIN %PRIVATE KEY-----%'::text))),
+    CONSTRAINT dkim_keys_public_key CHECK ((public_key ~ '^[A-Za-z0-9+/]+=*$'::text)),
+    CONSTRAINT dkim_keys_selector CHECK (((octet_length(selector) <= 200) AND (selector ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'::text))),
+    CONSTRAINT dkim_keys_type CHECK ((type = ANY (ARRAY['rsa'::text, 'ed25519'::text])))
+);
+
+COMMENT ON TABLE pgmta.dkim_keys IS 'Keys that sign mail (DKIM, RFC 6376), if signing.table of queued.yaml is true. Only pgmta_queued reads private_key.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.domain IS 'Domain of the signature (d=), in lower case and A-labels.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.selector IS 'DKIM selector (s=).';
+
+COMMENT ON COLUMN pgmta.dkim_keys.type IS 'rsa or ed25519.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.private_key IS 'Private key in PEM, without password.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.public_key IS 'Public part as the tag p= of its record in DNS has it.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.active_from IS 'Time from which it signs. Of the keys of a domain and type, the last one that is active does.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.created_at IS 'When the row was added.';
+
+COMMENT ON CONSTRAINT dkim_keys_domain ON pgmta.dkim_keys IS 'A domain name in lower case.';
+
+COMMENT ON CONSTRAINT dkim_keys_private_key ON pgmta.dkim_keys IS 'PEM.';
+
+COMMENT ON CONSTRAINT dkim_keys_public_key ON pgmta.dkim_keys IS 'Base64.';
+
+COMMENT ON CONSTRAINT dkim_keys_selector ON pgmta.dkim_keys IS 'Labels in lower case.';
+
+COMMENT ON CONSTRAINT dkim_keys_type ON pgmta.dkim_keys IS 'RFC 8301 and RFC 8463.';
+
+CREATE TABLE pgmta.dkim_keys_version (
+    version bigint NOT NULL,
+    one boolean DEFAULT true NOT NULL,
+    CONSTRAINT dkim_keys_version_one_check CHECK (one)
+);
+
+COMMENT ON TABLE pgmta.dkim_keys_version IS 'Changes with every change of dkim_keys. queued looks every second.';
+
+COMMENT ON COLUMN pgmta.dkim_keys_version.version IS 'Counts changes.';
+
+COMMENT ON COLUMN pgmta.dkim_keys_version.one IS 'There is one row.';
+
 CREATE VIEW pgmta.duplicates AS
  SELECT u.message_id,
     u.queue_id AS row_id,
@@ -3318,6 +3399,12 @@ ALTER TABLE ONLY pgmta.daemons
 ALTER TABLE ONLY pgmta.delays
     ADD CONSTRAINT delays_pkey PRIMARY KEY (row_id, after);
 
+ALTER TABLE ONLY pgmta.dkim_keys
+    ADD CONSTRAINT dkim_keys_pkey PRIMARY KEY (domain, selector);
+
+ALTER TABLE ONLY pgmta.dkim_keys_version
+    ADD CONSTRAINT dkim_keys_version_pkey PRIMARY KEY (one);
+
 ALTER TABLE ONLY pgmta.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (tenant, key);
 
@@ -3702,6 +3789,10 @@ ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_default_repor
 ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_default_ended_at_idx;
 
 ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_default_message_id_idx;
+
+CREATE TRIGGER dkim_keys_changed AFTER INSERT OR DELETE OR UPDATE OR TRUNCATE ON pgmta.dkim_keys FOR EACH STATEMENT EXECUTE FUNCTION pgmta.dkim_keys_changed();
+
+COMMENT ON TRIGGER dkim_keys_changed ON pgmta.dkim_keys IS 'Every queued sees it within a second.';
 
 CREATE TRIGGER messages_in_use AFTER DELETE ON pgmta.messages FOR EACH ROW WHEN (((pg_trigger_depth() = 0) OR (current_setting('enable_hashjoin'::text) = 'on'::text))) EXECUTE FUNCTION pgmta.messages_in_use();
 

@@ -25,6 +25,7 @@ from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
+from queued.worker.signers import Signers
 from queued.worker.space_watch import SpaceWatch
 from queued.worker.turns import TurnSchedule
 from queued.worker.urgent import UrgentLoop
@@ -62,6 +63,7 @@ class DeliveryWorker:
         space: SpaceWatch | None = None,
         schema: Schema | None = None,
         observer: Observer | None = None,
+        signers: Signers | None = None,
     ) -> None:
         self.name = worker.name
         self.schedule = TurnSchedule()
@@ -79,7 +81,7 @@ class DeliveryWorker:
         )
         contents = Contents(self._links["content"])
         self._dispatch = Dispatch(
-            config, contents, self._leases, self._settler, space, opener, observer
+            config, contents, self._leases, self._settler, space, opener, observer, signers
         )
         claims = Claims(
             self._links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema

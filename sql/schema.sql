@@ -131,6 +131,21 @@ $$;
 
 COMMENT ON FUNCTION pgmta.condition_path() IS 'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may create objects there. pgmta/postgres/locate.py has the same.';
 
+CREATE FUNCTION pgmta.deadline_valid(deadline jsonb) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $_$
+BEGIN
+    -- queued/worker/deadline.py reads it
+    RETURN jsonb_typeof(deadline) = 'null' OR jsonb_typeof(deadline) = 'string'
+        AND deadline #>> '{}' ~ ('^\d{4}-\d\d-\d\d[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?'
+            '([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$' COLLATE "C")
+        AND (left(deadline #>> '{}', 10)::date BETWEEN '0001-01-02' AND '9999-12-30');
+EXCEPTION WHEN datetime_field_overflow OR invalid_datetime_format THEN
+    RETURN false;
+END $_$;
+
+COMMENT ON FUNCTION pgmta.deadline_valid(deadline jsonb) IS 'Whether metadata._deadline is a time of RFC 3339, or null.';
+
 CREATE FUNCTION pgmta.dkim_keys_changed() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -161,14 +176,9 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('SELECT ON dkim_keys, dkim_keys_version', 'pgmta_queued');
-    -- not the private part
-    PERFORM grant_to('SELECT (domain, selector, type, public_key, active_from, created_at) ON dkim_keys',
-        'pgmta_operator', 'pgmta_reader');
-    PERFORM grant_to('SELECT ON dkim_keys_version', 'pgmta_operator', 'pgmta_reader');
-    PERFORM grant_to('INSERT (domain, selector, type, private_key, public_key, active_from),
-        UPDATE (active_from), DELETE ON dkim_keys', 'pgmta_operator');
-    RETURN grants_0022();
+    PERFORM grant_to('EXECUTE ON FUNCTION queue_bounce(text, text)', 'pgmta_operator');
+    PERFORM grant_to('SELECT ON report_rates', 'pgmta_operator', 'pgmta_reader');
+    RETURN grants_0024();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -357,6 +367,7 @@ CREATE FUNCTION pgmta.grants_0022() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
+    PERFORM grant_to('INSERT (on_failed) ON queue', 'pgmta_smtpd');
     PERFORM grant_to('SELECT, INSERT ON reports', 'pgmta_queued');
     PERFORM grant_to('SELECT, INSERT, UPDATE (noticed_at), DELETE ON delays', 'pgmta_queued');
     PERFORM grant_to('SELECT, INSERT, UPDATE (number), DELETE ON report_counts', 'pgmta_queued');
@@ -371,6 +382,23 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0022() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0024() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT ON dkim_keys, dkim_keys_version', 'pgmta_queued');
+    -- not the private part
+    PERFORM grant_to('SELECT (domain, selector, type, public_key, active_from, created_at) ON dkim_keys',
+        'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('SELECT ON dkim_keys_version', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (domain, selector, type, private_key, public_key, active_from),
+        UPDATE (active_from), DELETE ON dkim_keys', 'pgmta_operator');
+    RETURN grants_0022();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0024() IS 'Part of grants().';
 
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -570,6 +598,14 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.messages_refcount_func() IS 'Removes the bodies that the deleted rows were the last to refer to. A statement trigger: rows that move between partitions do not fire it. As a row trigger it does nothing.';
 
+CREATE FUNCTION pgmta.queue_bounce(condition text, reason text) RETURNS bigint
+    LANGUAGE sql
+    AS $$
+    SELECT pgmta.queue_change('bounce', condition, jsonb_build_object('reason', reason))
+$$;
+
+COMMENT ON FUNCTION pgmta.queue_bounce(condition text, reason text) IS 'Gives the rows that match condition up, held ones too: queued sends their senders a DSN with the reason, and removes them. Those in flight follow after their attempt, unless it delivers. Returns the number of rows.';
+
 CREATE FUNCTION pgmta.queue_change(action text, condition text, details jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_temp'
@@ -666,6 +702,17 @@ BEGIN
         -- a row that is due already keeps its place
         UPDATE pgmta.queue AS q SET next_attempt = least(q.next_attempt, now())
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status IN ('QUEUED', 'DEFERRED');
+    WHEN 'bounce' THEN
+        -- A row in flight keeps its lease: nothing is reported before its attempt has ended. The trigger
+        -- keeps malformed ones here too.
+        WITH given_up AS (
+            UPDATE pgmta.queue AS q
+            SET status = 'REPORT', held_by = who, hold_reason = why, hold_until = NULL
+            WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status NOT IN ('DELETE', 'REPORT')
+            RETURNING q.status
+        )
+        SELECT count(*) INTO changed FROM given_up WHERE given_up.status <> 'HOLD';
+        RETURN changed;
     WHEN 'delete' THEN
         UPDATE pgmta.queue AS q SET status = 'DELETE'
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status <> 'DELETE';
@@ -909,6 +956,7 @@ CREATE FUNCTION pgmta.queue_takes(action text) RETURNS text
         WHEN 'quarantine' THEN 'true'
         WHEN 'release' THEN 'status = ''HOLD'''
         WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'')'
+        WHEN 'bounce' THEN 'status NOT IN (''DELETE'', ''REPORT'')'
         WHEN 'delete' THEN 'status <> ''DELETE'''
         WHEN 'set' THEN 'true'
     END
@@ -1490,8 +1538,8 @@ BEGIN
     IF priority NOT BETWEEN 0 AND 9 THEN
         PERFORM submit_refuse('priority', 'it is not from 0 (first) to 9', format('It is %s.', priority));
     END IF;
-    IF on_failed NOT IN ('hold', 'remove') THEN
-        PERFORM submit_refuse('on_failed', 'it is neither hold nor remove');
+    IF on_failed NOT IN ('hold', 'remove', 'bounce') THEN
+        PERFORM submit_refuse('on_failed', 'it is neither hold nor remove nor bounce');
     ELSIF octet_length(tenant) > 64 OR tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
         PERFORM submit_refuse('tenant', 'it is no name of 1 to 64 letters, digits and . _ @ + -');
     END IF;
@@ -1506,13 +1554,16 @@ BEGIN
         PERFORM submit_refuse('metadata', 'it is nested over 100 levels deep');
     ELSIF metadata <> '{}' THEN
         bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
-                WHERE starts_with(name, '_') AND name <> '_partid');
+                WHERE starts_with(name, '_') AND name NOT IN ('_partid', '_deadline'));
         IF bad IS NOT NULL THEN
             PERFORM submit_refuse('metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
-                'Such keys belong to pgmta; only _partid may be given.');
+                'Such keys belong to pgmta; only _partid and _deadline may be given.');
         ELSIF jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number')
                 OR length(metadata ->> '_partid') > 100 THEN
             PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
+        ELSIF metadata ? '_deadline' AND NOT deadline_valid(metadata -> '_deadline') THEN
+            PERFORM submit_refuse('metadata', '_deadline is no time of RFC 3339', NULL,
+                'Write for example 2026-01-31T09:30:00Z.');
         END IF;
     END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN
@@ -1919,7 +1970,7 @@ COMMENT ON COLUMN pgmta.audit.who IS 'user@host of the command, or the worker.';
 
 COMMENT ON COLUMN pgmta.audit.role IS 'Role of the session.';
 
-COMMENT ON COLUMN pgmta.audit.action IS 'hold, release, quarantine, retry, delete, set, rule …';
+COMMENT ON COLUMN pgmta.audit.action IS 'hold, release, quarantine, retry, bounce, delete, set, rule …';
 
 COMMENT ON COLUMN pgmta.audit.condition IS 'Which rows.';
 
@@ -2879,6 +2930,31 @@ COMMENT ON COLUMN pgmta.reports.reason IS 'Why there is no DSN, or the reason of
 
 COMMENT ON CONSTRAINT reports_kind ON pgmta.reports IS 'The actions of RFC 3464, section 2.3.3.';
 
+CREATE VIEW pgmta.report_rates AS
+ SELECT date_trunc('hour'::text, at) AS hour,
+    count(DISTINCT report_id) AS dsns,
+    count(*) FILTER (WHERE ((kind = 'failed'::text) AND (report_id IS NOT NULL))) AS failed,
+    count(*) FILTER (WHERE ((kind = 'delayed'::text) AND (report_id IS NOT NULL))) AS delayed,
+    count(*) FILTER (WHERE ((kind = ANY (ARRAY['relayed'::text, 'delivered'::text])) AND (report_id IS NOT NULL))) AS succeeded,
+    count(*) FILTER (WHERE (report_id IS NULL)) AS unreported
+   FROM pgmta.reports
+  WHERE (at >= (now() - '1 day'::interval))
+  GROUP BY (date_trunc('hour'::text, at));
+
+COMMENT ON VIEW pgmta.report_rates IS 'How many DSNs there were: recipients by the hour of their DSNs. Reads the last day of reports.';
+
+COMMENT ON COLUMN pgmta.report_rates.hour IS 'Start of the hour; one without reports has no line.';
+
+COMMENT ON COLUMN pgmta.report_rates.dsns IS 'DSNs, each of which may tell of several recipients.';
+
+COMMENT ON COLUMN pgmta.report_rates.failed IS 'Recipients that failed, or were given up by an operator.';
+
+COMMENT ON COLUMN pgmta.report_rates.delayed IS 'Recipients whose mail was late.';
+
+COMMENT ON COLUMN pgmta.report_rates.succeeded IS 'Recipients that got the mail, or whose mail was relayed to a host without DSN.';
+
+COMMENT ON COLUMN pgmta.report_rates.unreported IS 'Recipients without a DSN; reports.reason says why.';
+
 CREATE TABLE pgmta.reports_20261123 (
     at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
     report_id bigint,
@@ -3339,7 +3415,7 @@ COMMENT ON COLUMN pgmta.workers.owner IS 'The process: hostname:pid.';
 
 COMMENT ON COLUMN pgmta.workers.name IS 'Name in queued.yaml.';
 
-COMMENT ON COLUMN pgmta.workers.action IS 'deliver, hold, quarantine, delete, release or retry.';
+COMMENT ON COLUMN pgmta.workers.action IS 'deliver, hold, quarantine, delete, release, retry or bounce.';
 
 COMMENT ON COLUMN pgmta.workers.condition IS 'The whole condition, that of the environment included; null: every row.';
 

@@ -91,7 +91,7 @@ class Item:
     token: int
     urgent: bool = False
     once: bool = False  # never a second copy: an unknown outcome is final
-    remove: bool = False  # the row goes after a final failure, instead of being held
+    on_failed: str = "hold"  # after a final failure: hold, remove or bounce
     tenant: str = ""
     metadata: str | None = None  # JSON; None: empty
     message_id_header: str | None = None  # of the message
@@ -129,6 +129,17 @@ class TlsResult:
     host: str = ""
     address: str = ""
     reason: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class DkimKey:
+    """A key that signs mail, as the table has it; `active_from` are seconds since 1970."""
+
+    domain: str
+    selector: str
+    type: str  # rsa or ed25519
+    active_from: float
+    private_key: str = field(repr=False)  # PEM
 
 
 @dataclass(slots=True, frozen=True)
@@ -205,4 +216,6 @@ class Outcome:
     seconds: float = 0.0  # of the transaction, if it began
     dialogue: str = ""  # to be kept as a transcript; '': none
     traces: tuple[int, ...] = ()  # that asked for it
+    report: str = ""  # relayed or delivered: a success that the sender wants to know of
+    overdue: float = 0.0  # seconds of a time in `bounces.delay` that passed; 0: none did
     answer_class: str = ""  # an AnswerClass; '': delivered, or no answer was read

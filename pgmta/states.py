@@ -18,6 +18,7 @@ class Status(StrEnum):
     HOLD = "HOLD"  # waits for an operator; never claimed
     DELETE = "DELETE"  # a request to delete; never claimed
     SCHEDULED = "SCHEDULED"  # waits for send_at; never claimed
+    REPORT = "REPORT"  # done; a DSN goes to its sender; never claimed
 
 
 class Event(StrEnum):
@@ -25,11 +26,12 @@ class Event(StrEnum):
 
     CLAIM = "claim"  # a worker takes the row under a lease
     TAKEOVER = "takeover"  # the lease ran out: outcome unknown
-    DELIVERED = "delivered"  # 2xx: the row goes
+    DELIVERED = "delivered"  # 2xx: the row goes, or its success is reported
     DEFER = "deferred"  # 4xx, timeout, refused connection
     FAIL = "failed"  # 5xx, or the message is too old
     UNKNOWN = "unknown"  # connection lost after the final dot
     HAND_BACK = "handed back"  # the attempt never began (drain)
+    REPORT = "reported"  # its DSN is in the queue, or none is due
 
 
 class Removal(StrEnum):
@@ -45,27 +47,32 @@ GONE = None
 """Target of a transition that removes the row."""
 
 _FINAL = (Status.HOLD, GONE)
-"""The end of a row that is not sent any more: `queue.on_failed` decides between them."""
+"""The end of a row that may not be sent again: `queue.on_failed` decides between them."""
 
 TRANSITIONS: dict[tuple[Status, Event], tuple[Status | None, ...]] = {
     (Status.QUEUED, Event.CLAIM): (Status.SENDING,),
     (Status.DEFERRED, Event.CLAIM): (Status.SENDING,),
     (Status.SENDING, Event.TAKEOVER): (Status.SENDING, *_FINAL),
-    (Status.SENDING, Event.DELIVERED): (GONE,),
+    (Status.SENDING, Event.DELIVERED): (GONE, Status.REPORT),
     (Status.SENDING, Event.DEFER): (Status.DEFERRED,),
     (Status.SENDING, Event.UNKNOWN): (Status.DEFERRED, *_FINAL),
-    (Status.SENDING, Event.FAIL): _FINAL,
+    (Status.SENDING, Event.FAIL): (*_FINAL, Status.REPORT),
     (Status.SENDING, Event.HAND_BACK): (Status.QUEUED,),
+    (Status.REPORT, Event.REPORT): (GONE, Status.HOLD),
 }
 """The targets of each transition. `queue.once` and `queue.on_failed` choose between several."""
 
 
-def after(event: Event, *, once: bool, remove: bool) -> Status | None:
+def after(event: Event, *, once: bool, on_failed: str, report: str = "") -> Status | None:
     """Return the status of a row in flight after an event; GONE if the row goes.
 
-    `once` and `remove` are the row's `once`, and whether its `on_failed` is `remove`.
+    `once` and `on_failed` are those of the row. With `report`, its sender wants to know of the
+    success. An unknown outcome is not reported: it is held, unless `on_failed` is `remove`.
     """
-    targets = TRANSITIONS[Status.SENDING, event]
-    if targets == _FINAL or (len(targets) > 1 and once):
-        return GONE if remove else Status.HOLD
-    return targets[0]
+    if event is Event.DELIVERED:
+        return Status.REPORT if report else GONE
+    if event is Event.FAIL and on_failed == "bounce":
+        return Status.REPORT
+    if event is Event.FAIL or (once and event in (Event.UNKNOWN, Event.TAKEOVER)):
+        return GONE if on_failed == "remove" else Status.HOLD
+    return TRANSITIONS[Status.SENDING, event][0]

@@ -131,6 +131,17 @@ $$;
 
 COMMENT ON FUNCTION pgmta.condition_path() IS 'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may create objects there. pgmta/postgres/locate.py has the same.';
 
+CREATE FUNCTION pgmta.dkim_keys_changed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    UPDATE pgmta.dkim_keys_version SET version = version + 1;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION pgmta.dkim_keys_changed() IS 'Counts changes of dkim_keys.';
+
 CREATE FUNCTION pgmta.grant_to(what text, VARIADIC roles text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
@@ -150,10 +161,9 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('EXECUTE ON FUNCTION recipients_known(text[])', 'pgmta_smtpd');
-    PERFORM grant_to('SELECT ON recipients', 'pgmta_operator', 'pgmta_reader');
-    PERFORM grant_to('INSERT (address), DELETE ON recipients', 'pgmta_operator');
-    RETURN grants_0019();
+    PERFORM grant_to('EXECUTE ON FUNCTION queue_bounce(text, text)', 'pgmta_operator');
+    PERFORM grant_to('SELECT ON report_rates', 'pgmta_operator', 'pgmta_reader');
+    RETURN grants_0024();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -323,6 +333,56 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0019() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0021() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('EXECUTE ON FUNCTION recipients_known(text[])', 'pgmta_smtpd');
+    PERFORM grant_to('SELECT ON recipients', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (address), DELETE ON recipients', 'pgmta_operator');
+    RETURN grants_0019();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0021() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0022() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT, INSERT ON reports', 'pgmta_queued');
+    PERFORM grant_to('SELECT, INSERT, UPDATE (noticed_at), DELETE ON delays', 'pgmta_queued');
+    PERFORM grant_to('SELECT, INSERT, UPDATE (number), DELETE ON report_counts', 'pgmta_queued');
+    PERFORM grant_to('EXECUTE ON FUNCTION reports_partitions(integer), reports_expire(interval), reports_close',
+        'pgmta_queued');
+    -- a DSN is a message like any other; a large one has chunks
+    PERFORM grant_to('USAGE ON SEQUENCE message_ids', 'pgmta_queued');
+    PERFORM grant_to('EXECUTE ON FUNCTION queue_put', 'pgmta_queued');
+    PERFORM grant_to('INSERT (message_id, position, data) ON message_chunks', 'pgmta_queued');
+    PERFORM grant_to('SELECT ON reports, delays, report_counts', 'pgmta_operator', 'pgmta_reader');
+    RETURN grants_0021();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0022() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0024() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT ON dkim_keys, dkim_keys_version', 'pgmta_queued');
+    -- not the private part
+    PERFORM grant_to('SELECT (domain, selector, type, public_key, active_from, created_at) ON dkim_keys',
+        'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('SELECT ON dkim_keys_version', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (domain, selector, type, private_key, public_key, active_from),
+        UPDATE (active_from), DELETE ON dkim_keys', 'pgmta_operator');
+    RETURN grants_0022();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0024() IS 'Part of grants().';
 
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -522,6 +582,14 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.messages_refcount_func() IS 'Removes the bodies that the deleted rows were the last to refer to. A statement trigger: rows that move between partitions do not fire it. As a row trigger it does nothing.';
 
+CREATE FUNCTION pgmta.queue_bounce(condition text, reason text) RETURNS bigint
+    LANGUAGE sql
+    AS $$
+    SELECT pgmta.queue_change('bounce', condition, jsonb_build_object('reason', reason))
+$$;
+
+COMMENT ON FUNCTION pgmta.queue_bounce(condition text, reason text) IS 'Gives the rows that match condition up, held ones too: queued sends their senders a DSN with the reason, and removes them. Those in flight follow after their attempt, unless it delivers. Returns the number of rows.';
+
 CREATE FUNCTION pgmta.queue_change(action text, condition text, details jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_temp'
@@ -618,6 +686,17 @@ BEGIN
         -- a row that is due already keeps its place
         UPDATE pgmta.queue AS q SET next_attempt = least(q.next_attempt, now())
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status IN ('QUEUED', 'DEFERRED');
+    WHEN 'bounce' THEN
+        -- A row in flight keeps its lease: nothing is reported before its attempt has ended. The trigger
+        -- keeps malformed ones here too.
+        WITH given_up AS (
+            UPDATE pgmta.queue AS q
+            SET status = 'REPORT', held_by = who, hold_reason = why, hold_until = NULL
+            WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status NOT IN ('DELETE', 'REPORT')
+            RETURNING q.status
+        )
+        SELECT count(*) INTO changed FROM given_up WHERE given_up.status <> 'HOLD';
+        RETURN changed;
     WHEN 'delete' THEN
         UPDATE pgmta.queue AS q SET status = 'DELETE'
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status <> 'DELETE';
@@ -702,11 +781,19 @@ BEGIN
         NEW.held_by := coalesce(OLD.held_by, session_user);
         NEW.hold_reason := 'an address holds control characters: the row can only be deleted';
         NEW.hold_until := NULL;
-    ELSIF NEW.status = 'HOLD' THEN
+    ELSIF OLD.status = 'REPORT' AND NEW.status <> 'DELETE' AND OLD.hold_reason IN ('relayed', 'delivered') THEN
+        -- it was delivered: a hold and its release would send it a second time
+        NEW.status := OLD.status;
+        NEW.held_at := OLD.held_at;
+        NEW.held_by := OLD.held_by;
+        NEW.hold_reason := OLD.hold_reason;
+        NEW.hold_until := OLD.hold_until;
+    ELSIF NEW.status IN ('HOLD', 'REPORT') THEN
         NEW.held_at := now();
         NEW.held_by := coalesce(NEW.held_by, session_user);
         NEW.hold_reason := coalesce(NEW.hold_reason, 'no reason given');
-    ELSIF OLD.status = 'HOLD' THEN
+        IF NEW.status = 'REPORT' THEN NEW.hold_until := NULL; END IF;
+    ELSIF OLD.status IN ('HOLD', 'REPORT') THEN
         NEW.held_at := NULL;
         NEW.held_by := NULL;
         NEW.hold_reason := NULL;
@@ -717,7 +804,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
-COMMENT ON FUNCTION pgmta.queue_hold_stamp() IS 'Says of every hold who, when and why, also of one by a plain UPDATE, and takes it off again. A row with a malformed address stays on hold.';
+COMMENT ON FUNCTION pgmta.queue_hold_stamp() IS 'Says of every hold and report who, when and why, also of one by a plain UPDATE, and takes it off again. A row with a malformed address stays on hold. A row that was delivered stays in REPORT, or is deleted.';
 
 CREATE FUNCTION pgmta.queue_malformed(sender text, recipient text, domain text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -837,6 +924,7 @@ BEGIN
     END IF;
     IF TG_OP = 'INSERT' THEN
         NEW.lease_owner := coalesce(NEW.lease_owner, '');  -- for the trigger queue_message
+        IF NEW.status = 'REPORT' THEN NEW.held_at := coalesce(NEW.held_at, now()); END IF;
     END IF;
     NEW.sender_domain := pgmta.queue_sender_domain(NEW.sender);
     RETURN NEW;
@@ -852,6 +940,7 @@ CREATE FUNCTION pgmta.queue_takes(action text) RETURNS text
         WHEN 'quarantine' THEN 'true'
         WHEN 'release' THEN 'status = ''HOLD'''
         WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'')'
+        WHEN 'bounce' THEN 'status NOT IN (''DELETE'', ''REPORT'')'
         WHEN 'delete' THEN 'status <> ''DELETE'''
         WHEN 'set' THEN 'true'
     END
@@ -945,9 +1034,137 @@ $$;
 
 COMMENT ON FUNCTION pgmta.recipients_known(addresses text[]) IS 'Those of the addresses that are in the table recipients. smtpd may ask, and cannot list them.';
 
+CREATE FUNCTION pgmta.reports_close(ids bigint[], bounced bigint[], held jsonb, who text, delayed bigint[], counted text[], numbers integer[], limit_of_one integer, limit_of_all integer, report_ids bigint[], message_ids bigint[], row_ids bigint[], recipients text[], senders text[], sent_tos text[], kinds text[], classes text[], reasons text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_variable
+DECLARE
+    holding bigint[] := ARRAY(SELECT key::bigint FROM jsonb_object_keys(held) AS key);
+    found integer;
+    this_minute timestamptz;
+BEGIN
+    -- A row that another transaction has locked is not waited for: the caller comes again.
+    SELECT count(*) INTO found FROM (
+        SELECT FROM queue AS q
+        WHERE q.id = ANY (ids || holding) AND q.status = 'REPORT'
+            AND (q.lease_until IS NULL OR q.lease_until < now() AND NOT q.once)
+        ORDER BY q.id FOR UPDATE SKIP LOCKED
+    ) AS locked;
+    IF found <> cardinality(ids) + cardinality(holding) THEN
+        RAISE EXCEPTION 'rows have moved on' USING ERRCODE = 'PM001', SCHEMA = 'pgmta', TABLE = 'queue';
+    END IF;
+    IF cardinality(delayed) > 0 THEN
+        PERFORM FROM delays AS d WHERE d.row_id = ANY (delayed) AND d.noticed_at IS NULL
+        ORDER BY d.row_id, d.after FOR UPDATE SKIP LOCKED;
+        WITH noticed AS (
+            UPDATE delays AS d SET noticed_at = now()
+            WHERE d.row_id = ANY (delayed) AND d.noticed_at IS NULL RETURNING d.row_id
+        )
+        SELECT count(DISTINCT n.row_id) INTO found FROM noticed AS n;
+        IF found <> cardinality(delayed) THEN
+            RAISE EXCEPTION 'delays were reported' USING ERRCODE = 'PM001', SCHEMA = 'pgmta', TABLE = 'delays';
+        END IF;
+    END IF;
+    IF cardinality(bounced) > 0 THEN
+        INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
+            sender, recipient, domain, worker, host, command, enhanced, reply,
+            tenant, message_id_header, submitted_by, metadata, class)
+        SELECT now(), q.id, q.message_id, 0, q.attempts, 0, 'failed',
+            q.sender, left(q.recipient, 600), q.domain, coalesce(q.held_by, ''), '', '', '', coalesce(q.hold_reason, ''),
+            q.tenant, (SELECT m.message_id_header FROM messages AS m WHERE m.id = q.message_id),
+            (SELECT m.submitted_by FROM messages AS m WHERE m.id = q.message_id), nullif(q.metadata, '{}'), 'other'
+        FROM queue AS q WHERE q.id = ANY (bounced) AND q.status = 'REPORT';
+    END IF;
+    IF cardinality(holding) > 0 THEN
+        UPDATE queue AS q SET status = 'HOLD', hold_reason = held ->> q.id::text, held_by = who
+        WHERE q.id = ANY (holding) AND q.status = 'REPORT';
+    END IF;
+    IF cardinality(ids) > 0 THEN
+        DELETE FROM queue AS q WHERE q.id = ANY (ids) AND q.status = 'REPORT';
+    END IF;
+    INSERT INTO reports (report_id, message_id, row_id, recipient, sender, sent_to, kind, class, reason)
+    SELECT nullif(r.report_id, 0), r.message_id, r.row_id, r.recipient, r.sender, nullif(r.sent_to, ''), r.kind,
+        nullif(r.class, ''), nullif(r.reason, '')
+    FROM unnest(report_ids, message_ids, row_ids, recipients, senders, sent_tos, kinds, classes, reasons)
+        AS r (report_id, message_id, row_id, recipient, sender, sent_to, kind, class, reason);
+    IF cardinality(counted) > 0 THEN
+        -- one at a time from here to the end, so that all of them together keep to the limits
+        INSERT INTO report_counts VALUES ('', '-infinity', 0) ON CONFLICT (sender, minute) DO UPDATE SET number = 0;
+        this_minute := date_trunc('minute', clock_timestamp());
+        IF EXISTS (
+            SELECT FROM unnest(counted, numbers) AS wanted (sender, number)
+            WHERE wanted.number + coalesce((
+                    SELECT sum(c.number) FROM report_counts AS c
+                    WHERE c.sender = wanted.sender AND c.minute >= this_minute - interval '1 hour'), 0)
+                > CASE wanted.sender WHEN '' THEN limit_of_all ELSE limit_of_one END
+        ) THEN
+            RAISE EXCEPTION 'other DSNs have reached a limit' USING
+                ERRCODE = 'PM002', SCHEMA = 'pgmta', TABLE = 'report_counts';
+        END IF;
+        INSERT INTO report_counts AS c SELECT wanted.sender, this_minute, wanted.number
+        FROM unnest(counted, numbers) AS wanted (sender, number)
+        ON CONFLICT (sender, minute) DO UPDATE SET number = c.number + excluded.number;
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION pgmta.reports_close(ids bigint[], bounced bigint[], held jsonb, who text, delayed bigint[], counted text[], numbers integer[], limit_of_one integer, limit_of_all integer, report_ids bigint[], message_ids bigint[], row_ids bigint[], recipients text[], senders text[], sent_tos text[], kinds text[], classes text[], reasons text[]) IS 'What is done with rows in REPORT, in the transaction that queues their DSNs: all of it, or an error. PM001: a row is not in REPORT any more, or locked. PM002: a limit would be exceeded.';
+
+CREATE FUNCTION pgmta.reports_expire(keep interval) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '0.3s'
+    AS $_$
+DECLARE
+    name text;
+    dropped integer := 0;
+BEGIN
+    LOCK TABLE ONLY pgmta.reports IN SHARE UPDATE EXCLUSIVE MODE;
+    FOR name IN
+        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'pgmta.reports'::regclass AND c.relname ~ '^reports_\d{8}$'
+            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
+        ORDER BY 1
+    LOOP
+        EXECUTE format('DROP TABLE pgmta.%I', name);
+        dropped := dropped + 1;
+    END LOOP;
+    RETURN dropped;
+END $_$;
+
+COMMENT ON FUNCTION pgmta.reports_expire(keep interval) IS 'Drops the day partitions of reports that are older than that; returns how many.';
+
+CREATE FUNCTION pgmta.reports_partitions(days integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '0.3s'
+    AS $$
+DECLARE
+    day date;
+    name text;
+    made integer := 0;
+BEGIN
+    LOCK TABLE ONLY pgmta.reports IN SHARE UPDATE EXCLUSIVE MODE;
+    FOR ahead IN 0 .. days LOOP
+        day := (now() AT TIME ZONE 'UTC')::date + ahead;
+        name := 'reports_' || to_char(day, 'YYYYMMDD');
+        IF to_regclass('pgmta.' || name) IS NULL THEN
+            EXECUTE format(
+                'CREATE TABLE pgmta.%I PARTITION OF pgmta.reports FOR VALUES FROM (%L) TO (%L)',
+                name, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
+            made := made + 1;
+        END IF;
+    END LOOP;
+    RETURN made;
+END $$;
+
+COMMENT ON FUNCTION pgmta.reports_partitions(days integer) IS 'Makes the day partitions of reports from today to that many days ahead; returns how many.';
+
 CREATE FUNCTION pgmta.row_state(status text, lease_until timestamp with time zone, hold_reason text, once boolean, attempts integer, logged integer, event text) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN ((status = 'SENDING'::text) OR (lease_until > now())) THEN 'sending'::text WHEN (status = 'DELETE'::text) THEN 'cancelled'::text WHEN (status <> 'HOLD'::text) THEN lower(status) WHEN (attempts = 0) THEN 'held'::text WHEN (logged = attempts) THEN CASE WHEN ((event = 'failed'::text) OR ((event = 'unknown'::text) AND once)) THEN event ELSE 'held'::text END WHEN (hold_reason ~ '^(undeliverable$|failed\M.*, but the database refuses )'::text) THEN 'failed'::text WHEN (hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )'::text) THEN 'unknown'::text ELSE 'held'::text END;
+    RETURN CASE WHEN ((status = 'SENDING'::text) OR (lease_until > now())) THEN 'sending'::text WHEN (status = 'DELETE'::text) THEN 'cancelled'::text WHEN (status = 'REPORT'::text) THEN CASE WHEN ((logged = attempts) AND (event = 'delivered'::text)) THEN 'delivered'::text WHEN ((logged IS NULL) AND (hold_reason = ANY (ARRAY['relayed'::text, 'delivered'::text]))) THEN 'delivered'::text ELSE 'failed'::text END WHEN (status <> 'HOLD'::text) THEN lower(status) WHEN (attempts = 0) THEN 'held'::text WHEN (logged = attempts) THEN CASE WHEN ((event = 'failed'::text) OR ((event = 'unknown'::text) AND once)) THEN event ELSE 'held'::text END WHEN (hold_reason ~ '^(undeliverable$|undeliverable, no DSN|bounce limit|failed\M.*, but the database refuses )'::text) THEN 'failed'::text WHEN (hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )'::text) THEN 'unknown'::text ELSE 'held'::text END;
 
 COMMENT ON FUNCTION pgmta.row_state(status text, lease_until timestamp with time zone, hold_reason text, once boolean, attempts integer, logged integer, event text) IS 'The state of a recipient whose row is in the queue. The last two are its last attempt in the log.';
 
@@ -1734,7 +1951,7 @@ COMMENT ON COLUMN pgmta.audit.who IS 'user@host of the command, or the worker.';
 
 COMMENT ON COLUMN pgmta.audit.role IS 'Role of the session.';
 
-COMMENT ON COLUMN pgmta.audit.action IS 'hold, release, quarantine, retry, delete, set, rule …';
+COMMENT ON COLUMN pgmta.audit.action IS 'hold, release, quarantine, retry, bounce, delete, set, rule …';
 
 COMMENT ON COLUMN pgmta.audit.condition IS 'Which rows.';
 
@@ -1797,6 +2014,79 @@ COMMENT ON COLUMN pgmta.daemons.schema IS 'The last migration that the program k
 COMMENT ON COLUMN pgmta.daemons.started_at IS 'When it was first seen.';
 
 COMMENT ON COLUMN pgmta.daemons.seen_at IS 'Last heartbeat; older than a minute means dead.';
+
+CREATE TABLE pgmta.delays (
+    row_id bigint NOT NULL,
+    after interval NOT NULL,
+    message_id bigint NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    noticed_at timestamp with time zone
+);
+
+COMMENT ON TABLE pgmta.delays IS 'Rows that were deferred past a time of bounces.delay in queued.yaml, once for each time, as long as they wait.';
+
+COMMENT ON COLUMN pgmta.delays.row_id IS 'queue.id.';
+
+COMMENT ON COLUMN pgmta.delays.after IS 'The time of bounces.delay.';
+
+COMMENT ON COLUMN pgmta.delays.message_id IS 'queue.message_id.';
+
+COMMENT ON COLUMN pgmta.delays.at IS 'When the deferral was written.';
+
+COMMENT ON COLUMN pgmta.delays.noticed_at IS 'When a DSN was queued, or it was found that none is due; null: not yet.';
+
+CREATE TABLE pgmta.dkim_keys (
+    domain text NOT NULL COLLATE pg_catalog."C",
+    selector text NOT NULL COLLATE pg_catalog."C",
+    type text NOT NULL,
+    private_key text NOT NULL,
+    public_key text NOT NULL,
+    active_from timestamp with time zone DEFAULT now() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT dkim_keys_domain CHECK (((domain = lower((domain COLLATE "C"))) AND (octet_length(domain) <= 253) AND (domain ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'::text))),
+    CONSTRAINT dkim_keys_private_key CHECK (((octet_length(private_key) <= 65536) AND (private_key ~~ '-----BEGIN %PRIVATE KEY-----%'::text))),
+    CONSTRAINT dkim_keys_public_key CHECK ((public_key ~ '^[A-Za-z0-9+/]+=*$'::text)),
+    CONSTRAINT dkim_keys_selector CHECK (((octet_length(selector) <= 200) AND (selector ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'::text))),
+    CONSTRAINT dkim_keys_type CHECK ((type = ANY (ARRAY['rsa'::text, 'ed25519'::text])))
+);
+
+COMMENT ON TABLE pgmta.dkim_keys IS 'Keys that sign mail (DKIM, RFC 6376), if signing.table of queued.yaml is true. Only pgmta_queued reads private_key.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.domain IS 'Domain of the signature (d=), in lower case and A-labels.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.selector IS 'DKIM selector (s=).';
+
+COMMENT ON COLUMN pgmta.dkim_keys.type IS 'rsa or ed25519.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.private_key IS 'Private key in PEM, without password.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.public_key IS 'Public part as the tag p= of its record in DNS has it.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.active_from IS 'Time from which it signs. Of the keys of a domain and type, the last one that is active does.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.created_at IS 'When the row was added.';
+
+COMMENT ON CONSTRAINT dkim_keys_domain ON pgmta.dkim_keys IS 'A domain name in lower case.';
+
+COMMENT ON CONSTRAINT dkim_keys_private_key ON pgmta.dkim_keys IS 'PEM.';
+
+COMMENT ON CONSTRAINT dkim_keys_public_key ON pgmta.dkim_keys IS 'Base64.';
+
+COMMENT ON CONSTRAINT dkim_keys_selector ON pgmta.dkim_keys IS 'Labels in lower case.';
+
+COMMENT ON CONSTRAINT dkim_keys_type ON pgmta.dkim_keys IS 'RFC 8301 and RFC 8463.';
+
+CREATE TABLE pgmta.dkim_keys_version (
+    version bigint NOT NULL,
+    one boolean DEFAULT true NOT NULL,
+    CONSTRAINT dkim_keys_version_one_check CHECK (one)
+);
+
+COMMENT ON TABLE pgmta.dkim_keys_version IS 'Changes with every change of dkim_keys. queued looks every second.';
+
+COMMENT ON COLUMN pgmta.dkim_keys_version.version IS 'Counts changes.';
+
+COMMENT ON COLUMN pgmta.dkim_keys_version.one IS 'There is one row.';
 
 CREATE VIEW pgmta.duplicates AS
  SELECT u.message_id,
@@ -1879,9 +2169,9 @@ CREATE TABLE pgmta.queue (
     orcpt text,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
-    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text]))),
+    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
     CONSTRAINT queue_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED}'::text[])))
+    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'::text[])))
 )
 PARTITION BY LIST (status);
 
@@ -1905,7 +2195,7 @@ COMMENT ON COLUMN pgmta.queue.attempts IS 'Attempts begun, the one under way inc
 
 COMMENT ON COLUMN pgmta.queue.priority IS '0 is claimed first, 9 last.';
 
-COMMENT ON COLUMN pgmta.queue.status IS 'QUEUED, DEFERRED (an attempt failed for now), SENDING (leased), HOLD (an operator decides), DELETE (to be removed), SCHEDULED (waits for send_at).';
+COMMENT ON COLUMN pgmta.queue.status IS 'QUEUED, DEFERRED (an attempt failed for now), SENDING (leased), HOLD (an operator decides), DELETE (to be removed), SCHEDULED (waits for send_at), REPORT (its sender gets a DSN).';
 
 COMMENT ON COLUMN pgmta.queue.lease_owner IS 'Worker that holds the lease: name@host:pid. Empty: a program inserted the row, and no worker has had it.';
 
@@ -1919,11 +2209,11 @@ COMMENT ON COLUMN pgmta.queue.last_reply IS 'Last reply, or what went wrong with
 
 COMMENT ON COLUMN pgmta.queue.metadata IS 'Free for rules; keys beginning with _ belong to pgmta (_partid, _quarantineid).';
 
-COMMENT ON COLUMN pgmta.queue.hold_reason IS 'Why the row is on hold.';
+COMMENT ON COLUMN pgmta.queue.hold_reason IS 'Why the row is on hold. In REPORT: undeliverable, relayed, delivered, or the reason of an operator.';
 
-COMMENT ON COLUMN pgmta.queue.held_by IS 'Who put it on hold: an operator, rule or worker.';
+COMMENT ON COLUMN pgmta.queue.held_by IS 'Who put it on hold, or in REPORT: an operator, rule or worker.';
 
-COMMENT ON COLUMN pgmta.queue.held_at IS 'When it was put on hold.';
+COMMENT ON COLUMN pgmta.queue.held_at IS 'When it was put on hold, or in REPORT.';
 
 COMMENT ON COLUMN pgmta.queue.hold_until IS 'When the hold releases itself; null: never.';
 
@@ -1935,7 +2225,7 @@ COMMENT ON COLUMN pgmta.queue.send_at IS 'When a scheduled row may be sent; null
 
 COMMENT ON COLUMN pgmta.queue.tenant IS 'For whom the mail is; empty: no tenant.';
 
-COMMENT ON COLUMN pgmta.queue.on_failed IS 'What becomes of the row after a final failure: hold, or remove with an entry in the log.';
+COMMENT ON COLUMN pgmta.queue.on_failed IS 'What becomes of the row after a final failure: hold, remove with an entry in the log, or bounce.';
 
 COMMENT ON COLUMN pgmta.queue.once IS 'Never a second copy: an unknown outcome and a lost lease are final.';
 
@@ -1943,7 +2233,7 @@ COMMENT ON COLUMN pgmta.queue.notify IS 'NOTIFY of the recipient (RFC 3461, sect
 
 COMMENT ON COLUMN pgmta.queue.orcpt IS 'ORCPT of the recipient (RFC 3461, section 4.2); null: not given.';
 
-COMMENT ON CONSTRAINT queue_on_failed ON pgmta.queue IS 'The two policies.';
+COMMENT ON CONSTRAINT queue_on_failed ON pgmta.queue IS 'The three policies.';
 
 CREATE VIEW pgmta.hold_overview AS
  SELECT (metadata ->> '_quarantineid'::text) AS quarantine,
@@ -2151,6 +2441,7 @@ CREATE VIEW pgmta.queue_states AS
         CASE q.status
             WHEN 'SENDING'::text THEN q.lease_since
             WHEN 'HOLD'::text THEN q.held_at
+            WHEN 'REPORT'::text THEN q.held_at
             ELSE NULL::timestamp with time zone
         END AS since,
     q.ts,
@@ -2247,7 +2538,8 @@ CREATE VIEW pgmta.queue_by_domain AS
     min(ts) AS oldest,
     min(next_attempt) FILTER (WHERE (status = ANY (ARRAY['QUEUED'::text, 'DEFERRED'::text]))) AS next_attempt,
     mode() WITHIN GROUP (ORDER BY (last_reply COLLATE "C")) AS last_reply,
-    count(*) FILTER (WHERE (status = 'SCHEDULED'::text)) AS scheduled
+    count(*) FILTER (WHERE (status = 'SCHEDULED'::text)) AS scheduled,
+    count(*) FILTER (WHERE (status = 'REPORT'::text)) AS reporting
    FROM pgmta.queue
   GROUP BY domain;
 
@@ -2274,6 +2566,8 @@ COMMENT ON COLUMN pgmta.queue_by_domain.next_attempt IS 'Earliest next attempt o
 COMMENT ON COLUMN pgmta.queue_by_domain.last_reply IS 'The most common last reply.';
 
 COMMENT ON COLUMN pgmta.queue_by_domain.scheduled IS 'Rows that wait for send_at.';
+
+COMMENT ON COLUMN pgmta.queue_by_domain.reporting IS 'Rows whose senders are about to get a DSN.';
 
 CREATE TABLE pgmta.queue_def (
     id bigint DEFAULT nextval('pgmta.queue_ids'::regclass) CONSTRAINT queue_id_not_null NOT NULL,
@@ -2306,9 +2600,9 @@ CREATE TABLE pgmta.queue_def (
     orcpt text,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
-    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text]))),
+    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
     CONSTRAINT queue_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED}'::text[])))
+    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'::text[])))
 )
 PARTITION BY LIST (((metadata ->> '_partid'::text)));
 
@@ -2345,9 +2639,9 @@ CREATE TABLE pgmta.queue_def_def (
     orcpt text,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
-    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text]))),
+    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
     CONSTRAINT queue_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED}'::text[])))
+    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'::text[])))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000');
 
@@ -2384,9 +2678,9 @@ CREATE TABLE pgmta.queue_delete (
     orcpt text,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
-    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text]))),
+    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
     CONSTRAINT queue_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED}'::text[])))
+    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'::text[])))
 );
 
 COMMENT ON TABLE pgmta.queue_delete IS 'Rows that an operator wants deleted; queued removes them.';
@@ -2422,9 +2716,9 @@ CREATE TABLE pgmta.queue_hold (
     orcpt text,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
-    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text]))),
+    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
     CONSTRAINT queue_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED}'::text[])))
+    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'::text[])))
 );
 
 COMMENT ON TABLE pgmta.queue_hold IS 'Rows on hold, apart from those that move.';
@@ -2437,7 +2731,7 @@ CREATE VIEW pgmta.queue_overview AS
     q.oldest,
     q.next_due,
     (COALESCE(q.due_now, (0)::numeric))::bigint AS due_now
-   FROM (( VALUES ('QUEUED'::text), ('DEFERRED'::text), ('SENDING'::text), ('HOLD'::text), ('DELETE'::text), ('SCHEDULED'::text)) known(status)
+   FROM (( VALUES ('QUEUED'::text), ('DEFERRED'::text), ('SENDING'::text), ('HOLD'::text), ('DELETE'::text), ('SCHEDULED'::text), ('REPORT'::text)) known(status)
      LEFT JOIN ( SELECT p.status,
             sum(p.rows) AS rows,
             count(*) AS messages,
@@ -2472,6 +2766,45 @@ COMMENT ON COLUMN pgmta.queue_overview.next_due IS 'Earliest next attempt of row
 
 COMMENT ON COLUMN pgmta.queue_overview.due_now IS 'Rows a worker may take now. If it grows, workers are missing, slow, or leave these rows out.';
 
+CREATE TABLE pgmta.queue_report (
+    id bigint DEFAULT nextval('pgmta.queue_ids'::regclass) CONSTRAINT queue_id_not_null NOT NULL,
+    message_id bigint CONSTRAINT queue_message_id_not_null NOT NULL,
+    ts timestamp with time zone DEFAULT now() CONSTRAINT queue_ts_not_null NOT NULL,
+    next_attempt timestamp with time zone DEFAULT now() CONSTRAINT queue_next_attempt_not_null NOT NULL,
+    lease_since timestamp with time zone,
+    lease_until timestamp with time zone,
+    lease_token bigint,
+    attempts integer DEFAULT 0 CONSTRAINT queue_attempts_not_null NOT NULL,
+    priority smallint DEFAULT 5 CONSTRAINT queue_priority_not_null NOT NULL,
+    status text DEFAULT 'QUEUED'::text CONSTRAINT queue_status_not_null NOT NULL,
+    lease_owner text,
+    sender text CONSTRAINT queue_sender_not_null NOT NULL,
+    recipient text CONSTRAINT queue_recipient_not_null NOT NULL,
+    domain text CONSTRAINT queue_domain_not_null NOT NULL COLLATE pg_catalog."C",
+    last_reply text,
+    metadata jsonb DEFAULT '{}'::jsonb CONSTRAINT queue_metadata_not_null NOT NULL,
+    hold_reason text,
+    held_by text,
+    held_at timestamp with time zone NOT NULL,
+    hold_until timestamp with time zone,
+    sender_domain text CONSTRAINT queue_sender_domain_not_null NOT NULL COLLATE pg_catalog."C",
+    faults jsonb,
+    send_at timestamp with time zone,
+    tenant text DEFAULT ''::text CONSTRAINT queue_tenant_not_null NOT NULL COLLATE pg_catalog."C",
+    on_failed text DEFAULT 'hold'::text CONSTRAINT queue_on_failed_not_null NOT NULL,
+    once boolean DEFAULT false CONSTRAINT queue_once_not_null NOT NULL,
+    notify text,
+    orcpt text,
+    CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
+    CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
+    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
+    CONSTRAINT queue_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
+    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'::text[])))
+)
+WITH (autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000');
+
+COMMENT ON TABLE pgmta.queue_report IS 'Rows whose senders are to be notified by a DSN, apart from those that claims look at.';
+
 CREATE TABLE pgmta.queue_scheduled (
     id bigint DEFAULT nextval('pgmta.queue_ids'::regclass) CONSTRAINT queue_id_not_null NOT NULL,
     message_id bigint CONSTRAINT queue_message_id_not_null NOT NULL,
@@ -2503,9 +2836,9 @@ CREATE TABLE pgmta.queue_scheduled (
     orcpt text,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
-    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text]))),
+    CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
     CONSTRAINT queue_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED}'::text[])))
+    CONSTRAINT queue_status CHECK ((status = ANY ('{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'::text[])))
 );
 
 COMMENT ON TABLE pgmta.queue_scheduled IS 'Rows that wait for send_at, apart from those that claims look at.';
@@ -2523,6 +2856,213 @@ COMMENT ON COLUMN pgmta.recipients.address IS 'Address, or @domain for all of a 
 COMMENT ON COLUMN pgmta.recipients.created_at IS 'When the row was added.';
 
 COMMENT ON CONSTRAINT recipients_address ON pgmta.recipients IS 'An address or @domain, without upper case.';
+
+CREATE TABLE pgmta.report_counts (
+    sender text NOT NULL COLLATE pg_catalog."C",
+    minute timestamp with time zone NOT NULL,
+    number integer NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE pgmta.report_counts IS 'DSNs of the last hour, for bounces.limits in queued.yaml.';
+
+COMMENT ON COLUMN pgmta.report_counts.sender IS 'Address that they went to, in lower case; empty: all of them.';
+
+COMMENT ON COLUMN pgmta.report_counts.minute IS 'Start of the minute.';
+
+COMMENT ON COLUMN pgmta.report_counts.number IS 'How many DSNs were queued in it.';
+
+CREATE TABLE pgmta.reports (
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    report_id bigint,
+    message_id bigint NOT NULL,
+    row_id bigint NOT NULL,
+    recipient text NOT NULL,
+    sender text NOT NULL,
+    sent_to text,
+    kind text NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+)
+PARTITION BY RANGE (at);
+
+COMMENT ON TABLE pgmta.reports IS 'What each sender was notified of by a DSN, and why not, one row a recipient; partitioned by day (UTC).';
+
+COMMENT ON COLUMN pgmta.reports.at IS 'When the DSN was queued, or none was.';
+
+COMMENT ON COLUMN pgmta.reports.report_id IS 'messages.id of the DSN; null: there is none.';
+
+COMMENT ON COLUMN pgmta.reports.message_id IS 'messages.id of the message that it is about, which may be gone.';
+
+COMMENT ON COLUMN pgmta.reports.row_id IS 'queue.id of the recipient''s row, which may be gone.';
+
+COMMENT ON COLUMN pgmta.reports.recipient IS 'Forward-path.';
+
+COMMENT ON COLUMN pgmta.reports.sender IS 'Reverse-path of the message.';
+
+COMMENT ON COLUMN pgmta.reports.sent_to IS 'Address that the DSN went to; null: there is none.';
+
+COMMENT ON COLUMN pgmta.reports.kind IS 'failed, delayed, relayed (to a host without DSN) or delivered.';
+
+COMMENT ON COLUMN pgmta.reports.class IS 'As attempts.class; null: not known.';
+
+COMMENT ON COLUMN pgmta.reports.reason IS 'Why there is no DSN, or the reason of an operator who bounced the row.';
+
+COMMENT ON CONSTRAINT reports_kind ON pgmta.reports IS 'The actions of RFC 3464, section 2.3.3.';
+
+CREATE VIEW pgmta.report_rates AS
+ SELECT date_trunc('hour'::text, at) AS hour,
+    count(DISTINCT report_id) AS dsns,
+    count(*) FILTER (WHERE ((kind = 'failed'::text) AND (report_id IS NOT NULL))) AS failed,
+    count(*) FILTER (WHERE ((kind = 'delayed'::text) AND (report_id IS NOT NULL))) AS delayed,
+    count(*) FILTER (WHERE ((kind = ANY (ARRAY['relayed'::text, 'delivered'::text])) AND (report_id IS NOT NULL))) AS succeeded,
+    count(*) FILTER (WHERE (report_id IS NULL)) AS unreported
+   FROM pgmta.reports
+  WHERE (at >= (now() - '1 day'::interval))
+  GROUP BY (date_trunc('hour'::text, at));
+
+COMMENT ON VIEW pgmta.report_rates IS 'How many DSNs there were: recipients by the hour of their DSNs. Reads the last day of reports.';
+
+COMMENT ON COLUMN pgmta.report_rates.hour IS 'Start of the hour; one without reports has no line.';
+
+COMMENT ON COLUMN pgmta.report_rates.dsns IS 'DSNs, each of which may tell of several recipients.';
+
+COMMENT ON COLUMN pgmta.report_rates.failed IS 'Recipients that failed, or were given up by an operator.';
+
+COMMENT ON COLUMN pgmta.report_rates.delayed IS 'Recipients whose mail was late.';
+
+COMMENT ON COLUMN pgmta.report_rates.succeeded IS 'Recipients that got the mail, or whose mail was relayed to a host without DSN.';
+
+COMMENT ON COLUMN pgmta.report_rates.unreported IS 'Recipients without a DSN; reports.reason says why.';
+
+CREATE TABLE pgmta.reports_20261123 (
+    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
+    report_id bigint,
+    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
+    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
+    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
+    sender text CONSTRAINT reports_sender_not_null NOT NULL,
+    sent_to text,
+    kind text CONSTRAINT reports_kind_not_null NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+);
+
+CREATE TABLE pgmta.reports_20261124 (
+    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
+    report_id bigint,
+    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
+    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
+    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
+    sender text CONSTRAINT reports_sender_not_null NOT NULL,
+    sent_to text,
+    kind text CONSTRAINT reports_kind_not_null NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+);
+
+CREATE TABLE pgmta.reports_20261125 (
+    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
+    report_id bigint,
+    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
+    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
+    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
+    sender text CONSTRAINT reports_sender_not_null NOT NULL,
+    sent_to text,
+    kind text CONSTRAINT reports_kind_not_null NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+);
+
+CREATE TABLE pgmta.reports_20261126 (
+    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
+    report_id bigint,
+    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
+    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
+    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
+    sender text CONSTRAINT reports_sender_not_null NOT NULL,
+    sent_to text,
+    kind text CONSTRAINT reports_kind_not_null NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+);
+
+CREATE TABLE pgmta.reports_20261127 (
+    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
+    report_id bigint,
+    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
+    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
+    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
+    sender text CONSTRAINT reports_sender_not_null NOT NULL,
+    sent_to text,
+    kind text CONSTRAINT reports_kind_not_null NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+);
+
+CREATE TABLE pgmta.reports_20261128 (
+    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
+    report_id bigint,
+    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
+    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
+    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
+    sender text CONSTRAINT reports_sender_not_null NOT NULL,
+    sent_to text,
+    kind text CONSTRAINT reports_kind_not_null NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+);
+
+CREATE TABLE pgmta.reports_20261129 (
+    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
+    report_id bigint,
+    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
+    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
+    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
+    sender text CONSTRAINT reports_sender_not_null NOT NULL,
+    sent_to text,
+    kind text CONSTRAINT reports_kind_not_null NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+);
+
+CREATE TABLE pgmta.reports_20261130 (
+    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
+    report_id bigint,
+    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
+    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
+    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
+    sender text CONSTRAINT reports_sender_not_null NOT NULL,
+    sent_to text,
+    kind text CONSTRAINT reports_kind_not_null NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+);
+
+CREATE TABLE pgmta.reports_default (
+    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
+    report_id bigint,
+    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
+    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
+    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
+    sender text CONSTRAINT reports_sender_not_null NOT NULL,
+    sent_to text,
+    kind text CONSTRAINT reports_kind_not_null NOT NULL,
+    class text,
+    reason text,
+    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
+);
+
+COMMENT ON TABLE pgmta.reports_default IS 'Catches rows of days without a partition; normally empty.';
 
 CREATE TABLE pgmta.rules (
     name text NOT NULL,
@@ -2856,7 +3396,7 @@ COMMENT ON COLUMN pgmta.workers.owner IS 'The process: hostname:pid.';
 
 COMMENT ON COLUMN pgmta.workers.name IS 'Name in queued.yaml.';
 
-COMMENT ON COLUMN pgmta.workers.action IS 'deliver, hold, quarantine, delete, release or retry.';
+COMMENT ON COLUMN pgmta.workers.action IS 'deliver, hold, quarantine, delete, release, retry or bounce.';
 
 COMMENT ON COLUMN pgmta.workers.condition IS 'The whole condition, that of the environment included; null: every row.';
 
@@ -2909,7 +3449,27 @@ ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_delete FOR VALUES IN (
 
 ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_hold FOR VALUES IN ('HOLD');
 
+ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_report FOR VALUES IN ('REPORT');
+
 ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_scheduled FOR VALUES IN ('SCHEDULED');
+
+ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261123 FOR VALUES FROM ('2026-11-23 00:00:00+00') TO ('2026-11-24 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261124 FOR VALUES FROM ('2026-11-24 00:00:00+00') TO ('2026-11-25 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261125 FOR VALUES FROM ('2026-11-25 00:00:00+00') TO ('2026-11-26 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261126 FOR VALUES FROM ('2026-11-26 00:00:00+00') TO ('2026-11-27 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261127 FOR VALUES FROM ('2026-11-27 00:00:00+00') TO ('2026-11-28 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261128 FOR VALUES FROM ('2026-11-28 00:00:00+00') TO ('2026-11-29 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261129 FOR VALUES FROM ('2026-11-29 00:00:00+00') TO ('2026-11-30 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261130 FOR VALUES FROM ('2026-11-30 00:00:00+00') TO ('2026-12-01 00:00:00+00');
+
+ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_default DEFAULT;
 
 ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_default DEFAULT;
 
@@ -2921,6 +3481,15 @@ ALTER TABLE ONLY pgmta.broken_tls
 
 ALTER TABLE ONLY pgmta.daemons
     ADD CONSTRAINT daemons_pkey PRIMARY KEY (process);
+
+ALTER TABLE ONLY pgmta.delays
+    ADD CONSTRAINT delays_pkey PRIMARY KEY (row_id, after);
+
+ALTER TABLE ONLY pgmta.dkim_keys
+    ADD CONSTRAINT dkim_keys_pkey PRIMARY KEY (domain, selector);
+
+ALTER TABLE ONLY pgmta.dkim_keys_version
+    ADD CONSTRAINT dkim_keys_version_pkey PRIMARY KEY (one);
 
 ALTER TABLE ONLY pgmta.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (tenant, key);
@@ -2936,6 +3505,9 @@ ALTER TABLE ONLY pgmta.messages
 
 ALTER TABLE ONLY pgmta.recipients
     ADD CONSTRAINT recipients_pkey PRIMARY KEY (address);
+
+ALTER TABLE ONLY pgmta.report_counts
+    ADD CONSTRAINT report_counts_pkey PRIMARY KEY (sender, minute);
 
 ALTER TABLE ONLY pgmta.rules
     ADD CONSTRAINT rules_pkey PRIMARY KEY (name);
@@ -2997,6 +3569,10 @@ CREATE INDEX attempts_default_recipient_idx ON pgmta.attempts_default USING btre
 CREATE INDEX audit_at ON pgmta.audit USING btree (at);
 
 COMMENT ON INDEX pgmta.audit_at IS 'What was done lately.';
+
+CREATE INDEX delays_new ON pgmta.delays USING btree (at) WHERE (noticed_at IS NULL);
+
+COMMENT ON INDEX pgmta.delays_new IS 'Delays that are not reported yet.';
 
 CREATE INDEX idempotency_keys_created_at ON pgmta.idempotency_keys USING btree (created_at);
 
@@ -3090,6 +3666,22 @@ CREATE INDEX queue_hold_until ON pgmta.queue_hold USING btree (hold_until) WHERE
 
 COMMENT ON INDEX pgmta.queue_hold_until IS 'Holds that expire.';
 
+CREATE INDEX queue_report_domain_priority_next_attempt_idx ON pgmta.queue_report USING btree (domain, priority, next_attempt);
+
+CREATE INDEX queue_report_held_at ON pgmta.queue_report USING btree (held_at, id);
+
+COMMENT ON INDEX pgmta.queue_report_held_at IS 'The next rows to be reported.';
+
+CREATE INDEX queue_report_id_idx ON pgmta.queue_report USING btree (id);
+
+CREATE INDEX queue_report_id_idx1 ON pgmta.queue_report USING btree (id) WHERE once;
+
+CREATE INDEX queue_report_lower_priority_next_attempt_idx ON pgmta.queue_report USING btree (lower(domain), priority, next_attempt) WHERE (priority <= 3);
+
+CREATE INDEX queue_report_message_id_idx ON pgmta.queue_report USING btree (message_id);
+
+CREATE INDEX queue_report_priority_timezone_idx ON pgmta.queue_report USING btree (priority, (next_attempt AT TIME ZONE 'UTC'::text));
+
 CREATE INDEX queue_scheduled_domain_priority_next_attempt_idx ON pgmta.queue_scheduled USING btree (domain, priority, next_attempt);
 
 CREATE INDEX queue_scheduled_due ON pgmta.queue_scheduled USING btree (send_at);
@@ -3105,6 +3697,50 @@ CREATE INDEX queue_scheduled_lower_priority_next_attempt_idx ON pgmta.queue_sche
 CREATE INDEX queue_scheduled_message_id_idx ON pgmta.queue_scheduled USING btree (message_id);
 
 CREATE INDEX queue_scheduled_priority_timezone_idx ON pgmta.queue_scheduled USING btree (priority, (next_attempt AT TIME ZONE 'UTC'::text));
+
+CREATE INDEX reports_message_id ON ONLY pgmta.reports USING btree (message_id);
+
+COMMENT ON INDEX pgmta.reports_message_id IS 'queuectl explain, of a message.';
+
+CREATE INDEX reports_20261123_message_id_idx ON pgmta.reports_20261123 USING btree (message_id);
+
+CREATE INDEX reports_report_id ON ONLY pgmta.reports USING btree (report_id) WHERE (report_id IS NOT NULL);
+
+COMMENT ON INDEX pgmta.reports_report_id IS 'queuectl explain, of a DSN.';
+
+CREATE INDEX reports_20261123_report_id_idx ON pgmta.reports_20261123 USING btree (report_id) WHERE (report_id IS NOT NULL);
+
+CREATE INDEX reports_20261124_message_id_idx ON pgmta.reports_20261124 USING btree (message_id);
+
+CREATE INDEX reports_20261124_report_id_idx ON pgmta.reports_20261124 USING btree (report_id) WHERE (report_id IS NOT NULL);
+
+CREATE INDEX reports_20261125_message_id_idx ON pgmta.reports_20261125 USING btree (message_id);
+
+CREATE INDEX reports_20261125_report_id_idx ON pgmta.reports_20261125 USING btree (report_id) WHERE (report_id IS NOT NULL);
+
+CREATE INDEX reports_20261126_message_id_idx ON pgmta.reports_20261126 USING btree (message_id);
+
+CREATE INDEX reports_20261126_report_id_idx ON pgmta.reports_20261126 USING btree (report_id) WHERE (report_id IS NOT NULL);
+
+CREATE INDEX reports_20261127_message_id_idx ON pgmta.reports_20261127 USING btree (message_id);
+
+CREATE INDEX reports_20261127_report_id_idx ON pgmta.reports_20261127 USING btree (report_id) WHERE (report_id IS NOT NULL);
+
+CREATE INDEX reports_20261128_message_id_idx ON pgmta.reports_20261128 USING btree (message_id);
+
+CREATE INDEX reports_20261128_report_id_idx ON pgmta.reports_20261128 USING btree (report_id) WHERE (report_id IS NOT NULL);
+
+CREATE INDEX reports_20261129_message_id_idx ON pgmta.reports_20261129 USING btree (message_id);
+
+CREATE INDEX reports_20261129_report_id_idx ON pgmta.reports_20261129 USING btree (report_id) WHERE (report_id IS NOT NULL);
+
+CREATE INDEX reports_20261130_message_id_idx ON pgmta.reports_20261130 USING btree (message_id);
+
+CREATE INDEX reports_20261130_report_id_idx ON pgmta.reports_20261130 USING btree (report_id) WHERE (report_id IS NOT NULL);
+
+CREATE INDEX reports_default_message_id_idx ON pgmta.reports_default USING btree (message_id);
+
+CREATE INDEX reports_default_report_id_idx ON pgmta.reports_default USING btree (report_id) WHERE (report_id IS NOT NULL);
 
 CREATE INDEX sts_policies_next_fetch ON pgmta.sts_policies USING btree (next_fetch);
 
@@ -3176,6 +3812,18 @@ ALTER INDEX pgmta.queue_message_id ATTACH PARTITION pgmta.queue_hold_message_id_
 
 ALTER INDEX pgmta.queue_due ATTACH PARTITION pgmta.queue_hold_priority_timezone_idx;
 
+ALTER INDEX pgmta.queue_domain_due ATTACH PARTITION pgmta.queue_report_domain_priority_next_attempt_idx;
+
+ALTER INDEX pgmta.queue_id ATTACH PARTITION pgmta.queue_report_id_idx;
+
+ALTER INDEX pgmta.queue_once ATTACH PARTITION pgmta.queue_report_id_idx1;
+
+ALTER INDEX pgmta.queue_urgent ATTACH PARTITION pgmta.queue_report_lower_priority_next_attempt_idx;
+
+ALTER INDEX pgmta.queue_message_id ATTACH PARTITION pgmta.queue_report_message_id_idx;
+
+ALTER INDEX pgmta.queue_due ATTACH PARTITION pgmta.queue_report_priority_timezone_idx;
+
 ALTER INDEX pgmta.queue_domain_due ATTACH PARTITION pgmta.queue_scheduled_domain_priority_next_attempt_idx;
 
 ALTER INDEX pgmta.queue_id ATTACH PARTITION pgmta.queue_scheduled_id_idx;
@@ -3188,9 +3836,49 @@ ALTER INDEX pgmta.queue_message_id ATTACH PARTITION pgmta.queue_scheduled_messag
 
 ALTER INDEX pgmta.queue_due ATTACH PARTITION pgmta.queue_scheduled_priority_timezone_idx;
 
+ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261123_message_id_idx;
+
+ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261123_report_id_idx;
+
+ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261124_message_id_idx;
+
+ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261124_report_id_idx;
+
+ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261125_message_id_idx;
+
+ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261125_report_id_idx;
+
+ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261126_message_id_idx;
+
+ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261126_report_id_idx;
+
+ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261127_message_id_idx;
+
+ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261127_report_id_idx;
+
+ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261128_message_id_idx;
+
+ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261128_report_id_idx;
+
+ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261129_message_id_idx;
+
+ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261129_report_id_idx;
+
+ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261130_message_id_idx;
+
+ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261130_report_id_idx;
+
+ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_default_message_id_idx;
+
+ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_default_report_id_idx;
+
 ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_default_ended_at_idx;
 
 ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_default_message_id_idx;
+
+CREATE TRIGGER dkim_keys_changed AFTER INSERT OR DELETE OR UPDATE OR TRUNCATE ON pgmta.dkim_keys FOR EACH STATEMENT EXECUTE FUNCTION pgmta.dkim_keys_changed();
+
+COMMENT ON TRIGGER dkim_keys_changed ON pgmta.dkim_keys IS 'Every queued sees it within a second.';
 
 CREATE TRIGGER messages_in_use AFTER DELETE ON pgmta.messages FOR EACH ROW WHEN (((pg_trigger_depth() = 0) OR (current_setting('enable_hashjoin'::text) = 'on'::text))) EXECUTE FUNCTION pgmta.messages_in_use();
 
@@ -3208,9 +3896,9 @@ CREATE TRIGGER messages_truncated AFTER TRUNCATE ON pgmta.messages FOR EACH STAT
 
 COMMENT ON TRIGGER messages_truncated ON pgmta.messages IS 'The same for TRUNCATE.';
 
-CREATE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON pgmta.queue FOR EACH ROW WHEN ((((old.status = 'HOLD'::text) <> (new.status = 'HOLD'::text)) OR (old.status = 'DELETE'::text) OR ((old.status = 'SENDING'::text) AND (new.status <> 'SENDING'::text)))) EXECUTE FUNCTION pgmta.queue_hold_stamp();
+CREATE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON pgmta.queue FOR EACH ROW WHEN (((old.status <> new.status) AND ((new.status <> 'SENDING'::text) OR (old.status = ANY (ARRAY['HOLD'::text, 'DELETE'::text, 'REPORT'::text]))))) EXECUTE FUNCTION pgmta.queue_hold_stamp();
 
-COMMENT ON TRIGGER queue_hold_stamp ON pgmta.queue IS 'Every hold has a reason.';
+COMMENT ON TRIGGER queue_hold_stamp ON pgmta.queue IS 'Every hold has a reason, and every report.';
 
 CREATE TRIGGER queue_message AFTER INSERT ON pgmta.queue FOR EACH ROW WHEN ((new.lease_owner IS NOT NULL)) EXECUTE FUNCTION pgmta.queue_message_present();
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -19,19 +20,15 @@ from pgmta.postgres.binary import (
 )
 from pgmta.postgres.link import Link
 from pgmta.states import Event, after
-from pgmta.store.queries import queries
+from pgmta.store.queries import Statement, queries
 from pgmta.text import printable
 
 _SQL = queries("settle")
-_STATEMENTS = {
-    (name, removing, said): _SQL[name].fill(
-        transcripts=_SQL["transcripts"] if said else b"",
-        removable=_SQL["removable"] if removing else b"",
-        kept=_SQL["kept"] if removing else b"",
-    )
-    for name in ("delivered", "settle")
-    for removing in (False, True)
-    for said in (False, True)
+_PARTS = {
+    "transcripts": ("transcripts",),
+    "removing": ("removable", "kept"),
+    "reporting": ("successes", "and_successes", "kept_successes"),
+    "delayed": ("delayed",),
 }
 _OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata")
 _ENHANCED = ENHANCED.match
@@ -93,14 +90,14 @@ class Settlements:
         for name in _OFTEN_EMPTY:
             column = [getattr(o.item, name) or "" for o in outcomes]
             values[name] = Texts(column) if any(column) else _EMPTY
-        plain = not again and all(o.event is Event.DELIVERED for o in outcomes)
-        if removing := not plain:
-            statuses = [_status_after(o) for o in outcomes]
-            values |= _verdicts(outcomes, statuses)
-            removing = statuses.count(None) > sum(o.event is Event.DELIVERED for o in outcomes)
-        if said := any(o.dialogue for o in outcomes):
+        parts: list[str] = []
+        plain = not again and all(o.event is Event.DELIVERED and not o.report for o in outcomes)
+        if not plain:
+            values |= _moves(outcomes, parts)
+        if any(o.dialogue for o in outcomes):
+            parts.append("transcripts")
             values |= _transcripts(outcomes)
-        statement = _STATEMENTS["delivered" if plain else "settle", removing, said]
+        statement = _statement("delivered" if plain else "settle", *parts)
         return {row[0] for row in await self._link.run(statement, values)}
 
     async def set_aside(self, outcome: Outcome, refusal: str) -> None:
@@ -128,14 +125,37 @@ class Settlements:
         await self._link.end(backends)
 
 
-def _verdicts(outcomes: list[Outcome], statuses: list[str | None]) -> dict[str, Any]:
-    """Return the values that only the statement `settle` has."""
-    return {
+def _moves(outcomes: list[Outcome], parts: list[str]) -> dict[str, Any]:
+    """Return what becomes of the rows, and add the parts that the statement needs for it."""
+    statuses = [_status_after(o) for o in outcomes]
+    values: dict[str, Any] = {
         "events": Texts(o.event.value for o in outcomes),
         "statuses": statuses,
         "delays": [o.delay for o in outcomes],
         "classes": Texts([o.answer_class for o in outcomes]),
     }
+    successes = [o for o in outcomes if o.report and o.event is Event.DELIVERED]
+    gone = sum(o.event is Event.DELIVERED for o in outcomes) - len(successes)
+    if statuses.count(None) > gone:
+        parts.append("removing")
+    if successes:
+        parts.append("reporting")
+        values["succeeded"] = Bigints(o.item.id for o in successes)
+        values["successes"] = Texts(o.report for o in successes)
+    if delayed := [o for o in outcomes if o.overdue]:
+        parts.append("delayed")
+        values["delayed"] = Bigints(o.item.id for o in delayed)
+        values["overdue"] = [o.overdue for o in delayed]
+        values["delayed_of"] = Bigints(o.item.message_id for o in delayed)
+    return values
+
+
+@cache
+def _statement(name: str, *parts: str) -> Statement:
+    """Return a statement with these parts."""
+    left_out = {part: b"" for names in _PARTS.values() for part in names}
+    taken = {part: _SQL[part] for each in parts for part in _PARTS[each]}
+    return _SQL[name].fill(**left_out | taken)
 
 
 def _transcripts(outcomes: list[Outcome]) -> dict[str, Any]:
@@ -165,5 +185,6 @@ def _stored(text: str) -> str:
 
 
 def _status_after(outcome: Outcome) -> str | None:
-    status = after(outcome.event, once=outcome.item.once, remove=outcome.item.remove)
+    item = outcome.item
+    status = after(outcome.event, once=item.once, on_failed=item.on_failed, report=outcome.report)
     return status.value if status else None

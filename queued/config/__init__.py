@@ -15,13 +15,18 @@ from queued.config.routes import Pattern, Target
 from queued.config.shaping import Shaping
 from queued.config.shaping_host import ShapingHost
 from queued.config.shaping_login import ShapingLogin
+from queued.config.shaping_rewrite import ShapingRewrite
 from queued.config.shaping_route import ShapingRoute
+from queued.config.shaping_verp import ShapingVerp
+from queued.config.signing import SIGNED, Signing, SigningKeyFile, SigningRule
 from queued.config.timeouts import Timeouts
 from queued.config.tls import Tls
 from queued.config.urgent import Urgent
+from queued.config.verp_template import VerpTemplate
 from queued.config.worker import STANDING, Worker, WorkerAction
 
 __all__ = [
+    "SIGNED",
     "STANDING",
     "AnswerRule",
     "Answers",
@@ -39,11 +44,17 @@ __all__ = [
     "Shaping",
     "ShapingHost",
     "ShapingLogin",
+    "ShapingRewrite",
     "ShapingRoute",
+    "ShapingVerp",
+    "Signing",
+    "SigningKeyFile",
+    "SigningRule",
     "Target",
     "Timeouts",
     "Tls",
     "Urgent",
+    "VerpTemplate",
     "Worker",
     "WorkerAction",
     "read_config",

@@ -12,7 +12,7 @@ from pgmta.answer_class import AnswerClass
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError
 from pgmta.shipped import shipped
-from pgmta.text import unsafe
+from pgmta.text import printable, unsafe
 from queued.config.bounce_template import Template, parse_template
 
 KINDS = ("failed", "delayed", "relayed", "delivered")
@@ -113,7 +113,7 @@ def _read(path: Path) -> Language:
         if name in KINDS:
             _take_text(language, name, line, lines, problems)
         elif name == "reasons":
-            for number, key, value in _pairs(lines, list(AnswerClass), problems):
+            for number, key, value in _pairs(lines, [each.value for each in AnswerClass], problems):
                 if parse_template(value, number, (), problems):
                     language.reasons[key] = value.replace("{{", "{").replace("}}", "}")
         else:
@@ -133,9 +133,10 @@ def _sections(text: str, problems: list[tuple[int, str]]) -> list[tuple[int, str
         line = line.rstrip()
         if any(unsafe(char) for char in line if char != "\t"):
             problems.append((number, "has a control character"))
-        elif line.startswith("#"):
+            line = printable(line)
+        if line.startswith("#"):
             continue
-        elif heading := _HEADING.fullmatch(line):
+        if heading := _HEADING.fullmatch(line):
             name = heading[1]
             if name not in _SECTIONS:
                 problems.append((number, f"[{name}]: unknown section; {hint(name, _SECTIONS)}"))
@@ -171,7 +172,7 @@ def _take_text(
         problems.append((line, f"[{name}]: has no text"))
     heading = parse_template(subject.strip(), lines[0][0], _SUBJECT, problems)
     texts = [parse_template(text, number, _BODY, problems) for number, text in body[1:]]
-    if heading and all(texts):
+    if heading and texts and all(texts):
         language.subjects[name] = heading
         language.bodies[name] = Template.joined([text for text in texts if text])
 

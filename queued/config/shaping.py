@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr
 from pgmta.config.types import Section, hint
 from queued.config.shaping_login import ShapingLogin, read_password
 from queued.config.shaping_route import ShapingRoute
+from queued.config.shaping_verp import ShapingVerp, read_key
 
 type Problem = tuple[tuple[str | int, ...], str]
 """The key of a mistake, and the reason."""
@@ -22,20 +23,32 @@ class Shaping(Section):
     routes: list[ShapingRoute] = Field(
         default=[], description="the first that matches says where mail goes"
     )
+    verp: ShapingVerp = Field(default=ShapingVerp())
     _passwords: dict[str, str] = PrivateAttr(default={})
+    _verp_keys: list[bytes] = PrivateAttr(default=[])
+
+    @property
+    def verp_keys(self) -> tuple[bytes, ...]:
+        """The keys of VERP addresses; empty until `read_passwords` has read them."""
+        return tuple(self._verp_keys)
 
     def password(self, login: str) -> str:
         """Return the password of a login; empty until `read_passwords` has read it."""
         return self._passwords.get(login, "")
 
     def read_passwords(self, folder: Path) -> list[Problem]:
-        """Read the passwords; their files are relative to `folder`. Return the mistakes."""
+        """Read passwords and keys; their files are relative to `folder`. Return the mistakes."""
         problems: list[Problem] = []
         for name, login in self.logins.items():
             try:
                 self._passwords[name] = read_password(folder / login.password_file)
             except ValueError as error:
                 problems.append((("logins", name, "password_file"), str(error)))
+        for number, file in enumerate(self.verp.keys):
+            try:
+                self._verp_keys.append(read_key(folder / file))
+            except ValueError as error:
+                problems.append((("verp", "keys", number), str(error)))
         return problems
 
     def problems(self) -> list[Problem]:
@@ -45,6 +58,12 @@ class Shaping(Section):
         for number, route in enumerate(self.routes):
             for key, reason in self._wrong(route):
                 found.append((("routes", number, key), reason))
+            if route.rewrite:
+                found += ((("routes", number, "rewrite", *key), reason)
+                          for key, reason in route.rewrite.problems())  # fmt: skip
+                if route.rewrite.verp and not self.verp.keys:
+                    where = "routes", number, "rewrite", "sender"
+                    found.append((where, "needs a key: `verp.keys` has none"))
             if route.name in names:
                 reason = f"routes[{names[route.name]}] has the same name"
                 found.append((("routes", number, "name"), reason))

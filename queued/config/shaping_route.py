@@ -13,6 +13,7 @@ from pgmta.config.types import Section, Whole
 from pgmta.errors import AddressError
 from queued.config.routes import parse_pattern
 from queued.config.shaping_host import ShapingHost
+from queued.config.shaping_rewrite import ShapingRewrite
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")  # as submit() of SQL takes it
@@ -123,6 +124,9 @@ class ShapingRoute(Section):
         "dane if the host has TLSA records",
     )
     login: str | None = Field(default=None, description="one of `logins`; only over TLS")
+    rewrite: ShapingRewrite | None = Field(
+        default=None, description="changes to its mail as it leaves"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pgmta.config.types import HostPort
+from queued.delivery.rewrite import Rewriting
 from queued.delivery.tls_policy import TlsMode
 
 type Protocol = Literal["smtp", "lmtp"]
@@ -52,7 +53,8 @@ class Destination:
 
     `port` is that of MX hosts; None means `delivery.port`. `implicit` is TLS from the first octet.
     A `tls` of None means `delivery.tls.mode`. `route` is the name of its route, for operators.
-    Mail of equal destinations may share a transaction. `key` is equal only for them.
+    Mail of equal destinations may share a connection, and `key` is equal only for them. Mail with
+    the same `group` may share a transaction: it is rewritten alike, too.
     """
 
     hops: tuple[Hop, ...] = ()
@@ -64,7 +66,9 @@ class Destination:
     login: Login | None = None
     requiretls: bool = False
     route: str = field(default="", compare=False)
+    rewriting: Rewriting | None = field(default=None, repr=False, compare=False)
     key: str = field(init=False, repr=False, compare=False)
+    group: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # no part has a space or a comma in it
@@ -75,7 +79,10 @@ class Destination:
             parts += [str(value) for value in how]
         if self.login:
             parts.append(self.login.key)
-        object.__setattr__(self, "key", " ".join(parts))
+        key = " ".join(parts)
+        object.__setattr__(self, "key", key)
+        group = f"{key} {self.rewriting.name}" if self.rewriting else key
+        object.__setattr__(self, "group", group)
 
     def __str__(self) -> str:
         return ",".join(map(str, self.hops)) or f"mx:{self.domain}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -12,8 +13,10 @@ from pgmta.address import domain_of, normalise_domain
 from pgmta.config.types import HostPort
 from pgmta.model import OTHER_MAIL, Selector
 from queued.config import Shaping, ShapingRoute
+from queued.delivery.rewrite import Rewriting
 from queued.delivery.route import Destination, Hop, Login
 from queued.delivery.tls_policy import TlsMode
+from queued.delivery.verp import VerpKeys
 
 _KEPT = 10_000  # domains in each cache
 _PORTS = {"smtp": 25, "lmtp": 24}
@@ -62,13 +65,18 @@ class Route:
             if len(self._found) >= _KEPT:
                 self._found.clear()
             found = self._found[domain] = Destination(
-                domain=domain, port=usual.port, tls=usual.tls, route=usual.route
+                domain=domain,
+                port=usual.port,
+                tls=usual.tls,
+                route=usual.route,
+                rewriting=usual.rewriting,
             )
         return found
 
     @classmethod
-    def of(cls, entry: ShapingRoute, number: int, login: Login | None) -> Route:
+    def of(cls, entry: ShapingRoute, number: int, login: Login | None, keys: VerpKeys) -> Route:
         """Return a route as the file has it, with its number there."""
+        name = entry.name or f"routes[{number}]"
         usual = _IMPLICIT if entry.implicit else _PORTS[entry.protocol]
         hops = tuple(
             Hop(host.host, host.port or entry.port or usual, host.weight, host.fallback)
@@ -81,7 +89,8 @@ class Route:
             implicit=entry.implicit,
             tls=TlsMode(entry.tls) if entry.tls else None,
             login=login,
-            route=entry.name or f"routes[{number}]",
+            route=name,
+            rewriting=Rewriting(entry.rewrite, keys, name) if entry.rewrite else None,
         )
         return cls(
             Selector(
@@ -221,8 +230,9 @@ def _routes(shaping: Shaping) -> list[Route]:
         name: Login(name, login.user, shaping.password(name), tuple(login.mechanisms))
         for name, login in shaping.logins.items()
     }
+    keys = VerpKeys(shaping.verp_keys, math.ceil(shaping.verp.age / 86400))
     return [
-        Route.of(entry, number, logins[entry.login] if entry.login else None)
+        Route.of(entry, number, logins[entry.login] if entry.login else None, keys)
         for number, entry in enumerate(shaping.routes)
     ]
 

@@ -7,7 +7,6 @@ from base64 import b64encode
 from datetime import datetime
 from functools import lru_cache
 
-from pgmta.text import printable
 from queued.reports.fields import date, folded, text_of, whole
 from queued.reports.values import Report
 
@@ -91,8 +90,7 @@ def _from(origin: str) -> str:
 
 def _address(address: str) -> str:
     """Return an address that can't end its brackets."""
-    if not address.isprintable():
-        address = printable(address)
+    address = text_of(address, utf8=not address.isascii())
     if "<" in address or ">" in address:
         address = address.replace("<", "").replace(">", "")
     return address.encode()[:_ADDRESS].decode("utf-8", "ignore") if len(address) > 200 else address

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from pgmta.logs import get
 from pgmta.model import Item, Message
 from pgmta.store.contents import Contents
 from queued.config import Delivery
 from queued.delivery.envelope import Envelope, LeaseGuard
+from queued.delivery.rewrite import BCC_ONLY, Rewriting, has_bcc
 from queued.delivery.wire import header_needs_utf8
 from queued.worker.content import StoredContent
+from queued.worker.rewritten_stream import RewrittenStream
+
+log = get("worker")
 
 
 class Envelopes:
@@ -20,14 +27,36 @@ class Envelopes:
         self._mode = delivery.bare_newlines
         self._contents = contents
         self._guard = guard
+        self._last: tuple[Message, Rewriting, Message] | None = None
 
     def of(
-        self, group: list[Item], message: Message, labels: set[str] | None = None, *, utf8: bool
+        self,
+        group: list[Item],
+        message: Message,
+        labels: set[str] | None = None,
+        rewriting: Rewriting | None = None,
+        *,
+        utf8: bool,
     ) -> list[Envelope]:
         """Return the envelopes; `utf8` says whether an address needs SMTPUTF8.
 
-        `labels` are those of the group, if any mail has labels.
+        `labels` are those of the group, if any mail has labels. Bcc fields go in any case.
         """
+        if (message.body is not None and has_bcc(message.body)) or "bcc" in message.trace.lower():
+            self._remove_bcc(message)
+        if rewriting:
+            return self._rewritten(group, message, labels, rewriting)
+        return self._plain(group, message, labels, BCC_ONLY, utf8, self._most)
+
+    def _plain(
+        self,
+        group: list[Item],
+        message: Message,
+        labels: set[str] | None,
+        rewriting: Rewriting,
+        utf8: bool,
+        most: int,
+    ) -> list[Envelope]:
         utf8 = utf8 or (message.utf8 and header_needs_utf8(message))
         body, now = message.body, datetime.now(UTC)
         dsn = bool(message.envid or message.ret or any(i.notify or i.orcpt for i in group))
@@ -39,11 +68,7 @@ class Envelopes:
                 trace=message.trace.encode(),
                 size=message.size,
                 utf8=utf8,
-                content=StoredContent(
-                    self._contents, message, len(items), urgent=urgent, mode=self._mode
-                )
-                if body is None
-                else body,
+                content=self._stream(message, items, rewriting) if body is None else body,
                 guard=self._guard,
                 started=now,
                 urgent=urgent,
@@ -54,6 +79,57 @@ class Envelopes:
                 requiretls=message.requiretls,
                 labels=labels,
             )
-            for start in range(0, len(group), self._most)
-            for items in (group[start : start + self._most],)
+            for start in range(0, len(group), most)
+            for items in (group[start : start + most],)
         ]
+
+    def _stream(self, message: Message, items: list[Item], rewriting: Rewriting) -> RewrittenStream:
+        urgent = any(item.urgent for item in items)
+        stored = StoredContent(self._contents, message, len(items), urgent=urgent, mode=self._mode)
+        return RewrittenStream(
+            stored, rewriting, lambda problems: _warn(message.id, rewriting, problems)
+        )
+
+    def _remove_bcc(self, message: Message) -> None:
+        """Remove the Bcc fields of a message for all of its rows."""
+        if message.body is not None:
+            body = BCC_ONLY.content(message.body).content
+            message.size += len(body) - len(message.body)
+            message.body = body
+        message.trace = BCC_ONLY.content(message.trace.encode()).content.decode()
+
+    def _rewritten(
+        self, group: list[Item], message: Message, labels: set[str] | None, rewriting: Rewriting
+    ) -> list[Envelope]:
+        """Return envelopes as the route rewrites them; with VERP each row has its own."""
+        changed = self._message(message, rewriting)
+        most = 1 if rewriting.verp else self._most
+        plain = all(item.recipient.isascii() for item in group)
+        envelopes = self._plain(group, changed, labels, rewriting, not plain, most)
+        for envelope in envelopes:
+            envelope.sender = rewriting.sender(envelope.items[0], envelope.started)
+            envelope.utf8 = envelope.utf8 or not envelope.sender.isascii()
+        return envelopes
+
+    def _message(self, message: Message, rewriting: Rewriting) -> Message:
+        """Return a message with a rewritten header; one for all groups that follow each other."""
+        if not rewriting.in_header:
+            return message
+        if self._last and self._last[0] is message and self._last[1] is rewriting:
+            return self._last[2]
+        trace = rewriting.content(message.trace.encode()).content.decode()
+        changed = replace(message, trace=trace, utf8=message.utf8 or rewriting.adds_utf8)
+        if message.body is not None:
+            found = rewriting.content(message.body)
+            changed.body = found.content
+            changed.size += len(found.content) - len(message.body)
+            _warn(message.id, rewriting, found.problems)
+        self._last = message, rewriting, changed
+        return changed
+
+
+def _warn(message_id: int, rewriting: Rewriting, problems: Sequence[str]) -> None:
+    """Log what could not be rewritten; one line for a message and route."""
+    if problems:
+        log.warning("not rewritten", message=message_id, route=rewriting.name or None,
+                    fields=problems[:5])  # fmt: skip

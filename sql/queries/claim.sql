@@ -38,7 +38,7 @@ SELECT 'claim' AS kind, (SELECT version FROM rules_version) AS id,
     NULL::bigint AS message_id, NULL::text AS sender, NULL::text AS recipient, NULL::text AS domain,
     NULL::integer AS number, NULL::timestamptz AS ts, NULL::bigint AS size,
     (SELECT count(*) FROM seen) >= %(window)s AS flag, NULL::boolean AS once,
-    NULL::boolean AS remove, NULL::text AS tenant, NULL::text AS text, NULL::bytea AS data
+    NULL::text AS on_failed, NULL::text AS tenant, NULL::text AS text, NULL::bytea AS data
 {result}
 
 -- name: claim_by_domain
@@ -86,7 +86,7 @@ SELECT 'claim' AS kind,
     NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
-    NULL::boolean AS once, NULL::boolean AS remove, NULL::text AS tenant,
+    NULL::boolean AS once, NULL::text AS on_failed, NULL::text AS tenant,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END AS text,
     NULL::bytea AS data
@@ -146,7 +146,7 @@ SELECT 'claim' AS kind,
     NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
-    NULL::boolean AS once, NULL::boolean AS remove, NULL::text AS tenant,
+    NULL::boolean AS once, NULL::text AS on_failed, NULL::text AS tenant,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(lower(domain)) FROM due) END AS text,
     NULL::bytea AS data
@@ -184,7 +184,7 @@ UNION ALL
 SELECT 'row', id, message_id, sender, recipient, domain, attempts,
     -- a program's calendar is shorter than PostgreSQL's, and has no infinity
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), lease_token,
-    priority <= %(urgent)s, once, on_failed = 'remove', tenant,
+    priority <= %(urgent)s, once, on_failed, tenant,
     CASE WHEN metadata <> '{}' THEN metadata::text END,
     CASE WHEN notify IS NOT NULL OR orcpt IS NOT NULL
         THEN convert_to(concat(notify, ' ', orcpt), 'UTF8') END

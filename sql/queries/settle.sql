@@ -1,6 +1,6 @@
 -- name: settle
 -- The outcomes of many attempts in one commit. A delivery is a fact: its row is deleted, whatever its
--- status is by now. Any other outcome counts only under its own lease. If an operator has given the row
+-- status is by now, or waits in REPORT. Any other outcome counts only under its own lease. If an operator has given the row
 -- another status since, that status stays; but if the row has `once`, an unknown outcome is final. A
 -- status of null removes the row. Without values of the last four columns their arrays are empty. The
 -- attempts of one connection share their facts: `place` is before theirs in the arrays of facts.
@@ -42,7 +42,7 @@ WITH outcome AS MATERIALIZED (
     DELETE FROM queue
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE status IS NULL)) {removable}
     RETURNING id
-), moved AS (
+){successes}{delayed}, moved AS (
     -- No join: if a partition was empty when the plan was made, a join later reads all its rows for
     -- each outcome (docs/decisions/0005).
     UPDATE queue
@@ -74,7 +74,7 @@ WITH outcome AS MATERIALIZED (
             SELECT o.token FROM outcome AS o WHERE o.id = queue.id AND o.event <> 'delivered'))
     RETURNING id
 )
-SELECT id FROM gone UNION ALL SELECT id FROM moved
+SELECT id FROM gone UNION ALL SELECT id FROM moved{and_successes}
 
 -- name: removable
 -- Part of settle if not only deliveries remove rows. An operator's hold and request stay.
@@ -82,11 +82,44 @@ AND (id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered')) OR EXIST
     SELECT FROM outcome AS o
     WHERE o.id = queue.id AND o.token = queue.lease_token AND o.status IS NULL
         AND (queue.status = 'SENDING'
-            OR (o.event = 'unknown' AND queue.status NOT IN ('HOLD', 'DELETE')))))
+            OR (o.event = 'unknown' AND queue.status NOT IN ('HOLD', 'DELETE', 'REPORT')))))
 
 -- name: kept
 -- Part of settle likewise: the other rows, also one whose status changed while this statement waited.
 AND id <> ALL (ARRAY(SELECT id FROM gone))
+
+-- name: successes
+-- Part of settle if a sender wants to know of a success: whatever the lease, because it is a fact.
+, succeeded AS (
+    UPDATE queue
+    SET (status, hold_reason, held_by, last_reply) = (
+            SELECT 'REPORT', s.reason, %(worker)s, coalesce(
+                nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''), queue.last_reply)
+            FROM unnest(%(succeeded)b::bigint[], %(successes)b::text[]) AS s (id, reason), outcome AS o
+            WHERE s.id = queue.id AND o.id = s.id AND o.event = 'delivered' LIMIT 1),
+        hold_until = NULL, lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+    WHERE id = ANY (%(succeeded)b::bigint[])
+    RETURNING id
+)
+
+-- name: and_successes
+-- Part of settle likewise.
+ UNION ALL SELECT id FROM succeeded
+
+-- name: kept_successes
+-- Part of settle likewise, as `kept`.
+ AND id <> ALL (%(succeeded)b::bigint[])
+
+-- name: delayed
+-- Part of settle if a deferral passes a time of `bounces.delay`. Each time counts once for a row. Whether the
+-- row still waits is seen when its sender is notified.
+, delayed AS (
+    INSERT INTO delays (row_id, after, message_id)
+    SELECT row_id, make_interval(secs => after), message_id
+    FROM unnest(%(delayed)b::bigint[], %(overdue)b::float8[], %(delayed_of)b::bigint[])
+        AS d (row_id, after, message_id)
+    ON CONFLICT DO NOTHING
+)
 
 -- name: transcripts
 -- Part of both if there are any: one for all rows of a transaction.

@@ -40,18 +40,20 @@ def test_transitions_are_those_of_the_diagram() -> None:
 
 
 def test_once_and_on_failed_choose_among_the_targets_of_an_event() -> None:
-    final = {False: Status.HOLD, True: GONE}
+    final = {"hold": Status.HOLD, "remove": GONE, "bounce": Status.REPORT}
+    lost = {"hold": Status.HOLD, "remove": GONE, "bounce": Status.HOLD}
     chosen = set()
     for event in (event for status, event in TRANSITIONS if status is Status.SENDING):
-        plain, *others = TRANSITIONS[Status.SENDING, event]
-        for once, remove in itertools.product((False, True), repeat=2):
-            target = after(event, once=once, remove=remove)
+        plain = TRANSITIONS[Status.SENDING, event][0]
+        for once, policy, report in itertools.product((False, True), final, ("", "relayed")):
+            target = after(event, once=once, on_failed=policy, report=report)
             chosen.add((Status.SENDING, event, target))
-            if event is Event.FAIL or (once and event in (Event.UNKNOWN, Event.TAKEOVER)):
-                assert target is final[remove]
+            if event is Event.FAIL:
+                assert target is final[policy]
+            elif once and event in (Event.UNKNOWN, Event.TAKEOVER):
+                assert target is lost[policy]
             else:
-                assert target is plain
-                assert not others or not once
+                assert target is (Status.REPORT if report and event is Event.DELIVERED else plain)
     assert chosen == {each for each in EVERY if each[0] is Status.SENDING}
 
 

@@ -24,6 +24,7 @@ from pgmta.store.settle import Settlements
 from tests.sql.rows import column, fetch, message, row
 
 # a day that has a partition on both sides of midnight
+POLICIES = ("hold", "remove", "bounce")
 ENDED = (datetime.now(UTC) + timedelta(days=1)).replace(hour=12)
 STARTED = ENDED - timedelta(seconds=3)
 
@@ -142,10 +143,10 @@ async def test_once_and_on_failed_decide_what_becomes_of_a_row(
     events = (Event.DELIVERED, Event.DEFER, Event.UNKNOWN, Event.FAIL, Event.HAND_BACK)
     store = Settlements(link, "worker")
     rows: dict[int, tuple[Outcome, Status, Status | None]] = {}
-    for n, (event, status, once, remove) in enumerate(
-        itertools.product(events, Status, (False, True), (False, True)), 1
+    for n, (event, status, once, on_failed) in enumerate(
+        itertools.product(events, Status, (False, True), POLICIES), 1
     ):
-        policy = {"once": once, "on_failed": "remove" if remove else "hold"}
+        policy = {"once": once, "on_failed": on_failed}
         row(db, message(db, n), **policy, metadata={"status": status, "event": event})
     for item in (await Claims(link, "worker", 60).claim(1000, [])).items:
         facts = json.loads(item.metadata or "")
@@ -154,9 +155,11 @@ async def test_once_and_on_failed_decide_what_becomes_of_a_row(
         if event is Event.DELIVERED:
             expected = None
         elif status is Status.SENDING and not stale:
-            expected = after(event, once=item.once, remove=item.remove)
+            expected = after(event, once=item.once, on_failed=item.on_failed)
         elif event is Event.UNKNOWN and item.once and status is not Status.DELETE and not stale:
-            expected = None if item.remove and status is not Status.HOLD else Status.HOLD
+            theirs = status in (Status.HOLD, Status.REPORT)  # an operator's
+            gone = item.on_failed == "remove" and not theirs
+            expected = None if gone else Status.HOLD
         rows[item.id] = outcome(item, event, Reply(0, "lost")), status, expected
     assert len(rows) == n
     db.execute(
@@ -182,7 +185,7 @@ async def test_once_and_on_failed_decide_what_becomes_of_a_row(
         assert found[1] is None
         final = each.event is Event.UNKNOWN and each.item.once
         if final and expected is Status.HOLD:
-            held = status is Status.HOLD
+            held = status in (Status.HOLD, Status.REPORT)
             assert found[2:] == (f"{uncertain}; mine", "me" if held else found[3], None)
         elif status is Status.HOLD:
             assert found[2:4] == ("mine", "me")
@@ -195,6 +198,42 @@ async def test_once_and_on_failed_decide_what_becomes_of_a_row(
     assert fetch(db, "SELECT count(*) FROM attempts")[0] == len(
         [each for each in outcomes if each.event is not Event.HAND_BACK]
     )
+
+
+async def test_a_success_that_is_reported_waits_in_report_whatever_the_lease(
+    db: psycopg.Connection, link: Link
+) -> None:
+    store = Settlements(link, "worker")
+    items = [await claimed(db, link, on_failed="bounce") for _ in range(5)]
+    first, plain, stale, asked, late = items
+    db.execute("UPDATE queue SET lease_token = 0 WHERE id = %s", (stale.id,))
+    db.execute("UPDATE queue SET status = 'DELETE' WHERE id = %s", (asked.id,))
+    outcomes = [outcome(item, Event.DELIVERED) for item in items[:4]]
+    for each, report in zip(outcomes, ("relayed", "", "delivered", "relayed"), strict=True):
+        each.report = report
+    deferral = outcome(late, Event.DEFER, Reply(451, "later"), 60.0)
+    deferral.overdue = 14_400.0
+    for again in (False, True):
+        expected = {first.id, stale.id, asked.id} | (set() if again else {plain.id, late.id})
+        assert await store.settle([*outcomes, deferral], again) == expected
+        assert db.execute(
+            "SELECT id, status, hold_reason, held_by, lease_token, last_reply, held_at <= now()"
+            " FROM queue ORDER BY id"
+        ).fetchall() == [
+            (first.id, "REPORT", "relayed", "worker", None, "250 2.0.0 Ok", True),
+            (stale.id, "REPORT", "delivered", "worker", None, "250 2.0.0 Ok", True),
+            (asked.id, "REPORT", "relayed", "worker", None, "250 2.0.0 Ok", True),
+            (late.id, "DEFERRED", None, None, None, "451 later", None),
+        ]
+        assert db.execute("SELECT row_id, after, message_id FROM delays").fetchall() == [
+            (late.id, timedelta(hours=4), late.message_id)
+        ]
+    assert len(column(db, "SELECT id FROM messages")) == 4
+    states = "SELECT recipient, state FROM message_status WHERE message_id <> %s"
+    assert dict(db.execute(states, (late.message_id,)).fetchall()) == {"r@b.example": "delivered"}
+    assert (await Claims(link, "worker", 60).claim(99, [])).items == []
+    db.execute("UPDATE queue SET status = 'QUEUED' WHERE status = 'REPORT'")  # an operator
+    assert column(db, "SELECT hold_reason FROM queue WHERE status = 'QUEUED'") == [None] * 3
 
 
 @pytest.mark.parametrize("remove", [False, True])

@@ -200,6 +200,7 @@ async def test_views_answer(database: str, db: psycopg.Connection) -> None:
         ("HOLD", 1, 1, 5, 0),
         ("DELETE", 0, 0, 0, 0),
         ("SCHEDULED", 0, 0, 0, 0),
+        ("REPORT", 0, 0, 0, 0),
     }
     assert db.execute(
         "SELECT rows, queued, deferred, sending, held, deleting, last_reply FROM queue_by_domain "

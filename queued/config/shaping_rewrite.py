@@ -1,0 +1,95 @@
+"""Key `rewrite` of a route in shaping.yaml: what of its mail leaves in another form."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pgmta.config.types import Section, parse_network
+from queued.config import address_map
+from queued.config.routes import parse_pattern
+from queued.config.verp_template import VerpTemplate
+
+type Problem = tuple[tuple[str | int, ...], str]
+"""The key of a mistake, and the reason."""
+
+_NAME = re.compile(r"[!-)+-9;-~]+\*?")  # RFC 5322, section 3.6.8; * is for all that begin so
+
+
+def _map_or_template(value: Any) -> Any:
+    if value is None or isinstance(value, str | dict):
+        return value
+    raise ValueError("expected a mapping of addresses, or a text with {id} and {hash}")
+
+
+def _names(value: Any) -> Any:
+    words = value if isinstance(value, list) else [value]
+    for word in words:
+        if not (isinstance(word, str) and _NAME.fullmatch(word)):
+            raise ValueError(f"{word!r} is no field name; write for example X-Host or X-Internal-*")
+    return words
+
+
+def _host(word: Any) -> str:
+    try:
+        return str(ipaddress.ip_network(str(word)))
+    except ValueError:
+        pass
+    if isinstance(word, str) and "/" not in word and not re.fullmatch(r"[\d.:]+", word):
+        return parse_pattern(word)
+    return str(parse_network(word))  # which says why it is none
+
+
+def _hosts(value: Any) -> Any:
+    return [_host(word) for word in (value if isinstance(value, list) else [value])]
+
+
+class ShapingRewrite(Section):
+    """The changes to mail that leaves by a route; the stored message stays unchanged."""
+
+    sender: Annotated[dict[str, str] | str | None, BeforeValidator(_map_or_template)] = Field(
+        default=None,
+        description="addresses of the envelope's sender and their new ones; or a VERP address with "
+        "{id} and {hash}, which needs `verp`",
+    )
+    from_: dict[str, str] = Field(
+        default={}, alias="from", description="likewise, for the fields in from_fields"
+    )
+    from_fields: list[Literal["From", "Sender", "Reply-To"]] = Field(
+        default=["From"],
+        min_length=1,
+        description="From, Sender, Reply-To; with their Resent forms",
+    )
+    to: dict[str, str] = Field(
+        default={}, description="likewise, for To, Cc, Resent-To and Resent-Cc"
+    )
+    remove: Annotated[list[str], BeforeValidator(_names)] = Field(
+        default=[], description="names of fields; X-* for all that begin with X-"
+    )
+    remove_received: Annotated[list[str], BeforeValidator(_hosts)] = Field(
+        default=[],
+        description="networks and names of hosts whose Received fields are removed: 10.0.0.0/8, "
+        "host.internal, *.internal",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield the mistakes in addresses."""
+        maps = {"sender": self.sender, "from": self.from_, "to": self.to}
+        for name, entries in maps.items():
+            if isinstance(entries, dict):
+                for key, reason in address_map.problems(entries):
+                    yield (name, key), reason
+            elif entries is not None:
+                try:
+                    VerpTemplate(entries)
+                except ValueError as error:
+                    yield (name,), str(error)
+
+    @property
+    def verp(self) -> str | None:
+        """The VERP address, if the sender becomes one."""
+        return self.sender if isinstance(self.sender, str) else None

@@ -1,0 +1,62 @@
+"""Section `verp` of shaping.yaml: keys and age of VERP addresses, and where returned mail goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from pgmta.address import parse_mailbox
+from pgmta.config.types import Period, Section
+from pgmta.errors import AddressError
+from queued.config.shaping_login import read_password
+
+_LEAST = 32  # octets of a key
+_OLDEST = 365 * 86400.0  # an address has its day modulo 1,024
+
+
+def _files(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _age(seconds: float) -> float:
+    if seconds > _OLDEST:
+        raise ValueError("an age is at most 365d")
+    return seconds
+
+
+def _forward(value: Any) -> Any:
+    if value is None or value == "sender":
+        return value
+    try:
+        return parse_mailbox(str(value), utf8=True)[0]
+    except AddressError as error:
+        raise ValueError(f"expected an address, sender or null: {error}") from None
+
+
+class ShapingVerp(Section):
+    """VERP addresses of all routes."""
+
+    keys: Annotated[list[Path], BeforeValidator(_files)] = Field(
+        default=[],
+        max_length=2,
+        description="one or two files, relative to shaping.yaml, that other users can't read: the "
+        "first makes addresses, both are believed",
+    )
+    age: Annotated[Period, AfterValidator(_age)] = Field(
+        default=14 * 86400.0, description="mail to an older address fails; whole days"
+    )
+    forward: Annotated[str | None, BeforeValidator(_forward)] = Field(
+        default=None,
+        description="address that gets what comes back; sender: that of the message; null: it is "
+        "only recorded",
+    )
+
+
+def read_key(path: Path) -> bytes:
+    """Return the key in a file. Raises ValueError, as `read_password`, and if it is too short."""
+    key = read_password(path).encode()
+    if len(key) < _LEAST:
+        raise ValueError(f"{path} has fewer than {_LEAST} octets: run `openssl rand -hex 32`")
+    return key

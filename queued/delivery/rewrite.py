@@ -1,0 +1,158 @@
+"""Rewriting: the header fields of content as they leave (RFC 5322; pure).
+
+Only whole fields go, and only addresses in fields change: every other octet stays as it is stored.
+The reverse-path is changed here too; recipients never are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pgmta.model import Item
+from queued.config import ShapingRewrite
+from queued.config.address_map import AddressMap
+from queued.delivery.address_list import Place, UnreadableError, replaced
+from queued.delivery.header_fields import LIMIT, PART
+from queued.delivery.internal_hosts import InternalHosts
+from queued.delivery.verp import VerpAddresses, VerpKeys
+
+_BLIND = frozenset({b"bcc", b"resent-bcc"})
+_TO = (b"to", b"cc", b"resent-to", b"resent-cc")
+_RESENT = b"resent-"
+_BCC = re.compile(rb"(?:[Rr][Ee][Ss][Ee][Nn][Tt]-)?[Bb][Cc][Cc][ \t]*:")
+# The search ends at an empty line. Each alternative begins with a set or a letter, which is quick.
+_BCC_OR_END = re.compile(
+    rb"\n(?:[Bb][Cc][Cc][ \t]*:()|[Rr][Ee][Ss][Ee][Nn][Tt]-[Bb][Cc][Cc][ \t]*:()|\r\n|\n)"
+).search
+
+
+def has_bcc(content: bytes) -> bool:
+    """Return whether a Bcc field may be in the header. It costs next to nothing if not."""
+    if content[:1] in b"BbRr" and _BCC.match(content):
+        return True
+    match = _BCC_OR_END(content)
+    return match is not None and match.lastindex is not None
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """Content after rewriting, and what could not be done, for the log."""
+
+    content: bytes
+    problems: list[str] = field(default_factory=list)
+
+
+class Rewriting:
+    """The changes to the mail of a route; without a section only Bcc fields go."""
+
+    def __init__(
+        self, entry: ShapingRewrite | None = None, keys: VerpKeys | None = None, name: str = ""
+    ) -> None:
+        entry = entry or ShapingRewrite()
+        self.name = name
+        """The route, for operators."""
+        self.entry = entry
+        self.verp = VerpAddresses(entry.verp, keys) if entry.verp and keys else None
+        self._sender = AddressMap(entry.sender) if isinstance(entry.sender, dict) else None
+        authors, recipients = AddressMap(entry.from_), AddressMap(entry.to)
+        self._maps: dict[bytes, AddressMap] = {}
+        if authors:
+            for word in entry.from_fields:
+                self._maps[word.lower().encode()] = authors
+                self._maps[_RESENT + word.lower().encode()] = authors
+        if recipients:
+            self._maps |= dict.fromkeys(_TO, recipients)
+        words = [word.lower().encode() for word in entry.remove]
+        self._removed = _BLIND | {word for word in words if not word.endswith(b"*")}
+        self._removed_prefixes = tuple(word[:-1] for word in words if word.endswith(b"*"))
+        self._hosts = InternalHosts(entry.remove_received) if entry.remove_received else None
+        self.adds_utf8 = any(each.utf8 for each in (authors, recipients))
+        """Whether a header may need SMTPUTF8 that did not."""
+        self.in_header = bool(self._maps or words or self._hosts)
+        """Whether more than Bcc fields may change in a header."""
+
+    def sender(self, item: Item, now: datetime) -> str:
+        """Return the reverse-path of a row; the null reverse-path stays."""
+        if not item.sender:
+            return ""
+        if self.verp:
+            return self.verp.address(item.message_id, item.id, now)
+        return self._sender.address(item.sender) if self._sender else item.sender
+
+    def content(self, content: bytes) -> Rewritten:
+        """Return content with a rewritten header.
+
+        Fields behind the first MB stay as they are.
+        """
+        found = Rewritten(content)
+        end = min(len(content), LIMIT)
+        cut = len(content) > LIMIT
+        parts: list[bytes] = []
+        done = position = 0
+        while match := PART.match(content, position, end):
+            if cut and match.end() == end:
+                found.problems.append("the header is over 1 MB: its rest stays as it is")
+                break
+            start, position = position, match.end()
+            if not match["name"]:  # a line of a mailbox file
+                continue
+            name = match["name"].lower()
+            if self._goes(name, match["value"]):
+                if start > done:
+                    parts.append(content[done:start])
+                done = position
+                if parts and content[position : position + 1] == b".":
+                    parts[-1] = _safe_end(parts[-1], content[start:position])
+            elif addresses := self._maps.get(name):
+                value = self._value(name, match["value"], addresses, found)
+                if value is not None:
+                    parts += [content[done : match.start("value")], value]
+                    done = match.end("value")
+        if done:
+            found.content = b"".join([*parts, content[done:]])
+        return found
+
+    def _goes(self, name: bytes, value: bytes) -> bool:
+        if name in self._removed or (
+            self._removed_prefixes and name.startswith(self._removed_prefixes)
+        ):
+            return True
+        return self._hosts is not None and name == b"received" and self._hosts.sent_or_took(value)
+
+    def _value(
+        self, name: bytes, value: bytes, addresses: AddressMap, found: Rewritten
+    ) -> bytes | None:
+        """Return the new value of an address field, None if it stays."""
+
+        def change(place: Place) -> bytes | None:
+            new = addresses.new(_text(place.local), _text(place.domain))
+            return f"{new[0]}@{new[1]}".encode("utf-8", "surrogateescape") if new else None
+
+        try:
+            new, whole = replaced(value, change)
+        except UnreadableError as error:
+            found.problems.append(f"{name.decode()} stays as it is: {error}")
+            return None
+        if not whole:
+            found.problems.append(f"{name.decode()} has parts that are no addresses: they stay")
+        return new if new != value else None
+
+
+def _safe_end(before: bytes, removed: bytes) -> bytes:
+    """Return the octets before a removed field, for a dot that follows it.
+
+    A dot after CRLF gets a transparency dot. After a bare LF it may end the data for the next hop.
+    """
+    if removed.endswith(b"\r\n") and before.endswith(b"\n") and not before.endswith(b"\r\n"):
+        return before[:-1] + b"\r\n"
+    return before
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogateescape")
+
+
+BCC_ONLY = Rewriting()
+"""The rewriting of mail whose route has none."""

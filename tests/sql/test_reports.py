@@ -24,7 +24,8 @@ from tests.support.waiting import PATIENCE
 
 type Start = Callable[..., AbstractAsyncContextManager[ReportDuty]]
 REASON = "undeliverable"
-NULL = "undeliverable, no DSN: it has the null reverse-path"
+NONE = "undeliverable, no DSN"
+NULL = f"{NONE}: it has the null reverse-path"
 UNSET = ", and bounces.postmaster is not set"
 
 
@@ -129,7 +130,7 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
         db.execute("SELECT id, hold_reason FROM queue WHERE status = 'HOLD'").fetchall()
     )
     assert held == {
-        odd["no address"]: "undeliverable, no DSN: its sender can't get one: no domain in 'nodomain'",
+        odd["no address"]: f"{NONE}: its sender can't get one: no domain in 'nodomain'",
         odd["null"]: NULL + UNSET,
         odd["a DSN"]: "undeliverable, no DSN: it is a DSN" + UNSET,
     }

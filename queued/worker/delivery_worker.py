@@ -49,7 +49,7 @@ class DeliveryWorker:
     """One worker with the action deliver; its leases carry the name `owner`.
 
     Mail leaves by SMTP, unless another `opener` of sessions is given. `space` counts the stored
-    content that deliveries free.
+    content that deliveries free. `reported` is called when rows have come into REPORT.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class DeliveryWorker:
         schema: Schema | None = None,
         observer: Observer | None = None,
         signers: Signers | None = None,
+        reported: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = worker.name
         self.schedule = TurnSchedule()
@@ -77,7 +78,7 @@ class DeliveryWorker:
         level = -1 if config.urgent.priority is None else config.urgent.priority
         self._leases = Leases(RowLeases(self._links["renew"], owner, lease))
         self._settler = Settler(
-            Settlements(self._links["settle"], owner), self._leases, self._deferred
+            Settlements(self._links["settle"], owner), self._leases, self._deferred, reported
         )
         contents = Contents(self._links["content"])
         self._dispatch = Dispatch(

@@ -26,6 +26,7 @@ from pgmta.states import Status
 from pgmta.store.listing import Listing
 from pgmta.store.migrate import migrate as apply_migrations
 from queued.cli.change import COMMANDS
+from queued.cli.classify import classify
 from queued.cli.count import count
 from queued.cli.dkim import dkim
 from queued.cli.explain import explain
@@ -59,6 +60,7 @@ main.add_command(partition)
 main.add_command(workers)
 main.add_command(rule)
 main.add_command(route)
+main.add_command(classify)
 main.add_command(trace)
 main.add_command(dkim)
 main.add_command(user)

@@ -3,6 +3,32 @@ CREATE SCHEMA pgmta;
 
 COMMENT ON SCHEMA pgmta IS 'pgmta, a mail relay whose queue is a PostgreSQL table.';
 
+CREATE FUNCTION pgmta.attempt_returned(message bigint, recipient_row bigint, day date, why text, words text, OUT sender text, OUT recipient text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    -- the attempt began on this day, by the clock of a worker
+    earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
+    latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
+    at timestamptz;
+    token bigint;
+BEGIN
+    SELECT a.ended_at, a.lease_token, a.sender, a.recipient INTO at, token, sender, recipient
+    FROM pgmta.attempts AS a
+    WHERE a.message_id = message AND a.row_id = recipient_row AND a.event IN ('delivered', 'unknown')
+        AND a.ended_at >= earliest AND a.ended_at < latest
+    ORDER BY a.ended_at DESC LIMIT 1;
+    IF FOUND AND why <> '' THEN
+        UPDATE pgmta.attempts AS a
+        SET class = why, returned_at = now(), returned = left(words, 1020)
+        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = at
+            AND a.lease_token = token AND a.returned_at IS NULL;
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION pgmta.attempt_returned(message bigint, recipient_row bigint, day date, why text, words text, OUT sender text, OUT recipient text) IS 'Returns sender and recipient of the attempt that delivered a row on that day or the next ones, null without one. With a reason it notes in the log that the mail came back, once; nothing else of the log changes.';
+
 CREATE FUNCTION pgmta.attempts_expire(keep interval) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -150,16 +176,8 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('SELECT, INSERT ON reports', 'pgmta_queued');
-    PERFORM grant_to('SELECT, INSERT, UPDATE (noticed_at), DELETE ON delays', 'pgmta_queued');
-    PERFORM grant_to('SELECT, INSERT, UPDATE (number), DELETE ON report_counts', 'pgmta_queued');
-    PERFORM grant_to('EXECUTE ON FUNCTION reports_partitions(integer), reports_expire(interval)', 'pgmta_queued');
-    -- a DSN is a message like any other; a large one has chunks
-    PERFORM grant_to('USAGE ON SEQUENCE message_ids', 'pgmta_queued');
-    PERFORM grant_to('EXECUTE ON FUNCTION queue_put', 'pgmta_queued');
-    PERFORM grant_to('INSERT (message_id, position, data) ON message_chunks', 'pgmta_queued');
-    PERFORM grant_to('SELECT ON reports, delays, report_counts', 'pgmta_operator', 'pgmta_reader');
-    RETURN grants_0021();
+    PERFORM grant_to('EXECUTE ON FUNCTION attempt_returned(bigint, bigint, date, text, text)', 'pgmta_queued');
+    RETURN grants_0023();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -342,6 +360,25 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0021() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0023() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT, INSERT ON reports', 'pgmta_queued');
+    PERFORM grant_to('SELECT, INSERT, UPDATE (noticed_at), DELETE ON delays', 'pgmta_queued');
+    PERFORM grant_to('SELECT, INSERT, UPDATE (number), DELETE ON report_counts', 'pgmta_queued');
+    PERFORM grant_to('EXECUTE ON FUNCTION reports_partitions(integer), reports_expire(interval)', 'pgmta_queued');
+    -- a DSN is a message like any other; a large one has chunks
+    PERFORM grant_to('USAGE ON SEQUENCE message_ids', 'pgmta_queued');
+    PERFORM grant_to('EXECUTE ON FUNCTION queue_put', 'pgmta_queued');
+    PERFORM grant_to('INSERT (message_id, position, data) ON message_chunks', 'pgmta_queued');
+    PERFORM grant_to('SELECT ON reports, delays, report_counts', 'pgmta_operator', 'pgmta_reader');
+    RETURN grants_0021();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0023() IS 'Part of grants().';
 
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1567,6 +1604,8 @@ CREATE TABLE pgmta.attempts (
     tls_seconds real,
     transaction_seconds real,
     class text,
+    returned_at timestamp with time zone,
+    returned text,
     CONSTRAINT attempts_event CHECK ((event = ANY (ARRAY['delivered'::text, 'deferred'::text, 'failed'::text, 'unknown'::text, 'deleted'::text, 'cancelled'::text, 'expired'::text, 'suppressed'::text])))
 )
 PARTITION BY RANGE (ended_at);
@@ -1629,7 +1668,11 @@ COMMENT ON COLUMN pgmta.attempts.tls_seconds IS 'Time of STARTTLS, TLS handshake
 
 COMMENT ON COLUMN pgmta.attempts.transaction_seconds IS 'Time from MAIL to the last reply; null where there was no MAIL.';
 
-COMMENT ON COLUMN pgmta.attempts.class IS 'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt.';
+COMMENT ON COLUMN pgmta.attempts.class IS 'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt. Of a delivery that came back: why, see returned.';
+
+COMMENT ON COLUMN pgmta.attempts.returned_at IS 'When the mail came back to its VERP address after the next hop had taken it; null: it did not.';
+
+COMMENT ON COLUMN pgmta.attempts.returned IS 'Status and reply as the mail that came back reports them.';
 
 CREATE VIEW pgmta.attempt_history AS
  SELECT message_id,
@@ -1660,7 +1703,9 @@ CREATE VIEW pgmta.attempt_history AS
     connect_seconds,
     tls_seconds,
     transaction_seconds,
-    class
+    class,
+    returned_at,
+    returned
    FROM pgmta.attempts;
 
 COMMENT ON VIEW pgmta.attempt_history IS 'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with ended_at it reads only those days.';
@@ -1723,6 +1768,10 @@ COMMENT ON COLUMN pgmta.attempt_history.transaction_seconds IS 'As attempts.tran
 
 COMMENT ON COLUMN pgmta.attempt_history.class IS 'As attempts.class.';
 
+COMMENT ON COLUMN pgmta.attempt_history.returned_at IS 'As attempts.returned_at.';
+
+COMMENT ON COLUMN pgmta.attempt_history.returned IS 'As attempts.returned.';
+
 CREATE VIEW pgmta.attempt_rates AS
  SELECT date_trunc('minute'::text, ended_at) AS minute,
     count(*) AS attempts,
@@ -1778,6 +1827,8 @@ CREATE TABLE pgmta.attempts_default (
     tls_seconds real,
     transaction_seconds real,
     class text,
+    returned_at timestamp with time zone,
+    returned text,
     CONSTRAINT attempts_event CHECK ((event = ANY (ARRAY['delivered'::text, 'deferred'::text, 'failed'::text, 'unknown'::text, 'deleted'::text, 'cancelled'::text, 'expired'::text, 'suppressed'::text])))
 );
 

@@ -22,6 +22,7 @@ from queued.worker.content import warn_unfit
 from queued.worker.envelopes import Envelopes
 from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
+from queued.worker.returned_mail import ReturnedLog, ReturnedMail
 from queued.worker.settler import Settler
 from queued.worker.space_watch import SpaceWatch
 from queued.worker.verdict import judge
@@ -52,6 +53,7 @@ class Dispatch:
         space: SpaceWatch | None = None,
         opener: Opener | None = None,
         observer: Observer | None = None,
+        attempts: ReturnedLog | None = None,
     ) -> None:
         self.room = _MEMORY
         """Octets of content that may come with the next claim; negative if there are too many."""
@@ -64,6 +66,9 @@ class Dispatch:
             opener = self._connector = Connector(config.environment.hostname, config.delivery)
         self._opener = opener
         self._observer = observer or Observer()
+        self._mail: ReturnedMail | None = None
+        if attempts:
+            self._mail = ReturnedMail(contents, attempts, self._conclude, self.dispatch)
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self.left_out = LeftOut(self._queues)
         """The mail that the next claim leaves out."""
@@ -80,6 +85,7 @@ class Dispatch:
         self.left_out.bound = config.urgent.bound
         self._mode = config.delivery.bare_newlines
         self._envelopes = Envelopes(config.delivery, self._contents, self._guard)
+        self._returned = self._mail.configured(config) if self._mail else None
         if self._connector:
             self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
@@ -95,6 +101,8 @@ class Dispatch:
         One envelope has the rows with the same message, next hop and reverse-path. Rows in
         `reserved` slots are handed back if their next hop has its share of these.
         """
+        if self._returned:
+            items = self._returned.take(items, messages)
         back = 0
         for key, (destination, group) in self._groups(items, messages).items():
             message = messages.get(key[0])
@@ -232,6 +240,8 @@ class Dispatch:
 
     def drain(self) -> None:
         """Begin nothing new, and hand back the rows of envelopes that wait."""
+        if self._mail:
+            self._mail.drain()
         for queue in list(self._queues.values()):
             for envelope in queue.drain():
                 self.room += envelope.room
@@ -239,11 +249,15 @@ class Dispatch:
 
     async def wait(self) -> None:
         """Wait for the deliveries that are under way."""
+        if self._mail:
+            await self._mail.wait()
         for queue in list(self._queues.values()):
             await queue.wait()
 
     async def abort(self) -> None:
         """Drop all connections."""
+        if self._mail:
+            await self._mail.abort()
         queues = list(self._queues.values())
         for queue in queues:
             queue.abort()

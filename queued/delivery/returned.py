@@ -1,4 +1,4 @@
-"""What mail to a VERP address says: a DSN (RFC 3464, 6533), another bounce, or neither (pure).
+"""Reads mail to a VERP address: a DSN (RFC 3464, 6533), another bounce, or neither (pure).
 
 A DSN is found wherever its part is in the message, because lists and scanners put DSNs into other
 messages. Only the first octets are read, without any recursion.
@@ -37,7 +37,7 @@ _SHOWN = 1000  # octets of a text that is taken for a reply
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What was reported of a recipient.
+    """The report on a recipient.
 
     `status` is an enhanced status code or empty. `words` are the reply of a host, or a text. `host`
     is the host that gave the reply, if it is known.

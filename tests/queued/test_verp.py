@@ -1,4 +1,4 @@
-"""VERP addresses, and what is read from the mail that comes back to them."""
+"""VERP addresses, and the mail that comes back to them."""
 
 from __future__ import annotations
 

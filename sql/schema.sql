@@ -187,8 +187,9 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('EXECUTE ON FUNCTION attempt_returned(bigint, bigint, date, text, text)', 'pgmta_queued');
-    RETURN grants_0023();
+    PERFORM grant_to('EXECUTE ON FUNCTION queue_bounce(text, text)', 'pgmta_operator');
+    PERFORM grant_to('SELECT ON report_rates', 'pgmta_operator', 'pgmta_reader');
+    RETURN grants_0024();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -409,6 +410,17 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0023() IS 'Part of grants().';
 
+CREATE FUNCTION pgmta.grants_0024() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('EXECUTE ON FUNCTION attempt_returned(bigint, bigint, date, text, text)', 'pgmta_queued');
+    RETURN grants_0023();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0024() IS 'Part of grants().';
+
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE event WHEN 'deleted'::text THEN 'cancelled'::text WHEN 'deferred'::text THEN 'unknown'::text ELSE event END;
@@ -607,6 +619,14 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.messages_refcount_func() IS 'Removes the bodies that the deleted rows were the last to refer to. A statement trigger: rows that move between partitions do not fire it. As a row trigger it does nothing.';
 
+CREATE FUNCTION pgmta.queue_bounce(condition text, reason text) RETURNS bigint
+    LANGUAGE sql
+    AS $$
+    SELECT pgmta.queue_change('bounce', condition, jsonb_build_object('reason', reason))
+$$;
+
+COMMENT ON FUNCTION pgmta.queue_bounce(condition text, reason text) IS 'Gives the rows that match condition up, held ones too: queued sends their senders a DSN with the reason, and removes them. Those in flight follow after their attempt, unless it delivers. Returns the number of rows.';
+
 CREATE FUNCTION pgmta.queue_change(action text, condition text, details jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_temp'
@@ -703,6 +723,17 @@ BEGIN
         -- a row that is due already keeps its place
         UPDATE pgmta.queue AS q SET next_attempt = least(q.next_attempt, now())
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status IN ('QUEUED', 'DEFERRED');
+    WHEN 'bounce' THEN
+        -- A row in flight keeps its lease: nothing is reported before its attempt has ended. The trigger
+        -- keeps malformed ones here too.
+        WITH given_up AS (
+            UPDATE pgmta.queue AS q
+            SET status = 'REPORT', held_by = who, hold_reason = why, hold_until = NULL
+            WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status NOT IN ('DELETE', 'REPORT')
+            RETURNING q.status
+        )
+        SELECT count(*) INTO changed FROM given_up WHERE given_up.status <> 'HOLD';
+        RETURN changed;
     WHEN 'delete' THEN
         UPDATE pgmta.queue AS q SET status = 'DELETE'
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status <> 'DELETE';
@@ -946,6 +977,7 @@ CREATE FUNCTION pgmta.queue_takes(action text) RETURNS text
         WHEN 'quarantine' THEN 'true'
         WHEN 'release' THEN 'status = ''HOLD'''
         WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'')'
+        WHEN 'bounce' THEN 'status NOT IN (''DELETE'', ''REPORT'')'
         WHEN 'delete' THEN 'status <> ''DELETE'''
         WHEN 'set' THEN 'true'
     END
@@ -1970,7 +2002,7 @@ COMMENT ON COLUMN pgmta.audit.who IS 'user@host of the command, or the worker.';
 
 COMMENT ON COLUMN pgmta.audit.role IS 'Role of the session.';
 
-COMMENT ON COLUMN pgmta.audit.action IS 'hold, release, quarantine, retry, delete, set, rule …';
+COMMENT ON COLUMN pgmta.audit.action IS 'hold, release, quarantine, retry, bounce, delete, set, rule …';
 
 COMMENT ON COLUMN pgmta.audit.condition IS 'Which rows.';
 
@@ -2930,6 +2962,31 @@ COMMENT ON COLUMN pgmta.reports.reason IS 'Why there is no DSN, or the reason of
 
 COMMENT ON CONSTRAINT reports_kind ON pgmta.reports IS 'The actions of RFC 3464, section 2.3.3.';
 
+CREATE VIEW pgmta.report_rates AS
+ SELECT date_trunc('hour'::text, at) AS hour,
+    count(DISTINCT report_id) AS dsns,
+    count(*) FILTER (WHERE ((kind = 'failed'::text) AND (report_id IS NOT NULL))) AS failed,
+    count(*) FILTER (WHERE ((kind = 'delayed'::text) AND (report_id IS NOT NULL))) AS delayed,
+    count(*) FILTER (WHERE ((kind = ANY (ARRAY['relayed'::text, 'delivered'::text])) AND (report_id IS NOT NULL))) AS succeeded,
+    count(*) FILTER (WHERE (report_id IS NULL)) AS unreported
+   FROM pgmta.reports
+  WHERE (at >= (now() - '1 day'::interval))
+  GROUP BY (date_trunc('hour'::text, at));
+
+COMMENT ON VIEW pgmta.report_rates IS 'How many DSNs there were: recipients by the hour of their DSNs. Reads the last day of reports.';
+
+COMMENT ON COLUMN pgmta.report_rates.hour IS 'Start of the hour; one without reports has no line.';
+
+COMMENT ON COLUMN pgmta.report_rates.dsns IS 'DSNs, each of which may tell of several recipients.';
+
+COMMENT ON COLUMN pgmta.report_rates.failed IS 'Recipients that failed, or were given up by an operator.';
+
+COMMENT ON COLUMN pgmta.report_rates.delayed IS 'Recipients whose mail was late.';
+
+COMMENT ON COLUMN pgmta.report_rates.succeeded IS 'Recipients that got the mail, or whose mail was relayed to a host without DSN.';
+
+COMMENT ON COLUMN pgmta.report_rates.unreported IS 'Recipients without a DSN; reports.reason says why.';
+
 CREATE TABLE pgmta.reports_20261123 (
     at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
     report_id bigint,
@@ -3390,7 +3447,7 @@ COMMENT ON COLUMN pgmta.workers.owner IS 'The process: hostname:pid.';
 
 COMMENT ON COLUMN pgmta.workers.name IS 'Name in queued.yaml.';
 
-COMMENT ON COLUMN pgmta.workers.action IS 'deliver, hold, quarantine, delete, release or retry.';
+COMMENT ON COLUMN pgmta.workers.action IS 'deliver, hold, quarantine, delete, release, retry or bounce.';
 
 COMMENT ON COLUMN pgmta.workers.condition IS 'The whole condition, that of the environment included; null: every row.';
 

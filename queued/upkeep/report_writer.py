@@ -87,7 +87,8 @@ class ReportWriter:
             priority=min(row.priority for row in plan.rows),
             sender_domain="",
             message_id_header=f"<{number}.{nonce[:16]}@{self._host}>",
-            options=Options(tenant=first.tenant, on_failed="bounce"),
+            options=Options(tenant=first.tenant),
+            on_failed="bounce",
         )
         if isinstance(dsn.content, bytes):
             message.body = b"".join((dsn.head, dsn.content, dsn.tail))
@@ -172,7 +173,7 @@ def _recipient(row: ReportRow) -> ReportedRecipient:
         address=row.recipient,
         orcpt=row.orcpt,
         action=cast(Kind, row.kind),
-        diagnostic="" if row.bounced else row.reply or "",
+        diagnostic=row.refusal,
         remote_mta=row.host,
         last_attempt=row.attempted,
         answer_class=row.answer_class,

@@ -57,13 +57,14 @@ type Conclude = Callable[[list[Item], list[Result]], object]
 class ReturnedMail:
     """Takes rows whose recipients are VERP addresses of this configuration.
 
-    `conclude` gets rows with their results, and `forward` rows with another recipient.
+    Without `attempts` it takes none. `conclude` gets rows with their results, and `forward` rows
+    with another recipient.
     """
 
     def __init__(
         self,
         contents: Contents,
-        attempts: ReturnedLog,
+        attempts: ReturnedLog | None,
         conclude: Conclude,
         forward: Callable[[list[Item], dict[int, Message]], object],
     ) -> None:
@@ -78,7 +79,7 @@ class ReturnedMail:
         """Use the addresses, keys and rules of a configuration; return None if it has none."""
         self._addresses = return_addresses(config.routing)
         self._to = config.routing.verp.forward
-        if not self._addresses:
+        if not (self._addresses and self._log):
             return None
         self._rules = AnswerRules(config.answering)
         return self
@@ -123,6 +124,7 @@ class ReturnedMail:
         try:
             for taken in batch:
                 self._read(taken, await self._content(taken.message))
+            assert self._log  # noqa: S101 - for the type checker
             attempts = await self._log.record([taken.row for taken in batch])
         except (StoreUnavailable, psycopg.Error) as error:
             self._later(batch, f"4.3.0 the log can't be written: {faults.words(error)}")

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from queued.config import shipped_answers
 from queued.config.answer_pattern import LONGEST, TextPattern, parse_text_pattern
 
-SHIPPED = sorted(
-    {p.source: p for book in shipped_answers() for rule in book.rules for p in rule.text or ()}.items()
-)
+RULES = [rule for book in shipped_answers() for rule in book.rules]
+SHIPPED = sorted({p.source: p for rule in RULES for p in rule.text or ()}.items())
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     assert found.stdout == (
         "route      routes[0]\nto         [::1]:1\nprotocol   smtp, TLS from the first octet\n"
         "tls        verify\nlogin      relay, as shop\n"
-        "rewrite    from: @a.lan -> @a.example\nrewrite    remove: X-*\n\nhost       [::1]:1\naddresses  ::1\n"
+        "rewrite    from: @a.lan -> @a.example\nrewrite    remove: X-*\n"
+        "\nhost       [::1]:1\naddresses  ::1\n"
         "policy     verify, by route\n"
     )
     assert json.loads(route(path, "x@b.example", "--json").stdout) == {

@@ -77,7 +77,11 @@ class Product:
         )
         return path
 
-    def _queuectl(self, path: Path, *words: str, given: str | None = None) -> None:
+    def queuectl(self, *words: str) -> str:
+        """Run queuectl with the configuration of queued, and return its output."""
+        return self._queuectl(self.directory / "queued.yaml", *words)
+
+    def _queuectl(self, path: Path, *words: str, given: str | None = None) -> str:
         done = subprocess.run(
             [self.commands / "queuectl", *words, "-c", path],
             input=given,
@@ -89,6 +93,7 @@ class Product:
         if done.returncode:
             said = done.stderr[-1500:] or done.stdout[-1500:]
             raise DaemonError(f"queuectl {words[0]}: {said}")
+        return done.stdout
 
     def migrate(self) -> None:
         """Make the tables."""

@@ -12,12 +12,14 @@ from bench.columns import aligned, number
 from bench.daemons import merged
 from bench.hostile_clients import ATTACKS
 from bench.hostile_crowds import CROWDS
+from bench.hostile_flood import FloodRun
+from bench.hostile_forged import FORGED
 from bench.hostile_hops import HOPS
-from bench.hostile_run import Outcome, Settings, attack
+from bench.hostile_run import Outcome, Run, Settings
 from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
 from bench.progress import log
 
-EVERY = {name: each.about for name, each in ATTACKS.items()} | HOPS | CROWDS
+EVERY = {name: each.about for name, each in ATTACKS.items()} | HOPS | CROWDS | FORGED
 STRANGERS = {"relay": {"networks": ["127.0.0.1/32"], "domains": ["*.bench.test"]}}
 ABOUT = f"""Measure what hostile clients and next hops do to the mail of others.
 
@@ -134,7 +136,8 @@ def main(
             uri, what=f"{clients}, windows of {settings.seconds:g} s; "
         )
         for name in names or EVERY:
-            outcomes.append(attack(name, settings, directory, server))
+            run = FloodRun if name in FORGED else Run
+            outcomes.append(run(name, settings, directory, server).go())
             log(table(outcomes[-1:]))
     if json_:
         options = asdict(settings) | {"commands": str(settings.commands), "about": about}

@@ -78,7 +78,12 @@ class Run(Place):
         self.usual = 0.0  # arrivals per second before the attack
 
     def go(self) -> Outcome:
-        """Run the attack on a fresh database; it takes some multiple of the seconds."""
+        """Run the attack on a fresh database; it takes some multiple of the seconds.
+
+        A failure to run is a problem of the outcome.
+        """
+        seconds = self.settings.seconds
+        log(f"{self.outcome.attack}: {seconds:g} s without, with and again without it")
         with fresh(self.server, False) as uri:
             check_durability(uri)
             product = Product(self.settings.commands, self.directory, uri, self.outcome.notes)
@@ -98,16 +103,10 @@ class Run(Place):
         next_hop = int(self.sink.wait("ready")["port"])
         queued: dict[str, Any] = {"process": {"drain": "3s"}, "retry": {"intervals": ["1s"]}}
         if self.hop:
-            self.attackers = self.helper("hostile_hops", group="attackers", **attack)
-            ports = self.attackers.wait("ready")
-            queued["routes"] = {DOMAIN: f"{HOST}:{ports['port']}"}
-            if self.outcome.attack == "hop-dns":
-                self.domains = SILENT
-                queued["routes"] |= {f"*.{DOMAIN}": "mx"}
-                queued["delivery"] = {"dns": {"servers": [f"{HOST}:{ports['names']}"]}}
+            queued |= self._start_hop(attack)
         self.groups["queued"] = product.start_queued(1, next_hop, queued)
         pid, port = self._start_smtpd(product)
-        self.groups["smtpd"] = [pid]
+        self.groups["smtpd"], self.port = [pid], port
         attack |= {} if self.hop else {"clients": settings.clients, "port": port}
         if self.crowd:
             self.attackers = self.helper("hostile_crowds", group="attackers", **attack)
@@ -125,6 +124,20 @@ class Run(Place):
             "source", port=port, sessions=settings.sessions, reuse=True, rate=settings.rate
         )
         self.source.wait("ready")
+
+    def _start_hop(self, attack: dict[str, Any]) -> dict[str, Any]:
+        """Start the hop, and return the settings of queued that lead mail there."""
+        self.attackers = self.helper("hostile_hops", group="attackers", **attack)
+        ports = self.attackers.wait("ready")
+        routes = {DOMAIN: f"{HOST}:{ports['port']}"}
+        if self.outcome.attack != "hop-dns":
+            return {"routes": routes}
+        self.domains = SILENT
+        servers = [f"{HOST}:{ports['names']}"]
+        return {
+            "routes": routes | {f"*.{DOMAIN}": "mx"},
+            "delivery": {"dns": {"servers": servers}},
+        }
 
     def _start_smtpd(self, product: Product) -> tuple[int, int]:
         settings = self.settings
@@ -148,7 +161,7 @@ class Run(Place):
         begun = self._arrived()
         windows = [self._window(product, "before")]
         self.usual = (self._arrived() - begun) / self.settings.seconds
-        self.attackers.tell("go")
+        self._begin()
         if self.crowd:
             self.attackers.wait("built", BUILT)
         windows.append(self._window(product, "beside", self.outcome.attack))
@@ -178,7 +191,11 @@ class Run(Place):
         if report["reasons"]:
             self.outcome.notes.append(f"probes failed: {report['reasons'][:3]}")
         if self.hop:
-            self._hop()
+            self._hop(product)
+
+    def _begin(self) -> None:
+        """Let the attack begin."""
+        self.attackers.tell("go")
 
     def _window(self, product: Product, name: str, attack: str | None = None) -> Window:
         figures = self.outcome.figures
@@ -281,7 +298,7 @@ class Run(Place):
             text = f"source: {sent['refused']} refused, {sent['retries']} again, {sent['samples']}"
             self.outcome.notes.append(text[:300])
 
-    def _hop(self) -> None:
+    def _hop(self, product: Product) -> None:
         """Check that no mail for the hop left the queue before the hop got it up to the dot."""
         self.attackers.tell("report")
         report = self.attackers.wait("report")
@@ -298,10 +315,3 @@ class Run(Place):
             self.outcome.notes.append(f"{figures['got twice']} came to the hop more than once")
         if lost:
             self.outcome.problems.append(f"{len(lost)} of {len(every)} lost at the hop")
-
-
-def attack(name: str, settings: Settings, directory: Path, server: Server) -> Outcome:
-    """Do one attack; what prevents it is a problem of its outcome."""
-    log(f"{name}: {settings.seconds:g} s without, with and again without it")
-    run = Run(name, settings, directory, server)
-    return run.go()

@@ -132,6 +132,17 @@ class TlsResult:
 
 
 @dataclass(slots=True, frozen=True)
+class DkimKey:
+    """A key that signs mail, as the table has it; `active_from` are seconds since 1970."""
+
+    domain: str
+    selector: str
+    type: str  # rsa or ed25519
+    active_from: float
+    private_key: str = field(repr=False)  # PEM
+
+
+@dataclass(slots=True, frozen=True)
 class Selector:
     """The mail that a route is for: every condition has to be met, and None is no condition.
 

@@ -17,8 +17,8 @@ from pgmta.store.broken_tls import BrokenTlsHosts
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import Heartbeat
+from pgmta.store.dkim_keys import DkimKeys
 from pgmta.store.lost import FinalLeases
-from pgmta.store.row_change import Action, RowChange
 from pgmta.store.schema import Schema
 from pgmta.store.space import Space
 from pgmta.store.sts_policies import StsPolicies
@@ -26,27 +26,32 @@ from pgmta.store.tls_reports import TlsReports
 from pgmta.store.traces import Traces
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
-from queued.config import STANDING, QueuedConfig, Worker, WorkerAction
+from queued.config import QueuedConfig, Worker, WorkerAction
 from queued.delivery.connect import Connector
 from queued.presence import Presence
+from queued.row_changes import is_rule, row_change, rule
 from queued.upkeep import (
     attempts,
     dane_check,
     final_leases,
     keys,
     orphans,
+    reports,
     requests,
     sts_policies,
     transcripts,
     untaken,
 )
 from queued.upkeep.repeat import RegularDuty, repeat
+from queued.upkeep.reports import ReportDuty
 from queued.upkeep.space import Reclaimer
 from queued.worker.claim_loop import ClaimLoop
 from queued.worker.delivery_worker import DeliveryWorker
+from queued.worker.keyring import Keyring
 from queued.worker.observer import Observer
 from queued.worker.row_watch import RowWatch
 from queued.worker.row_worker import RowWorker
+from queued.worker.signers import Signers
 from queued.worker.tls_memory import TlsMemory
 from queued.worker.trace_watch import TraceWatch
 from queued.worker.turn_keeper import TurnKeeper
@@ -91,6 +96,8 @@ class Daemon:
         self._tls = TlsMemory(uri, config.delivery.tls.remember)
         host = config.environment.hostname
         self._connector = Connector(host, config.delivery, self._tls)
+        self._keys = Link(uri, "queued keys")
+        self._signers = Signers(Keyring(DkimKeys(self._keys)), config.signing)
         self._delivering = [
             self._delivery_worker(w) for w in self._workers if w.action is WorkerAction.DELIVER
         ]
@@ -108,6 +115,9 @@ class Daemon:
             TraceWatch(self._traces, self._observer),
         )
         self._turns = TurnKeeper(self._registry, {w.name: w.schedule for w in self._delivering})
+        self._reports = ReportDuty(
+            uri, self._process, self._schema, lambda: self._config, self._turns
+        )
 
     def _delivery_worker(self, worker: Worker) -> DeliveryWorker:
         return DeliveryWorker(
@@ -120,10 +130,12 @@ class Daemon:
             self._reclaimer,
             self._schema,
             self._observer,
+            self._signers,
+            lambda: self._reports.wake(),
         )
 
     def _row_worker(self, worker: Worker) -> RowWorker:
-        change = self._change(worker)
+        change = row_change(worker, self._where(worker), self._process)
         return RowWorker(
             worker.name, self._changes, change, worker.every, self._schema, worker.batch
         )
@@ -135,35 +147,10 @@ class Daemon:
         ]
 
     def _rules(self) -> list[Rule]:
-        return [
-            Rule(
-                w.name,
-                w.action.value,
-                self._where(w) or "true",
-                w.reason or f"worker {w.name}",
-                w.quarantine,
-                w.release_after,
-            )
-            for w in self._config.workers
-            if w.action in STANDING and not w.older
-        ]
+        return [rule(w, self._where(w)) for w in self._config.workers if is_rule(w)]
 
     def _where(self, worker: Worker) -> str | None:
         return both(self._config.environment.database.where, worker.where)
-
-    def _change(self, worker: Worker) -> RowChange:
-        standing = worker.action in STANDING and not worker.older
-        return RowChange(
-            action=Action(worker.action.value),
-            where=self._where(worker) or "true",
-            who=f"{worker.name}@{self._process}",
-            reason=worker.reason or f"worker {worker.name}",
-            older=worker.older or 0.0,
-            release_after=worker.release_after,
-            quarantine=worker.quarantine,
-            owner=f"{'rule' if standing else 'worker'} {worker.name}",
-            rule=worker.name if standing else None,
-        )
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT, then drain.
@@ -198,6 +185,8 @@ class Daemon:
         for worker in self._delivering:
             await worker.close()
         await self._tls.close()
+        self._signers.close()
+        await self._keys.close()
         await self._presence.end()  # closes self._link
         await self._vacuum.close()
         log.info("stopped")
@@ -211,6 +200,8 @@ class Daemon:
             *self._watch(loops),
             self._reclaimer.run(),
             self._tls.run(),
+            self._signers.keyring.run(),
+            self._reports.run(),
             *(task for worker in self._delivering for task in worker.tasks()),
             *(worker.run() for worker in self._row_workers),
             repeat("heartbeat", self._presence),
@@ -265,6 +256,7 @@ class Daemon:
             "orphans": RegularDuty(orphans.EVERY, bodies, schema),
             "keys": RegularDuty(keys.EVERY, submissions, schema),
             "TLS policies": RegularDuty(sts_policies.EVERY, policies.do, schema, self._turns),
+            "reports": RegularDuty(reports.TIDY, self._reports.tidy, schema),
             "DANE": RegularDuty(dane_check.EVERY, dane, schema),
         }
 
@@ -283,6 +275,7 @@ class Daemon:
         self._config = config.model_copy(update={n: getattr(self._config, n) for n in _FIXED})
         self._tls.configure(self._config.delivery.tls.remember)
         self._connector.configure(self._config.delivery)
+        self._signers.configure(self._config.signing)
         for worker in self._delivering:
             worker.configure(self._config)
         log.info("configuration read again")

@@ -131,6 +131,17 @@ $$;
 
 COMMENT ON FUNCTION pgmta.condition_path() IS 'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may create objects there. pgmta/postgres/locate.py has the same.';
 
+CREATE FUNCTION pgmta.dkim_keys_changed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    UPDATE pgmta.dkim_keys_version SET version = version + 1;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION pgmta.dkim_keys_changed() IS 'Counts changes of dkim_keys.';
+
 CREATE FUNCTION pgmta.grant_to(what text, VARIADIC roles text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
@@ -150,16 +161,9 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('SELECT, INSERT ON reports', 'pgmta_queued');
-    PERFORM grant_to('SELECT, INSERT, UPDATE (noticed_at), DELETE ON delays', 'pgmta_queued');
-    PERFORM grant_to('SELECT, INSERT, UPDATE (number), DELETE ON report_counts', 'pgmta_queued');
-    PERFORM grant_to('EXECUTE ON FUNCTION reports_partitions(integer), reports_expire(interval)', 'pgmta_queued');
-    -- a DSN is a message like any other; a large one has chunks
-    PERFORM grant_to('USAGE ON SEQUENCE message_ids', 'pgmta_queued');
-    PERFORM grant_to('EXECUTE ON FUNCTION queue_put', 'pgmta_queued');
-    PERFORM grant_to('INSERT (message_id, position, data) ON message_chunks', 'pgmta_queued');
-    PERFORM grant_to('SELECT ON reports, delays, report_counts', 'pgmta_operator', 'pgmta_reader');
-    RETURN grants_0021();
+    PERFORM grant_to('EXECUTE ON FUNCTION queue_bounce(text, text)', 'pgmta_operator');
+    PERFORM grant_to('SELECT ON report_rates', 'pgmta_operator', 'pgmta_reader');
+    RETURN grants_0024();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -342,6 +346,43 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0021() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0022() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT, INSERT ON reports', 'pgmta_queued');
+    PERFORM grant_to('SELECT, INSERT, UPDATE (noticed_at), DELETE ON delays', 'pgmta_queued');
+    PERFORM grant_to('SELECT, INSERT, UPDATE (number), DELETE ON report_counts', 'pgmta_queued');
+    PERFORM grant_to('EXECUTE ON FUNCTION reports_partitions(integer), reports_expire(interval), reports_close',
+        'pgmta_queued');
+    -- a DSN is a message like any other; a large one has chunks
+    PERFORM grant_to('USAGE ON SEQUENCE message_ids', 'pgmta_queued');
+    PERFORM grant_to('EXECUTE ON FUNCTION queue_put', 'pgmta_queued');
+    PERFORM grant_to('INSERT (message_id, position, data) ON message_chunks', 'pgmta_queued');
+    PERFORM grant_to('SELECT ON reports, delays, report_counts', 'pgmta_operator', 'pgmta_reader');
+    RETURN grants_0021();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0022() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0024() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT ON dkim_keys, dkim_keys_version', 'pgmta_queued');
+    -- not the private part
+    PERFORM grant_to('SELECT (domain, selector, type, public_key, active_from, created_at) ON dkim_keys',
+        'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('SELECT ON dkim_keys_version', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (domain, selector, type, private_key, public_key, active_from),
+        UPDATE (active_from), DELETE ON dkim_keys', 'pgmta_operator');
+    RETURN grants_0022();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0024() IS 'Part of grants().';
 
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -541,6 +582,14 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.messages_refcount_func() IS 'Removes the bodies that the deleted rows were the last to refer to. A statement trigger: rows that move between partitions do not fire it. As a row trigger it does nothing.';
 
+CREATE FUNCTION pgmta.queue_bounce(condition text, reason text) RETURNS bigint
+    LANGUAGE sql
+    AS $$
+    SELECT pgmta.queue_change('bounce', condition, jsonb_build_object('reason', reason))
+$$;
+
+COMMENT ON FUNCTION pgmta.queue_bounce(condition text, reason text) IS 'Gives the rows that match condition up, held ones too: queued sends their senders a DSN with the reason, and removes them. Those in flight follow after their attempt, unless it delivers. Returns the number of rows.';
+
 CREATE FUNCTION pgmta.queue_change(action text, condition text, details jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_temp'
@@ -637,6 +686,17 @@ BEGIN
         -- a row that is due already keeps its place
         UPDATE pgmta.queue AS q SET next_attempt = least(q.next_attempt, now())
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status IN ('QUEUED', 'DEFERRED');
+    WHEN 'bounce' THEN
+        -- A row in flight keeps its lease: nothing is reported before its attempt has ended. The trigger
+        -- keeps malformed ones here too.
+        WITH given_up AS (
+            UPDATE pgmta.queue AS q
+            SET status = 'REPORT', held_by = who, hold_reason = why, hold_until = NULL
+            WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status NOT IN ('DELETE', 'REPORT')
+            RETURNING q.status
+        )
+        SELECT count(*) INTO changed FROM given_up WHERE given_up.status <> 'HOLD';
+        RETURN changed;
     WHEN 'delete' THEN
         UPDATE pgmta.queue AS q SET status = 'DELETE'
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status <> 'DELETE';
@@ -721,6 +781,13 @@ BEGIN
         NEW.held_by := coalesce(OLD.held_by, session_user);
         NEW.hold_reason := 'an address holds control characters: the row can only be deleted';
         NEW.hold_until := NULL;
+    ELSIF OLD.status = 'REPORT' AND NEW.status <> 'DELETE' AND OLD.hold_reason IN ('relayed', 'delivered') THEN
+        -- it was delivered: a hold and its release would send it a second time
+        NEW.status := OLD.status;
+        NEW.held_at := OLD.held_at;
+        NEW.held_by := OLD.held_by;
+        NEW.hold_reason := OLD.hold_reason;
+        NEW.hold_until := OLD.hold_until;
     ELSIF NEW.status IN ('HOLD', 'REPORT') THEN
         NEW.held_at := now();
         NEW.held_by := coalesce(NEW.held_by, session_user);
@@ -737,7 +804,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
-COMMENT ON FUNCTION pgmta.queue_hold_stamp() IS 'Says of every hold and report who, when and why, also of one by a plain UPDATE, and takes it off again. A row with a malformed address stays on hold.';
+COMMENT ON FUNCTION pgmta.queue_hold_stamp() IS 'Says of every hold and report who, when and why, also of one by a plain UPDATE, and takes it off again. A row with a malformed address stays on hold. A row that was delivered stays in REPORT, or is deleted.';
 
 CREATE FUNCTION pgmta.queue_malformed(sender text, recipient text, domain text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -873,6 +940,7 @@ CREATE FUNCTION pgmta.queue_takes(action text) RETURNS text
         WHEN 'quarantine' THEN 'true'
         WHEN 'release' THEN 'status = ''HOLD'''
         WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'')'
+        WHEN 'bounce' THEN 'status NOT IN (''DELETE'', ''REPORT'')'
         WHEN 'delete' THEN 'status <> ''DELETE'''
         WHEN 'set' THEN 'true'
     END
@@ -966,6 +1034,84 @@ $$;
 
 COMMENT ON FUNCTION pgmta.recipients_known(addresses text[]) IS 'Those of the addresses that are in the table recipients. smtpd may ask, and cannot list them.';
 
+CREATE FUNCTION pgmta.reports_close(ids bigint[], bounced bigint[], held jsonb, who text, delayed bigint[], counted text[], numbers integer[], limit_of_one integer, limit_of_all integer, report_ids bigint[], message_ids bigint[], row_ids bigint[], recipients text[], senders text[], sent_tos text[], kinds text[], classes text[], reasons text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_variable
+DECLARE
+    holding bigint[] := ARRAY(SELECT key::bigint FROM jsonb_object_keys(held) AS key);
+    found integer;
+    this_minute timestamptz;
+BEGIN
+    -- A row that another transaction has locked is not waited for: the caller comes again.
+    SELECT count(*) INTO found FROM (
+        SELECT FROM queue AS q
+        WHERE q.id = ANY (ids || holding) AND q.status = 'REPORT'
+            AND (q.lease_until IS NULL OR q.lease_until < now() AND NOT q.once)
+        ORDER BY q.id FOR UPDATE SKIP LOCKED
+    ) AS locked;
+    IF found <> cardinality(ids) + cardinality(holding) THEN
+        RAISE EXCEPTION 'rows have moved on' USING ERRCODE = 'PM001', SCHEMA = 'pgmta', TABLE = 'queue';
+    END IF;
+    IF cardinality(delayed) > 0 THEN
+        PERFORM FROM delays AS d WHERE d.row_id = ANY (delayed) AND d.noticed_at IS NULL
+        ORDER BY d.row_id, d.after FOR UPDATE SKIP LOCKED;
+        WITH noticed AS (
+            UPDATE delays AS d SET noticed_at = now()
+            WHERE d.row_id = ANY (delayed) AND d.noticed_at IS NULL RETURNING d.row_id
+        )
+        SELECT count(DISTINCT n.row_id) INTO found FROM noticed AS n;
+        IF found <> cardinality(delayed) THEN
+            RAISE EXCEPTION 'delays were reported' USING ERRCODE = 'PM001', SCHEMA = 'pgmta', TABLE = 'delays';
+        END IF;
+    END IF;
+    IF cardinality(bounced) > 0 THEN
+        INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
+            sender, recipient, domain, worker, host, command, enhanced, reply,
+            tenant, message_id_header, submitted_by, metadata, class)
+        SELECT now(), q.id, q.message_id, 0, q.attempts, 0, 'failed',
+            q.sender, left(q.recipient, 600), q.domain, coalesce(q.held_by, ''), '', '', '', coalesce(q.hold_reason, ''),
+            q.tenant, (SELECT m.message_id_header FROM messages AS m WHERE m.id = q.message_id),
+            (SELECT m.submitted_by FROM messages AS m WHERE m.id = q.message_id), nullif(q.metadata, '{}'), 'other'
+        FROM queue AS q WHERE q.id = ANY (bounced) AND q.status = 'REPORT';
+    END IF;
+    IF cardinality(holding) > 0 THEN
+        UPDATE queue AS q SET status = 'HOLD', hold_reason = held ->> q.id::text, held_by = who
+        WHERE q.id = ANY (holding) AND q.status = 'REPORT';
+    END IF;
+    IF cardinality(ids) > 0 THEN
+        DELETE FROM queue AS q WHERE q.id = ANY (ids) AND q.status = 'REPORT';
+    END IF;
+    INSERT INTO reports (report_id, message_id, row_id, recipient, sender, sent_to, kind, class, reason)
+    SELECT nullif(r.report_id, 0), r.message_id, r.row_id, r.recipient, r.sender, nullif(r.sent_to, ''), r.kind,
+        nullif(r.class, ''), nullif(r.reason, '')
+    FROM unnest(report_ids, message_ids, row_ids, recipients, senders, sent_tos, kinds, classes, reasons)
+        AS r (report_id, message_id, row_id, recipient, sender, sent_to, kind, class, reason);
+    IF cardinality(counted) > 0 THEN
+        -- one at a time from here to the end, so that all of them together keep to the limits
+        INSERT INTO report_counts VALUES ('', '-infinity', 0) ON CONFLICT (sender, minute) DO UPDATE SET number = 0;
+        this_minute := date_trunc('minute', clock_timestamp());
+        IF EXISTS (
+            SELECT FROM unnest(counted, numbers) AS wanted (sender, number)
+            WHERE wanted.number + coalesce((
+                    SELECT sum(c.number) FROM report_counts AS c
+                    WHERE c.sender = wanted.sender AND c.minute >= this_minute - interval '1 hour'), 0)
+                > CASE wanted.sender WHEN '' THEN limit_of_all ELSE limit_of_one END
+        ) THEN
+            RAISE EXCEPTION 'other DSNs have reached a limit' USING
+                ERRCODE = 'PM002', SCHEMA = 'pgmta', TABLE = 'report_counts';
+        END IF;
+        INSERT INTO report_counts AS c SELECT wanted.sender, this_minute, wanted.number
+        FROM unnest(counted, numbers) AS wanted (sender, number)
+        ON CONFLICT (sender, minute) DO UPDATE SET number = c.number + excluded.number;
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION pgmta.reports_close(ids bigint[], bounced bigint[], held jsonb, who text, delayed bigint[], counted text[], numbers integer[], limit_of_one integer, limit_of_all integer, report_ids bigint[], message_ids bigint[], row_ids bigint[], recipients text[], senders text[], sent_tos text[], kinds text[], classes text[], reasons text[]) IS 'What is done with rows in REPORT, in the transaction that queues their DSNs: all of it, or an error. PM001: a row is not in REPORT any more, or locked. PM002: a limit would be exceeded.';
+
 CREATE FUNCTION pgmta.reports_expire(keep interval) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1018,7 +1164,7 @@ COMMENT ON FUNCTION pgmta.reports_partitions(days integer) IS 'Makes the day par
 
 CREATE FUNCTION pgmta.row_state(status text, lease_until timestamp with time zone, hold_reason text, once boolean, attempts integer, logged integer, event text) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN ((status = 'SENDING'::text) OR (lease_until > now())) THEN 'sending'::text WHEN (status = 'DELETE'::text) THEN 'cancelled'::text WHEN (status = 'REPORT'::text) THEN CASE WHEN ((logged = attempts) AND (event = 'delivered'::text)) THEN 'delivered'::text WHEN ((logged IS NULL) AND (hold_reason = ANY (ARRAY['relayed'::text, 'delivered'::text]))) THEN 'delivered'::text ELSE 'failed'::text END WHEN (status <> 'HOLD'::text) THEN lower(status) WHEN (attempts = 0) THEN 'held'::text WHEN (logged = attempts) THEN CASE WHEN ((event = 'failed'::text) OR ((event = 'unknown'::text) AND once)) THEN event ELSE 'held'::text END WHEN (hold_reason ~ '^(undeliverable$|failed\M.*, but the database refuses )'::text) THEN 'failed'::text WHEN (hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )'::text) THEN 'unknown'::text ELSE 'held'::text END;
+    RETURN CASE WHEN ((status = 'SENDING'::text) OR (lease_until > now())) THEN 'sending'::text WHEN (status = 'DELETE'::text) THEN 'cancelled'::text WHEN (status = 'REPORT'::text) THEN CASE WHEN ((logged = attempts) AND (event = 'delivered'::text)) THEN 'delivered'::text WHEN ((logged IS NULL) AND (hold_reason = ANY (ARRAY['relayed'::text, 'delivered'::text]))) THEN 'delivered'::text ELSE 'failed'::text END WHEN (status <> 'HOLD'::text) THEN lower(status) WHEN (attempts = 0) THEN 'held'::text WHEN (logged = attempts) THEN CASE WHEN ((event = 'failed'::text) OR ((event = 'unknown'::text) AND once)) THEN event ELSE 'held'::text END WHEN (hold_reason ~ '^(undeliverable$|undeliverable, no DSN|bounce limit|failed\M.*, but the database refuses )'::text) THEN 'failed'::text WHEN (hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )'::text) THEN 'unknown'::text ELSE 'held'::text END;
 
 COMMENT ON FUNCTION pgmta.row_state(status text, lease_until timestamp with time zone, hold_reason text, once boolean, attempts integer, logged integer, event text) IS 'The state of a recipient whose row is in the queue. The last two are its last attempt in the log.';
 
@@ -1805,7 +1951,7 @@ COMMENT ON COLUMN pgmta.audit.who IS 'user@host of the command, or the worker.';
 
 COMMENT ON COLUMN pgmta.audit.role IS 'Role of the session.';
 
-COMMENT ON COLUMN pgmta.audit.action IS 'hold, release, quarantine, retry, delete, set, rule …';
+COMMENT ON COLUMN pgmta.audit.action IS 'hold, release, quarantine, retry, bounce, delete, set, rule …';
 
 COMMENT ON COLUMN pgmta.audit.condition IS 'Which rows.';
 
@@ -1888,6 +2034,59 @@ COMMENT ON COLUMN pgmta.delays.message_id IS 'queue.message_id.';
 COMMENT ON COLUMN pgmta.delays.at IS 'When the deferral was written.';
 
 COMMENT ON COLUMN pgmta.delays.noticed_at IS 'When a DSN was queued, or it was found that none is due; null: not yet.';
+
+CREATE TABLE pgmta.dkim_keys (
+    domain text NOT NULL COLLATE pg_catalog."C",
+    selector text NOT NULL COLLATE pg_catalog."C",
+    type text NOT NULL,
+    private_key text NOT NULL,
+    public_key text NOT NULL,
+    active_from timestamp with time zone DEFAULT now() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT dkim_keys_domain CHECK (((domain = lower((domain COLLATE "C"))) AND (octet_length(domain) <= 253) AND (domain ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'::text))),
+    CONSTRAINT dkim_keys_private_key CHECK (((octet_length(private_key) <= 65536) AND (private_key ~~ '-----BEGIN %PRIVATE KEY-----%'::text))),
+    CONSTRAINT dkim_keys_public_key CHECK ((public_key ~ '^[A-Za-z0-9+/]+=*$'::text)),
+    CONSTRAINT dkim_keys_selector CHECK (((octet_length(selector) <= 200) AND (selector ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'::text))),
+    CONSTRAINT dkim_keys_type CHECK ((type = ANY (ARRAY['rsa'::text, 'ed25519'::text])))
+);
+
+COMMENT ON TABLE pgmta.dkim_keys IS 'Keys that sign mail (DKIM, RFC 6376), if signing.table of queued.yaml is true. Only pgmta_queued reads private_key.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.domain IS 'Domain of the signature (d=), in lower case and A-labels.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.selector IS 'DKIM selector (s=).';
+
+COMMENT ON COLUMN pgmta.dkim_keys.type IS 'rsa or ed25519.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.private_key IS 'Private key in PEM, without password.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.public_key IS 'Public part as the tag p= of its record in DNS has it.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.active_from IS 'Time from which it signs. Of the keys of a domain and type, the last one that is active does.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.created_at IS 'When the row was added.';
+
+COMMENT ON CONSTRAINT dkim_keys_domain ON pgmta.dkim_keys IS 'A domain name in lower case.';
+
+COMMENT ON CONSTRAINT dkim_keys_private_key ON pgmta.dkim_keys IS 'PEM.';
+
+COMMENT ON CONSTRAINT dkim_keys_public_key ON pgmta.dkim_keys IS 'Base64.';
+
+COMMENT ON CONSTRAINT dkim_keys_selector ON pgmta.dkim_keys IS 'Labels in lower case.';
+
+COMMENT ON CONSTRAINT dkim_keys_type ON pgmta.dkim_keys IS 'RFC 8301 and RFC 8463.';
+
+CREATE TABLE pgmta.dkim_keys_version (
+    version bigint NOT NULL,
+    one boolean DEFAULT true NOT NULL,
+    CONSTRAINT dkim_keys_version_one_check CHECK (one)
+);
+
+COMMENT ON TABLE pgmta.dkim_keys_version IS 'Changes with every change of dkim_keys. queued looks every second.';
+
+COMMENT ON COLUMN pgmta.dkim_keys_version.version IS 'Counts changes.';
+
+COMMENT ON COLUMN pgmta.dkim_keys_version.one IS 'There is one row.';
 
 CREATE VIEW pgmta.duplicates AS
  SELECT u.message_id,
@@ -2712,6 +2911,31 @@ COMMENT ON COLUMN pgmta.reports.reason IS 'Why there is no DSN, or the reason of
 
 COMMENT ON CONSTRAINT reports_kind ON pgmta.reports IS 'The actions of RFC 3464, section 2.3.3.';
 
+CREATE VIEW pgmta.report_rates AS
+ SELECT date_trunc('hour'::text, at) AS hour,
+    count(DISTINCT report_id) AS dsns,
+    count(*) FILTER (WHERE ((kind = 'failed'::text) AND (report_id IS NOT NULL))) AS failed,
+    count(*) FILTER (WHERE ((kind = 'delayed'::text) AND (report_id IS NOT NULL))) AS delayed,
+    count(*) FILTER (WHERE ((kind = ANY (ARRAY['relayed'::text, 'delivered'::text])) AND (report_id IS NOT NULL))) AS succeeded,
+    count(*) FILTER (WHERE (report_id IS NULL)) AS unreported
+   FROM pgmta.reports
+  WHERE (at >= (now() - '1 day'::interval))
+  GROUP BY (date_trunc('hour'::text, at));
+
+COMMENT ON VIEW pgmta.report_rates IS 'How many DSNs there were: recipients by the hour of their DSNs. Reads the last day of reports.';
+
+COMMENT ON COLUMN pgmta.report_rates.hour IS 'Start of the hour; one without reports has no line.';
+
+COMMENT ON COLUMN pgmta.report_rates.dsns IS 'DSNs, each of which may tell of several recipients.';
+
+COMMENT ON COLUMN pgmta.report_rates.failed IS 'Recipients that failed, or were given up by an operator.';
+
+COMMENT ON COLUMN pgmta.report_rates.delayed IS 'Recipients whose mail was late.';
+
+COMMENT ON COLUMN pgmta.report_rates.succeeded IS 'Recipients that got the mail, or whose mail was relayed to a host without DSN.';
+
+COMMENT ON COLUMN pgmta.report_rates.unreported IS 'Recipients without a DSN; reports.reason says why.';
+
 CREATE TABLE pgmta.reports_20261123 (
     at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
     report_id bigint,
@@ -3172,7 +3396,7 @@ COMMENT ON COLUMN pgmta.workers.owner IS 'The process: hostname:pid.';
 
 COMMENT ON COLUMN pgmta.workers.name IS 'Name in queued.yaml.';
 
-COMMENT ON COLUMN pgmta.workers.action IS 'deliver, hold, quarantine, delete, release or retry.';
+COMMENT ON COLUMN pgmta.workers.action IS 'deliver, hold, quarantine, delete, release, retry or bounce.';
 
 COMMENT ON COLUMN pgmta.workers.condition IS 'The whole condition, that of the environment included; null: every row.';
 
@@ -3260,6 +3484,12 @@ ALTER TABLE ONLY pgmta.daemons
 
 ALTER TABLE ONLY pgmta.delays
     ADD CONSTRAINT delays_pkey PRIMARY KEY (row_id, after);
+
+ALTER TABLE ONLY pgmta.dkim_keys
+    ADD CONSTRAINT dkim_keys_pkey PRIMARY KEY (domain, selector);
+
+ALTER TABLE ONLY pgmta.dkim_keys_version
+    ADD CONSTRAINT dkim_keys_version_pkey PRIMARY KEY (one);
 
 ALTER TABLE ONLY pgmta.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (tenant, key);
@@ -3438,7 +3668,7 @@ COMMENT ON INDEX pgmta.queue_hold_until IS 'Holds that expire.';
 
 CREATE INDEX queue_report_domain_priority_next_attempt_idx ON pgmta.queue_report USING btree (domain, priority, next_attempt);
 
-CREATE INDEX queue_report_held_at ON pgmta.queue_report USING btree (held_at);
+CREATE INDEX queue_report_held_at ON pgmta.queue_report USING btree (held_at, id);
 
 COMMENT ON INDEX pgmta.queue_report_held_at IS 'The next rows to be reported.';
 
@@ -3645,6 +3875,10 @@ ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_default_repor
 ALTER INDEX pgmta.transcripts_traced ATTACH PARTITION pgmta.transcripts_default_ended_at_idx;
 
 ALTER INDEX pgmta.transcripts_message_id ATTACH PARTITION pgmta.transcripts_default_message_id_idx;
+
+CREATE TRIGGER dkim_keys_changed AFTER INSERT OR DELETE OR UPDATE OR TRUNCATE ON pgmta.dkim_keys FOR EACH STATEMENT EXECUTE FUNCTION pgmta.dkim_keys_changed();
+
+COMMENT ON TRIGGER dkim_keys_changed ON pgmta.dkim_keys IS 'Every queued sees it within a second.';
 
 CREATE TRIGGER messages_in_use AFTER DELETE ON pgmta.messages FOR EACH ROW WHEN (((pg_trigger_depth() = 0) OR (current_setting('enable_hashjoin'::text) = 'on'::text))) EXECUTE FUNCTION pgmta.messages_in_use();
 

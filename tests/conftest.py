@@ -37,6 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--faults-rounds", type=int, default=0, help="number of faults, without a limit of time"
     )
     group.addoption("--submission-rounds", type=int, default=6, help="rounds of 50 orders")
+    group.addoption("--bounce-kills", type=int, default=8, help="kills while messages fail")
+    group.addoption("--bounce-messages", type=int, default=400, help="messages that fail")
     group.addoption("--faults-only", default="", help="names of faults, with commas between")
     group.addoption("--fuzz-seconds", type=float, default=20.0, help="seconds of each fuzzer")
     group.addoption("--faults-seed", type=int, default=None, help="the same faults again")

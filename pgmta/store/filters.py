@@ -39,6 +39,7 @@ class Filter:
     attempts: Sequence[str] = ()
     metadata: Sequence[str] = ()
     reply: Sequence[str] = ()
+    hold_reason: Sequence[str] = ()
 
     def condition(self) -> str | None:
         """Return the SQL condition, None if there is no filter.
@@ -54,7 +55,8 @@ class Filter:
             [_age(text) for text in self.age],
             [_number("attempts", text) for text in self.attempts],
             [metadata_is("metadata", text) for text in self.metadata],
-            [_pattern("last_reply", text if "*" in text else f"*{text}*") for text in self.reply],
+            [_within("last_reply", text) for text in self.reply],
+            [_within("hold_reason", text) for text in self.hold_reason],
         ]
         parts = [f"({' OR '.join(group)})" for group in groups if group]
         if self.where:
@@ -71,6 +73,10 @@ def quoted(text: str) -> str:
 
 def _pattern(column: str, text: str) -> str:
     return alike(column, text) if "*" in text else f"{column} = {quoted(text)}"
+
+
+def _within(column: str, text: str) -> str:
+    return alike(column, text if "*" in text else f"*{text}*")
 
 
 def alike(column: str, text: str) -> str:

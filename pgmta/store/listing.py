@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from psycopg.sql import Literal
 
@@ -26,6 +27,24 @@ COLUMNS = (
 )
 """The columns of queue by which rows can be counted."""
 
+LAST_CLASS = "class"
+"""Not a column of queue: the answer class of a row's last attempt, by which rows can be counted."""
+
+LOGGED = (
+    "event",
+    "class",
+    "domain",
+    "host",
+    "code",
+    "enhanced",
+    "command",
+    "worker",
+    "sender",
+    "recipient",
+    "message_id",
+)
+"""The columns of attempts by which attempts can be counted."""
+
 UNDELIVERABLE = "undeliverable"
 """The hold_reason that `settle` writes (sql/queries/settle.sql); last_reply says more."""
 
@@ -33,6 +52,17 @@ HEAD = 1 << 16
 """Octets at the start of a message in which the header is searched."""
 
 _SQL = queries("listing")
+
+
+class Reports(NamedTuple):
+    """Rows of `reports`: `notified` is about a message, and `origins` has what it is the DSN of."""
+
+    notified: list[dict[str, Any]]
+    origins: list[dict[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return both for a machine."""
+        return {"reports": self.notified, "report_of": self.origins}
 
 
 class Listing:
@@ -54,14 +84,29 @@ class Listing:
         return self._read(_SQL["list"], where, {"limit": limit})
 
     def count(self, where: str, by: str) -> list[dict[str, Any]]:
-        """Count rows by the value of one of COLUMNS, or of metadata.KEY, with the oldest time."""
-        if by in COLUMNS:
-            column = by
-        elif by.startswith("metadata."):
-            column = f"metadata ->> {Literal(by.removeprefix('metadata.')).as_string(self._db)}"
-        else:
-            raise ValueError(by)
-        return self._read(_SQL["count"].fill(column=bracketed(column)), where, {})
+        """Count rows by one of COLUMNS, LAST_CLASS or metadata.KEY, with the oldest time.
+
+        Raises ValueError for another `by`.
+        """
+        column = _SQL["last_class"] if by == LAST_CLASS else self._column(by, COLUMNS)
+        return self._read(_SQL["count"].fill(column=column), where, {})
+
+    def count_attempts(self, where: str, by: str, since: float) -> list[dict[str, Any]]:
+        """Count the attempts of the last `since` seconds by one of LOGGED or metadata.KEY.
+
+        The condition names columns of queue; of them the log has addresses, ids, metadata,
+        attempts and last_reply. Raises ValueError for another `by`, psycopg.Error.
+        """
+        query = _SQL["count_attempts"].fill(column=self._column(by, LOGGED))
+        return self._db.execute(query.fill(where=bracketed(where)), {"since": since}).fetchall()
+
+    def _column(self, by: str, columns: Sequence[str]) -> bytes:
+        if by in columns:
+            return f'"{by}"'.encode()
+        if by.startswith("metadata."):
+            key = Literal(by.removeprefix("metadata.")).as_string(self._db)
+            return bracketed(f"metadata ->> {key}").encode()
+        raise ValueError(by)
 
     def matching(self, where: str, failing: bool = False) -> int:
         """Return how many rows the condition matches; with `failing` also those on which it fails.
@@ -98,3 +143,11 @@ class Listing:
     def transcripts(self, message_id: int) -> list[dict[str, Any]]:
         """Return the transcripts of a message that were kept, in order."""
         return self._db.execute(_SQL["transcripts"], {"id": message_id}).fetchall()
+
+    def reports(self, message_id: int) -> Reports:
+        """Return the DSNs about a message, and what it is the DSN of."""
+        params = {"id": message_id}
+        return Reports(
+            self._db.execute(_SQL["notified"], params).fetchall(),
+            self._db.execute(_SQL["origins"], params).fetchall(),
+        )

@@ -18,6 +18,7 @@ class Action(StrEnum):
     QUARANTINE = "quarantine"
     RELEASE = "release"
     RETRY = "retry"
+    BOUNCE = "bounce"
     DELETE = "delete"
     SET = "set"
 
@@ -27,6 +28,7 @@ TAKES = {
     Action.QUARANTINE: "true",
     Action.RELEASE: "status = 'HOLD'",
     Action.RETRY: "status IN ('QUEUED', 'DEFERRED')",
+    Action.BOUNCE: "status NOT IN ('DELETE', 'REPORT')",
     Action.DELETE: "status <> 'DELETE'",
     Action.SET: "true",
 }
@@ -37,6 +39,7 @@ WAITING = {
     Action.QUARANTINE: ACTIVE,
     Action.RELEASE: TAKES[Action.RELEASE],
     Action.RETRY: TAKES[Action.RETRY],
+    Action.BOUNCE: ACTIVE,
     Action.DELETE: "true",
 }
 """Which rows a worker's action takes, by their status."""

@@ -1,4 +1,4 @@
-"""Commands that change many rows: hold, release, quarantine, retry, delete, set."""
+"""Commands that change many rows: hold, release, quarantine, retry, bounce, delete, set."""
 
 from __future__ import annotations
 
@@ -116,6 +116,12 @@ def retry(**options: Any) -> None:
     _run(Action.RETRY, options)
 
 
+@_command("bounce", click.option("--reason", required=True, help="Why. The DSN says it."))
+def bounce(reason: str, **options: Any) -> None:
+    """Give rows up: queued sends each sender a DSN. An attempt in flight ends first."""
+    _run(Action.BOUNCE, options, reason=reason)
+
+
 @_command("delete", _WHY)
 def delete(reason: str, **options: Any) -> None:
     """Ask queued to delete rows. The attempts log keeps an entry for each."""
@@ -183,7 +189,7 @@ def _count(uri: str, change: RowChange) -> tuple[int, int]:
             then = "these are held as well" if change.holds else "these are left"
             print_line(f"warning: {fault}; {then}", err=True)
         stay = 0
-        if total and change.action is Action.RELEASE:
+        if total and change.action in (Action.RELEASE, Action.BOUNCE):
             stay = listing.matching(f"{MALFORMED} AND {where}")
     finally:
         listing.close()
@@ -245,5 +251,5 @@ def _report(action: str, total: int, done: int, stay: int, *, dry_run: bool, as_
         print_line(f"{action}: {stay} {_STAY}", err=True)
 
 
-COMMANDS = (hold, quarantine, release, retry, delete, set_values)
+COMMANDS = (hold, quarantine, release, retry, bounce, delete, set_values)
 """The commands of this module, for the group `queuectl`."""

@@ -23,6 +23,7 @@ from pgmta.states import Status
 from pgmta.store.filters import MALFORMED
 from pgmta.store.listing import Listing
 from pgmta.store.overview import Overview
+from queued.cli.reports import print_origin, print_reports
 from queued.cli.show import print_history
 from queued.cli.target import CONFIG, database_of
 from queued.config import WorkerAction
@@ -34,12 +35,13 @@ from queued.config import WorkerAction
 @json_option
 @reporting
 def explain(config: Path, message_id: int, as_json: bool) -> None:
-    """Explain a message: status, which worker matches, what it waits for, every attempt."""
+    """Explain a message: status, worker, what it waits for, every attempt, DSNs."""
     uri = database_of(config)
     listing, overview = Listing(uri), Overview(uri)
     try:
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
+        reports = listing.reports(message_id)
         workers = [entry for entry in overview.workers() if entry["alive"]]
         rules = overview.rules()
         conditions = [
@@ -53,7 +55,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     finally:
         listing.close()
         overview.close()
-    if not rows and not history:
+    if not rows and not history and not any(reports):
         print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
     now = datetime.now(UTC)
@@ -70,14 +72,18 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["waits_for"] = waits_for(row, now, deliver)
     if as_json:
         faults = [asdict(fault) for fault in refused]
-        print_json({"id": message_id, "recipients": rows, "history": history, "faults": faults})
+        dsns = reports.as_json()
+        print_json({"id": message_id, "recipients": rows, "history": history, **dsns,
+                    "faults": faults})  # fmt: skip
         return
     for fault in refused:
         print_line(f"warning: {fault}", err=True)
     if not rows:
         print_line(f"message {message_id} is done")
+    print_origin(reports)
     _print_rows(rows)
     print_history(history)
+    print_reports(reports)
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
@@ -112,6 +118,8 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
         return f"on hold by {row['held_by']}, {ends}: {row['hold_reason']}"
     if status == Status.DELETE:
         return "its deletion by queued" + (", after the attempt under way" if leased else "")
+    if status == Status.REPORT:
+        return _dsn(row, leased=leased)
     if status == Status.SENDING:
         if leased:
             return f"the attempt under way by {row['lease_owner']}"
@@ -126,6 +134,17 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
         return f"a worker: {_others(row, deliver)}"
     wait = (row["next_attempt"] - now).total_seconds()
     return f"its next attempt in {age(wait)}" if wait > 0 else "its turn: it is due"
+
+
+def _dsn(row: dict[str, Any], *, leased: bool) -> str:
+    """Say what a row waits for in REPORT."""
+    first = f"the end of the attempt by {row['lease_owner']}, then " if leased else ""
+    to = (
+        f"a DSN to <{row['sender']}>"
+        if row["sender"]
+        else "a decision on its DSN: it has no sender"
+    )
+    return f"{first}{to} by queued: {row['hold_reason']}"
 
 
 def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:

@@ -32,6 +32,12 @@ _OPTIONS = (
         "--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds rows without K."
     ),
     click.option("--reply", multiple=True, metavar="PATTERN", help="Text within the last reply."),
+    click.option(
+        "--hold-reason",
+        multiple=True,
+        metavar="PATTERN",
+        help="Text within the reason of a hold; 'TEXT*' begins with it.",
+    ),
 )
 
 

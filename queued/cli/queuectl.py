@@ -22,12 +22,11 @@ from pgmta.command import (
     reporting,
     shorten,
 )
-from pgmta.config.types import hint
-from pgmta.errors import ConfigError
 from pgmta.states import Status
-from pgmta.store.listing import COLUMNS, Listing
+from pgmta.store.listing import Listing
 from pgmta.store.migrate import migrate as apply_migrations
 from queued.cli.change import COMMANDS
+from queued.cli.count import count
 from queued.cli.explain import explain
 from queued.cli.filters import condition, filter_options
 from queued.cli.find import find
@@ -49,6 +48,7 @@ def main() -> None:
 
 
 main.add_command(up)
+main.add_command(count)
 main.add_command(explain)
 main.add_command(find)
 main.add_command(submit)
@@ -152,52 +152,12 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
 
 @main.command()
 @config_option(CONFIG)
-@click.option(
-    "--by",
-    default="status",
-    show_default=True,
-    metavar="COLUMN",
-    help=f"{', '.join(COLUMNS)} or metadata.KEY.",
-)
-@filter_options
-@json_option
-@reporting
-def count(config: Path, by: str, as_json: bool, **filters: Any) -> None:
-    """Count rows by the values of a column."""
-    if by not in COLUMNS and not by.startswith("metadata."):
-        raise ConfigError([f"--by {by!r}: {hint(by, [*COLUMNS, 'metadata.KEY'])}"])
-    uri = database_of(config)
-    where = condition(uri, filters) or "true"
-    with _listing(uri) as listing:
-        rows = listing.count(where, by)
-    _warn(listing)
-    if as_json:
-        print_json(
-            [{by: row["value"], "count": row["count"], "oldest": row["min"]} for row in rows]
-        )
-        return
-    now = datetime.now(UTC)
-    print_table(
-        [by.upper(), "COUNT", "OLDEST"],
-        [
-            [
-                "-" if row["value"] is None else row["value"],
-                row["count"],
-                age((now - row["min"]).total_seconds()),
-            ]
-            for row in rows
-        ],
-    )
-
-
-@main.command()
-@config_option(CONFIG)
 @click.argument("message_id", metavar="ID", type=int)
 @click.option("--transcript", is_flag=True, help="Also print the dialogues that were kept.")
 @json_option
 @reporting
 def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None:
-    """Show a message: headers, recipients, next attempt, and every attempt so far.
+    """Show a message: headers, recipients, next attempt, every attempt so far, and DSNs.
 
     ID is what the client got with its 250. The history outlives the message. Attempts that failed
     have a transcript, and those that a trace asked for.
@@ -206,8 +166,9 @@ def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None
         message = listing.message(message_id)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
+        reports = listing.reports(message_id)
         said = listing.transcripts(message_id) if transcript else None
-    if not message and not history:
+    if not message and not history and not any(reports):
         print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
-    print_message(message_id, message, rows, history, said, as_json=as_json)
+    print_message(message_id, message, rows, history, reports, said, as_json=as_json)

@@ -7,7 +7,8 @@ import email.policy
 from typing import Any
 
 from pgmta.command import print_json, print_line, print_table, print_text
-from pgmta.store.listing import UNDELIVERABLE
+from pgmta.store.listing import UNDELIVERABLE, Reports
+from queued.cli.reports import print_origin, print_reports
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 
@@ -17,6 +18,7 @@ def print_message(
     message: dict[str, Any] | None,
     rows: list[dict[str, Any]],
     history: list[dict[str, Any]],
+    reports: Reports,
     transcripts: list[dict[str, Any]] | None,
     *,
     as_json: bool,
@@ -33,6 +35,7 @@ def print_message(
                 "headers": headers,
                 "recipients": rows,
                 "history": history,
+                **reports.as_json(),
                 **({} if transcripts is None else {"transcripts": transcripts}),
             }
         )
@@ -48,9 +51,11 @@ def print_message(
                 print_line(f"  {name}: {value}")
     else:
         print_line(f"message {message_id} is done; its content is gone")
+    print_origin(reports)
     if rows:
         _print_recipients(rows)
     print_history(history)
+    print_reports(reports)
     if transcripts is not None:
         _print_transcripts(transcripts, history)
 

@@ -18,6 +18,7 @@ from queued.config.shaping_login import ShapingLogin
 from queued.config.shaping_rewrite import ShapingRewrite
 from queued.config.shaping_route import ShapingRoute
 from queued.config.shaping_verp import ShapingVerp
+from queued.config.signing import SIGNED, Signing, SigningKeyFile, SigningRule
 from queued.config.timeouts import Timeouts
 from queued.config.tls import Tls
 from queued.config.urgent import Urgent
@@ -25,6 +26,7 @@ from queued.config.verp_template import VerpTemplate
 from queued.config.worker import STANDING, Worker, WorkerAction
 
 __all__ = [
+    "SIGNED",
     "STANDING",
     "AnswerRule",
     "Answers",
@@ -45,6 +47,9 @@ __all__ = [
     "ShapingRewrite",
     "ShapingRoute",
     "ShapingVerp",
+    "Signing",
+    "SigningKeyFile",
+    "SigningRule",
     "Target",
     "Timeouts",
     "Tls",

@@ -18,6 +18,7 @@ from queued.config.retention import Retention
 from queued.config.retry import Retry
 from queued.config.routes import Pattern, Target
 from queued.config.shaping import Shaping
+from queued.config.signing import Signing
 from queued.config.urgent import Urgent
 from queued.config.worker import Worker
 
@@ -49,6 +50,7 @@ class QueuedConfig(Section):
     )
     retry: Retry = Field(default=Retry())
     bounces: Bounces = Field(default=Bounces())
+    signing: Signing = Field(default=Signing())
     retention: Retention = Field(default=Retention())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)

@@ -22,6 +22,7 @@ class WorkerAction(StrEnum):
     DELETE = "delete"
     RELEASE = "release"
     RETRY = "retry"
+    BOUNCE = "bounce"
 
 
 STANDING = (WorkerAction.HOLD, WorkerAction.QUARANTINE)
@@ -34,7 +35,7 @@ class Worker(Section):
     name: str = Field(default="deliver", description="unique name, in leases, logs and audit")
     action: WorkerAction = Field(
         default=WorkerAction.DELIVER,
-        description="deliver, hold, quarantine, delete, release or retry",
+        description="deliver, hold, quarantine, delete, release, retry or bounce",
     )
     where: str | None = Field(
         default=None,
@@ -54,7 +55,10 @@ class Worker(Section):
     older: Period | None = Field(
         default=None, description="other actions: only rows accepted longer ago than this"
     )
-    reason: str | None = Field(default=None, description="hold, quarantine: why; default: the name")
+    reason: str | None = Field(
+        default=None,
+        description="hold, quarantine: why; default: the name; bounce: why, for the DSN",
+    )
     quarantine: str | None = Field(
         default=None, description="quarantine: the id that goes to metadata._quarantineid"
     )
@@ -88,8 +92,12 @@ class Worker(Section):
             raise ValueError("action quarantine needs the key quarantine")
         if self.action is not WorkerAction.QUARANTINE and self.quarantine:
             raise ValueError("the key quarantine belongs to the action quarantine")
-        if self.action not in STANDING and (self.reason or self.release_after):
-            raise ValueError("reason and release_after belong to the actions hold and quarantine")
+        if self.action not in STANDING and self.release_after:
+            raise ValueError("release_after belongs to the actions hold and quarantine")
+        if self.action not in (*STANDING, WorkerAction.BOUNCE) and self.reason:
+            raise ValueError("reason belongs to the actions hold, quarantine and bounce")
+        if self.action is WorkerAction.BOUNCE and not (self.reason and self.reason.strip()):
+            raise ValueError("action bounce needs a reason: the DSN says it to the sender")
         if self.action is WorkerAction.DELIVER and self.older:
             raise ValueError("older does not belong to the action deliver")
         if self.action is not WorkerAction.DELIVER and not (self.where or self.older):

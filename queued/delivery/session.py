@@ -101,6 +101,8 @@ class Session:
                 self.extensions[keyword.upper()] = value
         elif reply.code // 100 == 5 and not self.lmtp:
             reply = await self._hello(Stage.HELO, hostname)
+        confirms = "delivered" if self.lmtp else "relayed"
+        self.facts.confirms = "" if "DSN" in self.extensions else confirms
         self._limit = size_limit(self.extensions.get("SIZE", ""))
         limits = self.extensions.get("LIMITS", "")
         self.most_transactions = limit(limits, "MAILMAX")

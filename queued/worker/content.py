@@ -20,6 +20,8 @@ class StoredContent:
     def __init__(
         self, contents: Contents, message: Message, rows: int, *, urgent: bool, mode: Mode
     ) -> None:
+        self.same = "stored", message.id
+        """Equal for the content of the same message."""
         self._contents = contents
         self._message = message
         self._rows = rows

@@ -25,6 +25,7 @@ from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
+from queued.worker.signers import Signers
 from queued.worker.space_watch import SpaceWatch
 from queued.worker.turns import TurnSchedule
 from queued.worker.urgent import UrgentLoop
@@ -48,7 +49,7 @@ class DeliveryWorker:
     """One worker with the action deliver; its leases carry the name `owner`.
 
     Mail leaves by SMTP, unless another `opener` of sessions is given. `space` counts the stored
-    content that deliveries free.
+    content that deliveries free. `reported` is called when rows have come into REPORT.
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class DeliveryWorker:
         space: SpaceWatch | None = None,
         schema: Schema | None = None,
         observer: Observer | None = None,
+        signers: Signers | None = None,
+        reported: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = worker.name
         self.schedule = TurnSchedule()
@@ -75,11 +78,11 @@ class DeliveryWorker:
         level = -1 if config.urgent.priority is None else config.urgent.priority
         self._leases = Leases(RowLeases(self._links["renew"], owner, lease))
         self._settler = Settler(
-            Settlements(self._links["settle"], owner), self._leases, self._deferred
+            Settlements(self._links["settle"], owner), self._leases, self._deferred, reported
         )
         contents = Contents(self._links["content"])
         self._dispatch = Dispatch(
-            config, contents, self._leases, self._settler, space, opener, observer
+            config, contents, self._leases, self._settler, space, opener, observer, signers
         )
         claims = Claims(
             self._links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema

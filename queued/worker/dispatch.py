@@ -23,6 +23,8 @@ from queued.worker.envelopes import Envelopes
 from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
+from queued.worker.signers import Signers
+from queued.worker.signing import Signing
 from queued.worker.space_watch import SpaceWatch
 from queued.worker.verdict import judge
 
@@ -40,7 +42,7 @@ Key = tuple[int, str, str, bool]
 class Dispatch:
     """Has a DestinationQueue for each destination with mail or connections, and judges its results.
 
-    `opener` opens the sessions, by SMTP unless another one is given.
+    `opener` opens the sessions, by SMTP unless another one is given. `signers` sign mail.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Dispatch:
         space: SpaceWatch | None = None,
         opener: Opener | None = None,
         observer: Observer | None = None,
+        signers: Signers | None = None,
     ) -> None:
         self.room = _MEMORY
         """Octets of content that may come with the next claim; negative if there are too many."""
@@ -67,6 +70,9 @@ class Dispatch:
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self.left_out = LeftOut(self._queues)
         """The mail that the next claim leaves out."""
+        self._signers = signers
+        self._signer = Signing(signers, self._put, self.report) if signers else None
+        self.left_out.before = self._signer
         self.configure(config)
 
     def configure(self, config: QueuedConfig) -> None:
@@ -75,6 +81,7 @@ class Dispatch:
         self.selectors = self._routes.selectors
         """The mail that claims know by labels, because more than its domain counts."""
         self._retry = config.retry
+        self._signing = self._signer if self._signers and self._signers.on else None
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, config.retry.intervals[0] / 2)
         self.left_out.bound = config.urgent.bound
@@ -123,15 +130,27 @@ class Dispatch:
             except Exception as error:
                 self._fail(group, error)
                 continue
-            queue = self._queues.get(destination.key)
-            if queue is None:
-                queue = DestinationQueue(destination, self._context, self)
-                self._queues[destination.key] = queue
-                self.left_out.watch(destination)
+            if self._signing:
+                for envelope in envelopes:
+                    self.room -= envelope.room
+                    self._signing.take(destination, envelope)
+                continue
+            queue = self._queues.get(destination.key) or self._new_queue(destination)
             for envelope in envelopes:
                 self.room -= envelope.room
                 queue.put(envelope)
         return back
+
+    def _new_queue(self, destination: Destination) -> DestinationQueue:
+        queue = DestinationQueue(destination, self._context, self)
+        self._queues[destination.key] = queue
+        self.left_out.watch(destination)
+        return queue
+
+    def _put(self, destination: Destination, envelope: Envelope) -> None:
+        """Give a signed envelope to its destination."""
+        queue = self._queues.get(destination.key) or self._new_queue(destination)
+        queue.put(envelope)
 
     def _groups(
         self, items: list[Item], messages: dict[int, Message]
@@ -232,10 +251,12 @@ class Dispatch:
 
     def drain(self) -> None:
         """Begin nothing new, and hand back the rows of envelopes that wait."""
+        waiting = self._signer.drain() if self._signer else []
         for queue in list(self._queues.values()):
-            for envelope in queue.drain():
-                self.room += envelope.room
-                self.hand_back(envelope.items)
+            waiting += queue.drain()
+        for envelope in waiting:
+            self.room += envelope.room
+            self.hand_back(envelope.items)
 
     async def wait(self) -> None:
         """Wait for the deliveries that are under way."""

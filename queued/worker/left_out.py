@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.reply import Result
@@ -27,6 +28,18 @@ class _Down:
     domains: set[str]
 
 
+class Waiting(Protocol):
+    """Has mail before it comes to its destination."""
+
+    @property
+    def load(self) -> int:
+        """Rows that wait."""
+
+    @property
+    def domains(self) -> set[str]:
+        """Their domains, or labels."""
+
+
 class LeftOut:
     """Knows the domains, or labels of mail, that the next claim leaves out.
 
@@ -40,6 +53,8 @@ class LeftOut:
     def __init__(self, queues: Mapping[str, DestinationQueue]) -> None:
         self.bound = 1
         self.pause = 0.0
+        self.before: Waiting | None = None
+        """The mail that is signed."""
         self._queues = queues
         self.down: dict[str, _Down] = {}
         """The failures of destinations that could not be reached a moment ago, by key."""
@@ -117,7 +132,11 @@ class LeftOut:
             domains |= self.stalled[key]
         if self.down:
             domains.update(*(down.domains for down in self._still_down()))
-        return sorted(domains), sum(queue.backlog.load for queue in loaded)
+        load = sum(queue.backlog.load for queue in loaded)
+        if self.before and self.before.load >= free:  # signing is slow
+            domains |= self.before.domains
+            load += self.before.load
+        return sorted(domains), load
 
     def crowded(self, free: int) -> list[str]:
         """Return domains that get no reserved slot for now, if `free` of these are free.

@@ -21,6 +21,8 @@ class RewrittenStream:
         rewriting: Rewriting,
         warn: Callable[[Sequence[str]], None],
     ) -> None:
+        self.same = getattr(content, "same", content), id(rewriting)
+        """Equal for the content of the same message with the same rewriting."""
         self._content = content
         self._rewriting = rewriting
         self._warn: Callable[[Sequence[str]], None] | None = warn

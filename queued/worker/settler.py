@@ -33,15 +33,21 @@ class Settler:
 
     An outcome that the database refuses because of its row puts the row on hold, with the reason.
     The lease of a row lasts until its outcome is written, and is renewed meanwhile. `deferred` gets
-    the shortest time in a batch after which a row is tried again, in seconds.
+    the shortest time in a batch after which a row is tried again, in seconds. `reported` is called
+    after a batch with rows that may be in REPORT now.
     """
 
     def __init__(
-        self, settlements: Settlements, leases: Leases, deferred: Callable[[float], None]
+        self,
+        settlements: Settlements,
+        leases: Leases,
+        deferred: Callable[[float], None],
+        reported: Callable[[], None] = lambda: None,
     ) -> None:
         self._settlements = settlements
         self._leases = leases
         self._deferred = deferred
+        self._reported = reported
         self._pending: list[Outcome] = []
         self._writing: list[Outcome] = []
         self._kept: list[Outcome] = []  # refused, and not because of their rows
@@ -179,8 +185,11 @@ class Settler:
         if self._away:
             log.info("database is back")
         self._away = False
-        if delays := [outcome.delay for outcome in batch if outcome.event in _DEFERRALS]:
-            self._deferred(min(delays))
+        if others := [o for o in batch if o.event is not Event.DELIVERED or o.report]:
+            if delays := [outcome.delay for outcome in others if outcome.event in _DEFERRALS]:
+                self._deferred(min(delays))
+            if any(outcome.report or outcome.event is Event.FAIL for outcome in others):
+                self._reported()
         for outcome in batch:
             if not (outcome.item.id in changed or self._again):
                 _warn_moved(outcome)

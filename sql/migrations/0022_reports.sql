@@ -8,7 +8,7 @@ CREATE TABLE queue_report PARTITION OF queue (held_at NOT NULL) FOR VALUES IN ('
     autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 20000
 );
 COMMENT ON TABLE queue_report IS 'Rows whose senders are to be notified by a DSN, apart from those that claims look at.';
-CREATE INDEX queue_report_held_at ON queue_report (held_at);
+CREATE INDEX queue_report_held_at ON queue_report (held_at, id);
 COMMENT ON INDEX queue_report_held_at IS 'The next rows to be reported.';
 
 ALTER TABLE queue
@@ -37,6 +37,13 @@ BEGIN
         NEW.held_by := coalesce(OLD.held_by, session_user);
         NEW.hold_reason := 'an address holds control characters: the row can only be deleted';
         NEW.hold_until := NULL;
+    ELSIF OLD.status = 'REPORT' AND NEW.status <> 'DELETE' AND OLD.hold_reason IN ('relayed', 'delivered') THEN
+        -- it was delivered: a hold and its release would send it a second time
+        NEW.status := OLD.status;
+        NEW.held_at := OLD.held_at;
+        NEW.held_by := OLD.held_by;
+        NEW.hold_reason := OLD.hold_reason;
+        NEW.hold_until := OLD.hold_until;
     ELSIF NEW.status IN ('HOLD', 'REPORT') THEN
         NEW.held_at := now();
         NEW.held_by := coalesce(NEW.held_by, session_user);
@@ -54,7 +61,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION queue_hold_stamp() IS
     'Says of every hold and report who, when and why, also of one by a plain UPDATE, and takes it off again. '
-    'A row with a malformed address stays on hold.';
+    'A row with a malformed address stays on hold. A row that was delivered stays in REPORT, or is deleted.';
 -- a claim, which is most often, is known by its first two comparisons
 CREATE OR REPLACE TRIGGER queue_hold_stamp BEFORE UPDATE OF status ON queue FOR EACH ROW
     WHEN (OLD.status <> NEW.status
@@ -189,6 +196,95 @@ COMMENT ON COLUMN report_counts.sender IS 'Address that they went to, in lower c
 COMMENT ON COLUMN report_counts.minute IS 'Start of the minute.';
 COMMENT ON COLUMN report_counts.number IS 'How many DSNs were queued in it.';
 
+CREATE FUNCTION reports_close(
+    -- rows that go, and those of them that an operator bounced, which the log does not know yet
+    ids bigint[], bounced bigint[],
+    -- rows that go on hold, as text, with their reasons
+    held jsonb, who text,
+    -- rows whose delay is reported
+    delayed bigint[],
+    -- DSNs by address, '' for all of them, and how many may be sent per hour
+    counted text[], numbers integer[], limit_of_one integer, limit_of_all integer,
+    -- the log
+    report_ids bigint[], message_ids bigint[], row_ids bigint[], recipients text[], senders text[],
+    sent_tos text[], kinds text[], classes text[], reasons text[]
+) RETURNS void LANGUAGE plpgsql
+    -- a plan that was made for an empty partition would later read the whole of it (docs/decisions/0005)
+    SET search_path = pgmta, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_variable
+DECLARE
+    holding bigint[] := ARRAY(SELECT key::bigint FROM jsonb_object_keys(held) AS key);
+    found integer;
+    this_minute timestamptz;
+BEGIN
+    -- A row that another transaction has locked is not waited for: the caller comes again.
+    SELECT count(*) INTO found FROM (
+        SELECT FROM queue AS q
+        WHERE q.id = ANY (ids || holding) AND q.status = 'REPORT'
+            AND (q.lease_until IS NULL OR q.lease_until < now() AND NOT q.once)
+        ORDER BY q.id FOR UPDATE SKIP LOCKED
+    ) AS locked;
+    IF found <> cardinality(ids) + cardinality(holding) THEN
+        RAISE EXCEPTION 'rows have moved on' USING ERRCODE = 'PM001', SCHEMA = 'pgmta', TABLE = 'queue';
+    END IF;
+    IF cardinality(delayed) > 0 THEN
+        PERFORM FROM delays AS d WHERE d.row_id = ANY (delayed) AND d.noticed_at IS NULL
+        ORDER BY d.row_id, d.after FOR UPDATE SKIP LOCKED;
+        WITH noticed AS (
+            UPDATE delays AS d SET noticed_at = now()
+            WHERE d.row_id = ANY (delayed) AND d.noticed_at IS NULL RETURNING d.row_id
+        )
+        SELECT count(DISTINCT n.row_id) INTO found FROM noticed AS n;
+        IF found <> cardinality(delayed) THEN
+            RAISE EXCEPTION 'delays were reported' USING ERRCODE = 'PM001', SCHEMA = 'pgmta', TABLE = 'delays';
+        END IF;
+    END IF;
+    IF cardinality(bounced) > 0 THEN
+        INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
+            sender, recipient, domain, worker, host, command, enhanced, reply,
+            tenant, message_id_header, submitted_by, metadata, class)
+        SELECT now(), q.id, q.message_id, 0, q.attempts, 0, 'failed',
+            q.sender, left(q.recipient, 600), q.domain, coalesce(q.held_by, ''), '', '', '', coalesce(q.hold_reason, ''),
+            q.tenant, (SELECT m.message_id_header FROM messages AS m WHERE m.id = q.message_id),
+            (SELECT m.submitted_by FROM messages AS m WHERE m.id = q.message_id), nullif(q.metadata, '{}'), 'other'
+        FROM queue AS q WHERE q.id = ANY (bounced) AND q.status = 'REPORT';
+    END IF;
+    IF cardinality(holding) > 0 THEN
+        UPDATE queue AS q SET status = 'HOLD', hold_reason = held ->> q.id::text, held_by = who
+        WHERE q.id = ANY (holding) AND q.status = 'REPORT';
+    END IF;
+    IF cardinality(ids) > 0 THEN
+        DELETE FROM queue AS q WHERE q.id = ANY (ids) AND q.status = 'REPORT';
+    END IF;
+    INSERT INTO reports (report_id, message_id, row_id, recipient, sender, sent_to, kind, class, reason)
+    SELECT nullif(r.report_id, 0), r.message_id, r.row_id, r.recipient, r.sender, nullif(r.sent_to, ''), r.kind,
+        nullif(r.class, ''), nullif(r.reason, '')
+    FROM unnest(report_ids, message_ids, row_ids, recipients, senders, sent_tos, kinds, classes, reasons)
+        AS r (report_id, message_id, row_id, recipient, sender, sent_to, kind, class, reason);
+    IF cardinality(counted) > 0 THEN
+        -- one at a time from here to the end, so that all of them together keep to the limits
+        INSERT INTO report_counts VALUES ('', '-infinity', 0) ON CONFLICT (sender, minute) DO UPDATE SET number = 0;
+        this_minute := date_trunc('minute', clock_timestamp());
+        IF EXISTS (
+            SELECT FROM unnest(counted, numbers) AS wanted (sender, number)
+            WHERE wanted.number + coalesce((
+                    SELECT sum(c.number) FROM report_counts AS c
+                    WHERE c.sender = wanted.sender AND c.minute >= this_minute - interval '1 hour'), 0)
+                > CASE wanted.sender WHEN '' THEN limit_of_all ELSE limit_of_one END
+        ) THEN
+            RAISE EXCEPTION 'other DSNs have reached a limit' USING
+                ERRCODE = 'PM002', SCHEMA = 'pgmta', TABLE = 'report_counts';
+        END IF;
+        INSERT INTO report_counts AS c SELECT wanted.sender, this_minute, wanted.number
+        FROM unnest(counted, numbers) AS wanted (sender, number)
+        ON CONFLICT (sender, minute) DO UPDATE SET number = c.number + excluded.number;
+    END IF;
+END $$;
+COMMENT ON FUNCTION reports_close IS
+    'What is done with rows in REPORT, in the transaction that queues their DSNs: all of it, or an error. '
+    'PM001: a row is not in REPORT any more, or locked. PM002: a limit would be exceeded.';
+REVOKE EXECUTE ON FUNCTION reports_close FROM PUBLIC;
+
 -- 4. Views and functions that name each status.
 
 CREATE OR REPLACE VIEW queue_overview AS
@@ -239,7 +335,7 @@ RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
     WHEN attempts = 0 THEN 'held'
     WHEN logged = attempts THEN CASE WHEN event = 'failed' OR event = 'unknown' AND once THEN event ELSE 'held' END
     -- the database refused the entry, or its day is over: queued wrote these words
-    WHEN hold_reason ~ '^(undeliverable$|failed\M.*, but the database refuses )' THEN 'failed'
+    WHEN hold_reason ~ '^(undeliverable$|undeliverable, no DSN|bounce limit|failed\M.*, but the database refuses )' THEN 'failed'
     WHEN hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )' THEN 'unknown'
     ELSE 'held' END;
 
@@ -264,7 +360,8 @@ BEGIN
     PERFORM grant_to('SELECT, INSERT ON reports', 'pgmta_queued');
     PERFORM grant_to('SELECT, INSERT, UPDATE (noticed_at), DELETE ON delays', 'pgmta_queued');
     PERFORM grant_to('SELECT, INSERT, UPDATE (number), DELETE ON report_counts', 'pgmta_queued');
-    PERFORM grant_to('EXECUTE ON FUNCTION reports_partitions(integer), reports_expire(interval)', 'pgmta_queued');
+    PERFORM grant_to('EXECUTE ON FUNCTION reports_partitions(integer), reports_expire(interval), reports_close',
+        'pgmta_queued');
     -- a DSN is a message like any other; a large one has chunks
     PERFORM grant_to('USAGE ON SEQUENCE message_ids', 'pgmta_queued');
     PERFORM grant_to('EXECUTE ON FUNCTION queue_put', 'pgmta_queued');

@@ -2,7 +2,7 @@
 -- Rows of the queue as an operator reads them, oldest first.
 SELECT q.message_id, q.id, q.status, q.priority, q.ts, q.next_attempt, q.attempts, m.size,
     q.sender, q.recipient, q.domain, q.last_reply, q.lease_owner, q.lease_until,
-    q.hold_reason, q.held_by, q.held_at, q.hold_until, q.metadata
+    q.hold_reason, q.held_by, q.held_at, q.hold_until, q.on_failed, q.metadata
 FROM (SELECT * FROM queue WHERE {where}) AS q JOIN messages AS m ON m.id = q.message_id
 ORDER BY q.ts, q.id
 LIMIT %(limit)s
@@ -29,9 +29,35 @@ FROM attempts WHERE message_id = %(id)s ORDER BY ended_at, row_id
 SELECT ended_at, row_ids, lease_token, traces, dialogue
 FROM transcripts WHERE message_id = %(id)s ORDER BY ended_at, row_ids
 
+-- name: notified
+-- Which DSNs there were about a message, to whom, and why there was none.
+SELECT at, kind, recipient, row_id, sent_to, report_id, class, reason
+FROM reports WHERE message_id = %(id)s ORDER BY at, row_id
+
+-- name: origins
+-- Of which message and recipients a message is the DSN.
+SELECT at, kind, message_id, recipient, row_id, sender, class, reason
+FROM reports WHERE report_id = %(id)s ORDER BY at, row_id
+
 -- name: count
 -- Rows by the value of one column.
 SELECT {column} AS value, count(*), min(ts) FROM queue WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1
+
+-- name: last_class
+-- In place of `column`: the class of the last attempt in the log, if there was one.
+CASE WHEN attempts > 0 THEN (
+    SELECT a.class FROM attempts AS a WHERE a.message_id = queue.message_id AND a.row_id = queue.id
+    ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) END
+
+-- name: count_attempts
+-- Attempts of the last time by the value of one column. The condition names columns as queue has them.
+SELECT {column} AS value, count(*), min(ended_at), max(ended_at)
+FROM (
+    SELECT *, attempt AS attempts, concat_ws(' ', nullif(code, 0), nullif(reply, '')) AS last_reply,
+        lower(substring(sender FROM '[^@]*$')) AS sender_domain
+    FROM attempts WHERE ended_at > now() - make_interval(secs => %(since)s)
+) AS queue
+WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1
 
 -- name: matching
 -- How many rows a condition matches.

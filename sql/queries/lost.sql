@@ -48,7 +48,7 @@ FROM page
 
 -- name: settle_final
 -- Settle rows with `once` whose lease ran out: the outcome is unknown, and no attempt follows. A row that an
--- operator held stays, and its hold does not end by time.
+-- operator held or bounced is on hold, and its hold does not end by time.
 WITH picked AS MATERIALIZED (
     SELECT id, message_id, status, on_failed, sender, recipient, domain, attempts, lease_owner,
         lease_token, lease_since, tenant, metadata
@@ -57,14 +57,14 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM queue
-    WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE on_failed = 'remove' AND status <> 'HOLD'))
+    WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE on_failed = 'remove' AND status NOT IN ('HOLD', 'REPORT')))
 ), held AS (
     UPDATE queue
     SET status = 'HOLD', held_by = coalesce(held_by, %(who)s), hold_until = NULL,
         hold_reason = concat_ws('; ', 'outcome unknown: a release may send a second copy', hold_reason),
         last_reply = 'lease ran out: the worker died or lost the database',
         lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
-    WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE on_failed <> 'remove' OR status = 'HOLD'))
+    WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE on_failed <> 'remove' OR status IN ('HOLD', 'REPORT')))
 )
 INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
     sender, recipient, domain, worker, host, command, enhanced, reply,

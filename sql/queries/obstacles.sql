@@ -59,7 +59,8 @@ FROM (VALUES
     ('0011', 'queue', '{send_at,tenant,on_failed,once,notify,orcpt}'),
     ('0011', 'messages', '{tenant,format,template_id,params,message_id_header,envid,ret,requiretls,submitted_by}'),
     ('0011', 'attempts', '{row_id,tenant,message_id_header,submitted_by,metadata}'),
-    ('0011', 'attempts', '{address,tls_version,tls_cipher,tls_verified,dns_seconds,connect_seconds,tls_seconds,transaction_seconds}')
+    ('0011', 'attempts', '{address,tls_version,tls_cipher,tls_verified,dns_seconds,connect_seconds,tls_seconds,transaction_seconds}'),
+    ('0011', 'attempts', '{class}')
 ) AS brought (since, relation, names) CROSS JOIN unnest(names) AS name
 JOIN pg_attribute ON attrelid = to_regclass('public.' || relation) AND attname = name AND NOT attisdropped
 WHERE since > %(last)s
@@ -95,7 +96,8 @@ FROM (VALUES ('0007', '{queue_urgent}'::text[]), ('0008', '{daemons}'),
     ('0016', '{sts_policies,sts_policies_next_fetch,broken_tls,tls_reports}'),
     ('0017', '{transcripts,transcripts_default,transcripts_message_id,transcripts_traced,traces}'),
     ('0019', '{users,users_version,user_networks,login_failures}'), ('0020', '{recipients}'),
-    ('0022', '{queue_report,queue_report_held_at,reports,reports_message_id,reports_report_id,reports_default,delays,delays_new,report_counts}')
+    ('0022', '{queue_report,queue_report_held_at,reports,reports_message_id,reports_report_id,reports_default,delays,delays_new,report_counts}'),
+    ('0023', '{dkim_keys,dkim_keys_version}'), ('0025', '{report_rates}')
 ) AS brought (since, names)
 JOIN pg_class ON relname = ANY (names)
 WHERE since > %(last)s AND (oid IN (SELECT oid FROM named)

@@ -82,7 +82,7 @@ AND (id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered')) OR EXIST
     SELECT FROM outcome AS o
     WHERE o.id = queue.id AND o.token = queue.lease_token AND o.status IS NULL
         AND (queue.status = 'SENDING'
-            OR (o.event = 'unknown' AND queue.status NOT IN ('HOLD', 'DELETE')))))
+            OR (o.event = 'unknown' AND queue.status NOT IN ('HOLD', 'DELETE', 'REPORT')))))
 
 -- name: kept
 -- Part of settle likewise: the other rows, also one whose status changed while this statement waited.

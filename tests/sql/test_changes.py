@@ -18,7 +18,7 @@ from pgmta.store.row_change import TAKES, Action, RowChange
 from queued.cli.queuectl import main
 from tests.sql.rows import column, fetch, message, row
 
-STATUSES = ("QUEUED", "DEFERRED", "SENDING", "HOLD", "DELETE")
+STATUSES = ("QUEUED", "DEFERRED", "SENDING", "HOLD", "DELETE", "REPORT")
 LEASES = (None, 60, -9)  # seconds to its end
 DUE = (-60, 60)  # seconds to the next attempt
 WHERE = "domain = 'b.example' AND hold_reason IS DISTINCT FROM 'never'"
@@ -64,6 +64,8 @@ GONE = State("gone")
 def before(case: Case) -> State:
     """The row as it is made."""
     held = {"reason": "first", "until": 60.0, "quarantine": "old"} if case.status == "HOLD" else {}
+    if case.status == "REPORT":
+        held = {"reason": "first"}
     return State(case.status, due=case.due < 0, leased=case.lease is not None, **held)  # type: ignore[arg-type]
 
 
@@ -79,6 +81,9 @@ def after(action: Action, case: Case, *, worker: bool) -> State:
             quarantine = "new" if action is Action.QUARANTINE else None
             held = was._replace(status="HOLD", reason="why", until=HOUR, quarantine=quarantine)
             return held if fresh else was
+        case Action.BOUNCE:
+            fresh = active if worker else case.status not in ("DELETE", "REPORT")
+            return was._replace(status="REPORT", reason="why", until=None) if fresh else was
         case Action.RELEASE:
             back = was._replace(status="QUEUED", reason=None, until=None, due=True)
             return back if case.status == "HOLD" else was
@@ -89,7 +94,7 @@ def after(action: Action, case: Case, *, worker: bool) -> State:
         case Action.DELETE:
             # a row that leaves HOLD is no longer held
             gone = was._replace(status="DELETE", reason=None, until=None)
-            gone = gone._replace(due=was.due or case.status == "HOLD")
+            gone = gone._replace(due=was.due or case.status in ("HOLD", "REPORT"))
             return gone if case.status != "DELETE" else was
         case Action.SET:
             return was._replace(priority=1, metadata="v")
@@ -107,6 +112,8 @@ def insert(db: psycopg.Connection) -> dict[int, Case]:
             values["lease_since"] = "2020-01-01"
         if case.status == "HOLD":
             values |= {"hold_reason": "first", "held_by": "x", "metadata": {"_quarantineid": "old"}}
+        if case.status == "REPORT":
+            values |= {"hold_reason": "first", "held_by": "x", "held_at": "2020-01-01"}
         rows[row(db, 1, domain="b.example", **values)] = case
         row(db, 1, domain="other.example", **values)
     db.execute("UPDATE queue SET hold_until = now() + interval '1 minute' WHERE status = 'HOLD'")
@@ -130,6 +137,7 @@ def by_queuectl(action: Action, config: Path) -> None:
     words = {
         Action.HOLD: ["--reason", "why", "--release-after", "1h"],
         Action.QUARANTINE: ["--reason", "why", "--release-after", "1h", "--quarantine", "new"],
+        Action.BOUNCE: ["--reason", "why"],
         Action.DELETE: ["--reason", "why"],
         Action.SET: ["--priority", "1", "--set", "k=v"],
     }.get(action, [])
@@ -145,6 +153,7 @@ def by_sql(action: Action, db: psycopg.Connection) -> None:
         Action.QUARANTINE: "queue_quarantine(%s, 'new', 'why', '1 hour')",
         Action.RELEASE: "queue_release(%s)",
         Action.RETRY: "queue_retry(%s)",
+        Action.BOUNCE: "queue_bounce(%s, 'why')",
         Action.DELETE: "queue_delete(%s, 'why')",
         Action.SET: """queue_change('set', %s, '{"priority": 1, "metadata": {"k": "v"}}')""",
     }

@@ -157,7 +157,8 @@ async def test_once_and_on_failed_decide_what_becomes_of_a_row(
         elif status is Status.SENDING and not stale:
             expected = after(event, once=item.once, on_failed=item.on_failed)
         elif event is Event.UNKNOWN and item.once and status is not Status.DELETE and not stale:
-            gone = item.on_failed == "remove" and status is not Status.HOLD
+            theirs = status in (Status.HOLD, Status.REPORT)  # an operator's
+            gone = item.on_failed == "remove" and not theirs
             expected = None if gone else Status.HOLD
         rows[item.id] = outcome(item, event, Reply(0, "lost")), status, expected
     assert len(rows) == n

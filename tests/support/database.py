@@ -99,6 +99,11 @@ class PrivateServer:
         self._server.stop("immediate")
         assert not self._server.running()
 
+    def pid(self) -> int:
+        """The postmaster's, for signals; 0 if there is none."""
+        file = self._server.data / "postmaster.pid"
+        return int(file.read_text().split()[0]) if self._server.running() else 0
+
     def start(self) -> None:
         """Start it again; returns when it takes connections."""
         self._server.start()

@@ -1,0 +1,86 @@
+"""The keys that sign mail, as queued reads them and as an operator adds and lists them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+
+from pgmta.model import DkimKey
+from pgmta.postgres.link import Link
+from pgmta.postgres.operator import connect_operator
+from pgmta.store.queries import queries
+
+_SQL = queries("dkim_keys")
+
+
+class DkimKeys:
+    """Reads the table with the private parts. Each method raises StoreUnavailable."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def version(self) -> int:
+        """Return a number that changes with every change of the table."""
+        ((version,),) = await self._link.run(_SQL["version"])
+        return int(version)
+
+    async def keys(self) -> list[DkimKey]:
+        """Return all keys."""
+        return [DkimKey(*row) for row in await self._link.run(_SQL["keys"])]
+
+
+class KeyTable:
+    """Works over a separate connection. Each change is noted in table `audit`, without the key.
+
+    Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
+    """
+
+    def __init__(self, uri: str, who: str) -> None:
+        self._db = connect_operator(uri)
+        self._who = who
+
+    def close(self) -> None:
+        """End the connection."""
+        self._db.close()
+
+    def keys(self, domain: str | None = None) -> list[dict[str, Any]]:
+        """Return all keys, or those of a domain, without their private parts."""
+        return self._db.execute(_SQL["list"], {"domain": domain}).fetchall()
+
+    def private(self, domain: str, selector: str) -> str | None:
+        """Return the private part in PEM; None if the role may not read it, or without the key."""
+        try:
+            row = self._db.execute(
+                _SQL["private"], {"domain": domain, "selector": selector}
+            ).fetchone()
+        except psycopg.errors.InsufficientPrivilege:
+            return None
+        return row["private_key"] if row else None
+
+    def add(self, key: DkimKey, public_key: str, *, at_once: bool) -> bool:
+        """Add a key; return False if there is one of that name. `at_once`: it is active now."""
+        params = {
+            "domain": key.domain,
+            "selector": key.selector,
+            "type": key.type,
+            "private_key": key.private_key,
+            "public_key": public_key,
+            "active_from": None if at_once else key.active_from,
+        }
+        details = {"type": key.type, "active_from": params["active_from"]}
+        return self._change("add", params, details)
+
+    def remove(self, domain: str, selector: str) -> bool:
+        """Remove a key; return False if there is none of that name."""
+        return self._change("remove", {"domain": domain, "selector": selector}, {})
+
+    def _change(self, statement: str, params: dict[str, Any], details: dict[str, Any]) -> bool:
+        name = f"{params['domain']}/{params['selector']}"
+        with self._db.transaction():
+            row = self._db.execute(_SQL[statement], params).fetchone()
+            if row:
+                noted = {"who": self._who, "action": f"dkim {statement}", "name": name}
+                self._db.execute(_SQL["audit"], {**noted, "details": json.dumps(details)})
+        return row is not None

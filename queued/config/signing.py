@@ -1,0 +1,199 @@
+"""Section `signing` of queued.yaml: which mail gets signatures of DKIM, and by which keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+
+from pgmta.address import normalise_domain
+from pgmta.config.loader import FOLDER
+from pgmta.config.types import Period, Section, Whole, hint
+from pgmta.errors import AddressError
+from queued.config.shaping_route import Patterns, Senders, Tenants, Values
+
+_SELECTOR = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9_-]{1,63})*")
+_METADATA = re.compile(r"metadata\.(.+)", re.DOTALL)
+
+SIGNED = (
+    "From", "Sender", "Reply-To", "Subject", "Date", "Message-ID", "To", "Cc", "MIME-Version",
+    "Content-Type", "Content-Transfer-Encoding", "Content-ID", "Content-Description",
+    "Resent-Date", "Resent-From", "Resent-Sender", "Resent-To", "Resent-Cc", "Resent-Message-ID",
+    "In-Reply-To", "References", "List-ID", "List-Help", "List-Unsubscribe",
+    "List-Unsubscribe-Post", "List-Subscribe", "List-Post", "List-Owner", "List-Archive",
+    "Auto-Submitted",
+)  # fmt: skip
+"""Header fields that a signature covers if they are there (RFC 6376, section 5.4.1)."""
+
+_NAMES = {name.lower(): name for name in SIGNED}
+
+
+def parse_selector(text: Any) -> str:
+    """Return a DKIM selector in lower case (RFC 6376, section 3.1). Raises ValueError."""
+    word = str(text).lower() if isinstance(text, str | int) else ""
+    if len(word) > 200 or not _SELECTOR.fullmatch(word):
+        raise ValueError(f"{text!r} is no DKIM selector: expected letters, digits, - and .")
+    return word
+
+
+def parse_signing_domain(text: Any) -> str:
+    """Return a domain name as the tag `d=` has it, in A-labels. Raises ValueError."""
+    try:
+        domain = normalise_domain(text) if isinstance(text, str) else ""
+    except AddressError as error:
+        raise ValueError(f"expected a domain: {error}") from None
+    if not domain or domain.startswith("["):
+        raise ValueError(f"expected a domain, not {text!r}")
+    return domain
+
+
+def parse_instant(value: Any) -> float:
+    """Return the seconds since 1970 of a time of RFC 3339, or of a date. Raises ValueError."""
+    try:
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        reason = f"{value!r} is no time; write for example 2026-12-01T00:00:00Z"
+        raise ValueError(reason) from None
+
+
+def _signs(value: Any) -> str:
+    if value in ("from", "sender", "none"):
+        return str(value)
+    if isinstance(value, str) and "." not in value:
+        raise ValueError(f"expected from, sender, none or a domain, not {value!r}")
+    return parse_signing_domain(value)
+
+
+def _field(value: Any) -> str:
+    name = _NAMES.get(value.lower()) if isinstance(value, str) else None
+    if not name:
+        raise ValueError(f"signatures do not cover {value!r}; {hint(str(value), SIGNED)}")
+    return name
+
+
+Domain = Annotated[str, BeforeValidator(parse_signing_domain)]
+DkimSelector = Annotated[str, BeforeValidator(parse_selector)]
+Instant = Annotated[float, BeforeValidator(parse_instant)]
+
+
+class SigningKeyFile(Section):
+    """A key in a file."""
+
+    domain: Domain = Field(description="domain of the signature (d=)")
+    selector: DkimSelector = Field(description="DKIM selector (s=)")
+    file: str = Field(
+        description="file with the private key (PEM), relative to this one; other users must not "
+        "be able to read it"
+    )
+    active_from: Instant = Field(
+        default=0.0,
+        description="time (RFC 3339) from which it signs: of the keys of one type, the last one "
+        "that is active does; 0: always",
+    )
+
+    @field_validator("file")
+    @classmethod
+    def _beside(cls, path: str, info: ValidationInfo) -> str:
+        return os.path.join((info.context or {}).get(FOLDER, ""), path)
+
+
+class SigningRule(Section):
+    """Which keys sign some mail. All of its conditions have to be met."""
+
+    origin: Patterns | None = Field(
+        default=None,
+        alias="from",
+        description="domain of the field From, *.domain (all below it), * or a list of these",
+    )
+    sender_domain: Patterns | None = Field(
+        default=None, description="domain of the reverse-path, likewise"
+    )
+    sender: Senders | None = Field(
+        default=None, description="reverse-path, <> for none, or a list of these"
+    )
+    tenant: Tenants | None = Field(
+        default=None, description="tenant for whom the mail is, or a list of these"
+    )
+    submitted: bool | None = Field(
+        default=None,
+        description="true: only mail of users who logged in, or of SQL sessions; false: only other "
+        "mail",
+    )
+    metadata: dict[str, Values] = Field(
+        default={}, alias="metadata.KEY", description="value of this metadata, or a list of values"
+    )
+    sign: Annotated[str, BeforeValidator(_signs)] = Field(
+        default="from",
+        description="domain of the keys: from (that of the field From), sender (that of the "
+        "reverse-path), a domain, or none: no signature",
+    )
+    parents: bool = Field(
+        default=True,
+        description="from and sender: without keys of the domain, those of the nearest domain "
+        "above it",
+    )
+    selectors: list[DkimSelector] | None = Field(
+        default=None, min_length=1, description="DKIM selectors of the keys; null: all"
+    )
+    missing: Literal["defer", "send"] | None = Field(
+        default=None, description="as signing.missing, which is the default"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, data: Any) -> Any:
+        """Gather the keys `metadata.KEY` in one field."""
+        if not isinstance(data, dict):
+            return data
+        found = {match[1]: data[key] for key in data if (match := _METADATA.fullmatch(key))}
+        rest = {key: data[key] for key in data if not _METADATA.fullmatch(key)}
+        return rest | {"metadata.KEY": found} if found else rest
+
+
+class Signing(Section):
+    """Signatures of DKIM at delivery; without keys no mail is signed."""
+
+    keys: list[SigningKeyFile] = Field(default=[], description="keys in files")
+    table: bool = Field(default=False, description="sign by the keys of the table dkim_keys too")
+    rules: list[SigningRule] = Field(
+        default=[],
+        description="the first that matches says who signs; mail that matches none is not signed; "
+        "without rules the domain of From signs, or one above it, if it has keys",
+    )
+    missing: Literal["defer", "send"] = Field(
+        default="defer",
+        description="mail whose key is missing or broken is tried again later, or sent unsigned",
+    )
+    oversign: list[Annotated[str, BeforeValidator(_field)]] = Field(
+        default=["From", "Subject", "Date"],
+        description="fields of which no further one can be added on the way; From always is one",
+    )
+    expire: Period | None = Field(
+        default=None, description="signatures end after this time (x=); null: never"
+    )
+    threads: Whole = Field(default=2, ge=1, le=16, description="that compute signatures")
+
+    @field_validator("keys")
+    @classmethod
+    def _distinct(cls, keys: list[SigningKeyFile]) -> list[SigningKeyFile]:
+        names: set[tuple[str, str]] = set()
+        for key in keys:
+            if (key.domain, key.selector) in names:
+                raise ValueError(f"two keys are called {key.domain}/{key.selector}")
+            names.add((key.domain, key.selector))
+        return keys
+
+    @model_validator(mode="after")
+    def _has_keys(self) -> Signing:
+        if self.rules and not self.on and any(rule.sign != "none" for rule in self.rules):
+            raise ValueError("there are rules, but neither keys nor the table")
+        return self
+
+    @property
+    def on(self) -> bool:
+        """Whether there may be keys."""
+        return bool(self.keys or self.table)

@@ -1,0 +1,130 @@
+"""The rules that say which domain signs some mail (pure)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from email.utils import getaddresses
+
+from pgmta.address import domain_of, normalise_domain
+from pgmta.errors import AddressError
+from pgmta.model import Item
+from queued.config import Signing, SigningRule
+from queued.delivery.canonical import Fields
+
+type Rules = tuple[SigningRule, ...]
+
+_PLAIN = re.compile(
+    rb'[ \t]*+(?:[^"<>(),:;@\\]*+<)?+[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++)>?[ \t]*+'
+)
+_KEPT = 1000  # sets of rules
+_LONGEST = 10_000  # octets of a field From that is read
+_EVERY = SigningRule()
+
+
+def from_domain(fields: Fields) -> str:
+    """Return the domain of the field From, '' if there is none or several.
+
+    Mail that claims to be from two domains gets no signature by its From.
+    """
+    found = set()
+    for value in fields.get(b"from", ()):
+        if match := _PLAIN.fullmatch(value):
+            found.add(match[1].decode().lower())
+            continue
+        if len(value) > _LONGEST:
+            return ""
+        text = value.decode("utf-8", "replace")
+        for _, address in getaddresses([text]):
+            try:
+                found.add(normalise_domain(address.rpartition("@")[2]))
+            except AddressError:
+                return ""
+    return found.pop() if len(found) == 1 else ""
+
+
+def _matches(patterns: Collection[str] | None, domain: str) -> bool:
+    """Return whether a domain is one of the patterns: a domain, *.domain or *."""
+    if patterns is None or "*" in patterns or domain in patterns:
+        return True
+    return any(each[:2] == "*." and domain.endswith(each[1:]) for each in patterns)
+
+
+class SigningRules:
+    """The rules of a configuration, of which the first match counts."""
+
+    def __init__(self, config: Signing) -> None:
+        self._rules: Rules = tuple(config.rules) or (_EVERY,)
+        self.given = bool(config.rules)
+        """Whether there are rules; without them a domain that has no key is no mistake."""
+        self._by_address = any(rule.sender is not None for rule in self._rules)
+        self._by_sender = self._by_address or any(
+            rule.sender_domain is not None or rule.sign == "sender" for rule in self._rules
+        )
+        self._some: dict[tuple[bool, ...], Rules] = {}
+        self._by_row = any(
+            rule.tenant is not None or rule.submitted is not None or rule.metadata
+            for rule in self._rules
+        )
+
+    def relevant(self, sender: str) -> str:
+        """Return as much of a reverse-path as the rules look at."""
+        if not self._by_sender:
+            return ""
+        return sender if self._by_address else domain_of(sender)
+
+    def parts(self, items: list[Item]) -> list[tuple[Rules, list[Item]]]:
+        """Return the rules that rows may match, with these rows."""
+        if not self._by_row:
+            return [(self._rules, items)]
+        found: dict[tuple[bool, ...], list[Item]] = {}
+        for item in items:
+            values = json.loads(item.metadata) if item.metadata else {}
+            found.setdefault(tuple(_takes(r, item, values) for r in self._rules), []).append(item)
+        return [(self._fitting(fits), rows) for fits, rows in found.items()]
+
+    def _fitting(self, fits: tuple[bool, ...]) -> Rules:
+        """Return the rules that fit; the same object for the same ones."""
+        rules = self._some.get(fits)
+        if rules is None:
+            if len(self._some) >= _KEPT:
+                self._some.clear()
+            rules = tuple(rule for rule, fit in zip(self._rules, fits, strict=True) if fit)
+            self._some[fits] = rules
+        return rules
+
+    def find(self, rules: Rules, sender: str, fields: Fields) -> tuple[SigningRule | None, str]:
+        """Return the first rule for mail with this reverse-path and header, and who signs.
+
+        The domain is '' if the mail has none that the rule asks for.
+        """
+        origin, domain = from_domain(fields), domain_of(sender)
+        for rule in rules:
+            if (
+                _matches(rule.origin, origin)
+                and _matches(rule.sender_domain, domain)
+                and (rule.sender is None or sender.lower() in rule.sender)
+            ):
+                if rule.sign == "none":
+                    return None, ""
+                by = {"from": origin, "sender": domain}.get(rule.sign, rule.sign)
+                return rule, by
+        return None, ""
+
+
+def _takes(rule: SigningRule, item: Item, values: object) -> bool:
+    """Return whether a row meets the conditions on rows; `values` are its metadata."""
+    if rule.tenant is not None and item.tenant not in rule.tenant:
+        return False
+    if rule.submitted is not None and rule.submitted is (item.submitted_by is None):
+        return False
+    return all(
+        isinstance(values, dict) and _text(values.get(key)) in wanted
+        for key, wanted in rule.metadata.items()
+    )
+
+
+def _text(value: object) -> str | None:
+    """Return a value as PostgreSQL's `metadata ->> 'KEY'` has it."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,196 @@
+"""Writes DSNs as messages for the queue: from planned ones with their originals."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.utils import format_datetime
+from typing import cast
+
+from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
+from pgmta.report_row import ReportedMessage, ReportRow
+from pgmta.store.contents import Contents
+from pgmta.store.enqueue import Enqueue, chunk_count
+from queued.config import QueuedConfig
+from queued.reports.compose import compose
+from queued.reports.original import header_of
+from queued.reports.policy import Plan
+from queued.reports.values import Dsn, Kind, Original, Report, ReportedRecipient
+
+LARGE = 2 * PART_SIZE
+"""Octets of content that a DSN returns from memory; larger content streams."""
+
+_PARTS = PART_SIZE // CHUNK_SIZE
+
+
+@dataclass(slots=True)
+class Letter:
+    """A DSN on its way into the queue, with its plan."""
+
+    plan: Plan
+    message: NewMessage
+    dsn: Dsn
+
+
+def returns_content(plan: Plan, message: ReportedMessage, config: QueuedConfig) -> bool:
+    """Return whether a DSN returns the whole message (RFC 3461, section 4.3)."""
+    return (
+        plan.kind == "failed" and message.ret != "HDRS" and message.size <= config.bounces.content
+    )
+
+
+class ReportWriter:
+    """Writes DSNs of one process; `host` is its name."""
+
+    def __init__(self, store: Enqueue, contents: Contents, host: str) -> None:
+        self._store = store
+        self._contents = contents
+        self._host = host
+
+    def write(
+        self,
+        plan: Plan,
+        original: ReportedMessage | None,
+        number: int,
+        config: QueuedConfig,
+        now: datetime,
+    ) -> Letter:
+        """Return the DSN for a plan, with the message id `number`.
+
+        Its original may be gone: then the DSN has the recipients and nothing else.
+        """
+        report = self._report(plan, original, config)
+        nonce = secrets.token_hex(12)
+        dsn = compose(
+            report,
+            config.texts,
+            boundary=f"{number}.{nonce}",
+            message_id_header=f"<{number}.{nonce[:16]}@{self._host}>",
+            now=now,
+        )
+        first = plan.rows[0]
+        metadata = {"_report": plan.kind}
+        if first.part is not None:
+            metadata["_partid"] = first.part
+        message = NewMessage(
+            id=number,
+            sender="",
+            recipients=[(plan.sent_to, plan.domain)],
+            size=dsn.size,
+            trace=f"Received: by {self._host} (pgmta) id {number};\r\n\t{format_datetime(now)}\r\n",
+            body=b"",
+            utf8=dsn.utf8,
+            metadata=[json.dumps(metadata)],
+            priority=min(row.priority for row in plan.rows),
+            sender_domain="",
+            message_id_header=f"<{number}.{nonce[:16]}@{self._host}>",
+            options=Options(tenant=first.tenant, on_failed="bounce"),
+        )
+        if isinstance(dsn.content, bytes):
+            message.body = b"".join((dsn.head, dsn.content, dsn.tail))
+            message.chunks = chunk_count(len(message.body)) if len(message.body) > CHUNK_SIZE else 0
+        return Letter(plan, message, dsn)
+
+    def _report(self, plan: Plan, original: ReportedMessage | None, config: QueuedConfig) -> Report:
+        first = plan.rows[0]
+        report = Report(
+            kind=cast(Kind, plan.kind),
+            sent_to=plan.sent_to,
+            sender=first.sender,
+            origin=config.bounces.from_field(self._host),
+            reporting_mta=self._host,
+            arrival=first.ts,
+            original=Original(b"", 0),
+            recipients=[_recipient(row) for row in plan.rows],
+        )
+        if plan.kind == "delayed":
+            report.until = first.ts + timedelta(seconds=min(config.retry.expire, 1e9))
+        if original is None:
+            return report
+        trace = original.trace.encode()
+        report.arrival = original.received_at
+        report.envid, report.ret, report.utf8 = original.envid, original.ret, original.utf8
+        report.message_id = original.message_id_header
+        content: bytes | AsyncIterator[bytes] | None = None
+        if returns_content(plan, original, config):
+            content = trace + original.content
+            if original.chunks and original.size > LARGE:
+                content = self._stream(trace, original)
+        header = trace + header_of(original.content)
+        report.original = Original(header, len(trace) + original.size, content)
+        return report
+
+    async def _stream(self, trace: bytes, original: ReportedMessage) -> AsyncIterator[bytes]:
+        """Yield a message part by part. Raises LookupError if a part is gone."""
+        yield trace
+        for first in range(0, original.chunks, _PARTS):
+            number = min(_PARTS, original.chunks - first)
+            part = await self._contents.chunks(original.id, first, number)
+            if part is None:
+                raise LookupError(f"content of message {original.id} is gone")
+            yield part
+
+    async def store(self, letters: list[Letter]) -> None:
+        """Store the chunks of large DSNs ahead of their messages.
+
+        Raises StoreUnavailable, psycopg.Error, LookupError if a content is gone.
+        """
+        parts: list[tuple[int, int, bytes]] = []
+        for letter in letters:
+            content = letter.dsn.content
+            if not isinstance(content, bytes):
+                await self._store_stream(letter, content)
+            elif letter.message.chunks:
+                parts.append((letter.message.id, 0, letter.message.body))
+                letter.message.body = b""
+        if parts:
+            await self._store.chunks(parts)
+
+    async def _store_stream(self, letter: Letter, content: AsyncIterable[bytes]) -> None:
+        """Store a DSN whose content streams; its chunks are cut anew."""
+        dsn, number = letter.dsn, letter.message.id
+        pending = bytearray(dsn.head)
+        position = 0
+        async for part in content:
+            pending += part
+            if full := len(pending) // PART_SIZE * PART_SIZE:
+                await self._store.chunks([(number, position, bytes(pending[:full]))])
+                position += full // CHUNK_SIZE
+                del pending[:full]
+        pending += dsn.tail
+        await self._store.chunks([(number, position, bytes(pending))])
+        letter.message.size = position * CHUNK_SIZE + len(pending)
+        letter.message.chunks = position + chunk_count(len(pending))
+
+
+def _recipient(row: ReportRow) -> ReportedRecipient:
+    """Return the recipient of a row as its DSN has it."""
+    return ReportedRecipient(
+        address=row.recipient,
+        orcpt=row.orcpt,
+        action=cast(Kind, row.kind),
+        diagnostic="" if row.bounced else row.reply or "",
+        remote_mta=row.host,
+        last_attempt=row.attempted,
+        answer_class=row.answer_class,
+        reason=(row.why or "") if row.bounced else "",
+        log_id=str(row.id),
+    )
+
+
+def groups(letters: list[Plan], sizes: dict[int, int], most: int) -> Iterator[list[Plan]]:
+    """Yield plans in groups whose originals have at most `most` octets together, or one."""
+    group: list[Plan] = []
+    octets = 0
+    for plan in letters:
+        size = sizes.get(plan.message_id, 0)
+        if group and octets + size > most:
+            yield group
+            group, octets = [], 0
+        group.append(plan)
+        octets += size
+    if group:
+        yield group

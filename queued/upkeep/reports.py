@@ -1,0 +1,160 @@
+"""Reports to senders: rows in REPORT and long delays get their DSNs, exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta.postgres.link import Link
+from pgmta.store.claim import SESSION
+from pgmta.store.contents import Contents
+from pgmta.store.enqueue import Enqueue
+from pgmta.store.reports import START, Reports, Waiting
+from pgmta.store.schema import Schema
+from queued.config import QueuedConfig
+from queued.upkeep.repeat import Turns
+from queued.upkeep.report_round import ReportRound
+from queued.upkeep.report_writer import ReportWriter
+
+TIDY = 3600.0
+"""Seconds between two rounds that remove the remains of reports."""
+
+_EVERY = 1.0  # seconds between two looks at the rows of others, in our turn
+_OTHERS = 2.0  # seconds that the rows of another process wait for that process
+_NEVER = 1e9  # seconds
+_PAGE = 500  # rows that a look at the waiting messages reads
+_ROWS = 20_000  # rows of a batch: a DSN has no more recipients
+_REST = 0.01  # seconds between two rounds, in which rows gather
+_AGAIN = 10.0  # seconds after a failure, at most
+# Rows of an operator's transaction are locked for hours, perhaps.
+_SETTINGS = SESSION | {"lock_timeout": "2s"}
+
+log = get("reports")
+
+
+class ReportDuty:
+    """Reports for one process: rows that its workers have ended, and rows left by others.
+
+    `config` returns the present configuration. Each step is one commit, so that several processes
+    may report at once, and any of them may die. Turns only spare work.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        process: str,
+        schema: Schema,
+        config: Callable[[], QueuedConfig],
+        turns: Turns,
+    ) -> None:
+        self._link = Link(uri, "queued reports", _SETTINGS)
+        self._process = process
+        self._schema = schema
+        self._config = config
+        self._turns = turns
+        self._reports = Reports(self._link, f"reports@{process}")
+        store = Enqueue(self._link, schema)
+        writer = ReportWriter(store, Contents(self._link), config().environment.hostname)
+        self._round = ReportRound(self._reports, store, writer)
+        self._woken = asyncio.Event()
+        self._due = 0.0  # by the loop's clock: when a waiting message is ready by its age
+
+    def wake(self) -> None:
+        """Take note that this process has put rows into REPORT."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        loop = asyncio.get_running_loop()
+        failed = False
+        looked = loop.time()
+        try:
+            while True:
+                pause = min(looked + self._turns.due_in(_EVERY), self._due) - loop.time()
+                if failed:
+                    await asyncio.sleep(min(max(pause, _EVERY), _AGAIN))
+                else:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(max(pause, 0.0)):
+                            await self._woken.wait()
+                self._woken.clear()
+                turn = loop.time() >= looked + self._turns.due_in(_EVERY)
+                looked = loop.time() if turn else looked
+                try:
+                    self._schema.require()
+                    await self._report(_OTHERS if turn else _NEVER)
+                    if turn:
+                        await self._report_delays()
+                    failed = False
+                except (StoreUnavailable, psycopg.Error) as error:
+                    if not failed:
+                        log.warning("can't report", reason=faults.words(error))
+                    failed = True
+                await asyncio.sleep(_REST)
+        finally:
+            await self._link.close()
+
+    async def _report(self, others: float) -> None:
+        """Report all messages that are ready, oldest first."""
+        loop = asyncio.get_running_loop()
+        gather = self._config().bounces.gather
+        self._due = loop.time() + _NEVER
+        place = START
+        while page := await self._reports.waiting(place, _PAGE, self._process, others):
+            ready = self._ready(page, gather)
+            while ready:
+                ready = await self._batch(ready)
+            place = page.place
+            if page.rows < _PAGE:
+                break
+
+    def _ready(self, page: Waiting, gather: float) -> list[int]:
+        """Return the messages of a page that are ready, and note when the others are."""
+        ready = []
+        now = asyncio.get_running_loop().time()
+        for number, settled, waited in page.messages:
+            if self._round.leaves(number):
+                continue
+            if settled or waited >= gather:
+                ready.append(number)
+            else:
+                self._due = min(self._due, now + gather - waited)
+        return ready
+
+    async def _batch(self, ids: list[int]) -> list[int]:
+        """Report messages as far as their rows fit into a batch; return the other messages."""
+        rows = await self._reports.rows(ids, _ROWS)
+        later: list[int] = []
+        if len(rows) == _ROWS and rows[0].message_id != rows[-1].message_id:
+            last = rows[-1].message_id
+            rows = [row for row in rows if row.message_id != last]
+            later = [number for number in ids if number >= last]
+        if rows and await self._round.end(rows, self._config()):
+            await self._reports.announce()
+        return later
+
+    async def _report_delays(self) -> None:
+        """Report rows that are late; those of one message together."""
+        number = _PAGE
+        while number >= _PAGE:
+            gather = self._config().bounces.gather
+            rows, ended = await self._reports.delayed(gather, _PAGE)
+            if ended:
+                await self._reports.forget_delays(ended)
+            rows = [row for row in rows if not self._round.leaves(row.message_id)]
+            rows.sort(key=lambda row: (row.message_id, row.id))
+            number = len(rows) + len(ended)
+            if rows and await self._round.end(rows, self._config()):
+                await self._reports.announce()
+
+    async def tidy(self) -> None:
+        """Make and drop partitions, remove old delays. Raises StoreUnavailable, psycopg.Error."""
+        made, dropped = await self._reports.tidy(self._config().retention.attempts)
+        if made or dropped:
+            log.info("reports partitions", made=made, dropped=dropped)

@@ -1,0 +1,33 @@
+-- name: version
+-- A number that changes with every change of the table.
+SELECT version FROM dkim_keys_version
+
+-- name: keys
+-- All keys, with their private parts.
+SELECT domain, selector, type, extract(epoch FROM active_from)::double precision, private_key FROM dkim_keys
+ORDER BY domain, selector
+
+-- name: list
+-- All keys, or those of a domain, without their private parts.
+SELECT domain, selector, type, public_key, active_from, created_at FROM dkim_keys
+WHERE %(domain)s::text IS NULL OR domain = %(domain)s ORDER BY domain, selector
+
+-- name: private
+-- The private part of a key.
+SELECT private_key FROM dkim_keys WHERE domain = %(domain)s AND selector = %(selector)s
+
+-- name: add
+-- A new key.
+INSERT INTO dkim_keys (domain, selector, type, private_key, public_key, active_from)
+VALUES (%(domain)s, %(selector)s, %(type)s, %(private_key)s, %(public_key)s,
+    coalesce(to_timestamp(%(active_from)s::double precision), now()))
+ON CONFLICT (domain, selector) DO NOTHING RETURNING domain
+
+-- name: remove
+-- Remove a key.
+DELETE FROM dkim_keys WHERE domain = %(domain)s AND selector = %(selector)s RETURNING domain
+
+-- name: audit
+-- Note a change of a key.
+INSERT INTO audit (who, action, condition, details, rows, finished_at)
+VALUES (%(who)s, %(action)s, %(name)s, %(details)s::jsonb, 1, now())

@@ -1,0 +1,119 @@
+-- name: waiting
+-- The next messages with rows in REPORT, in the order of their oldest one: whether all other rows are settled,
+-- and for how many seconds that row has waited. Rows of others wait for `others` seconds first: their own
+-- process reports them. The last row of the answer is where the next page begins.
+WITH page AS MATERIALIZED (
+    SELECT id, message_id, held_at FROM queue
+    WHERE status = 'REPORT' AND (held_at, id) > (%(since)s, %(after)s)
+        AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
+        AND (split_part(held_by, '@', -1) = %(process)s OR held_at <= now() - make_interval(secs => %(others)s))
+    ORDER BY held_at, id
+    LIMIT %(limit)s
+), found AS MATERIALIZED (
+    SELECT message_id, min(held_at) AS oldest FROM page GROUP BY message_id
+)
+SELECT message_id, (
+        SELECT true FROM queue AS q
+        WHERE q.message_id = found.message_id AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING') LIMIT 1
+    ) IS NULL AS settled,
+    least(extract(epoch FROM now() - oldest), 1e9)::float8 AS waited, NULL::timestamptz AS since, NULL::bigint AS after
+FROM found
+UNION ALL
+(SELECT NULL, NULL, count(*) OVER (), held_at, id FROM page ORDER BY held_at DESC, id DESC LIMIT 1)
+
+-- name: rows
+-- The rows in REPORT of some messages.
+SELECT id, message_id, sender, recipient, domain,
+    -- a program's calendar is shorter than PostgreSQL's, and has no infinity
+    least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
+    least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
+    priority, tenant, metadata ->> '_partid', metadata ? '_report', attempts, hold_reason, held_by, last_reply,
+    notify, orcpt
+FROM queue
+WHERE status = 'REPORT' AND message_id = ANY (%(ids)b::bigint[])
+    AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
+ORDER BY message_id, id LIMIT %(limit)s
+
+-- name: facts
+-- The last attempts of the rows of these messages.
+SELECT row_id, attempt, ended_at, host, class FROM attempts
+WHERE message_id = ANY (%(ids)b::bigint[]) AND event = ANY (%(events)b::text[])
+    AND ended_at > %(since)s - interval '1 day' AND ended_at < %(until)s + interval '1 day'
+
+-- name: messages
+-- What a DSN says of these messages, without their content.
+SELECT id, size, utf8, chunks, trace, message_id_header, envid, ret,
+    least(greatest(received_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00')
+FROM messages WHERE id = ANY (%(ids)b::bigint[])
+
+-- name: contents
+-- Content: whole, or its first octets and chunks.
+SELECT id, -1 AS position, CASE WHEN id = ANY (%(whole)b::bigint[]) THEN body ELSE substring(body FOR %(octets)s) END
+FROM messages WHERE id = ANY (%(whole)b::bigint[] || %(heads)b::bigint[]) AND chunks = 0
+UNION ALL
+SELECT message_id, position, data FROM message_chunks WHERE message_id = ANY (%(whole)b::bigint[])
+UNION ALL
+SELECT message_id, position, data FROM message_chunks
+WHERE message_id = ANY (%(heads)b::bigint[]) AND position < %(chunks)s
+
+-- name: used
+-- How many DSNs went to these addresses within the last hour; '' are all of them.
+SELECT sender, sum(number)::bigint FROM report_counts
+WHERE sender = ANY (%(addresses)b::text[]) AND minute >= date_trunc('minute', now()) - interval '1 hour'
+GROUP BY sender
+
+-- name: close
+-- Rows go, or go on hold, and the log says so.
+SELECT FROM reports_close(
+    %(ids)b::bigint[], %(bounced)b::bigint[], %(held)s::jsonb, %(who)s, %(delayed)b::bigint[],
+    %(counted)b::text[], %(numbers)b::integer[], %(limit_of_one)s, %(limit_of_all)s,
+    %(report_ids)b::bigint[], %(message_ids)b::bigint[], %(row_ids)b::bigint[], %(recipients)b::text[],
+    %(senders)b::text[], %(sent_tos)b::text[], %(kinds)b::text[], %(classes)b::text[], %(reasons)b::text[])
+
+-- name: delayed
+-- Rows whose delay is to be reported, with their time in `bounces.delay`. One that has ended meanwhile has no
+-- message id.
+WITH page AS MATERIALIZED (
+    SELECT row_id, message_id FROM delays
+    WHERE noticed_at IS NULL AND at <= now() - make_interval(secs => %(gather)s)
+    ORDER BY at LIMIT %(limit)s
+), rows AS MATERIALIZED (
+    SELECT DISTINCT row_id FROM page
+)
+SELECT q.id, q.message_id, q.sender, q.recipient, q.domain,
+    least(greatest(q.ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
+    now() AS held_at, q.priority, q.tenant, q.metadata ->> '_partid', q.metadata ? '_report', q.attempts, 'delayed',
+    q.lease_owner, q.last_reply, q.notify, q.orcpt
+FROM queue AS q
+WHERE q.id = ANY (ARRAY(SELECT row_id FROM rows)) AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING')
+UNION ALL
+SELECT row_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM rows
+WHERE (SELECT true FROM queue AS q
+    WHERE q.id = rows.row_id AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING') LIMIT 1) IS NULL
+
+-- name: ended
+-- Delays that need no report: their rows have ended.
+DELETE FROM delays WHERE row_id = ANY (%(ids)b::bigint[]) AND noticed_at IS NULL
+
+-- name: tidy_delays
+-- Remove delays whose rows are gone, from the next rows by id: the last id, and how many rows were looked at.
+WITH page AS MATERIALIZED (
+    SELECT DISTINCT row_id FROM delays WHERE row_id > %(after)s ORDER BY row_id LIMIT %(batch)s
+), gone AS (
+    DELETE FROM delays WHERE row_id = ANY (ARRAY(
+        SELECT row_id FROM page WHERE (SELECT true FROM queue AS q WHERE q.id = page.row_id LIMIT 1) IS NULL))
+)
+SELECT max(row_id), count(*) FROM page
+
+-- name: tidy_counts
+-- Counts of more than an hour ago.
+DELETE FROM report_counts WHERE minute < now() - interval '2 hours' AND minute > '-infinity'
+
+-- name: ensure
+-- Make missing day partitions of the log of reports.
+SELECT reports_partitions(%(days)s)
+
+-- name: expire
+-- Drop old day partitions of the log of reports.
+SELECT reports_expire(make_interval(secs => %(age)s))

@@ -1,0 +1,254 @@
+"""Workers and PostgreSQL are killed while messages fail: each failure is notified exactly once.
+
+Options --bounce-kills and --bounce-messages (CONTRIBUTING.md).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgmta.errors import StoreUnavailable
+from tests.support.daemons import Queued
+from tests.support.database import PrivateServer
+from tests.support.notified import BAD, DEAF, GOOD, POSTMASTER, SENDER, Notified, doubled
+from tests.support.system import System
+from tests.support.waiting import PATIENCE, until
+
+LEASE = "3s"
+WORKERS = 3
+PAUSE = 0.4  # seconds: the longest between two kills
+BOUNCES = {
+    "gather": "1s",
+    "postmaster": POSTMASTER,
+    "limits": {"sender": 1_000_000, "all": 1_000_000},
+}
+
+
+class Flow:
+    """Messages that fail: mostly one recipient, sometimes three of which one is good.
+
+    A table of their numbers is written in the same transaction: an answer that was lost is found.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.senders: dict[int, str] = {}
+        self.failing: dict[int, list[str]] = {}
+        with psycopg.connect(uri, autocommit=True) as db:
+            db.execute("CREATE TABLE public.fed (number bigint PRIMARY KEY)")
+
+    def feed(self, first: int, count: int) -> None:
+        """Insert messages, in one transaction; again if the database dies meanwhile."""
+        rows = []
+        for number in range(first, first + count):
+            sender = (DEAF if number % 20 == 7 else SENDER).format(number)
+            several = [BAD.format(number, 1), GOOD.format(number, 2)] if number % 10 == 3 else []
+            recipients = [BAD.format(number, 0), *several]
+            self.senders[number] = sender
+            self.failing[number] = [each for each in recipients if each.startswith("bad")]
+            rows.append((number, sender, recipients))
+        until(lambda: self._inserted(first, rows), PATIENCE)
+
+    def _inserted(self, first: int, rows: list[tuple[int, str, list[str]]]) -> bool:
+        try:
+            with psycopg.connect(self.uri, connect_timeout=5) as db:
+                there = db.execute("SELECT FROM public.fed WHERE number = %s", [first]).fetchone()
+                if there is None:
+                    self._insert(db, rows)
+        except psycopg.Error:
+            return False
+        return True
+
+    def _insert(self, db: psycopg.Connection, rows: list[tuple[int, str, list[str]]]) -> None:
+        with db.cursor() as cursor:
+            cursor.executemany(
+                "WITH fed AS (INSERT INTO public.fed VALUES (%(number)s)), message AS ("
+                " INSERT INTO messages (id, size, trace, body, message_id_header)"
+                " SELECT nextval('message_ids'), length(body), E'Received: by test\\r\\n', body,"
+                "  %(header)s FROM convert_to(%(content)s, 'UTF8') AS body RETURNING id)"
+                " INSERT INTO queue (message_id, sender, recipient, domain, on_failed)"
+                " SELECT id, %(sender)s, recipient, 'hop.example', 'bounce'"
+                " FROM message, unnest(%(recipients)s) AS recipient",
+                [
+                    {
+                        "number": number,
+                        "header": f"<{number}@senders.example>",
+                        "content": f"Message-ID: <{number}@senders.example>\r\n\r\nx\r\n",
+                        "sender": sender,
+                        "recipients": recipients,
+                    }
+                    for number, sender, recipients in rows
+                ],
+            )
+
+
+class Killer:
+    """Kills a worker or PostgreSQL by SIGKILL, and starts again what has died."""
+
+    def __init__(self, chance: random.Random, server: PrivateServer, workers: list[Queued]) -> None:
+        self._chance = chance
+        self._server = server
+        self._workers = workers
+        self.done: Counter[str] = Counter()
+
+    def kill(self) -> None:
+        """Kill one of them."""
+        ways: list[Callable[[], None]] = [self._worker, self._worker, self._backend, self._server_]
+        way = self._chance.choice(ways)
+        way()
+        self.done[way.__name__.strip("_")] += 1
+
+    def _worker(self) -> None:
+        worker = self._chance.choice(self._workers)
+        worker.kill()
+        worker.start()
+
+    def _backend(self) -> None:
+        """The postmaster ends all others and recovers."""
+        with suppress(psycopg.Error), psycopg.connect(self._server.uri, connect_timeout=5) as db:
+            pids = [
+                pid
+                for (pid,) in db.execute(
+                    "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgmta%'"
+                )
+            ]
+            if pids:
+                with suppress(ProcessLookupError):
+                    os.kill(self._chance.choice(pids), signal.SIGKILL)
+
+    def _server_(self) -> None:
+        pid = self._server.pid()
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+        until(self._started, PATIENCE)
+
+    def _started(self) -> bool:
+        try:
+            self._server.start()
+        except (StoreUnavailable, psycopg.Error):
+            return False
+        return True
+
+    def revive(self) -> None:
+        """Start everything that has died."""
+        until(self._started, PATIENCE)
+        for worker in self._workers:
+            if not worker.alive:
+                worker.start()
+
+
+@pytest.fixture
+def system(tmp_path: Path, private_server: PrivateServer) -> Iterator[System]:
+    """A relay on a server that the test may crash."""
+    system = System(tmp_path, private_server.uri)
+    yield system
+    system.clean()
+
+
+def rows(system: System, query: str) -> list[Any]:
+    return [tuple(row.values()) for row in system.ask(query)]
+
+
+def empty(system: System) -> bool:
+    """Whether the queue is empty, as far as the database says."""
+    with suppress(psycopg.Error):
+        return rows(system, "SELECT count(*) FROM queue") == [(0,)]
+    return False
+
+
+@pytest.mark.timeout(0)
+def test_each_failure_is_notified_once(
+    system: System, private_server: PrivateServer, request: pytest.FixtureRequest
+) -> None:
+    kills = int(request.config.getoption("--bounce-kills"))
+    messages = int(request.config.getoption("--bounce-messages"))
+    seed = random.SystemRandom().randrange(10**6)
+    chance, notified, flow = random.Random(seed), Notified(seed), Flow(private_server.uri)
+    hop = system.hop(notified.script)
+    settings: dict[str, Any] = {
+        "process": {"lease": LEASE},
+        "retry": {"intervals": ["1s"]},
+        "bounces": BOUNCES,
+    }
+    workers = [system.queued(hop, **settings) for _ in range(WORKERS)]
+    killer = Killer(chance, private_server, workers)
+    began, fed = time.monotonic(), 0
+    for number in range(1, kills + 1):
+        share = messages * number // kills
+        flow.feed(fed, share - fed)
+        fed = share
+        time.sleep(chance.uniform(0.0, PAUSE))
+        killer.kill()
+        hop.transactions.clear()
+        if number % 20 == 0:
+            print(f"seed {seed}: {number} kills, {time.monotonic() - began:.0f} s", flush=True)
+    killer.revive()
+    until(lambda: empty(system), 2 * PATIENCE + messages / 50)
+
+    found = judge(system, notified, flow)
+    copies = sum(times > 1 for times in notified.copies.values())
+    summary = (
+        f"seed {seed}: {dict(killer.done)}, {messages} messages, {len(notified.copies)} DSNs,"
+        f" of which {copies} came more than once, in {time.monotonic() - began:.0f} s"
+    )
+    print(summary)
+    assert found == [], "\n".join([summary, *found[:50]])
+
+
+def judge(system: System, notified: Notified, flow: Flow) -> list[str]:
+    """Compare the failed recipients with the log, the table reports and the DSNs that came."""
+    found = list(notified.problems)
+    refused = Counter(dict(rows(system, "SELECT recipient, count(*) FROM attempts"
+                                        " WHERE event = 'failed' GROUP BY 1")))  # fmt: skip
+    logged = Counter(dict(rows(system, "SELECT recipient, count(*) FROM reports"
+                                       " WHERE kind = 'failed' AND report_id IS NOT NULL"
+                                       " GROUP BY 1")))  # fmt: skip
+    for number, failing in flow.failing.items():
+        sender = flow.senders[number]
+        deaf = sender.startswith("deaf")
+        dsns = notified.of(sender)
+        named = sorted(name for names in dsns.values() for name in names)
+        if named != ([] if deaf else sorted(failing)):
+            found.append(f"{sender} was notified of {named}, and {failing} failed")
+        if len(failing) == 1 and len(dsns) != (not deaf):
+            found.append(f"{sender} has {len(dsns)} DSNs")
+        found += [f"{each} failed {refused[each]} times in the log" for each in failing
+                  if refused[each] != 1]  # fmt: skip
+        found += [f"{each} is in {logged[each]} reports" for each in failing if logged[each] != 1]
+    deaf_ones = [each for each in flow.senders.values() if each.startswith("deaf")]
+    to_postmaster = sorted(name for names in notified.of(POSTMASTER).values() for name in names)
+    many = Counter(to_postmaster)
+    found += [f"the postmaster was notified {many[each]} times of {each}" for each in deaf_ones
+              if many[each] != 1]  # fmt: skip
+    found += [f"{name}: {ids}" for name, ids in doubled(notified.named).items()]
+    found += unexplained(system, notified)
+    if left := rows(system, "SELECT count(*) FROM messages"):
+        found += [f"{number} bodies are left" for (number,) in left if number]
+    return found
+
+
+def unexplained(system: System, notified: Notified) -> list[str]:
+    """Return the DSNs that came more often than unknown outcomes in the log explain."""
+    unknown = dict(
+        rows(
+            system,
+            "SELECT message_id_header, count(*) FROM attempts"
+            " WHERE event = 'unknown' AND sender = '' GROUP BY 1",
+        )
+    )
+    return [
+        f"{times} copies of {message_id} to {recipient}, {unknown.get(message_id, 0)} unknown"
+        for (recipient, message_id), times in notified.copies.items()
+        if times > 1 + unknown.get(message_id, 0)
+    ]

@@ -1,7 +1,7 @@
 """One case: a directory with the hosts' script, the mail, the configuration and the expectation.
 
-- `case.yaml`: `about`, `hosts`, `mail`, `queued`, `smtpd`, `command` and the expectation: `rows`,
-  `log`, `reports`, `saw`, `queued_check`. Domains of hosts are HOST.CASE.test; `a` has the senders.
+- `case.yaml`: `about`, `hosts`, `mail`, `queued`, `listener`, `command`; and what is expected:
+  `rows`, `log`, `reports`, `saw`. Domains of hosts are HOST.CASE.test; `a` has the senders.
 - `message.eml`: the content, with LF for CRLF. Without it the content is that of `default.eml`.
 - `dsn*.eml`: each DSN that arrives, octet for octet, with wildcards.
 
@@ -56,7 +56,7 @@ class Case:
     mail: list[Mail]
     hosts: dict[str, Host] = field(default_factory=dict)
     queued: Plan = field(default_factory=dict)
-    smtpd: Plan = field(default_factory=dict)
+    listener: Plan = field(default_factory=dict)  # of smtpd, instead of the usual one
     command: list[str] = field(default_factory=list)  # of queuectl, once all rows have settled
     settled: list[str] = field(default_factory=list)  # rows before the command
     rows: list[str] = field(default_factory=list)

@@ -116,23 +116,27 @@ class _Dialogue:
                 raise EOFError
             wire += data
         content = unstuff(bytes(wire[2 : end + 2]))
-        taken = [
-            recipient
+        replies = {
+            recipient: self._host.reply("end of data", recipient, "250 2.0.0 Ok")
             for recipient in (self._recipients if self._host.lmtp else [""])
-            if await self._say("end of data", recipient, "250 2.0.0 Ok")
-        ]
-        if taken:
+        }
+        if taken := [recipient for recipient, reply in replies.items() if reply[0] == "2"]:
             recipients = taken if self._host.lmtp else self._recipients
             self._host.kept.append(Kept(self._mail, recipients, content))
+        for reply in replies.values():
+            await self._write(reply)
 
     async def _say(self, point: str, command: str, usual: str) -> bool:
         """Reply as the script says; return whether that is positive."""
         reply = self._host.reply(point, command, usual)
+        await self._write(reply)
+        return reply[0] in "23"
+
+    async def _write(self, reply: str) -> None:
         if reply == "close":
             raise EOFError
         self._writer.write(reply.encode() + b"\r\n")
         await self._writer.drain()
-        return reply[0] in "23"
 
 
 class Hosts:
@@ -156,7 +160,7 @@ class Hosts:
                     await asyncio.start_server(host.serve, "127.0.0.1", host.port, limit=1 << 20)
                 )
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the hosts."""
 
         async def end() -> None:

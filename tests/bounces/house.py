@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import smtplib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -25,7 +25,7 @@ from tests.support.waiting import PATIENCE, free_port, until
 TRACE = "Received: by test\r\n"
 _BASE: Config = {
     "retry": {"intervals": ["300ms"], "jitter": 0, "expire": "1h"},
-    "bounces": {"gather": "500ms", "delay": []},
+    "bounces": {"gather": "20s", "delay": []},
     "delivery": {"tls": {"mode": "none"}},
     "process": {"poll": "200ms"},
 }
@@ -38,6 +38,7 @@ class Group:
         self.cases = cases
         self.system = System(folder, uri)
         self.ids: dict[str, list[int]] = {}
+        self._ports: dict[str, int] = {}  # of listeners
         self.queued: Queued
         self.smtpd: Smtpd
 
@@ -47,13 +48,15 @@ class Group:
         self.queued = self.system.queued(**self._config(self.system.folder))
 
     def _front(self) -> Config:
-        changes = self.cases[0].smtpd
-        listener = {"address": "127.0.0.1", "port": free_port(), "role": "internal"}
+        listeners = {json.dumps(case.listener): case.listener for case in self.cases}
+        usual = {"address": "127.0.0.1", "role": "internal"}
+        self._ports = {key: free_port() for key in listeners}
         return {
             "dsn": True,
             "limits": {"message_size": "64MB"},
-            **changes,
-            "listen": [listener | changes.get("listen", {})],
+            "listen": [
+                usual | {"port": self._ports[key]} | listener for key, listener in listeners.items()
+            ],
         }
 
     def _config(self, folder: Path) -> Config:
@@ -89,7 +92,8 @@ class Group:
         content = self.content(case, mail)
         if mail.many or mail.columns or mail.submit is not None:
             return self._insert(mail, list(recipients), content)
-        with smtplib.SMTP("127.0.0.1", self.smtpd.port, "client.test", timeout=PATIENCE) as session:
+        port = self._ports[json.dumps(case.listener)]
+        with smtplib.SMTP("127.0.0.1", port, "client.test", timeout=PATIENCE) as session:
             session.ehlo()
             session.command_encoding = "utf-8"
             words = f" {mail.parameters}" if mail.parameters else ""
@@ -180,45 +184,20 @@ class Group:
         assert result.exit_code == 0, (case.name, result.output)
 
 
-class House:
-    """Every group, with the mail of all cases under way."""
-
-    def __init__(self, folder: Path, server: str, template: str, cases: list[Case]) -> None:
-        self._stack = ExitStack()
-        with ExitStack() as stack:
-            hosts = Hosts([host for case in cases for host in case.hosts.values()])
-            stack.callback(hosts.stop)
-            self._groups: dict[str, Group] = {}
-            for key, group in _by_settings(cases).items():
-                place = folder / f"group{len(self._groups)}"
-                place.mkdir()
-                self._groups[key] = stack.enter_context(_running(place, server, template, group))
-            self._stack = stack.pop_all()
-
-    def group(self, case: Case) -> Group:
-        """The installation of a case."""
-        return self._groups[_settings(case)]
-
-    def stop(self) -> None:
-        """End everything; raise AssertionError if a daemon ended badly or logged errors."""
-        self._stack.close()
-
-
-def _settings(case: Case) -> str:
-    own = str(case.folder) if case.queued.get("bounces", {}).get("templates") else ""
-    return json.dumps([case.queued, case.smtpd, own], sort_keys=True)
-
-
-def _by_settings(cases: list[Case]) -> dict[str, list[Case]]:
-    groups: dict[str, list[Case]] = {}
+def groups(cases: list[Case]) -> dict[str, list[Case]]:
+    """Return the cases with equal settings of queued together, by the name of the first one."""
+    found: dict[str, list[Case]] = {}
     for case in cases:
-        groups.setdefault(_settings(case), []).append(case)
-    return groups
+        own = str(case.folder) if case.queued.get("bounces", {}).get("templates") else ""
+        found.setdefault(json.dumps([case.queued, own], sort_keys=True), []).append(case)
+    return {cases[0].name: cases for cases in found.values()}
 
 
 @contextmanager
-def _running(folder: Path, server: str, template: str, cases: list[Case]) -> Iterator[Group]:
-    with fresh_database(server, template) as uri:
+def running(folder: Path, server: str, template: str, cases: list[Case]) -> Iterator[Group]:
+    """Run a group, with the mail of its cases under way; no daemon may log an error."""
+    hosts = Hosts([host for case in cases for host in case.hosts.values()])
+    with closing(hosts), fresh_database(server, template) as uri:
         group = Group(folder, uri, cases)
         try:
             group.start()

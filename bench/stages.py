@@ -17,13 +17,13 @@ from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.enqueue import Enqueue
 from pgmta.store.settle import Settlements
-from queued.config import QueuedConfig, Timeouts
+from queued.config import Timeouts
 from queued.delivery.envelope import Envelope
 from queued.delivery.hosts import Host
 from queued.delivery.protocol import ClientProtocol
-from queued.delivery.reply import Result
+from queued.delivery.reply import Result, event_of
 from queued.delivery.session import Session
-from queued.worker.verdict import judge
+from queued.worker.verdict import settled
 from smtpd.config import Listener, SmtpdConfig
 from smtpd.connection import Connection
 from smtpd.listener import SmtpListener
@@ -163,7 +163,6 @@ async def store(uri: str) -> Costs:
             pids[name] = connection.info.backend_pid
     enqueue, claims = Enqueue(links["enqueue"]), Claims(links["claim"], "guard", 300.0)
     settlements = Settlements(links["settle"], "guard")
-    retry = QueuedConfig.model_validate({}).retry
     corpus = Corpus(Plan("guard", MESSAGES, SIZE, 1, 1))
     costs: Costs = {}
 
@@ -190,16 +189,16 @@ async def store(uri: str) -> Costs:
             ]
             await cost("enqueue", enqueue.commit(group))
             claim = await cost("claim", claims.claim(GROUP, [], 1 << 17, 1 << 25))
-            await cost("settle", settlements.settle(_delivered(claim.items, retry)))
+            await cost("settle", settlements.settle(_delivered(claim.items)))
     finally:
         for link in links.values():
             await link.close()
     return costs
 
 
-def _delivered(items: list[Item], retry: Any) -> list[Outcome]:
+def _delivered(items: list[Item]) -> list[Outcome]:
     result = Result(REPLY, "next.test[127.0.0.1]:25", Stage.END_OF_DATA)
-    return [judge(item, result, retry, started=NOW, now=NOW, chance=0.5) for item in items]
+    return [settled(item, event_of(result), result, NOW, NOW) for item in items]
 
 
 async def measure(uri: str) -> Costs:

@@ -27,7 +27,6 @@ class Options:
     """Options of a message beside its envelope and content; few messages have any."""
 
     tenant: str = ""
-    on_failed: str = "hold"
     once: bool = False
     submitted_by: str | None = None
     envid: str | None = None
@@ -58,6 +57,7 @@ class NewMessage:
     sender_domain: str | None = None  # normalised; None: that of `sender`
     message_id_header: str | None = None  # Message-ID of its header
     options: Options | None = None
+    on_failed: str = "hold"  # after a final failure: hold, remove or bounce
 
 
 @dataclass(slots=True)

@@ -197,6 +197,7 @@ class Acknowledgement:
             priority=transaction.priority,
             options=options,
             message_id_header=incoming.message_id_header,
+            on_failed=self._listener.bouncing.always or self._on_failed(login),
         )
         content.buffers.clear()
         if transaction.decided:
@@ -236,6 +237,11 @@ class Acknowledgement:
         self._hooked = ""
         self._wire.closing.data_deadline = math.inf
         self._wire.share.large = False
+
+    def _on_failed(self, login: Login | None) -> str:
+        """Return what becomes of the rows if they fail, if that depends on the client."""
+        user, identified = login.user if login else "", self._session.commands.identified
+        return self._listener.bouncing.of(self._wire.client, user, identified=identified)
 
     def _origin(self, transaction: Transaction, incoming: IncomingMessage, user: str) -> Origin:
         return Origin(

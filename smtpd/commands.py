@@ -53,7 +53,8 @@ class Commands:
         """The TLS of the connection, if there is any."""
         self.login: Login | None = None
         """The user, once AUTH has succeeded; `log_in` sets it."""
-        self._identified = False  # by AUTH or by a certificate
+        self.identified = False
+        """Whether the client has logged in, or has a trusted certificate."""
 
     def do(self, word: bytes, argument: str) -> str:
         """Do a command; return its reply, or nothing if there is none of that name."""
@@ -110,7 +111,7 @@ class Commands:
         """Forget what came in plain text (RFC 3207, section 4.2)."""
         self.tls = facts
         self.login = self.transaction = None
-        self._identified = bool(facts.client)
+        self.identified = bool(facts.client)
         self.path = ""
         self.session.host_name = None
         self.session.extended_smtp = False
@@ -119,7 +120,7 @@ class Commands:
     def log_in(self, login: Login) -> None:
         """Note that AUTH has succeeded."""
         self.login = login
-        self._identified = True
+        self.identified = True
 
     def _xclient(self, _: str) -> str:
         if not self.takes_xclient:
@@ -158,11 +159,11 @@ class Commands:
             path, rest = split_path(argument[5:])
         except AddressError:
             return replies.SYNTAX_MAIL
-        if self._terms.auth == "required" and not self._identified:
+        if self._terms.auth == "required" and not self.identified:
             return replies.NEEDS_LOGIN
         tls, login = self.tls, self.login
         transaction = Transaction()
-        transaction.trusted = self.trusted or self._identified
+        transaction.trusted = self.trusted or self.identified
         if rest:
             refusal = self._terms.parameters.mail(rest, transaction, secure=bool(tls), login=login)
             if refusal:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from smtpd.announcement import Announcement
 from smtpd.auth.mechanisms import offered
+from smtpd.bouncing import Bouncing
 from smtpd.config import ROLES, Auth, BareNewlines, Early, Listener, SmtpdConfig, Tls
 from smtpd.handler import RelayHandler
 from smtpd.hooks.phases import Phases
@@ -47,6 +48,8 @@ class SmtpListener:
     """Clients that must begin with a PROXY header."""
     xclient: Networks | None
     """Peers that may say by XCLIENT who the client is."""
+    bouncing: Bouncing
+    """Decides whether mail that fails is bounced."""
 
     def speaks_for_others(self, peer: str) -> bool:
         """Return whether a peer may say by XCLIENT who the client is."""
@@ -91,6 +94,7 @@ class SmtpListener:
             trusts=role.trusts,
             proxy=Networks(listener.proxy) if listener.proxy else None,
             xclient=Networks(listener.xclient) if listener.xclient else None,
+            bouncing=Bouncing(config, listener),
         )
 
 

@@ -131,6 +131,21 @@ $$;
 
 COMMENT ON FUNCTION pgmta.condition_path() IS 'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may create objects there. pgmta/postgres/locate.py has the same.';
 
+CREATE FUNCTION pgmta.deadline_valid(deadline jsonb) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $_$
+BEGIN
+    -- queued/worker/deadline.py reads it
+    RETURN jsonb_typeof(deadline) = 'null' OR jsonb_typeof(deadline) = 'string'
+        AND deadline #>> '{}' ~ ('^\d{4}-\d\d-\d\d[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?'
+            '([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$' COLLATE "C")
+        AND (left(deadline #>> '{}', 10)::date BETWEEN '0001-01-02' AND '9999-12-30');
+EXCEPTION WHEN datetime_field_overflow OR invalid_datetime_format THEN
+    RETURN false;
+END $_$;
+
+COMMENT ON FUNCTION pgmta.deadline_valid(deadline jsonb) IS 'Whether metadata._deadline is a time of RFC 3339, or null.';
+
 CREATE FUNCTION pgmta.dkim_keys_changed() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -352,6 +367,7 @@ CREATE FUNCTION pgmta.grants_0022() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
+    PERFORM grant_to('INSERT (on_failed) ON queue', 'pgmta_smtpd');
     PERFORM grant_to('SELECT, INSERT ON reports', 'pgmta_queued');
     PERFORM grant_to('SELECT, INSERT, UPDATE (noticed_at), DELETE ON delays', 'pgmta_queued');
     PERFORM grant_to('SELECT, INSERT, UPDATE (number), DELETE ON report_counts', 'pgmta_queued');
@@ -1522,8 +1538,8 @@ BEGIN
     IF priority NOT BETWEEN 0 AND 9 THEN
         PERFORM submit_refuse('priority', 'it is not from 0 (first) to 9', format('It is %s.', priority));
     END IF;
-    IF on_failed NOT IN ('hold', 'remove') THEN
-        PERFORM submit_refuse('on_failed', 'it is neither hold nor remove');
+    IF on_failed NOT IN ('hold', 'remove', 'bounce') THEN
+        PERFORM submit_refuse('on_failed', 'it is neither hold nor remove nor bounce');
     ELSIF octet_length(tenant) > 64 OR tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
         PERFORM submit_refuse('tenant', 'it is no name of 1 to 64 letters, digits and . _ @ + -');
     END IF;
@@ -1538,13 +1554,16 @@ BEGIN
         PERFORM submit_refuse('metadata', 'it is nested over 100 levels deep');
     ELSIF metadata <> '{}' THEN
         bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
-                WHERE starts_with(name, '_') AND name <> '_partid');
+                WHERE starts_with(name, '_') AND name NOT IN ('_partid', '_deadline'));
         IF bad IS NOT NULL THEN
             PERFORM submit_refuse('metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
-                'Such keys belong to pgmta; only _partid may be given.');
+                'Such keys belong to pgmta; only _partid and _deadline may be given.');
         ELSIF jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number')
                 OR length(metadata ->> '_partid') > 100 THEN
             PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
+        ELSIF metadata ? '_deadline' AND NOT deadline_valid(metadata -> '_deadline') THEN
+            PERFORM submit_refuse('metadata', '_deadline is no time of RFC 3339', NULL,
+                'Write for example 2026-01-31T09:30:00Z.');
         END IF;
     END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN

@@ -217,6 +217,13 @@ def _sections(annotation: Any) -> list[Any]:
     return found
 
 
+def _holds_many(annotation: Any) -> bool:
+    """Return whether a type is a list or a mapping, perhaps an optional one."""
+    origin = getattr(annotation, "__origin__", None)
+    inner = (*getattr(annotation, "__args__", ()), *([origin] if origin else []))
+    return origin in (list, dict) or any(map(_holds_many, inner))
+
+
 def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Return the keys that the section at `path` knows."""
     current: Any = model
@@ -229,7 +236,7 @@ def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
             return []
         current = current.model_fields[part].annotation
         arguments = _sections(current)
-        inside = bool(arguments)
+        inside = bool(arguments) and _holds_many(current)
         current = arguments[0] if arguments else current
     fields = getattr(current, "model_fields", {})
     return [field.alias or name for name, field in fields.items()]

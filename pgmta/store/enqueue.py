@@ -146,7 +146,10 @@ class Enqueue:
             ),
         }
         statement = _SQL["enqueue"]
-        if any(m.chunks or m.holds or m.options for m in group):
+        on_failed = group[0].on_failed
+        if all(m.on_failed == on_failed and not (m.chunks or m.holds or m.options) for m in group):
+            values["on_failed"] = on_failed
+        else:
             statement = _SQL["put"]
             values |= _more(group)
         if beside:
@@ -192,7 +195,7 @@ def _more(group: list[NewMessage]) -> dict[str, object]:
     return {
         "holds": OptionalTexts(holds),
         "tenants": Texts(o.tenant for o in options),
-        "on_failed": Texts(o.on_failed for o in options),
+        "on_failed": Texts(m.on_failed for m in group),
         "once": Booleans(o.once for o in options),
         "logins": OptionalTexts(o.submitted_by for o in options),
         "envids": OptionalTexts(o.envid for o in options),

@@ -22,11 +22,15 @@ _OCTETS = 16 << 20  # of bodies a commit, about
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A message as a program gives it: envelope, and content with CRLF at the line ends."""
+    """A message as a program gives it: envelope, and content with CRLF at the line ends.
+
+    `on_failed` says what becomes of it after a final failure: hold, remove or bounce.
+    """
 
     sender: str
     recipients: Sequence[str]
     content: bytes
+    on_failed: str = "hold"
 
 
 class Submission:
@@ -89,6 +93,7 @@ class Submission:
             body=mail.content,
             utf8=not all(address.isascii() for address in addresses),
             message_id_header=message_id_header(mail.content),
+            on_failed=mail.on_failed,
         )
 
     async def close(self) -> None:
@@ -102,6 +107,8 @@ def _parse(mail: Mail) -> list[tuple[str, str]]:
         parse_mailbox(mail.sender, utf8=True)
     if not mail.recipients:
         raise ValueError("a message needs a recipient")
+    if mail.on_failed not in ("hold", "remove", "bounce"):
+        raise ValueError(f"on_failed is hold, remove or bounce, and not {mail.on_failed!r}")
     if problem := check(mail.content, "reject"):
         raise ValueError(f"lines of the content must end with CRLF: {problem}")
     return [parse_mailbox(recipient, utf8=True) for recipient in mail.recipients]

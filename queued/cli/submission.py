@@ -48,10 +48,10 @@ _FIELDS = ("to", "cc", "bcc")
 @click.option("--tenant", default="", help="For whom the mail is; keys belong to a tenant.")
 @click.option(
     "--on-failed",
-    type=click.Choice(["hold", "remove"]),
+    type=click.Choice(["hold", "remove", "bounce"]),
     default="hold",
     show_default=True,
-    help="After a final failure: put the row on hold, or remove it.",
+    help="After a final failure: put the row on hold, remove it, or bounce it.",
 )
 @click.option("--once", is_flag=True, help="Never a second copy, if an outcome is unknown.")
 @json_option

@@ -8,6 +8,7 @@ from pgmta.config.loader import load, load_lines, mistakes
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import read_texts
 from queued.config.file import QueuedConfig
+from queued.config.retry import Retry
 from queued.config.shaping import Shaping
 
 
@@ -17,16 +18,19 @@ def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
     Raises ConfigError with the mistakes.
     """
     config = _with_texts(path, load(path, QueuedConfig))
+    if problems := [(("retry", *keys), reason) for keys, reason in config.retry.problems()]:
+        raise mistakes(path, problems)
     if config.shaping is not None:
-        config = config.with_routing(_shaping(path, config.shaping, passwords=passwords))
+        shaping = _shaping(path, config.shaping, config.retry, passwords=passwords)
+        config = config.with_routing(shaping)
     if config.answers is not None:
         config = config.with_answering(_answers(path, config.answers))
     return config
 
 
-def _shaping(path: Path, name: Path, *, passwords: bool) -> Shaping:
+def _shaping(path: Path, name: Path, retry: Retry, *, passwords: bool) -> Shaping:
     file = _file(path, "shaping", name)
-    shaping = load(file, Shaping)
+    shaping = load(file, Shaping).with_retry(retry)
     problems = shaping.problems()
     if passwords:
         problems += shaping.read_passwords(file.parent)

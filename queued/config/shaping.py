@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import Field, PrivateAttr
 
 from pgmta.config.types import Section, hint
+from queued.config.retry import Retry
 from queued.config.shaping_login import ShapingLogin, read_password
 from queued.config.shaping_route import ShapingRoute
 from queued.config.shaping_verp import ShapingVerp, read_key
@@ -51,6 +52,14 @@ class Shaping(Section):
                 problems.append((("verp", "keys", number), str(error)))
         return problems
 
+    def with_retry(self, usual: Retry) -> Shaping:
+        """Return the same, and each `retry` has from the section what the route does not say."""
+        routes = [
+            route.model_copy(update={"retry": route.retry.over(usual)}) if route.retry else route
+            for route in self.routes
+        ]
+        return self.model_copy(update={"routes": routes})
+
     def problems(self) -> list[Problem]:
         """Return the mistakes that no single key has."""
         found: list[Problem] = []
@@ -58,6 +67,8 @@ class Shaping(Section):
         for number, route in enumerate(self.routes):
             for key, reason in self._wrong(route):
                 found.append((("routes", number, key), reason))
+            for keys, reason in route.retry.problems() if route.retry else ():
+                found.append((("routes", number, "retry", *keys), reason))
             if route.rewrite:
                 found += ((("routes", number, "rewrite", *key), reason)
                           for key, reason in route.rewrite.problems())  # fmt: skip

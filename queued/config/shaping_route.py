@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pgmta.address import parse_mailbox
 from pgmta.config.types import Section, Whole
 from pgmta.errors import AddressError
+from queued.config.retry import RouteRetry
 from queued.config.routes import parse_pattern
 from queued.config.shaping_host import ShapingHost
 from queued.config.shaping_rewrite import ShapingRewrite
@@ -124,6 +125,10 @@ class ShapingRoute(Section):
         "dane if the host has TLSA records",
     )
     login: str | None = Field(default=None, description="one of `logins`; only over TLS")
+    retry: RouteRetry | None = Field(
+        default=None,
+        description="keys of the section retry of queued.yaml that differ for its mail",
+    )
     rewrite: ShapingRewrite | None = Field(
         default=None, description="changes to its mail as it leaves"
     )

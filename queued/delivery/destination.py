@@ -9,11 +9,19 @@ from pgmta.logs import get
 from queued.delivery.backlog import Backlog
 from queued.delivery.connect import DeliveryContext
 from queued.delivery.envelope import Envelope
-from queued.delivery.failure import failed
+from queued.delivery.failure import failed, others_work
 from queued.delivery.idle_connections import IdleConnections
 from queued.delivery.other_hosts import OtherHosts
 from queued.delivery.pacing import ConnectionPacing
-from queued.delivery.reply import CUT_OFF, NOT_BEGUN, Reporter, Result, hung_up, internal
+from queued.delivery.reply import (
+    CUT_OFF,
+    DEADLINE_OVER,
+    NOT_BEGUN,
+    Reporter,
+    Result,
+    hung_up,
+    internal,
+)
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
 from queued.delivery.sorting import sort
@@ -203,6 +211,10 @@ class DestinationQueue:
                 envelope = await self._idle.next(session, self._context.delivery.idle)
             if envelope is None:
                 break
+            if envelope.deadline and envelope.late:
+                self._finish(envelope, [DEADLINE_OVER] * len(envelope.items), carried=True)
+                envelope = None
+                continue
             if len(envelope.items) > session.most_recipients:
                 self._leave(envelope, [*range(session.most_recipients, len(envelope.items))])
             try:
@@ -215,7 +227,7 @@ class DestinationQueue:
                 result = CUT_OFF if connection.past_dot else NOT_BEGUN
                 self._finish(envelope, [result] * len(envelope.items), carried=True)
                 raise
-            if vain and (kept or (refused and self._others_work(session))):
+            if vain and (kept or (refused and others_work(session, self._open))):
                 # the server closed before it had anything: that is no attempt
                 self._put_back(envelope)
                 if not kept:
@@ -230,11 +242,6 @@ class DestinationQueue:
             if self._pacing.limit <= len(self._tasks):
                 self._pacing.took_mail()
         return True
-
-    def _others_work(self, session: Session) -> bool:
-        """Return whether another connection has carried mail and is open."""
-        return any(s.transactions > 1 and not s.connection.closed
-                   for s in self._open if s is not session)  # fmt: skip
 
     async def _go_on(self, session: Session, envelope: Envelope, results: list[Result]) -> None:
         """Finish the recipients whose results count; the others are tried again at once."""

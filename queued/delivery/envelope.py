@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Protocol
 
 from pgmta.model import Item
@@ -27,6 +27,7 @@ class Envelope:
     other mail of its destination. The attempt counts from `started`. `room` are the octets that the
     content takes from the worker's memory. `envid` and `ret` are parameters of RFC 3461; `dsn` says
     whether the envelope or a row has any. `labels` are those of the items, if any mail has labels.
+    No transaction begins after the `deadline`.
     """
 
     items: list[Item]
@@ -44,11 +45,17 @@ class Envelope:
     ret: str | None = None
     requiretls: bool = False  # RFC 8689
     labels: set[str] | None = None
+    deadline: datetime | None = None
 
     @property
     def domains(self) -> set[str]:
         """The names by which claims can leave out such mail: its labels, else its domains."""
         return self.labels or {item.domain for item in self.items}
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline is over."""
+        return self.deadline is not None and self.deadline <= datetime.now(UTC)
 
     def split(self, places: list[int]) -> Envelope:
         """Move the items with these places into a new envelope, and return it."""

@@ -1,6 +1,8 @@
-"""The results of a transaction that an error has ended."""
+"""Transactions that an error has ended: their results, and what the other connections do."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
@@ -28,3 +30,9 @@ def failed(error: Exception, session: Session, envelope: Envelope) -> tuple[list
         connection.abort()
         error = internal(error, unknown=connection.past_dot)
     return [Result.of(error, session.name)] * len(envelope.items), vain
+
+
+def others_work(session: Session, opened: Iterable[Session]) -> bool:
+    """Return whether another of these connections has carried mail and is open."""
+    others = (each for each in opened if each is not session)
+    return any(each.transactions > 1 and not each.connection.closed for each in others)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pgmta.config.types import HostPort
+from queued.config import Retry
 from queued.delivery.rewrite import Rewriting
 from queued.delivery.tls_policy import TlsMode
 
@@ -55,6 +56,7 @@ class Destination:
     A `tls` of None means `delivery.tls.mode`. `route` is the name of its route, for operators.
     Mail of equal destinations may share a connection, and `key` is equal only for them. Mail with
     the same `group` may share a transaction: it is rewritten alike, too.
+    `retry` is that of its route.
     """
 
     hops: tuple[Hop, ...] = ()
@@ -66,6 +68,7 @@ class Destination:
     login: Login | None = None
     requiretls: bool = False
     route: str = field(default="", compare=False)
+    retry: Retry | None = field(default=None, repr=False, compare=False)
     rewriting: Rewriting | None = field(default=None, repr=False, compare=False)
     key: str = field(init=False, repr=False, compare=False)
     group: str = field(init=False, repr=False, compare=False)

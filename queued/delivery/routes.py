@@ -69,6 +69,7 @@ class Route:
                 port=usual.port,
                 tls=usual.tls,
                 route=usual.route,
+                retry=usual.retry,
                 rewriting=usual.rewriting,
             )
         return found
@@ -91,6 +92,7 @@ class Route:
             login=login,
             route=name,
             rewriting=Rewriting(entry.rewrite, keys, name) if entry.rewrite else None,
+            retry=entry.retry,
         )
         return cls(
             Selector(

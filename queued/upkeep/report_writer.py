@@ -87,7 +87,8 @@ class ReportWriter:
             priority=min(row.priority for row in plan.rows),
             sender_domain="",
             message_id_header=f"<{number}.{nonce[:16]}@{self._host}>",
-            options=Options(tenant=first.tenant, on_failed="bounce"),
+            options=Options(tenant=first.tenant),
+            on_failed="bounce",
         )
         if isinstance(dsn.content, bytes):
             message.body = b"".join((dsn.head, dsn.content, dsn.tail))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -14,19 +13,24 @@ from queued.config import QueuedConfig
 from queued.delivery.connect import Connector, DeliveryContext, Opener
 from queued.delivery.destination import DestinationQueue
 from queued.delivery.envelope import Envelope, LeaseGuard
-from queued.delivery.reply import NOT_BEGUN, Result, internal
+from queued.delivery.reply import DEADLINE_OVER, NOT_BEGUN, Result, event_of, internal
 from queued.delivery.route import Destination
 from queued.delivery.routes import Routes
 from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
+from queued.worker.answers import AnswerRules
 from queued.worker.content import warn_unfit
+from queued.worker.deadline import KEY as DEADLINE
+from queued.worker.deadline import Deadlines
 from queued.worker.envelopes import Envelopes
+from queued.worker.judge import Judge
 from queued.worker.left_out import LeftOut
+from queued.worker.notices import success_notice
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
 from queued.worker.signers import Signers
 from queued.worker.signing import Signing
 from queued.worker.space_watch import SpaceWatch
-from queued.worker.verdict import judge
+from queued.worker.verdict import settled
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
@@ -35,8 +39,8 @@ _NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), perma
 
 log = get("worker")
 
-Key = tuple[int, str, str, bool]
-"""Message id, group of the destination, sender, and whether an address needs SMTPUTF8."""
+Key = tuple[int, str, str, bool, datetime | None]
+"""Message id, group of the destination, sender, need of SMTPUTF8, and deadline."""
 
 
 class Dispatch:
@@ -68,6 +72,8 @@ class Dispatch:
         self._opener = opener
         self._observer = observer or Observer()
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
+        self._judge = Judge()
+        self._deadlines = Deadlines()
         self.left_out = LeftOut(self._queues)
         """The mail that the next claim leaves out."""
         self._signers = signers
@@ -80,10 +86,10 @@ class Dispatch:
         self._routes = Routes(config.routes, config.routing)
         self.selectors = self._routes.selectors
         """The mail that claims know by labels, because more than its domain counts."""
-        self._retry = config.retry
+        self._judge.configure(config, self._routes, AnswerRules(config.answering))
         self._signing = self._signer if self._signers and self._signers.on else None
         self.left_out.forget()
-        self.left_out.pause = min(_LEFT_OUT, config.retry.intervals[0] / 2)
+        self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
         self._mode = config.delivery.bare_newlines
         self._envelopes = Envelopes(config.delivery, self._contents, self._guard)
@@ -130,6 +136,9 @@ class Dispatch:
             except Exception as error:
                 self._fail(group, error)
                 continue
+            if key[4]:
+                for envelope in envelopes:
+                    envelope.deadline = key[4]
             if self._signing:
                 for envelope in envelopes:
                     self.room -= envelope.room
@@ -162,7 +171,13 @@ class Dispatch:
         unfit: list[tuple[int, str]] = []
         for item in items:
             number = item.message_id
+            deadline = None
             try:
+                if item.metadata and DEADLINE in item.metadata:
+                    deadline = self._deadlines.read(item)
+                    if deadline and deadline <= datetime.now(UTC):
+                        self._conclude([item], [DEADLINE_OVER])
+                        continue
                 if number not in problems:
                     message = messages.get(number)
                     problems[number] = message_problem(message, self._mode) if message else ""
@@ -183,13 +198,16 @@ class Dispatch:
             except Exception as error:
                 self._fail([item], error)
                 continue
-            key = number, destination.group, item.sender, not plain and needs_utf8(item)
+            utf8 = not plain and needs_utf8(item)
+            key = number, destination.group, item.sender, utf8, deadline
             if key in groups:
                 groups[key][1].append(item)
             else:
                 groups[key] = destination, [item]
         if unfit:
             warn_unfit(len(unfit), *unfit[0])
+        if self._deadlines.bad:
+            self._deadlines.warn()
         return groups
 
     def _labels(self, group: list[Item]) -> set[str] | None:
@@ -218,14 +236,18 @@ class Dispatch:
         """Judge the results and give the outcomes on; return whether one is a delivery."""
         delivered = False
         now = datetime.now(UTC)
+        started = started or now
         for item, result in zip(items, results, strict=True):
-            chance = random.random()  # noqa: S311 - jitter
-            outcome = judge(
-                item, result, self._retry, started=started or now, now=now, chance=chance
-            )
-            success = outcome.event is Event.DELIVERED
-            delivered = delivered or success
-            if not success or self._observer.on:
+            event = event_of(result)
+            if event is Event.DELIVERED:  # needs neither a class nor a policy
+                delivered = True
+                outcome = settled(item, event, result, started, now)
+                if item.notify:
+                    outcome.report = success_notice(item, result)
+                if self._observer.on:
+                    self._observer.see(outcome, result)
+            else:
+                outcome = self._judge.judge(item, result, started, now)
                 self._observer.see(outcome, result)
             self._settler.put(outcome)
         return delivered

@@ -11,6 +11,7 @@ from pgmta.config.environment import Environment, Log
 from pgmta.config.ingest import Ingest
 from pgmta.config.types import Section, Whole
 from smtpd.config.authentication import Authentication
+from smtpd.config.bounces import BounceRule
 from smtpd.config.certificate import Certificate, Certificates
 from smtpd.config.content import Content
 from smtpd.config.hooks import HookLimits, Hooks
@@ -66,6 +67,11 @@ class SmtpdConfig(Section):
         default=False,
         description="announce DSN, and take its parameters with the mail (RFC 3461); they go on to "
         "the next hop, and queued itself sends no notifications yet",
+    )
+    bounces: list[BounceRule] = Field(
+        default=[],
+        description="clients and users for which another word counts than `bounces` of the "
+        "listener; the first entry that fits decides",
     )
     submission: Submission = Field(default=Submission())
     ingest: Ingest = Field(default=Ingest())

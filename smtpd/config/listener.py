@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from pgmta.config.types import NetworkList, Section, Whole
+from smtpd.config.bounces import Audience
 from smtpd.config.certificate import Certificates
 from smtpd.config.client_certificates import ClientCertificates
 from smtpd.config.hooks import Hooks
@@ -81,6 +82,16 @@ class Listener(Section):
         description="who accepts recipients: the section relay, which hooks only narrow, or the "
         "handle_RCPT of a hook alone",
     )
+    on_failed: Literal["bounce", "hold", "remove"] = Field(
+        default="bounce",
+        description="what becomes of mail that fails; bounce: its sender gets a DSN; hold: it "
+        "waits for an operator; remove: it goes, and the log has it",
+    )
+    bounces: Audience = Field(
+        default="anybody",
+        description="whose mail is bounced: anybody, authenticated (logged in, or with a trusted "
+        "certificate) or none; other mail that fails is held",
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> Listener:
@@ -89,6 +100,12 @@ class Listener(Section):
             raise ValueError(f"socket and {given.pop()} exclude each other")
         if self.socket and not self.socket.is_absolute():
             raise ValueError("socket needs an absolute path")
+        return self
+
+    @model_validator(mode="after")
+    def _bounces(self) -> Listener:
+        if self.on_failed != "bounce" and "bounces" in self.model_fields_set:
+            raise ValueError(f"bounces is never used, because on_failed is {self.on_failed}")
         return self
 
     @model_validator(mode="after")

@@ -357,6 +357,7 @@ COMMENT ON FUNCTION grants_0021() IS 'Part of grants().';
 CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
+    PERFORM grant_to('INSERT (on_failed) ON queue', 'pgmta_smtpd');
     PERFORM grant_to('SELECT, INSERT ON reports', 'pgmta_queued');
     PERFORM grant_to('SELECT, INSERT, UPDATE (noticed_at), DELETE ON delays', 'pgmta_queued');
     PERFORM grant_to('SELECT, INSERT, UPDATE (number), DELETE ON report_counts', 'pgmta_queued');

@@ -12,15 +12,16 @@ WITH new_messages AS (
         %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
         %(traces)b::text[], %(bodies)b::bytea[], %(message_id_headers)b::text[])
 )
-INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata)
-SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb
+INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata, on_failed)
+SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb, %(on_failed)b::text
 FROM unnest(
     %(message_ids)b::bigint[], %(senders)b::text[], %(sender_domains)b::text[], %(recipients)b::text[],
     %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[]
 ) AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata)
 
 -- name: put
--- The same for a group in which a message has chunks, a hold with its reason, or options. An answer without
+-- The same for a group in which a message has chunks, a hold with its reason, or options, or in which
+-- messages differ in on_failed. An answer without
 -- columns is the cheapest to read.
 SELECT FROM queue_put(
     %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],

@@ -67,8 +67,10 @@ def section_of(schema: Any, root: dict[str, Any]) -> dict[str, Any] | None:
     """Return the schema of a mapping with its own keys, None for any other value."""
     for choice in [schema, *schema.get("anyOf", ())] if isinstance(schema, dict) else []:
         found = root["$defs"][choice["$ref"].removeprefix("#/$defs/")] if "$ref" in choice else {}
-        # host:port, package.module:Name and a file of a certificate are values
-        if not {"host", "handler", "certificate"} & set(found.get("properties", ("host",))):
+        # host:port, package.module:Name, a file of a certificate and growing waits are values
+        if not {"host", "handler", "certificate", "factor"} & set(
+            found.get("properties", ("host",))
+        ):
             return dict(found)
     return None
 

@@ -70,8 +70,9 @@ def keys(model: type[BaseModel]) -> dict[str, Any]:
         inner = [field.annotation, *getattr(field.annotation, "__args__", ())]
         free = getattr(field.annotation, "__origin__", None) is dict  # the keys are the user's
         below = [c for c in inner if isinstance(c, type) and issubclass(c, BaseModel) and not free]
-        # a list that is empty by default shows no entry
-        tree[field.alias or name] = keys(below[0]) if below and field.default != [] else None
+        # a list that is empty by default shows no entry, and a section that is absent no key
+        shown = below and field.default not in ([], None)
+        tree[field.alias or name] = keys(below[0]) if shown else None
     return tree
 
 

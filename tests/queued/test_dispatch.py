@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -70,6 +71,33 @@ async def test_group_that_can_not_be_built_is_deferred_alone(
     assert found[0].reply.text.startswith("internal error: ")
     assert found[0].delay > 1
     assert room - dispatch.room == 20
+
+
+async def test_rows_share_an_envelope_if_they_have_the_same_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    envelopes: list[Envelope] = []
+    monkeypatch.setattr(DestinationQueue, "put", lambda _, envelope: envelopes.append(envelope))
+    outcomes = Outcomes()
+    dispatch = dispatcher(CONFIG, outcomes)
+    texts = [
+        None,
+        "2100-01-01T00:00:00Z",
+        "2000-01-01T00:00:00Z",
+        "soon",
+        "2100-01-01T01:00:00+01:00",
+    ]
+    items = [item(number, 1) for number in range(len(texts))]
+    for each, text in zip(items, texts, strict=True):
+        each.metadata = json.dumps({"_deadline": text}) if text else None
+    dispatch.dispatch(items, {1: Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)})
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    assert [([i.id for i in each.items], each.deadline) for each in envelopes] == [
+        ([0, 3], None),
+        ([1, 4], later),
+    ]
+    (late,) = outcomes.found
+    assert (late.item.id, late.event, late.answer_class) == (2, Event.FAIL, "expired")
 
 
 async def test_one_next_hop_gets_its_share_of_reserved_slots(

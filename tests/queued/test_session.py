@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgmta.answer_class import AnswerClass
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Outcome
 from pgmta.states import Event
@@ -23,6 +24,7 @@ from queued.delivery.hosts import Host
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
 from queued.delivery.session import Session
+from queued.worker.answers import Answer
 from queued.worker.verdict import judge
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, LOCK_STEP, PIPED, USUAL, RawHop, run, serving
@@ -78,7 +80,7 @@ def outcomes(hop: RawHop, mail: Envelope, timeouts: Timeouts = QUICK) -> list[Ou
     """Return what becomes of each recipient."""
     results = run(attempt(hop, mail, timeouts))
     return [
-        judge(item, result, Retry(), started=NOW, now=NOW, chance=0)
+        judge(item, result, Answer(AnswerClass.OTHER), Retry(), started=NOW, now=NOW, chance=0)
         for item, result in zip(mail.items, results, strict=True)
     ]
 

@@ -280,8 +280,9 @@ async def test_options_reach_their_columns(db: psycopg.Connection, link: Link) -
     plain, rich = group(300, 2)
     plain.message_id_header = "<a@b>"
     rich.options = Options(
-        "acme", "remove", True, "shop", "env", "HDRS", True, ["NEVER", None], ["rfc822;x", None]
+        "acme", True, "shop", "env", "HDRS", True, ["NEVER", None], ["rfc822;x", None]
     )
+    rich.on_failed = "remove"
     rich.holds = [None, "why"]
     await Enqueue(link).commit([plain, rich])
     assert db.execute(

@@ -29,11 +29,11 @@ def stored(db: psycopg.Connection) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("recipients", "options", "priority", "metadata"),
+    ("recipients", "options", "on_failed", "priority", "metadata"),
     [
-        (["b@b.example"], None, 5, {}),
-        (["b@b.example", "é@C.example"], None, 0, {"_partid": "2", "order": 7}),
-        (["b@b.example"], Options(tenant="t", on_failed="remove", once=True), 9, {"a": None}),
+        (["b@b.example"], None, "hold", 5, {}),
+        (["b@b.example", "é@C.example"], None, "bounce", 0, {"_partid": "2", "order": 7}),
+        (["b@b.example"], Options(tenant="t", once=True), "remove", 9, {"a": None}),
     ],
 )
 async def test_both_ways_store_the_same(
@@ -41,6 +41,7 @@ async def test_both_ways_store_the_same(
     db: psycopg.Connection,
     recipients: list[str],
     options: Options | None,
+    on_failed: str,
     priority: int,
     metadata: dict[str, Any],
 ) -> None:
@@ -48,7 +49,7 @@ async def test_both_ways_store_the_same(
     db.execute(
         "SELECT submit('s@A.example', %s, %b, priority => %s, metadata => %s, tenant => %s,"
         " on_failed => %s, once => %s)",
-        (recipients, CONTENT, priority, json.dumps(metadata), given.tenant, given.on_failed,
+        (recipients, CONTENT, priority, json.dumps(metadata), given.tenant, on_failed,
          given.once),
     )  # fmt: skip
     by_sql = stored(db)
@@ -67,6 +68,7 @@ async def test_both_ways_store_the_same(
         sender_domain="a.example",
         message_id_header="<1@a.example>",
         options=options,
+        on_failed=on_failed,
     )
     await Enqueue(link).commit([message])  # without options by the statement
     assert stored(db) == by_sql

@@ -189,6 +189,19 @@ BAD = [
     bad("metadata", Jsonb({"x": "y" * 4000})),
     bad("metadata", Jsonb({"_quarantineid": "x"})),
     bad("metadata", Jsonb({"_partid": ["1"]})),
+    *(
+        bad("metadata", Jsonb({"_deadline": value}))
+        for value in (
+            5,
+            "",
+            "tomorrow",
+            "2026-02-30T00:00:00Z",
+            "2026-01-02T03:04:05",
+            "0000-01-01T00:00:00Z",
+            "2026-01-02T24:00:00Z",
+            "2026-01-02",
+        )
+    ),
     bad("key", ""),
     bad("key", "x" * 256),
     bad("key", "a\nb"),
@@ -197,7 +210,7 @@ BAD = [
     bad("tenant", "a b"),
     bad("tenant", "a\nb"),
     bad("on_failed", None),
-    bad("on_failed", "bounce"),
+    bad("on_failed", "bounced"),
     bad("once", None),
     bad("wake", None),
 ]

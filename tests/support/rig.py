@@ -21,7 +21,7 @@ from tests.support.ledger import Ledger
 from tests.support.nexthop import NextHop, as_usual
 from tests.support.submit import Client
 from tests.support.system import System
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, free_port, until
 
 GOOD, FAULTY = "good.example", "faulty.example"
 BACK = 30.0
@@ -69,7 +69,8 @@ class Rig:
         self.system = System(folder, self.server.uri)
         self.good = self.system.hop(ledger.recorder())
         self.faulty = self.system.hop(ledger.recorder())
-        self.smtpd = self.system.smtpd(processes=2, ingest={"wait": "2s"})
+        listen = [{"port": free_port(), "role": "internal", "on_failed": "hold"}]
+        self.smtpd = self.system.smtpd(processes=2, ingest={"wait": "2s"}, listen=listen)
         self.workers = [
             self.system.queued(
                 routes={GOOD: self.good.target, FAULTY: self.faulty.target},

@@ -1,0 +1,70 @@
+"""Judges results by the retry policy of each row's route, and by the class of its answer."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime
+
+from pgmta.answer_class import AnswerClass
+from pgmta.logs import get
+from pgmta.model import Item, Outcome
+from pgmta.states import Event
+from queued.config import QueuedConfig, Retry
+from queued.delivery.reply import Result
+from queued.delivery.routes import Routes
+from queued.worker.answers import Answer, AnswerRules
+from queued.worker.notices import overdue
+from queued.worker.retry import FirstAnswers
+from queued.worker.verdict import judge
+
+_UNREAD = Answer(AnswerClass.OTHER, "", "")
+
+log = get("worker")
+
+
+class Judge:
+    """Judges all but deliveries, which need neither class nor policy."""
+
+    def __init__(self) -> None:
+        self._first = FirstAnswers()
+
+    def configure(self, config: QueuedConfig, routes: Routes, answers: AnswerRules) -> None:
+        """Use new policies and rules from now on."""
+        self._retry = config.retry
+        self._delays = config.bounces.delay
+        self._answers = answers
+        self._routes = routes
+        own = [route.retry for route in config.routing.routes if route.retry]
+        self._by_route = bool(own)
+        self.shortest = min(retry.shortest for retry in (config.retry, *own))
+        """Seconds of the shortest wait after a first attempt."""
+
+    def judge(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
+        """Return the outcome of an attempt."""
+        answer = self._read(result) if result.begun else _UNREAD
+        retry = self._policy(item) if self._by_route else self._retry
+        first = False
+        if retry.first_wait(answer.answer_class):
+            first = self._first.first(item.id, answer.answer_class)
+        chance = random.random()  # noqa: S311 - jitter
+        outcome = judge(
+            item, result, answer, retry, started=started, now=now, chance=chance, first=first
+        )
+        if outcome.event is Event.DEFER:
+            outcome.overdue = overdue(outcome, self._delays)
+        return outcome
+
+    def _read(self, result: Result) -> Answer:
+        try:
+            return self._answers.read(result)
+        except Exception as error:  # the outcome counts more than its class
+            log.error("an answer has no class", reply=str(result.reply), exc_info=error)
+            return _UNREAD
+
+    def _policy(self, item: Item) -> Retry:
+        """Return the policy of the route that the mail takes."""
+        try:
+            found = self._routes.find(item.domain, item.sender, item.metadata, item.tenant)
+        except Exception:  # such mail has no route, and its result says so
+            return self._retry
+        return found.retry or self._retry

@@ -120,7 +120,11 @@ def load(folder: Path) -> Case:
     mails = [_typed(Mail, mail, name) for mail in plan.pop("mail")]
     for mail in mails:
         mail.sender = mail.sender.replace("$CASE", name.replace("_", "-"))
-    hosts = {"a": {}} | plan.pop("hosts", {})
+    scripts = {"a": {}} | plan.pop("hosts", {})
+    hosts = {host: _typed(Host, script or {}, name) for host, script in scripts.items()}
+    for host in hosts.values():
+        if host.once_reported:
+            host.reported = lambda: hosts["a"].kept
     message = folder / "message.eml"
     return _typed(
         Case,
@@ -128,7 +132,7 @@ def load(folder: Path) -> Case:
             "name": name,
             "folder": folder,
             "mail": mails,
-            "hosts": {host: _typed(Host, script or {}, name) for host, script in hosts.items()},
+            "hosts": hosts,
             "content": _crlf(message if message.exists() else CASES.parent / "default.eml"),
             **plan,
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,21 +32,24 @@ class Host:
     `replies` are by 'POINT', or 'POINT words' if the words are in the command. The points are
     connect, EHLO, MAIL, RCPT, DATA and 'end of data'. A list has one reply for each time; the last
     one repeats, and '' is the usual reply. With `lmtp` it speaks LMTP, and 'end of data words' is
-    for recipients. It does not listen if `refuses` is set.
+    for recipients. It does not listen if `refuses` is set. `once_reported` is instead of `replies`
+    as soon as the sender has a DSN.
     """
 
     extensions: list[str] = field(default_factory=lambda: list(EXTENSIONS))
     replies: dict[str, str | list[str]] = field(default_factory=dict)
+    once_reported: dict[str, str | list[str]] = field(default_factory=dict)
     lmtp: bool = False
     refuses: bool = False
     port: int = field(default_factory=free_port)
     commands: list[str] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
+    reported: Callable[[], object] = lambda: False
     _times: Counter[str] = field(default_factory=Counter)
 
     def reply(self, point: str, command: str, usual: str) -> str:
         """Return the reply at a point of the dialogue."""
-        for key, replies in self.replies.items():
+        for key, replies in (self.once_reported if self.reported() else self.replies).items():
             if not key.startswith(point):
                 continue
             if (words := key[len(point) :].strip()) and words not in command:

@@ -1,6 +1,6 @@
 """One case: a directory with the hosts' script, the mail, the configuration and the expectation.
 
-- `case.yaml`: `about`, `hosts`, `mail`, `queued`, `listener`, `command`; and what is expected:
+- `case.yaml`: `about`, `hosts`, `mail`, `queued`, `listener`, `command`; and the expectation:
   `rows`, `log`, `reports`, `saw`. Domains of hosts are HOST.CASE.test; `a` has the senders.
 - `message.eml`: the content, with LF for CRLF. Without it the content is that of `default.eml`.
 - `dsn*.eml`: each DSN that arrives, octet for octet, with wildcards.

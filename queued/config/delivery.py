@@ -47,7 +47,7 @@ class Delivery(Section):
     eightbit: Literal["send", "bounce"] = Field(
         default="send",
         description="content beyond ASCII for a next hop without 8BITMIME: send it as it is, or "
-        "hold it (RFC 6152 asks for that)",
+        "let it fail (RFC 6152 asks for that)",
     )
     ipv6: bool = Field(default=True, description="use AAAA addresses of next hops")
     port: Whole = Field(default=25, ge=1, le=65535, description="of hosts that DNS names")

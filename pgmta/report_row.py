@@ -49,6 +49,12 @@ class ReportRow:
         """Whether an operator gave it up: no attempt says that it failed."""
         return self.why not in _OURS
 
+    @property
+    def refusal(self) -> str:
+        """The reply that its report names; empty if an operator gave it up before a refusal."""
+        reply = self.reply or ""
+        return "" if self.bounced and not reply.startswith("5") else reply
+
 
 @dataclass(slots=True)
 class ReportedMessage:

@@ -147,7 +147,7 @@ class Reports:
             if found[0] not in last or last[found[0]][1:3] < found[1:3]:
                 last[found[0]] = found
         for row in rows:
-            if (fact := last.get(row.id)) and not row.bounced:
+            if (fact := last.get(row.id)) and (row.refusal or not row.bounced):
                 row.attempted, row.host, row.answer_class = fact[2], fact[3], fact[4] or ""
 
     async def messages(self, ids: Iterable[int]) -> dict[int, ReportedMessage]:

@@ -173,7 +173,7 @@ def _recipient(row: ReportRow) -> ReportedRecipient:
         address=row.recipient,
         orcpt=row.orcpt,
         action=cast(Kind, row.kind),
-        diagnostic="" if row.bounced else row.reply or "",
+        diagnostic=row.refusal,
         remote_mta=row.host,
         last_attempt=row.attempted,
         answer_class=row.answer_class,

@@ -66,7 +66,7 @@ class Flow:
                 there = db.execute("SELECT FROM public.fed WHERE number = %s", [first]).fetchone()
                 if there is None:
                     self._insert(db, rows)
-        except psycopg.Error:
+        except psycopg.OperationalError:
             return False
         return True
 
@@ -79,7 +79,7 @@ class Flow:
                 "  %(header)s FROM convert_to(%(content)s, 'UTF8') AS body RETURNING id)"
                 " INSERT INTO queue (message_id, sender, recipient, domain, on_failed)"
                 " SELECT id, %(sender)s, recipient, 'hop.example', 'bounce'"
-                " FROM message, unnest(%(recipients)s) AS recipient",
+                " FROM message, unnest(%(recipients)s::text[]) AS recipient",
                 [
                     {
                         "number": number,

@@ -105,6 +105,14 @@ async def test_a_bounced_row_in_flight_is_reported_after_its_attempt(
         assert left == [("REPORT", "why", True)]
 
 
+def test_no_reason_of_an_operator_is_taken_for_a_success(db: psycopg.Connection) -> None:
+    for word in ("undeliverable", "relayed", "delivered", "delayed"):
+        db.execute("TRUNCATE queue, messages")
+        row(db, message(db, 1))
+        assert fetch(db, "SELECT queue_bounce('true', %s)", word) == (1,)
+        assert fetch(db, "SELECT hold_reason FROM queue") == (f"bounced: {word}",)
+
+
 def test_the_surplus_of_a_limit_is_found_and_deleted(
     db: psycopg.Connection, command: Command
 ) -> None:

@@ -41,8 +41,8 @@ class Delivery(Section):
     )
     bare_newlines: Literal["guard", "reject"] = Field(
         default="guard",
-        description="bare CR or LF in content, which may come by SQL: guard sends them but holds "
-        "what a next hop could take for the end of data; reject holds them all",
+        description="bare CR or LF in content, which may come by SQL: guard sends them, and "
+        "what a next hop could take for the end of data fails; with reject they all fail",
     )
     eightbit: Literal["send", "bounce"] = Field(
         default="send",

@@ -10,7 +10,8 @@ from bench.database import Server
 from bench.hostile_forged import DOMAINS, FLOOD, MESSAGES, SMTPD, VICTIMS, forged_sender
 from bench.hostile_run import Run, Settings
 
-RATE = 500.0  # forged messages per second
+RATE = 800.0  # forged messages per second
+LONGER = 4.2  # times a window without an attack that the flood lasts, at most
 SURPLUS = "bounce limit*"  # begins the reason of the rows that are held beyond the limit
 LIMITS = {"sender": 100, "all": 10_000}  # those of queued.yaml
 SETTLED = 120.0  # seconds after the last forged message
@@ -22,11 +23,12 @@ class FloodRun(Run):
     def __init__(self, attack: str, settings: Settings, directory: Path, server: Server) -> None:
         super().__init__(attack, settings, directory, server)
         self.hop = True
-        self.forged = min(MESSAGES, int(RATE * settings.seconds))
+        self.forged = min(MESSAGES, int(RATE * settings.seconds * LONGER))
+        self.lasts = self.forged / RATE  # seconds
         self.sent: dict[str, Any] | None = None
 
     def _start_hop(self, attack: dict[str, Any]) -> dict[str, Any]:
-        attack |= {"messages": self.forged, "seconds": self.settings.seconds}
+        attack |= {"messages": self.forged, "seconds": self.lasts}
         self.attackers = self.helper("hostile_forged", group="attackers", **attack)
         port = self.attackers.wait("ready")["port"]
         hop = f"{HOST}:{port}"
@@ -37,6 +39,9 @@ class FloodRun(Run):
         smtpd["relay"]["domains"] = DOMAINS
         return product.start_smtpd(self.settings.processes, smtpd, {"bounces": "anybody"})
 
+    def _length(self, attack: str | None) -> float:
+        return self.lasts if attack else super()._length(attack)
+
     def _begin(self) -> None:
         self.attackers.tell(f"go:{self.port}")
 
@@ -46,7 +51,7 @@ class FloodRun(Run):
     def _recover(self, product: Product, since: float) -> None:
         """Wait until all forged mail has come, and each message is notified of or on hold."""
         self.sent = self.attackers.wait("sent", self.settings.patience + SETTLED)
-        took = self.sent["seconds"] / self.settings.seconds
+        took = self.sent["seconds"] / self.lasts
         if took > 1.1:
             self.outcome.notes.append(f"the flood took {took:.1f} times its window")
         end = time.monotonic() + SETTLED

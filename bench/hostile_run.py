@@ -203,7 +203,7 @@ class Run(Place):
         peak = Peak(product_, LOOK)
         peak.start()
         used, start = cpu.snapshot(self.groups), time.monotonic()
-        while (left := start + self.settings.seconds - time.monotonic()) > 0:
+        while (left := start + self._length(attack) - time.monotonic()) > 0:
             if attack and self.hop:
                 self._feed()
             time.sleep(min(left, LOOK))
@@ -220,6 +220,10 @@ class Run(Place):
         if foreign > ELSEWHERE and self.groups["postgres"]:
             self.outcome.notes.append(f"{name}: {foreign:.1f} cores busy with something else")
         return window
+
+    def _length(self, attack: str | None) -> float:
+        """Return the seconds of a window, with the attack or without one."""
+        return self.settings.seconds
 
     def _feed(self) -> None:
         turn = self.domains[self.mails // HOP_MAILS % len(self.domains)]

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from stringzilla import find
+
 LONGEST = 1024
 """Characters of a reply in which patterns are searched."""
 
@@ -32,14 +34,14 @@ class TextPattern:
     """A compiled pattern with texts of which a match contains at least one; none: unknown."""
 
     source: str
-    needles: tuple[str, ...] = field(compare=False)
+    needles: tuple[bytes, ...] = field(compare=False)
     regex: re.Pattern[str] = field(compare=False)
 
-    def within(self, text: str) -> bool:
-        """Return whether the pattern matches somewhere in a text in lower case."""
+    def within(self, text: str, octets: bytes) -> bool:
+        """Return whether the pattern matches in a text in lower case; `octets` are its UTF-8."""
         if self.needles:
-            for needle in self.needles:
-                if needle in text:
+            for needle in self.needles:  # a tenth of the time of the pattern
+                if find(octets, needle) >= 0:
                     break
             else:
                 return False
@@ -73,7 +75,7 @@ def parse_text_pattern(source: str) -> TextPattern:
             f"place; at most {_WAYS} are allowed: write .{{0,40}} for .*, and do not nest repeats"
         )
     found = _needles(items) or set()
-    return TextPattern(lower, tuple(sorted(found)), regex)
+    return TextPattern(lower, tuple(text.encode() for text in sorted(found)), regex)
 
 
 def _refuse(items: Parsed) -> None:
@@ -113,11 +115,19 @@ def _ways(items: Parsed) -> int:
         inner = [_ways(each) for each in _inside(code, value)]
         if code in _REPEATS:
             product *= _repeated(inner[0], min(value[0], LONGEST), min(value[1], LONGEST))
+        elif code is _code.BRANCH and _apart(_inside(code, value)):
+            product *= max(inner)
         elif inner:
             product *= sum(inner)
         if product > _WAYS**2:
             return product
     return product
+
+
+def _apart(branches: list[Parsed]) -> bool:
+    """Return whether at most one of the alternatives can match, because they begin differently."""
+    firsts = {branch[0][1] for branch in branches if branch and branch[0][0] is _code.LITERAL}
+    return len(firsts) == len(branches)
 
 
 def _repeated(ways: int, least: int, most: int) -> int:

@@ -23,14 +23,14 @@ from queued.config.answer_rule import (
 type Problem = tuple[tuple[str | int, ...], str]
 """The key of a mistake, and the reason."""
 
-_SUBJECT = re.compile(r"\d{1,3}\.(?:\d{1,3}|\*)")
+_SUBJECT = re.compile(r"(?:[245]\.)?\d{1,3}\.(?:\d{1,3}|\*)")
 _CODE = re.compile(r"([2345]\d\d|[45]xx)(?: (.+))?")
 
 
 def _subject(value: Any) -> str:
     if isinstance(value, str) and _SUBJECT.fullmatch(value):
         return value
-    raise ValueError(f"expected subject and detail such as 7.1 or 7.*, not {value!r}")
+    raise ValueError(f"expected an enhanced code such as 7.1, 7.* or 5.7.1, not {value!r}")
 
 
 def _code(value: Any) -> str:
@@ -57,8 +57,10 @@ class Answers(Section):
     rules: list[AnswerRule] = Field(
         default=[], description="the first that matches says what a reply means"
     )
-    enhanced: dict[Annotated[str, BeforeValidator(_subject)], _Class] = Field(
-        default={}, description="subject.detail of an enhanced code → class, if no rule matches"
+    enhanced: dict[Annotated[str, BeforeValidator(_subject)], _Class | None] = Field(
+        default={},
+        description="enhanced code, with or without its class → class, if no rule matches; "
+        "null: ask `codes`",
     )
     codes: dict[Annotated[str, BeforeValidator(_code)], _Class] = Field(
         default={}, description="reply code, or code and step → class, if nothing else matches"
@@ -87,10 +89,11 @@ class Answers(Section):
 
 
 @cache
-def shipped_answers() -> Answers:
-    """Return the rules that are shipped, of etc/answers.yaml."""
-    path = shipped("etc") / "answers.yaml"
-    answers, lines = load_lines(path, Answers)
-    return answers.found_at(
-        [f"{path.name}:{lines['rules', number]}" for number in range(len(answers.rules))]
-    )
+def shipped_answers() -> tuple[Answers, ...]:
+    """Return the rules that are shipped: those of large providers, and those for any host."""
+    return tuple(map(_shipped, ("answers_providers.yaml", "answers.yaml")))
+
+
+def _shipped(name: str) -> Answers:
+    answers, lines = load_lines(shipped("etc") / name, Answers)
+    return answers.found_at([f"{name}:{lines['rules', n]}" for n in range(len(answers.rules))])

@@ -88,7 +88,7 @@ class QueuedConfig(Section):
     @property
     def answering(self) -> list[Answers]:
         """The answer rules: those of the file `answers`, if there is one, before the shipped."""
-        return [*([self._answering] if self._answering else []), shipped_answers()]
+        return [*([self._answering] if self._answering else []), *shipped_answers()]
 
     def with_answering(self, answers: Answers) -> QueuedConfig:
         """Return the same with the content of the file `answers`."""

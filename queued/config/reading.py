@@ -42,7 +42,8 @@ def _shaping(path: Path, name: Path, retry: Retry, *, passwords: bool) -> Shapin
 def _answers(path: Path, name: Path) -> Answers:
     file = _file(path, "answers", name)
     answers, lines = load_lines(file, Answers)
-    if problems := answers.problems(set(shipped_answers().providers)):
+    groups = {name for book in shipped_answers() for name in book.providers}
+    if problems := answers.problems(groups):
         raise mistakes(file, problems)
     numbers = range(len(answers.rules))
     return answers.found_at([f"{name}:{lines['rules', number]}" for number in numbers])

@@ -53,7 +53,7 @@ class AnswerIndex:
             for host in hosts:
                 self._groups.setdefault(host, set()).add(name)
         self._rules: list[CompiledRule] = []
-        self._enhanced: dict[str, tuple[AnswerClass, str]] = {}
+        self._enhanced: dict[str, tuple[AnswerClass | None, str]] = {}
         self._codes: dict[str, tuple[AnswerClass, str]] = {}
         for book in books:
             for number, rule in enumerate(book.rules):
@@ -61,10 +61,10 @@ class AnswerIndex:
                 for name in rule.provider or ():
                     if "." in name:
                         self._groups.setdefault(name, set()).add(name)
-            for key, answer_class in book.enhanced.items():
-                self._enhanced.setdefault(key, (answer_class, f"enhanced {key}"))
-            for key, answer_class in book.codes.items():
-                self._codes.setdefault(key, (answer_class, f"codes {key}"))
+            for key, of_enhanced in book.enhanced.items():
+                self._enhanced.setdefault(key, (of_enhanced, f"enhanced {key}"))
+            for key, of_code in book.codes.items():
+                self._codes.setdefault(key, (of_code, f"codes {key}"))
         self._hosts: dict[str, frozenset[str]] = {}
 
     def providers(self, host: str) -> frozenset[str]:
@@ -107,9 +107,14 @@ class AnswerIndex:
         return tuple(found)
 
     def enhanced(self, code: str) -> tuple[AnswerClass, str] | None:
-        """Return the class of an enhanced code, or of its subject, and its place in the table."""
-        rest = code[2:]
-        return self._enhanced.get(rest) or self._enhanced.get(f"{rest.partition('.')[0]}.*")
+        """Return the class of an enhanced code and its place in the table; None asks the codes."""
+        detail = code[2:]
+        subject = f"{detail.partition('.')[0]}.*"
+        for key in (code, detail, f"{code[:2]}{subject}", subject):
+            if key in self._enhanced:
+                answer_class, place = self._enhanced[key]
+                return (answer_class, place) if answer_class else None
+        return None
 
     def code(self, code: int, stage: Stage) -> tuple[AnswerClass, str] | None:
         """Return the class of a reply code in a step, and its place in the table."""

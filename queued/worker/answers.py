@@ -63,10 +63,8 @@ class AnswerRules:
 
     def _read(self, code: int, text: str, host: str, stage: Stage) -> Answer:
         words, enhanced = plain_words(text)
-        for rule in self._candidates(code, enhanced, host, stage):
-            if not rule.patterns or any(pattern.within(words) for pattern in rule.patterns):
-                return rule.answer
-        return self._by_tables(code, enhanced, stage)
+        rule = _first(self._candidates(code, enhanced, host, stage), words)
+        return rule.answer if rule else self._by_tables(code, enhanced, stage)
 
     def _candidates(
         self, code: int, enhanced: str, host: str, stage: Stage
@@ -90,9 +88,8 @@ class AnswerRules:
         """Return the answer of an error of pgmta itself, or of a connection that broke."""
         text, stage = result.reply.text, result.stage
         words, enhanced = plain_words(text[:LONGEST])
-        for rule in self._candidates(0, enhanced, result.host, stage):
-            if not rule.patterns or any(pattern.within(words) for pattern in rule.patterns):
-                return rule.answer
+        if rule := _first(self._candidates(0, enhanced, result.host, stage), words):
+            return rule.answer
         mine = enhanced[2:3] in _OF_THE_MAIL or enhanced == "5.3.4"
         if mine and stage is not Stage.TLS and (found := self._index.enhanced(enhanced)):
             return Answer(found[0], rule=found[1])
@@ -102,6 +99,18 @@ class AnswerRules:
         if text.startswith(_VIOLATIONS):
             answer_class = AnswerClass.PROTOCOL
         return Answer(answer_class, rule=f"no reply, {stage.value or 'not begun'}")
+
+
+def _first(rules: tuple[CompiledRule, ...], words: str) -> CompiledRule | None:
+    """Return the first rule whose text matches, None if there is none."""
+    octets = words.encode(errors="replace")
+    for rule in rules:
+        if not rule.patterns:
+            return rule
+        for pattern in rule.patterns:
+            if pattern.within(words, octets):
+                return rule
+    return None
 
 
 _UNKNOWN = Answer(AnswerClass.OTHER, rule="no rule")

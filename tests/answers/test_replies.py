@@ -1,0 +1,72 @@
+"""Real replies of the large providers get the right class, and every shipped rule has a reply."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pgmta.answer_class import AnswerClass
+from pgmta.errors import Stage
+from queued.config import AnswerRule, shipped_answers
+from queued.delivery.reply import Result
+from queued.worker.answers import Answer, AnswerRules, parse_reply
+from tests.answers.corpus import OTHERS, samples
+
+PROVIDERS = 12  # at least
+REPLIES = 300  # of them, at least
+RULES = AnswerRules(shipped_answers())
+# IANA, "SMTP Enhanced Status Codes Registry", of December 2024: the last detail of each subject
+REGISTRY = {0: 0, 1: 10, 2: 4, 3: 6, 4: 7, 5: 6, 6: 10, 7: 30}
+
+
+def shown(answer: Answer) -> str:
+    return f"{answer.answer_class}/{answer.lasting}" if answer.lasting else answer.answer_class
+
+
+def test_replies_are_classed_right() -> None:
+    counted: Counter[str] = Counter()
+    wrong = []
+    for sample in samples():
+        counted[sample.provider] += 1
+        answer = RULES.read(sample.result)
+        if shown(answer) != sample.expected:
+            found = f"{shown(answer)} by {answer.rule}, not {sample.expected}"
+            wrong.append(f"{sample}: {found}: {sample.text}")
+    assert not wrong, "\n".join(wrong)
+    large = Counter({name: number for name, number in counted.items() if name != OTHERS})
+    assert sum(number for _, number in large.most_common(PROVIDERS)) >= REPLIES
+
+
+def test_replies_are_different() -> None:
+    texts = Counter((sample.provider, sample.text) for sample in samples())
+    assert [text for text, number in texts.items() if number > 1] == []
+
+
+def test_every_shipped_rule_decides_its_example() -> None:
+    """The rule itself decides, and no rule before it."""
+    for book in shipped_answers():
+        for number, rule in enumerate(book.rules):
+            assert rule.example, book.place(number)
+            for example in rule.example:
+                answer = RULES.read(result_for(rule, example, book.providers))
+                assert answer.rule == book.place(number), (answer, example)
+                assert answer.answer_class is rule.answer_class
+
+
+def result_for(rule: AnswerRule, example: str, groups: dict[str, list[str]]) -> Result:
+    """Return the result of a next hop for which the rule is."""
+    host = "mx.example.net"
+    if rule.provider:
+        [first, *_] = groups.get(rule.provider[0], [rule.provider[0]])
+        host = first.replace("*", "mx")
+    stage = rule.command[0] if rule.command else Stage.END_OF_DATA
+    return Result(parse_reply(example), f"{host}:25", stage)
+
+
+def test_the_whole_registry_of_enhanced_codes_is_in_the_table() -> None:
+    table: dict[str, AnswerClass | None] = {}
+    for book in shipped_answers():
+        table |= book.enhanced
+    assert sum(last + 1 for last in REGISTRY.values()) == 81
+    for subject, last in REGISTRY.items():
+        for detail in range(last + 1):
+            assert f"{subject}.{detail}" in table

@@ -3,6 +3,32 @@ CREATE SCHEMA pgmta;
 
 COMMENT ON SCHEMA pgmta IS 'pgmta, a mail relay whose queue is a PostgreSQL table.';
 
+CREATE FUNCTION pgmta.attempt_returned(message bigint, recipient_row bigint, day date, why text, words text, OUT sender text, OUT recipient text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    -- the attempt began on this day, by the clock of a worker
+    earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
+    latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
+    at timestamptz;
+    token bigint;
+BEGIN
+    SELECT a.ended_at, a.lease_token, a.sender, a.recipient INTO at, token, sender, recipient
+    FROM pgmta.attempts AS a
+    WHERE a.message_id = message AND a.row_id = recipient_row AND a.event IN ('delivered', 'unknown')
+        AND a.ended_at >= earliest AND a.ended_at < latest
+    ORDER BY a.ended_at DESC LIMIT 1;
+    IF FOUND AND why <> '' THEN
+        UPDATE pgmta.attempts AS a
+        SET class = why, returned_at = now(), returned = left(words, 1020)
+        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = at
+            AND a.lease_token = token AND a.returned_at IS NULL;
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION pgmta.attempt_returned(message bigint, recipient_row bigint, day date, why text, words text, OUT sender text, OUT recipient text) IS 'Returns sender and recipient of the attempt that delivered a row on that day or the next ones, null without one. With a reason it notes in the log that the mail came back, once; nothing else of the log changes.';
+
 CREATE FUNCTION pgmta.attempts_expire(keep interval) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -383,7 +409,7 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0022() IS 'Part of grants().';
 
-CREATE FUNCTION pgmta.grants_0024() RETURNS text[]
+CREATE FUNCTION pgmta.grants_0023() RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
@@ -396,6 +422,17 @@ BEGIN
     PERFORM grant_to('INSERT (domain, selector, type, private_key, public_key, active_from),
         UPDATE (active_from), DELETE ON dkim_keys', 'pgmta_operator');
     RETURN grants_0022();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0023() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0024() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('EXECUTE ON FUNCTION attempt_returned(bigint, bigint, date, text, text)', 'pgmta_queued');
+    RETURN grants_0023();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0024() IS 'Part of grants().';
@@ -1733,6 +1770,8 @@ CREATE TABLE pgmta.attempts (
     tls_seconds real,
     transaction_seconds real,
     class text,
+    returned_at timestamp with time zone,
+    returned text,
     CONSTRAINT attempts_event CHECK ((event = ANY (ARRAY['delivered'::text, 'deferred'::text, 'failed'::text, 'unknown'::text, 'deleted'::text, 'cancelled'::text, 'expired'::text, 'suppressed'::text])))
 )
 PARTITION BY RANGE (ended_at);
@@ -1795,7 +1834,11 @@ COMMENT ON COLUMN pgmta.attempts.tls_seconds IS 'Time of STARTTLS, TLS handshake
 
 COMMENT ON COLUMN pgmta.attempts.transaction_seconds IS 'Time from MAIL to the last reply; null where there was no MAIL.';
 
-COMMENT ON COLUMN pgmta.attempts.class IS 'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt.';
+COMMENT ON COLUMN pgmta.attempts.class IS 'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt. Of a delivery that came back: why, see returned.';
+
+COMMENT ON COLUMN pgmta.attempts.returned_at IS 'When the mail came back to its VERP address after the next hop had taken it; null: it did not.';
+
+COMMENT ON COLUMN pgmta.attempts.returned IS 'Status and reply as the mail that came back reports them.';
 
 CREATE VIEW pgmta.attempt_history AS
  SELECT message_id,
@@ -1826,7 +1869,9 @@ CREATE VIEW pgmta.attempt_history AS
     connect_seconds,
     tls_seconds,
     transaction_seconds,
-    class
+    class,
+    returned_at,
+    returned
    FROM pgmta.attempts;
 
 COMMENT ON VIEW pgmta.attempt_history IS 'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with ended_at it reads only those days.';
@@ -1889,6 +1934,10 @@ COMMENT ON COLUMN pgmta.attempt_history.transaction_seconds IS 'As attempts.tran
 
 COMMENT ON COLUMN pgmta.attempt_history.class IS 'As attempts.class.';
 
+COMMENT ON COLUMN pgmta.attempt_history.returned_at IS 'As attempts.returned_at.';
+
+COMMENT ON COLUMN pgmta.attempt_history.returned IS 'As attempts.returned.';
+
 CREATE VIEW pgmta.attempt_rates AS
  SELECT date_trunc('minute'::text, ended_at) AS minute,
     count(*) AS attempts,
@@ -1944,6 +1993,8 @@ CREATE TABLE pgmta.attempts_default (
     tls_seconds real,
     transaction_seconds real,
     class text,
+    returned_at timestamp with time zone,
+    returned text,
     CONSTRAINT attempts_event CHECK ((event = ANY (ARRAY['delivered'::text, 'deferred'::text, 'failed'::text, 'unknown'::text, 'deleted'::text, 'cancelled'::text, 'expired'::text, 'suppressed'::text])))
 );
 

@@ -45,9 +45,9 @@ class KeyTable:
         """End the connection."""
         self._db.close()
 
-    def keys(self, domain: str | None = None) -> list[dict[str, Any]]:
-        """Return all keys, or those of a domain, without their private parts."""
-        return self._db.execute(_SQL["list"], {"domain": domain}).fetchall()
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all keys without their private parts."""
+        return self._db.execute(_SQL["list"]).fetchall()
 
     def private(self, domain: str, selector: str) -> str | None:
         """Return the private part in PEM; None if the role may not read it, or without the key."""

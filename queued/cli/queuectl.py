@@ -28,6 +28,7 @@ from pgmta.store.migrate import migrate as apply_migrations
 from queued.cli.change import COMMANDS
 from queued.cli.classify import classify
 from queued.cli.count import count
+from queued.cli.dkim import dkim
 from queued.cli.explain import explain
 from queued.cli.filters import condition, filter_options
 from queued.cli.find import find
@@ -61,6 +62,7 @@ main.add_command(rule)
 main.add_command(route)
 main.add_command(classify)
 main.add_command(trace)
+main.add_command(dkim)
 main.add_command(user)
 for command in COMMANDS:
     main.add_command(command)

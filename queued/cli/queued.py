@@ -11,6 +11,7 @@ import uvloop
 
 from pgmta import logs
 from pgmta.command import attached_option, config_option, print_line, reporting
+from pgmta.config.loader import mistakes
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, SchemaMismatch
 from pgmta.postgres.embedded import QUEUED
@@ -21,6 +22,7 @@ from pgmta.store.conditions import case_hint, check_conditions
 from queued.cli.target import CONFIG
 from queued.config import QueuedConfig, read_config
 from queued.daemon import Daemon
+from queued.worker.keyring import key_problems
 
 _RETRY = 0.5  # seconds
 _NO_QUEUE = "the database has no queue yet"
@@ -41,6 +43,8 @@ def check(config: Path) -> None:
     conditions were not checked, and exits with 0.
     """
     settings = read_config(config)
+    if problems := key_problems(settings.signing):  # `queued run` goes on with the other keys
+        raise mistakes(config, problems)
     conditions = _conditions(settings)
     reason = asyncio.run(_unchecked(config, settings, conditions)) if conditions else None
     for key, condition in conditions.items():

@@ -111,7 +111,15 @@ def _destination(destination: Destination) -> dict[str, Any]:
         "implicit_tls": destination.implicit,
         "tls": str(destination.tls) if destination.tls else None,
         "login": login and {"name": login.name, "user": login.user},
+        "rewrite": rewriting.entry.shown if (rewriting := destination.rewriting) else None,
     }
+
+
+def _words(value: Any) -> str:
+    """Return a value of the configuration on one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} -> {new}" for key, new in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _key(found: SurveyedHost) -> str:
@@ -158,6 +166,9 @@ def _print(
         print_line(f"tls        {destination.tls}")
     if login := destination.login:
         print_line(f"login      {login.name}, as {login.user}")
+    if rewriting := destination.rewriting:
+        for key, value in rewriting.entry.shown.items():
+            print_line(f"rewrite    {key}: {_words(value)}")
     if error:
         print_line(f"error      {error}")
     for each in found:

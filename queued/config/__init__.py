@@ -18,7 +18,15 @@ from queued.config.shaping_login import ShapingLogin
 from queued.config.shaping_rewrite import ShapingRewrite
 from queued.config.shaping_route import ShapingRoute
 from queued.config.shaping_verp import ShapingVerp
-from queued.config.signing import SIGNED, Signing, SigningKeyFile, SigningRule
+from queued.config.signing import (
+    SIGNED,
+    Signing,
+    SigningKeyFile,
+    SigningRule,
+    parse_instant,
+    parse_selector,
+    parse_signing_domain,
+)
 from queued.config.timeouts import Timeouts
 from queued.config.tls import Tls
 from queued.config.urgent import Urgent
@@ -57,6 +65,9 @@ __all__ = [
     "VerpTemplate",
     "Worker",
     "WorkerAction",
+    "parse_instant",
+    "parse_selector",
+    "parse_signing_domain",
     "read_config",
     "shipped_answers",
     "shipped_texts",

@@ -90,6 +90,11 @@ class ShapingRewrite(Section):
                     yield (name,), str(error)
 
     @property
+    def shown(self) -> dict[str, Any]:
+        """The keys that change something, with their values as the file has them."""
+        return {k: v for k, v in self.model_dump(by_alias=True, exclude_defaults=True).items() if v}
+
+    @property
     def verp(self) -> str | None:
         """The VERP address, if the sender becomes one."""
         return self.sender if isinstance(self.sender, str) else None

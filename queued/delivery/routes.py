@@ -16,7 +16,7 @@ from queued.config import Shaping, ShapingRoute
 from queued.delivery.rewrite import Rewriting
 from queued.delivery.route import Destination, Hop, Login
 from queued.delivery.tls_policy import TlsMode
-from queued.delivery.verp import VerpKeys
+from queued.delivery.verp import ReturnAddresses, VerpKeys
 
 _KEPT = 10_000  # domains in each cache
 _PORTS = {"smtp": 25, "lmtp": 24}
@@ -227,12 +227,22 @@ class Routes:
         return "*"
 
 
+def return_addresses(shaping: Shaping) -> ReturnAddresses:
+    """Return the VERP addresses that the routes make."""
+    rewritten = (route.rewrite for route in shaping.routes)
+    return ReturnAddresses((r.verp for r in rewritten if r and r.verp), _verp_keys(shaping))
+
+
+def _verp_keys(shaping: Shaping) -> VerpKeys:
+    return VerpKeys(shaping.verp_keys, math.ceil(shaping.verp.age / 86400))
+
+
 def _routes(shaping: Shaping) -> list[Route]:
     logins = {
         name: Login(name, login.user, shaping.password(name), tuple(login.mechanisms))
         for name, login in shaping.logins.items()
     }
-    keys = VerpKeys(shaping.verp_keys, math.ceil(shaping.verp.age / 86400))
+    keys = _verp_keys(shaping)
     return [
         Route.of(entry, number, logins[entry.login] if entry.login else None, keys)
         for number, entry in enumerate(shaping.routes)

@@ -16,6 +16,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.contents import Contents
 from pgmta.store.lease import RowLeases
+from pgmta.store.returned import ReturnedLog
 from pgmta.store.schema import Schema
 from pgmta.store.settle import Settlements
 from queued.config import QueuedConfig, Worker
@@ -82,8 +83,9 @@ class DeliveryWorker:
         )
         contents = Contents(self._links["content"])
         self._dispatch = Dispatch(
-            config, contents, self._leases, self._settler, space, opener, observer, signers
-        )
+            config, contents, self._leases, self._settler, space, opener, observer, signers,
+            ReturnedLog(self._links["content"]),
+        )  # fmt: skip
         claims = Claims(
             self._links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
         )

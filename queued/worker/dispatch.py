@@ -26,6 +26,7 @@ from queued.worker.judge import Judge
 from queued.worker.left_out import LeftOut
 from queued.worker.notices import success_notice
 from queued.worker.observer import Observer
+from queued.worker.returned_mail import ReturnedLog, ReturnedMail
 from queued.worker.settler import Settler
 from queued.worker.signers import Signers
 from queued.worker.signing import Signing
@@ -59,6 +60,7 @@ class Dispatch:
         opener: Opener | None = None,
         observer: Observer | None = None,
         signers: Signers | None = None,
+        attempts: ReturnedLog | None = None,
     ) -> None:
         self.room = _MEMORY
         """Octets of content that may come with the next claim; negative if there are too many."""
@@ -71,6 +73,7 @@ class Dispatch:
             opener = self._connector = Connector(config.environment.hostname, config.delivery)
         self._opener = opener
         self._observer = observer or Observer()
+        self._mail = ReturnedMail(contents, attempts, self._conclude, self.dispatch)
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
         self._deadlines = Deadlines()
@@ -93,6 +96,7 @@ class Dispatch:
         self.left_out.bound = config.urgent.bound
         self._mode = config.delivery.bare_newlines
         self._envelopes = Envelopes(config.delivery, self._contents, self._guard)
+        self._returned = self._mail.configured(config)
         if self._connector:
             self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
@@ -108,6 +112,8 @@ class Dispatch:
         One envelope has the rows with the same message, next hop and reverse-path. Rows in
         `reserved` slots are handed back if their next hop has its share of these.
         """
+        if self._returned:
+            items = self._returned.take(items, messages)
         back = 0
         for key, (destination, group) in self._groups(items, messages).items():
             message = messages.get(key[0])
@@ -131,8 +137,7 @@ class Dispatch:
                 continue
             try:
                 labels = self._labels(group) if self.selectors else None
-                rewriting = destination.rewriting
-                envelopes = self._envelopes.of(group, message, labels, rewriting, utf8=key[3])
+                envelopes = self._envelopes.of(group, message, labels, destination, utf8=key[3])
             except Exception as error:
                 self._fail(group, error)
                 continue
@@ -158,8 +163,7 @@ class Dispatch:
 
     def _put(self, destination: Destination, envelope: Envelope) -> None:
         """Give a signed envelope to its destination."""
-        queue = self._queues.get(destination.key) or self._new_queue(destination)
-        queue.put(envelope)
+        (self._queues.get(destination.key) or self._new_queue(destination)).put(envelope)
 
     def _groups(
         self, items: list[Item], messages: dict[int, Message]
@@ -273,6 +277,7 @@ class Dispatch:
 
     def drain(self) -> None:
         """Begin nothing new, and hand back the rows of envelopes that wait."""
+        self._mail.drain()
         waiting = self._signer.drain() if self._signer else []
         for queue in list(self._queues.values()):
             waiting += queue.drain()
@@ -282,13 +287,14 @@ class Dispatch:
 
     async def wait(self) -> None:
         """Wait for the deliveries that are under way."""
+        await self._mail.wait()
         for queue in list(self._queues.values()):
             await queue.wait()
 
     async def abort(self) -> None:
         """Drop all connections."""
-        queues = list(self._queues.values())
-        for queue in queues:
+        await self._mail.abort()
+        for queue in (queues := list(self._queues.values())):
             queue.abort()
         for queue in queues:
             await queue.wait()

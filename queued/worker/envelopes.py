@@ -12,6 +12,7 @@ from pgmta.store.contents import Contents
 from queued.config import Delivery
 from queued.delivery.envelope import Envelope, LeaseGuard
 from queued.delivery.rewrite import BCC_ONLY, Rewriting, has_bcc
+from queued.delivery.route import Destination
 from queued.delivery.wire import header_needs_utf8
 from queued.worker.content import StoredContent
 from queued.worker.rewritten_stream import RewrittenStream
@@ -34,7 +35,7 @@ class Envelopes:
         group: list[Item],
         message: Message,
         labels: set[str] | None = None,
-        rewriting: Rewriting | None = None,
+        destination: Destination | None = None,
         *,
         utf8: bool,
     ) -> list[Envelope]:
@@ -44,8 +45,8 @@ class Envelopes:
         """
         if (message.body is not None and has_bcc(message.body)) or "bcc" in message.trace.lower():
             self._remove_bcc(message)
-        if rewriting:
-            return self._rewritten(group, message, labels, rewriting)
+        if destination and destination.rewriting:
+            return self._rewritten(group, message, labels, destination.rewriting)
         return self._plain(group, message, labels, BCC_ONLY, utf8, self._most)
 
     def _plain(

@@ -59,6 +59,12 @@ def read_key(entry: SigningKeyFile) -> SigningKey:
     return key
 
 
+def key_problems(config: Signing) -> list[tuple[tuple[str | int, ...], str]]:
+    """Return the keys of files that can't be used: places in the configuration, and reasons."""
+    found = [(number, read_key(entry).problem) for number, entry in enumerate(config.keys)]
+    return [(("signing", "keys", number, "file"), problem) for number, problem in found if problem]
+
+
 class Keyring:
     """Knows the keys of each domain; `keys` is the table, if the configuration uses it.
 

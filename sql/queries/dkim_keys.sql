@@ -8,9 +8,8 @@ SELECT domain, selector, type, extract(epoch FROM active_from)::double precision
 ORDER BY domain, selector
 
 -- name: list
--- All keys, or those of a domain, without their private parts.
-SELECT domain, selector, type, public_key, active_from, created_at FROM dkim_keys
-WHERE %(domain)s::text IS NULL OR domain = %(domain)s ORDER BY domain, selector
+-- All keys, without their private parts.
+SELECT domain, selector, type, public_key, active_from, created_at FROM dkim_keys ORDER BY domain, selector
 
 -- name: private
 -- The private part of a key.

@@ -87,6 +87,7 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
             "login": "relay",
             "implicit": True,
             "tls": "verify",
+            "rewrite": {"from": {"@a.lan": "@a.example"}, "remove": "X-*", "sender": {}},
         },
         {"domain": "*.b.example", "sender_domain": "a.example", "to": "mx", "tls": "dane"},
         b="127.0.0.1:1",
@@ -95,12 +96,15 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     found = route(path, "x@b.example", "--metadata", "stream=42", "--tenant", "42")
     assert found.stdout == (
         "route      routes[0]\nto         [::1]:1\nprotocol   smtp, TLS from the first octet\n"
-        "tls        verify\nlogin      relay, as shop\n\nhost       [::1]:1\naddresses  ::1\n"
+        "tls        verify\nlogin      relay, as shop\n"
+        "rewrite    from: @a.lan -> @a.example\nrewrite    remove: X-*\n"
+        "\nhost       [::1]:1\naddresses  ::1\n"
         "policy     verify, by route\n"
     )
     assert json.loads(route(path, "x@b.example", "--json").stdout) == {
         "address": "x@b.example", "route": "routes.b.example", "to": "127.0.0.1:1",
         "protocol": "smtp", "implicit_tls": False, "tls": None, "login": None, "error": None,
+        "rewrite": None,
         "hosts": [{
             "host": "127.0.0.1", "port": 1, "secure": False, "addresses": ["127.0.0.1"],
             "error": None, "answer": None, "tls": {

@@ -1,0 +1,149 @@
+"""VERP: mail leaves with the address of its row, and comes back to the log."""
+
+from __future__ import annotations
+
+import re
+import smtplib
+from pathlib import Path
+from typing import Any
+
+from tests.scenarios.test_rewriting import shaping
+from tests.support.nexthop import NextHop
+from tests.support.system import Row, System
+
+VERP = "bounce+{id}-{hash}@bounces.example"
+SHAPES = Path(__file__).parents[1] / "queued" / "returned"
+
+
+def configuration(folder: Path, hop: NextHop, **verp: Any) -> str:
+    return shaping(
+        folder,
+        verp={"keys": ["verp.key"], **verp},
+        routes=[
+            {"domain": "b.example", "to": hop.target, "rewrite": {"sender": VERP}},
+            {"to": hop.target},
+        ],
+    )
+
+
+def shape(name: str) -> bytes:
+    """A bounce as other hosts write it; its first line is for another test."""
+    return (SHAPES / f"{name}.eml").read_bytes().partition(b"\n")[2].replace(b"\n", b"\r\n")
+
+
+def last(system: System, recipient: str) -> Row:
+    """The attempt in the log that the view has for the recipient."""
+    return system.ask(
+        "SELECT * FROM attempt_history WHERE recipient = %s ORDER BY ended_at DESC LIMIT 1",
+        recipient,
+    )[0]
+
+
+def test_round_trip(system: System, tmp_path: Path) -> None:
+    """By smtpd, to two recipients; one of both comes back."""
+    hop = system.hop()
+    queued = system.queued(shaping=configuration(tmp_path, hop))
+    smtpd = system.smtpd(relay={"domains": ["b.example", "bounces.example"]})
+    with smtplib.SMTP("127.0.0.1", smtpd.port) as client:
+        client.sendmail(
+            "news@a.example", ["joe@b.example", "ann@b.example"], "Subject: News\n\nx\n"
+        )
+    hop.wait_kept(2)
+    system.wait_empty()
+    senders = {each.recipients[0]: each.sender for each in hop.transactions}
+    assert len(set(senders.values())) == 2, "one envelope per row"
+    assert all(re.fullmatch(r"bounce\+[0-9a-v]+-[0-9a-v]+-[0-9a-v]{16}@bounces\.example", each)
+               for each in senders.values())  # fmt: skip
+    with smtplib.SMTP("127.0.0.1", smtpd.port) as client:
+        client.sendmail("", [senders["joe@b.example"].upper()], shape("postfix"))
+    system.wait_queue(lambda rows: not rows and last(system, "joe@b.example")["returned_at"])
+    joe, ann = last(system, "joe@b.example"), last(system, "ann@b.example")
+    assert (joe["event"], joe["code"], joe["class"]) == ("delivered", 250, "unknown_user")
+    assert joe["returned"].startswith("550 5.1.1 <joe@b.example>: Recipient address rejected")
+    assert (ann["class"], ann["returned"], ann["returned_at"]) == (None, None, None)
+    taken = [each for each in system.attempts() if each["sender"] == ""]
+    words = f"2.0.0 recorded for message {joe['message_id']}: unknown_user"
+    assert [(each["event"], each["reply"]) for each in taken] == [("delivered", words)]
+    system.enqueue(senders["joe@b.example"], content=shape("exim"), sender="")
+    system.wait_queue(lambda rows: not rows and len(system.attempts()) == 4)
+    assert last(system, "joe@b.example") == joe, "the first failure counts"
+    assert len(hop.transactions) == 2
+    queued.stop()
+
+
+def sent(system: System, hop: NextHop) -> str:
+    """Deliver a message, and return its reverse-path."""
+    count = len(hop.transactions)
+    system.enqueue("joe@b.example", sender="news@a.example")
+    hop.wait_kept(count + 1)
+    system.wait_queue(lambda rows: not rows)
+    return hop.transactions[-1].sender
+
+
+def test_answers_and_delays_are_no_failures(system: System, tmp_path: Path) -> None:
+    hop = system.hop()
+    system.queued(shaping=configuration(tmp_path, hop))
+    for name in ("holidays", "postfix-delayed", "person", "success"):
+        address = sent(system, hop)
+        system.enqueue(address, content=shape(name), sender="joe@b.example" * (name == "person"))
+        system.wait_queue(lambda rows: not rows)
+        (entry,) = system.attempts(address)
+        assert entry["reply"].startswith("2.0.0 no failure of message ")
+        joe = last(system, "joe@b.example")
+        assert (joe["class"], joe["returned_at"]) == (None, None)
+
+
+def test_bad_addresses_leave_nothing(system: System, tmp_path: Path) -> None:
+    hop = system.hop()
+    system.queued(shaping=configuration(tmp_path, hop))
+    good = sent(system, hop)
+    digit = good[good.index("@") - 1]
+    bad = good.replace(f"{digit}@", f"{'0' if digit != '0' else '1'}@")
+    system.enqueue(bad, content=shape("postfix"), sender="")
+    system.wait_queue(lambda rows: not rows and system.attempts(bad))
+    (entry,) = system.attempts(bad)
+    assert (entry["event"], entry["reply"]) == ("failed", "5.7.1 the hash of the address is wrong")
+    assert last(system, "joe@b.example")["returned_at"] is None
+    assert system.ask("SELECT count(*) FROM messages") == [{"count": 0}]
+    system.enqueue("bounce+x@bounces.example", sender="")
+    hop.wait_kept(2)
+    assert hop.transactions[-1].recipients == ["bounce+x@bounces.example"], "a usual address"
+
+
+def test_mail_goes_on_to_the_sender_or_an_address(system: System, tmp_path: Path) -> None:
+    hop = system.hop()
+    queued = system.queued(shaping=configuration(tmp_path, hop, forward="sender"))
+    address = sent(system, hop)
+    system.enqueue(address, content=shape("qmail"), sender="")
+    hop.wait_kept(2)
+    assert hop.transactions[-1].recipients == ["news@a.example"]
+    assert last(system, "joe@b.example")["class"] == "unknown_user"
+    configuration(tmp_path, hop, forward="lists@c.example")
+    queued.reload(queued.config)
+    large = shape("holidays") + b"x\r\n" * 100_000
+    system.enqueue(address, content=large, sender="")
+    hop.wait_kept(3)
+    system.wait_queue(lambda rows: not rows)
+    assert hop.transactions[-1].recipients == ["lists@c.example"]
+    assert hop.transactions[-1].content == b"Received: by test\r\n" + large
+
+
+def test_log_without_the_attempt(system: System, tmp_path: Path) -> None:
+    hop = system.hop()
+    system.queued(shaping=configuration(tmp_path, hop), retry={"intervals": ["100ms"]})
+    address = sent(system, hop)
+    system.ask("DELETE FROM attempts")
+    system.enqueue(address, content=shape("postfix"), sender="")
+    system.wait_queue(lambda rows: not rows and len(system.attempts(address)) == 2)
+    first, second = system.attempts(address)
+    assert (first["event"], second["event"]) == ("deferred", "delivered")
+    assert second["reply"].startswith("2.0.0 the log has no delivery of message ")
+
+
+def test_null_sender_has_no_verp(system: System, tmp_path: Path) -> None:
+    hop = system.hop()
+    system.queued(shaping=configuration(tmp_path, hop))
+    system.enqueue("joe@b.example", "ann@b.example", sender="")
+    hop.wait_kept(1)
+    system.wait_empty()
+    assert {each.sender for each in hop.transactions} == {""}

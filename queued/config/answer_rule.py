@@ -10,12 +10,14 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pgmta.answer_class import AnswerClass
 from pgmta.config.types import Section, hint
 from pgmta.errors import Stage
-from queued.config.answer_pattern import TextPattern, parse_text_pattern
+from queued.config.answer_pattern import LONGEST, TextPattern, parse_text_pattern
+from queued.config.answer_text import enhanced_forms, parse_reply, plain_words
 
 _CODE = re.compile(r"[245](?:\d\d|\dx|xx)")
 _ENHANCED = re.compile(r"([245*])\.(\d{1,3}|\*)\.(\d{1,3}|\*)")
 _GROUP = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_HOST = re.compile(r"(?:\*\.)?(?:[a-z0-9_-]{1,63}\.)+[a-z0-9-]{1,63}")
+_LABELS = r"(?:[a-z0-9_-]{1,63}\.)"
+_HOST = re.compile(rf"(?:\*\.{_LABELS}*|{_LABELS}+)[a-z0-9-]{{1,63}}")
 _STAGES = {stage.value.lower(): stage for stage in Stage if stage}
 _CLASSES = [each.value for each in AnswerClass]
 
@@ -153,3 +155,14 @@ class AnswerRule(Section):
         if not any((self.provider, self.code, self.enhanced, self.text, self.command)):
             raise ValueError("a rule needs provider, code, enhanced, text or command")
         return self
+
+    def fits(self, example: str) -> bool:
+        """Return whether code, enhanced code and text of a reply are those of the rule."""
+        reply = parse_reply(example)
+        words, enhanced = plain_words(reply.text[:LONGEST])
+        octets = words.encode(errors="replace")
+        return (
+            (reply.code != 0 if self.code is None else reply.code in self.code)
+            and (self.enhanced is None or not self.enhanced.isdisjoint(enhanced_forms(enhanced)))
+            and (self.text is None or any(each.within(words, octets) for each in self.text))
+        )

@@ -80,12 +80,17 @@ class Answers(Section):
     def problems(self, shipped_groups: set[str]) -> list[Problem]:
         """Return the mistakes that no single key has."""
         known = {*self.providers, *shipped_groups}
-        return [
-            (("rules", number, "provider"), f"no group {name!r}; {hint(name, sorted(known))}")
-            for number, rule in enumerate(self.rules)
-            for name in rule.provider or ()
-            if "." not in name and name not in known
-        ]
+        found: list[Problem] = []
+        for number, rule in enumerate(self.rules):
+            for name in rule.provider or ():
+                if "." not in name and name not in known:
+                    reason = f"no group {name!r}; {hint(name, sorted(known))}"
+                    found.append((("rules", number, "provider"), reason))
+            for example in rule.example:
+                if not rule.fits(example):
+                    reason = f"the rule does not take {example[:60]!r}"
+                    found.append((("rules", number, "example"), reason))
+        return found
 
 
 @cache

@@ -10,6 +10,7 @@ from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
 from queued.config.answer_pattern import TextPattern
 from queued.config.answer_rule import AnswerRule
+from queued.config.answer_text import enhanced_forms
 from queued.config.answers import Answers
 
 _HOSTS = 4096  # of which the providers are kept
@@ -90,7 +91,7 @@ class AnswerIndex:
         self, providers: frozenset[str], code: int, enhanced: str, stage: Stage
     ) -> tuple[CompiledRule, ...]:
         """Return the rules whose other conditions are met, up to the first one without a text."""
-        forms = _forms(enhanced)
+        forms = enhanced_forms(enhanced)
         found = []
         for rule in self._rules:
             if (
@@ -133,13 +134,3 @@ def _compiled(rule: AnswerRule, place: str) -> CompiledRule:
         rule.text or (),
         Answer(rule.answer_class, rule.lasting or "", place),
     )
-
-
-def _forms(enhanced: str) -> frozenset[str]:
-    """Return the forms with * by which rules may name an enhanced code."""
-    if not enhanced:
-        return _NONE
-    forms = [""]
-    for part in enhanced.split("."):
-        forms = [f"{form}.{word}" for form in forms for word in (part, "*")]
-    return frozenset(form[1:] for form in forms)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
-from pgmta.model import Reply
 from queued.config.answer_pattern import LONGEST
+from queued.config.answer_text import parse_reply, plain_words
 from queued.config.answers import Answers
 from queued.delivery.reply import Result
 from queued.worker.answer_index import Answer, AnswerIndex, CompiledRule
@@ -16,9 +15,6 @@ from queued.worker.answer_index import Answer, AnswerIndex, CompiledRule
 __all__ = ["Answer", "AnswerRules", "parse_reply", "plain_words"]
 
 _KEPT = 2048  # answers, and lists of rules, that are kept
-
-_CODE = re.compile(r"\s*([245]\d\d)(?:[ -]|$)")
-_LINE = re.compile(r"\s*\n\s*(?:[245]\d\d[ -]?)?")
 
 _STAGES = {
     Stage.NONE: AnswerClass.OTHER,
@@ -114,34 +110,3 @@ def _first(rules: tuple[CompiledRule, ...], words: str) -> CompiledRule | None:
 
 
 _UNKNOWN = Answer(AnswerClass.OTHER, rule="no rule")
-
-_ENHANCED = re.compile(r"[\[(<#\s]*([245]\.\d{1,3}\.\d{1,3})(?!\.?\d)[\])>:,.;-]*\s*")
-
-
-def plain_words(text: str) -> tuple[str, str]:
-    """Return a reply's text as patterns see it, and its enhanced code or ''.
-
-    The text is in lower case with single spaces. The enhanced code is left out wherever a line of
-    the reply began with it; hosts write it in brackets, too, or with a # before it.
-    """
-    words = " ".join(text.lower().split())
-    found = _ENHANCED.match(words)
-    if not found:
-        return words, ""
-    enhanced = found[1]
-    return words[found.end() :].replace(f" {enhanced} ", " "), enhanced
-
-
-def parse_reply(text: str) -> Reply:
-    """Return a reply as people quote it: with its code, on one line or on several.
-
-    Without a code it is the text of an error without a reply, with code 0.
-    """
-    found = _CODE.match(text)
-    if not found:
-        return Reply(0, " ".join(text.split()))
-    code = found[1]
-    rest = _LINE.sub(" ", text[found.end() :].strip())
-    # quoted on one line: 550-5.1.1 The account 550-5.1.1 does not 550 5.1.1 exist
-    rest = re.sub(rf" {code}[ -](?=[245]\.\d+\.\d+ )", " ", rest)
-    return Reply(int(code), " ".join(rest.split()))

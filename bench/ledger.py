@@ -7,7 +7,11 @@ from array import array
 from bench.corpus import ID_HEADER, Corpus, unstuff
 
 RECEIVED = re.compile(rb"Received:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*", re.IGNORECASE)
+SIGNATURE = re.compile(rb"DKIM-Signature:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*")
 SAMPLES = 5
+
+SIGNED = 2
+"""The number of trace fields of signed mail."""
 
 
 class Ledger:
@@ -70,7 +74,11 @@ class Ledger:
         return b""
 
     def _trace(self, n: int, trace: bytes) -> None:
-        """Check the text before the message: only the one Received header."""
+        """Check the text before the message: one Received field, and one signature if asked for."""
+        if self.traces == SIGNED:
+            trace, number = SIGNATURE.subn(b"", trace)
+            if number != 1:
+                self.fault("not signed", f"message {n}: {number} signatures")
         good = RECEIVED.fullmatch(trace) if self.traces else not trace
         if not good:
             self.fault("wrong trace header", f"message {n}: {trace[:300]!r}")

@@ -24,6 +24,7 @@ class Cell:
     round_trip: float = 0.0  # milliseconds from the server to the sink and back
     connections: int = 20  # of delivery, at most
     refused: bool = False  # the sink refuses all recipients; DSNs are counted
+    sign: str = ""  # signatures of DKIM: "rsa" with 2,048 bits, or "ed25519"
     front: str = ""  # how the mail comes: "tls" (STARTTLS), or "auth" (STARTTLS and AUTH PLAIN)
 
     @property
@@ -44,6 +45,8 @@ class Cell:
             parts.append(f"{self.round_trip:g} ms to the sink")
         if self.refused:
             parts.append("all refused, DSNs")
+        if self.sign:
+            parts.append({"rsa": "signed by RSA 2,048", "ed25519": "signed by Ed25519"}[self.sign])
         if self.connections != 20:
             parts.append(f"{self.connections} out")
         return ", ".join(parts)
@@ -110,6 +113,7 @@ FRONT = tuple(
     )
 )
 BOUNCED = (Cell("e2e", 5000, refused=True), Cell("e2e", 2000, recipients=5, refused=True))
+SIGNED = (Cell("e2e", 5000), Cell("e2e", 5000, sign="rsa"), Cell("e2e", 5000, sign="ed25519"))
 SETS = {
     "quick": QUICK,
     "full": FULL,
@@ -117,6 +121,7 @@ SETS = {
     "distant": DISTANT,
     "front": FRONT,
     "bounced": BOUNCED,
+    "signed": SIGNED,
 }
 
 

@@ -14,9 +14,10 @@ from bench.cpu import Groups
 from bench.daemons import Product
 from bench.database import Server, Watch, check_durability, fresh
 from bench.peer.cells import LOGIN, Cell
+from bench.peer.milter import DOMAIN, make_key
 
 
-def settings(cell: Cell) -> dict[str, Any]:
+def settings(cell: Cell, directory: Path) -> dict[str, Any]:
     """Return what queued.yaml says beyond the defaults."""
     delivery: dict[str, Any] = {}
     more: dict[str, Any] = {}
@@ -29,6 +30,9 @@ def settings(cell: Cell) -> dict[str, Any]:
         delivery["tls"] = {"mode": "encrypt"}
     if cell.tls == "each":
         delivery["transactions"] = 1
+    if cell.sign:
+        key = {"domain": DOMAIN, "selector": "bench", "file": str(make_key(directory, cell.sign))}
+        more["signing"] = {"keys": [key]}
     return {"delivery": delivery, **more} if delivery or more else {}
 
 
@@ -88,7 +92,7 @@ class Pgmta:
                 groups["postgres"] = [self.server.postmaster]
             try:
                 if next_hop is not None:
-                    groups["queued"] = product.start_queued(1, next_hop, settings(cell))
+                    groups["queued"] = product.start_queued(1, next_hop, settings(cell, directory))
                 if cell.front == "auth":
                     product.add_user(*LOGIN)
                 pid, port = product.start_smtpd(self.processes, **front(cell, directory))

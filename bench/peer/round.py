@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import cpu
+from bench.ledger import SIGNED
 from bench.peer.cells import Cell
 from bench.peer.meter import Meter, disk_written
 from bench.peer.system import Running, System
@@ -67,7 +68,8 @@ class Round:
         """Run it."""
         load = self.load
         with load.stack:
-            next_hop = load.start_sink(traces=1) if self.cell.end_to_end else None
+            traces = SIGNED if self.cell.sign else 1
+            next_hop = load.start_sink(traces) if self.cell.end_to_end else None
 
             self._run(load, next_hop)
         return load.result

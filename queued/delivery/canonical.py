@@ -17,6 +17,7 @@ from pgmta.octets import replace
 _CRLF = b"\r\n"
 _TWICE = b"\r\n\r\n"
 _WSP = b" \t"
+_OTHER_BLANKS = b"\r\n\v\f"
 _RUN = re.compile(rb"[ \t]+")
 _SHORT = 2047  # octets that hashlib hashes without letting other threads run
 _SOME = 16_384  # octets that are hashed in such steps: a wait for the next turn lasts longer
@@ -61,12 +62,9 @@ def fields_of(header: bytes, wanted: Mapping[bytes, object]) -> Fields:
 def relaxed_field(name: bytes, value: bytes) -> bytes:
     """Return an unfolded field in canonical form, with CRLF; `name` is in lower case."""
     # split() takes other octets for blanks too, such as a form feed
-    text = _RUN.sub(b" ", value).strip(b" ") if _odd(value) else b" ".join(value.split())
-    return name + b":" + text + _CRLF
-
-
-def _odd(value: bytes) -> bool:
-    return any(octet in value for octet in (b"\r", b"\n", b"\v", b"\f"))
+    if len(value.translate(None, _OTHER_BLANKS)) == len(value):
+        return name + b":" + b" ".join(value.split()) + _CRLF
+    return name + b":" + _RUN.sub(b" ", value).strip(b" ") + _CRLF
 
 
 class BodyHash:

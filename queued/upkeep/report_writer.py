@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import format_datetime
+from functools import lru_cache
 from typing import cast
 
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
@@ -80,7 +81,7 @@ class ReportWriter:
             sender="",
             recipients=[(plan.sent_to, plan.domain)],
             size=dsn.size,
-            trace=f"Received: by {self._host} (pgmta) id {number};\r\n\t{format_datetime(now)}\r\n",
+            trace=f"Received: by {self._host} (pgmta) id {number};\r\n\t{_date(now)}\r\n",
             body=b"",
             utf8=dsn.utf8,
             metadata=[json.dumps(metadata)],
@@ -165,6 +166,11 @@ class ReportWriter:
         await self._store.chunks([(number, position, bytes(pending))])
         letter.message.size = position * CHUNK_SIZE + len(pending)
         letter.message.chunks = position + chunk_count(len(pending))
+
+
+@lru_cache(maxsize=4)
+def _date(now: datetime) -> str:
+    return format_datetime(now)
 
 
 def _recipient(row: ReportRow) -> ReportedRecipient:

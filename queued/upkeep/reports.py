@@ -110,9 +110,9 @@ class ReportDuty:
             ready = self._ready(page, gather)
             while ready:
                 ready = await self._batch(ready)
-            place = page.place
-            if page.rows < _PAGE:
+            if page.rows < _PAGE or page.place <= place:  # the end, or times beyond the calendar
                 break
+            place = page.place
 
     def _ready(self, page: Waiting, gather: float) -> list[int]:
         """Return the messages of a page that are ready, and note when the others are."""

@@ -60,7 +60,7 @@ FROM (VALUES
     ('0011', 'messages', '{tenant,format,template_id,params,message_id_header,envid,ret,requiretls,submitted_by}'),
     ('0011', 'attempts', '{row_id,tenant,message_id_header,submitted_by,metadata}'),
     ('0011', 'attempts', '{address,tls_version,tls_cipher,tls_verified,dns_seconds,connect_seconds,tls_seconds,transaction_seconds}'),
-    ('0011', 'attempts', '{class}')
+    ('0011', 'attempts', '{class,returned_at,returned}')
 ) AS brought (since, relation, names) CROSS JOIN unnest(names) AS name
 JOIN pg_attribute ON attrelid = to_regclass('public.' || relation) AND attname = name AND NOT attisdropped
 WHERE since > %(last)s

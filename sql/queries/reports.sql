@@ -3,11 +3,14 @@
 -- and for how many seconds that row has waited. Rows of others wait for `others` seconds first: their own
 -- process reports them. The last row of the answer is where the next page begins.
 WITH page AS MATERIALIZED (
-    SELECT id, message_id, held_at FROM queue
+    SELECT id, message_id,
+        -- a program's calendar is shorter than PostgreSQL's, and has no infinity
+        least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00') AS held_at
+    FROM queue
     WHERE status = 'REPORT' AND (held_at, id) > (%(since)s, %(after)s)
         AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
         AND (split_part(held_by, '@', -1) = %(process)s OR held_at <= now() - make_interval(secs => %(others)s))
-    ORDER BY held_at, id
+    ORDER BY queue.held_at, id
     LIMIT %(limit)s
 ), found AS MATERIALIZED (
     SELECT message_id, min(held_at) AS oldest FROM page GROUP BY message_id
@@ -24,7 +27,6 @@ UNION ALL
 -- name: rows
 -- The rows in REPORT of some messages.
 SELECT id, message_id, sender, recipient, domain,
-    -- a program's calendar is shorter than PostgreSQL's, and has no infinity
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     priority, tenant, metadata ->> '_partid', metadata ? '_report', attempts, hold_reason, held_by, last_reply,

@@ -223,8 +223,8 @@ def judge(system: System, notified: Notified, flow: Flow) -> list[str]:
             found.append(f"{sender} was notified of {named}, and {failing} failed")
         if len(failing) == 1 and len(dsns) != (not deaf):
             found.append(f"{sender} has {len(dsns)} DSNs")
-        found += [f"{each} failed {refused[each]} times in the log" for each in failing
-                  if refused[each] != 1]  # fmt: skip
+        # an outcome under an old lease is in the log as well, and changes nothing
+        found += [f"{each} did not fail in the log" for each in failing if not refused[each]]
         found += [f"{each} is in {logged[each]} reports" for each in failing if logged[each] != 1]
     deaf_ones = [each for each in flow.senders.values() if each.startswith("deaf")]
     to_postmaster = sorted(name for names in notified.of(POSTMASTER).values() for name in names)

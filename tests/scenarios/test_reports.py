@@ -5,7 +5,7 @@ from __future__ import annotations
 import email
 from email.message import Message
 
-from tests.support.nexthop import Do, NextHop, Transaction
+from tests.support.nexthop import EXTENSIONS, Do, NextHop, Transaction
 from tests.support.system import System
 
 FAST = {"gather": "1s"}
@@ -59,3 +59,50 @@ def test_failed_recipients_of_a_message_are_in_one_dsn(system: System) -> None:
     ]
     assert {row["message_id"] for row in rows} == {first}
     assert system.events("sender@example.org") == ["delivered"]
+
+
+def test_a_success_is_reported_if_the_next_hop_does_not_do_it(system: System) -> None:
+    plain = system.hop()
+    knowing = system.hop(extensions=(*EXTENSIONS, "DSN"))
+    routes = {"knows.example": knowing.target, "*": plain.target}
+    system.queued(routes=routes, bounces=FAST)
+    for recipient in ("a@plain.example", "b@knows.example"):
+        system.enqueue(recipient, on_failed="bounce", notify="SUCCESS,FAILURE")
+    system.enqueue("c@plain.example", on_failed="bounce", notify="FAILURE")
+    system.enqueue("d@plain.example", on_failed="hold", notify="SUCCESS")
+    system.enqueue("e@plain.example", on_failed="bounce", notify="SUCCESS", sender="")
+    plain.wait(lambda: len(dsns(plain)) == 2)  # one of them is the mail with the null reverse-path
+    system.wait_empty()
+    reports = system.ask("SELECT recipient, kind, sent_to FROM reports")
+    assert [tuple(row.values()) for row in reports] == [
+        ("a@plain.example", "relayed", "sender@example.org")
+    ]
+
+
+def test_a_delay_is_reported_and_then_the_end(system: System) -> None:
+    hop = system.hop(refusing)
+    system.queued(
+        hop, bounces={**FAST, "delay": ["1h"]}, retry={"intervals": ["200ms"], "expire": "1d"}
+    )
+    system.enqueue("slow1@x.example", "slow2@x.example", on_failed="bounce")
+    system.enqueue("slow3@x.example", on_failed="bounce", notify="FAILURE")
+    system.enqueue("slow4@x.example", on_failed="bounce", notify="NEVER")
+    system.wait_queue(lambda rows: all(row["attempts"] for row in rows))
+    system.ask("UPDATE queue SET ts = ts - interval '2 h' WHERE sender <> ''")
+    hop.wait(lambda: len(dsns(hop)) == 1)
+    notice = dsns(hop)[0].get_payload(1)
+    assert isinstance(notice, Message)
+    assert [str(part["Action"]) for part in notice.get_payload()[1:]] == ["delayed"] * 2  # type: ignore[index]
+    system.ask("UPDATE queue SET ts = ts - interval '2 d' WHERE sender <> ''")
+    hop.wait(lambda: len(dsns(hop)) == 3)
+    system.wait_empty()
+    rows = system.ask(
+        "SELECT recipient, kind, report_id IS NOT NULL AS sent FROM reports ORDER BY at, row_id"
+    )
+    found = [(r["recipient"][:5], r["kind"], r["sent"]) for r in rows]
+    assert sorted(found) == [
+        ("slow1", "delayed", True), ("slow1", "failed", True),
+        ("slow2", "delayed", True), ("slow2", "failed", True),
+        ("slow3", "delayed", False), ("slow3", "failed", True),
+        ("slow4", "delayed", False), ("slow4", "failed", False),
+    ]  # fmt: skip

@@ -196,10 +196,11 @@ async def test_operator_has_the_commands_and_the_functions(
         store.close()
     db.execute("SET ROLE pgmta_operator")
     for call in ("release('true')", "hold('true', 'a')", "quarantine('true', 'q', 'b')",
-                 "release('true')", "retry('true')", "delete('true', 'c')"):  # fmt: skip
+                 "release('true')", "retry('true')", "bounce('true', 'c')",
+                 "delete('true', 'd')"):  # fmt: skip
         assert one(db, f"SELECT queue_{call}") == 3
     db.execute("UPDATE queue SET status = 'QUEUED', priority = 1 WHERE status = 'DELETE'")
-    assert one(db, "SELECT count(*) FROM audit WHERE finished_at IS NOT NULL") == 15
+    assert one(db, "SELECT count(*) FROM audit WHERE finished_at IS NOT NULL") == 16
 
 
 async def test_reader_sees_all_but_the_bodies(database: str, db: psycopg.Connection) -> None:
@@ -207,7 +208,8 @@ async def test_reader_sees_all_but_the_bodies(database: str, db: psycopg.Connect
     views = db.execute("SELECT viewname FROM pg_views WHERE schemaname = 'pgmta'").fetchall()
     db.execute("SET ROLE pgmta_reader")
     assert len(views) >= 7
-    for (name,) in [*views, ("queue",), ("attempts",), ("rules",), ("workers",), ("audit",)]:
+    tables = ("queue", "attempts", "reports", "delays", "rules", "workers", "audit")
+    for name in [*(view for (view,) in views), *tables]:
         db.execute(sql.SQL("TABLE {}").format(sql.Identifier(name)))
     assert one(db, "SELECT id, size FROM messages") == (1, 5)
 
@@ -269,6 +271,7 @@ FORBIDDEN = {
         "SELECT 1 FROM users",
         "SELECT login_verifier('ann')",
         "SELECT queue_delete('true', 'x')",
+        "SELECT queue_bounce('true', 'x')",
         "SELECT grants()",
     ],
     "pgmta_operator": [
@@ -282,6 +285,8 @@ FORBIDDEN = {
         "UPDATE audit SET who = 'bob'",
         "DELETE FROM audit",
         "DELETE FROM attempts",
+        "DELETE FROM reports",
+        "UPDATE report_counts SET number = 0",
         "UPDATE rules_version SET version = 1",
         "DELETE FROM workers",
         "SELECT password FROM users",
@@ -302,6 +307,8 @@ FORBIDDEN = {
         "SELECT id FROM queue FOR UPDATE",
         "INSERT INTO rules VALUES ('r')",
         "SELECT queue_hold('true', 'x')",
+        "SELECT queue_bounce('true', 'x')",
+        "DELETE FROM reports",
         "SELECT attempts_partitions(1)",
         "SELECT password FROM users",
         "SELECT secret FROM users_version",

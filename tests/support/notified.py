@@ -29,6 +29,7 @@ class Notified:
         self.named: dict[tuple[str, str], list[str]] = {}
         """The failed recipients that a DSN names."""
         self.problems: list[str] = []
+        self._of: dict[str, set[str]] = defaultdict(set)
 
     @property
     def script(self) -> Script:
@@ -37,9 +38,7 @@ class Notified:
 
     def of(self, address: str) -> dict[str, list[str]]:
         """Return the failed recipients by Message-ID of the DSNs to an address."""
-        with self._lock:
-            found = {key: names for key, names in self.named.items() if key[0] == address}
-        return {message_id: names for (_, message_id), names in found.items()}
+        return {number: self.named[address, number] for number in self._of[address]}
 
     def _say(self, point: str, line: str, transaction: Transaction | None) -> Do | None:
         if point == "RCPT":
@@ -76,6 +75,7 @@ class Notified:
         for recipient in transaction.recipients:
             key = recipient, str(dsn["Message-ID"])
             self.copies[key] += 1
+            self._of[recipient].add(key[1])
             if self.named.setdefault(key, names) != names:
                 self.problems.append(f"{key} names {self.named[key]}, and then {names}")
 

@@ -1,0 +1,218 @@
+"""The duty that reports, on hostile rows, with refusals, locks, other processes and limits."""
+
+from __future__ import annotations
+
+import itertools
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.sql.reporting import REASON, dsns, duty, ended, ends
+from tests.sql.rows import column, fetch, message, row
+
+NONE = "undeliverable, no DSN"
+NULL = f"{NONE}: it has the null reverse-path"
+UNSET = ", and bounces.postmaster is not set"
+
+
+async def test_hostile_rows_are_ended_and_do_not_stop_others(
+    database: str, db: psycopg.Connection
+) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    odd = {
+        "no address": ended(db, 1, sender="nodomain", sender_domain=""),
+        "null": ended(db, 2, sender="", sender_domain=""),
+        "a DSN": ended(db, 3, metadata={"_report": "failed"}),
+        "never": ended(db, 4, notify="NEVER"),
+        "success": ended(db, 5, notify="SUCCESS,DELAY"),
+        "long": ended(db, 6, recipient="x" * 3000 + "@b.example"),
+        "infinite": ended(db, 7, ts="-infinity", held_at="infinity"),
+        "no reason": ended(db, 8, hold_reason=None, last_reply=None, held_by=None),
+        "relayed": ended(db, 9, hold_reason="relayed", notify="SUCCESS", last_reply="250 ok"),
+        "relayed, null": ended(db, 10, hold_reason="relayed", sender="", sender_domain=""),
+        "odd notify": ended(db, 11, notify="'; DROP TABLE queue --"),
+        "8-bit reply": ended(db, 12, last_reply="550 é\u2028\ufffd" + "\\" * 900),
+        "part": ended(db, 13, metadata={"_partid": "it's", "k": [1]}, priority=0, tenant="t"),
+    }
+    orphan = ended(db, 14)
+    db.execute("ALTER TABLE messages DISABLE TRIGGER ALL")
+    db.execute("DELETE FROM messages WHERE id = 14")
+    db.execute("ALTER TABLE messages ENABLE TRIGGER ALL")
+    busy = ended(db, 15, lease_token=1, lease_owner="w", lease_since="now",
+                 lease_until="2100-01-01")  # an operator bounced it during its attempt  # fmt: skip
+    async with duty(database):
+        await ends(db, wanted=1)
+    assert column(db, "SELECT id FROM queue WHERE status = 'REPORT'") == [busy]
+    held: dict[int, str] = dict(
+        db.execute("SELECT id, hold_reason FROM queue WHERE status = 'HOLD'").fetchall()
+    )
+    assert held == {
+        odd["no address"]: f"{NONE}: its sender can't get one: no domain in 'nodomain'",
+        odd["null"]: NULL + UNSET,
+        odd["a DSN"]: "undeliverable, no DSN: it is a DSN" + UNSET,
+    }
+    logged: dict[int, str] = dict(
+        db.execute("SELECT row_id, reason FROM reports WHERE report_id IS NULL").fetchall()
+    )
+    assert logged == {
+        odd["never"]: "NOTIFY=NEVER",
+        odd["success"]: "NOTIFY=SUCCESS,DELAY",
+        odd["relayed, null"]: "undeliverable, no DSN: it has the null reverse-path",
+    }
+    sent = column(db, "SELECT row_id FROM reports WHERE report_id IS NOT NULL")
+    assert set(sent) == {*odd.values(), orphan} - {*held, *logged}
+    assert len(dsns(db)) == len(sent)
+    assert fetch(db, "SELECT event, worker, row_id FROM attempts") == (
+        "failed",
+        "",
+        odd["no reason"],
+    )
+    assert fetch(
+        db,
+        "SELECT priority, tenant, on_failed, metadata FROM queue WHERE metadata ->> '_partid' = %s"
+        " AND sender = ''",
+        "it's",
+    ) == (0, "t", "bounce", {"_report": "failed", "_partid": "it's"})
+
+
+async def test_two_processes_report_each_message_once_and_keep_to_the_limits(
+    database: str, db: psycopg.Connection
+) -> None:
+    db.execute("SELECT setval('message_ids', 100000)")
+    ids = itertools.count(1)
+    for n, _ in itertools.product(range(30), range(10)):
+        number = next(ids)
+        for _ in range(2):
+            ended(db, number, sender=f"S{n}@a.example")
+    limits = {"sender": 8, "all": 200}
+    async with duty(database, "p", limits=limits), duty(database, "q", limits=limits):
+        await ends(db)
+    found = dsns(db)
+    assert len(found) == 200
+    assert all(len(names) == 2 for _, names in found)
+    counts = [sum(to == f"S{n}@a.example" for to, _ in found) for n in range(30)]
+    assert max(counts) == 8
+    reports = db.execute(
+        "SELECT count(*), count(DISTINCT row_id), count(DISTINCT report_id) FROM reports"
+    ).fetchone()
+    assert reports == (400, 400, 200)
+    held = column(db, "SELECT hold_reason FROM queue WHERE status = 'HOLD'")
+    assert len(held) == 200
+    assert {reason.partition(":")[0] for reason in held} == {"bounce limit"}
+    assert fetch(db, "SELECT sum(number) FROM report_counts WHERE sender = ''") == (200,)
+    # an hour later
+    db.execute("UPDATE report_counts SET minute = minute - interval '61 min' WHERE number > 0")
+    db.execute("UPDATE queue SET status = 'REPORT' WHERE status = 'HOLD'")
+    async with duty(database, limits=limits):
+        await ends(db)
+    assert len(dsns(db)) == 200 + sum(min(8, 10 - count) for count in counts)
+
+
+async def test_a_refused_dsn_puts_its_rows_on_hold_and_locked_rows_wait(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queued.upkeep.report_round._LEFT", 0.2)
+    db.execute("SELECT setval('message_ids', 1000)")
+    for n in range(1, 41):
+        ended(db, n, sender=f"s{n}@a.example")
+    db.execute("""
+        CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.recipient = 's7@a.example' THEN RAISE EXCEPTION 'not this one'; END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER no BEFORE INSERT ON queue FOR EACH ROW EXECUTE FUNCTION no();
+    """)
+    with psycopg.connect(database) as operator:
+        operator.execute("SELECT FROM queue WHERE message_id = 9 FOR UPDATE")
+        async with duty(database):
+            await ends(db, wanted=1)
+            operator.commit()
+            await ends(db)
+    assert db.execute(
+        "SELECT message_id, hold_reason FROM queue WHERE status = 'HOLD'"
+    ).fetchall() == [(7, "its DSN is refused: not this one")]
+    assert len(dsns(db)) == 39
+
+
+async def test_the_role_of_queued_has_the_rights(database: str, db: psycopg.Connection) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    message(db, 1, chunks=3)  # so the DSN has chunks
+    db.execute("UPDATE message_chunks SET data = convert_to(repeat('x', 8000), 'UTF8')")
+    for number in (1, 2, 3):
+        ended(db, number, recipient=f"{number}@b.example", hold_reason=(REASON, "x")[number == 2])
+    ended(db, 4, sender="", sender_domain="")
+    db.execute("INSERT INTO delays VALUES (%s, '4 h', 1)", (row(db, 1, on_failed="bounce"),))
+    uri = make_conninfo(database, options="-c role=pgmta_queued")
+    async with duty(uri) as work:
+        await ends(db)
+        await ends(db, "SELECT count(*) FROM delays WHERE noticed_at IS NULL")
+        await work.tidy()
+    assert fetch(db, "SELECT count(*) FROM messages WHERE id > 1000") == (4,)
+    with psycopg.connect(uri, autocommit=True) as queued:
+        for query in (
+            "UPDATE reports SET reason = ''",
+            "DELETE FROM reports",
+            "INSERT INTO messages (id, size, trace) VALUES (1, 1, '')",
+            "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (4, '', '', 'x')",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                queued.execute(query.encode())
+
+
+async def test_an_operator_is_quicker(database: str, db: psycopg.Connection) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    for n, status in enumerate(("HOLD", "DELETE", "QUEUED"), 1):
+        row_id = ended(db, n)
+        db.execute("UPDATE queue SET status = %s WHERE id = %s", (status, row_id))
+    ended(db, 4)
+    async with duty(database):
+        await ends(db)
+    assert column(db, "SELECT message_id FROM reports") == [4]
+    assert column(db, "SELECT status FROM queue WHERE sender <> '' ORDER BY id") == [
+        *("HOLD", "DELETE", "QUEUED"),
+    ]
+
+
+async def test_rows_of_a_message_wait_for_the_others(database: str, db: psycopg.Connection) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    ended(db, 1, recipient="a@b.example", held_at="now")
+    waits = row(db, message(db, 2), status="DEFERRED", due=3600)
+    ended(db, 2, recipient="b@b.example", held_at="now")
+    async with duty(database, gather="1h"):
+        await ends(db, wanted=1)
+        db.execute(
+            "UPDATE queue SET status = 'REPORT', hold_reason = %s WHERE id = %s", (REASON, waits)
+        )
+        await ends(db)
+    assert sorted(names for _, names in dsns(db)) == [
+        ["a@b.example"],
+        ["r@b.example", "b@b.example"],
+    ]
+
+
+async def test_a_long_delay_is_reported_once_for_each_time(
+    database: str, db: psycopg.Connection
+) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    message(db, 1)
+    common = {"status": "DEFERRED", "due": 3600, "on_failed": "bounce", "last_reply": "451 later"}
+    rows = [row(db, 1, recipient=f"{n}@b.example", **common) for n in range(3)]
+    rows.append(row(db, 1, recipient="3@b.example", notify="FAILURE", **common))
+    delay = "INSERT INTO delays (row_id, after, message_id) VALUES (%s, %s, 1)"
+    for each in (*rows, 999):
+        db.execute(delay, (each, "4 h"))
+    waiting = "SELECT count(*) FROM delays WHERE noticed_at IS NULL"
+    async with duty(database), duty(database, "q"):
+        await ends(db, waiting)
+        assert [names for _, names in dsns(db)] == [[f"{n}@b.example" for n in range(3)]]
+        db.execute(delay, (rows[0], "8 h"))
+        await ends(db, waiting)
+        assert [names for _, names in dsns(db)][1:] == [["0@b.example"]]
+        db.execute(
+            "UPDATE queue SET status = 'REPORT', hold_reason = %s WHERE id = %s", (REASON, rows[0])
+        )
+        await ends(db, "SELECT count(*) FROM reports WHERE kind = 'failed'", 1)
+    kinds = "SELECT kind, count(*), count(report_id) FROM reports GROUP BY 1 ORDER BY 1"
+    assert db.execute(kinds).fetchall() == [("delayed", 5, 4), ("failed", 1, 1)]
+    assert fetch(db, "SELECT count(*) FROM queue WHERE status = 'DEFERRED'") == (3,)

@@ -184,6 +184,7 @@ async def store(uri: str) -> Costs:
                     SIZE,
                     "Received: by guard\r\n",
                     corpus.as_sent(first + k),
+                    on_failed="bounce",  # as smtpd gives it
                 )
                 for k in range(GROUP)
             ]

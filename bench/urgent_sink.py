@@ -29,6 +29,10 @@ class Tally:
         """Keep what went wrong."""
         self.faults.append(f"{kind}: {detail}")
 
+    def refusal(self, address: bytes) -> bytes:
+        """Take every recipient."""
+        return b""
+
     def store(self, sender: bytes, recipients: list[bytes], data: bytes) -> None:
         """Take in one message."""
         for address in recipients:

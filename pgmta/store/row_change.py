@@ -40,7 +40,7 @@ WAITING = {
     Action.RELEASE: TAKES[Action.RELEASE],
     Action.RETRY: TAKES[Action.RETRY],
     Action.BOUNCE: ACTIVE,
-    Action.DELETE: "true",
+    Action.DELETE: "status <> 'REPORT'",
 }
 """Which rows a worker's action takes, by their status."""
 

@@ -27,6 +27,7 @@ from queued.cli.reports import print_origin, print_reports
 from queued.cli.show import print_history
 from queued.cli.target import CONFIG, database_of
 from queued.config import WorkerAction
+from queued.worker.deadline import KEY as DEADLINE
 
 
 @click.command()
@@ -99,6 +100,9 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         for name, error in row["fails"].items():
             print_line(f"  fails here {name}: {error}")
         print_line(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
+        metadata = row["metadata"]
+        if isinstance(metadata, dict) and (deadline := metadata.get(DEADLINE)):
+            print_line(f"  deadline   {str(deadline)[:100]}")
         if row["last_reply"]:
             print_line(f"  last reply {row['last_reply']}")
 

@@ -41,13 +41,13 @@ class Delivery(Section):
     )
     bare_newlines: Literal["guard", "reject"] = Field(
         default="guard",
-        description="bare CR or LF in content, which may come by SQL: guard sends them but holds "
-        "what a next hop could take for the end of data; reject holds them all",
+        description="bare CR or LF in content, which may come by SQL: guard sends them, and "
+        "what a next hop could take for the end of data fails; with reject they all fail",
     )
     eightbit: Literal["send", "bounce"] = Field(
         default="send",
         description="content beyond ASCII for a next hop without 8BITMIME: send it as it is, or "
-        "hold it (RFC 6152 asks for that)",
+        "let it fail (RFC 6152 asks for that)",
     )
     ipv6: bool = Field(default=True, description="use AAAA addresses of next hops")
     port: Whole = Field(default=25, ge=1, le=65535, description="of hosts that DNS names")

@@ -78,7 +78,7 @@ CUT_OFF = Result(Reply(0, "interrupted after the final dot"), stage=Stage.END_OF
 NOT_BEGUN = Result(Reply(0, ""), begun=False)
 """The result of an attempt that ended before it could have any effect."""
 
-DEADLINE_OVER = Result(Reply(0, "5.4.7 the deadline of the message is over"), permanent=True)
+DEADLINE_OVER = Result(Reply(0, "4.4.7 the deadline of the message is over"), permanent=True)
 """The result of a row whose deadline was over before an attempt began (RFC 3463, section 3.5)."""
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pgmta.text import printable
 from queued.config import Language
 from queued.reports.fields import day, text_of
+from queued.reports.status import has_code
 from queued.reports.values import Report, ReportedRecipient
 
 LISTED = 30
@@ -49,7 +50,8 @@ def _block(recipient: ReportedRecipient, language: Language) -> str:
         lines += f"\n{_wrapped(reason)}"
     if recipient.diagnostic:
         values = {"host": _host(recipient.remote_mta), "reply": recipient.diagnostic}
-        phrase = language.phrases["said" if recipient.remote_mta else "answer"]
+        said = recipient.remote_mta and has_code(recipient.diagnostic)
+        phrase = language.phrases["said" if said else "answer"]
         lines += f"\n{_wrapped(phrase.fill(values))}"
     return lines
 

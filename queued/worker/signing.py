@@ -137,6 +137,10 @@ class Signing:
         if job.body_hash is None and not isinstance(job.content, bytes):
             self._task(self._read_body(job))
             return
+        if self._signers.quick(job):
+            self._signers.sign_here(job)
+            self._end(job)
+            return
         urgent = job.envelopes[0][1].urgent
         (self._urgent if urgent else self._waiting).append(job)
         if self._busy < self._signers.threads:
@@ -193,7 +197,7 @@ class Signing:
         self._signers.name(job.problem)
         if ((job.rule and job.rule.missing) or self._signers.missing) == "send":
             return None
-        return Result(Reply(0, f"4.7.5 not signed: {job.problem}"))
+        return Result(Reply(0, f"4.3.5 not signed: {job.problem}"))
 
     # -- what takes time --
 

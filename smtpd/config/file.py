@@ -66,7 +66,7 @@ class SmtpdConfig(Section):
     dsn: bool = Field(
         default=False,
         description="announce DSN, and take its parameters with the mail (RFC 3461); they go on to "
-        "the next hop, and queued itself sends no notifications yet",
+        "the next hop, and DSNs obey them",
     )
     bounces: list[BounceRule] = Field(
         default=[],

@@ -310,7 +310,7 @@ def test_the_deadline_shortens_waits_and_ends_the_row() -> None:
     assert (outcome.event, outcome.delay) == (Event.DEFER, 20)
     over = judged(item(metadata=until(-1)), DEADLINE_OVER, answer="other", lasting="temporary")
     assert (over.event, over.answer_class) == (Event.FAIL, "expired")
-    assert over.reply.enhanced == "5.4.7"
+    assert over.reply.enhanced == "4.4.7"
 
 
 def test_a_route_has_the_rest_from_the_section() -> None:

@@ -34,7 +34,11 @@ class Site:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         self.keys = Keys(folder)
         routes = {"*": "127.0.0.1:1", "c.example": "127.0.0.1:2"}
-        signing = {"keys": [self.keys.entry("e")], "threads": 1, **changes}
+        signing = {
+            "keys": [self.keys.entry("e", changes.pop("kind", "rsa"))],
+            "threads": 1,
+            **changes,
+        }
         config = QueuedConfig.model_validate({"routes": routes, "signing": signing})
         self.sent: list[Envelope] = []
         self.outcomes: list[Outcome] = []
@@ -111,6 +115,14 @@ async def test_message_is_signed_once_for_all_its_destinations(site: Site) -> No
     assert site.signatures == 1
     assert site.dispatch.left_out.before
     assert site.dispatch.left_out.before.load == 0
+
+
+async def test_ed25519_needs_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path, monkeypatch, kind="ed25519")
+    site.signers.close()
+    site.dispatch.dispatch([item(1, 1), item(2, 1, "c.example")], {1: message(1)})
+    assert site.signed == [True, True]
+    assert site.signatures == 1
 
 
 async def test_slow_thread_stops_no_mail_that_is_not_signed(site: Site) -> None:
@@ -209,5 +221,5 @@ async def test_content_that_streams(site: Site) -> None:
     assert (site.outcomes[0].event, site.outcomes[0].reply.text) == (Event.DEFER, "is gone")
     signing.take(destination, envelope(6, Broken([head + b"\n" + b"x" * (1 << 20), b"y"])))
     await site.until(outcomes=2)
-    assert site.outcomes[1].reply.text == "4.7.5 not signed: the header is over 1 MB"
+    assert site.outcomes[1].reply.text == "4.3.5 not signed: the header is over 1 MB"
     assert site.dispatch.left_out.busy(1) == ([], 0)

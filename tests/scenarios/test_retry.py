@@ -15,7 +15,7 @@ from tests.support.waiting import SLACK
 
 NEVER = "9h"
 GREYLISTED = "451 4.7.1 Greylisted, please try again later"
-OVER = "5.4.7 the deadline of the message is over"
+OVER = "4.4.7 the deadline of the message is over"
 UNCERTAIN = "outcome unknown: a release may send a second copy"
 
 

@@ -82,7 +82,7 @@ def test_key_of_the_table_counts_at_once_and_until_it_is_removed(
     system.queued(hop, signing={"table": True, "rules": [{"from": DOMAIN}]})
     post(smtpd.port, "s@s.example", ["b@b.example"], mail())
     (row,) = system.wait_queue(lambda rows: rows and rows[0]["status"] == "DEFERRED")
-    assert row["last_reply"] == "4.7.5 not signed: there is no active key of a.example"
+    assert row["last_reply"] == "4.3.5 not signed: there is no active key of a.example"
     store(system, keys, "t1")
     system.wait_empty()
     store(system, keys, "t2")
@@ -110,7 +110,7 @@ def test_key_of_the_table_counts_at_once_and_until_it_is_removed(
     system.wait_empty()
     assert keys.signers(contents(hop)[-1]) == ["a.example/t1"]
     replies = {attempt["reply"] for attempt in system.attempts()}
-    assert "4.7.5 not signed: key a.example/t2: it is no private key in PEM" in replies
+    assert "4.3.5 not signed: key a.example/t2: it is no private key in PEM" in replies
 
 
 def test_broken_key_defers_its_mail_and_no_other(system: System, keys: Keys) -> None:
@@ -131,7 +131,7 @@ def test_broken_key_defers_its_mail_and_no_other(system: System, keys: Keys) -> 
     until(lambda: len(contents(hop)) == 1)
     assert [keys.signers(each) for each in contents(hop)] == [["g.example/g"]]
     for name, row in rows.items():
-        start = f"4.7.5 not signed: key {name}.example/{name}: {keys.folder}/{name}.example"
+        start = f"4.3.5 not signed: key {name}.example/{name}: {keys.folder}/{name}.example"
         assert row["last_reply"].startswith(start)
     assert "No such file" in rows["l"]["last_reply"]
     assert "0644" in rows["s"]["last_reply"]

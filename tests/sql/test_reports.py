@@ -2,100 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import email
 import itertools
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgmta.errors import AnswerLost, StoreUnavailable
-from pgmta.postgres import together
-from pgmta.postgres.link import Link
-from pgmta.store.schema import Schema
-from queued.config import QueuedConfig
-from queued.upkeep.reports import ReportDuty
+from tests.sql.reporting import REASON, dsns, duty, ended, ends
 from tests.sql.rows import column, fetch, message, row
-from tests.support.waiting import PATIENCE
 
-type Start = Callable[..., AbstractAsyncContextManager[ReportDuty]]
-REASON = "undeliverable"
 NONE = "undeliverable, no DSN"
 NULL = f"{NONE}: it has the null reverse-path"
 UNSET = ", and bounces.postmaster is not set"
-
-
-class OwnTurn:
-    """Looks at the rows of others all the time."""
-
-    def due_in(self, every: float) -> float:
-        """Return the seconds until the turn."""
-        return min(every, 0.1)
-
-
-@asynccontextmanager
-async def duty(uri: str, name: str = "p", **bounces: Any) -> AsyncIterator[ReportDuty]:
-    """Run a duty of a process of that name."""
-    config = QueuedConfig.model_validate(
-        {"environment": {"hostname": "mx.example.net"}, "bounces": {"gather": "0s", **bounces}}
-    )
-    work = ReportDuty(uri, name, Schema(), lambda: config, OwnTurn())
-    task = asyncio.create_task(work.run())
-    try:
-        yield work
-        assert not task.done()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def ends(db: psycopg.Connection, query: str = "SELECT count(*) FROM queue"
-               " WHERE status = 'REPORT'", wanted: int = 0) -> None:  # fmt: skip
-    """Wait for a number, by default until no row is in REPORT."""
-    async with asyncio.timeout(PATIENCE):
-        while fetch(db, query) != (wanted,):
-            await asyncio.sleep(0.02)
-
-
-def ended(db: psycopg.Connection, number: int, **columns: Any) -> int:
-    """Return the id of a row in REPORT, of a message that may be there already."""
-    if not column(db, "SELECT id FROM messages WHERE id = %s", number):
-        message(db, number)
-    values = {"status": "REPORT", "hold_reason": REASON, "held_by": "w@p", "attempts": 1}
-    return row(
-        db, number, **{"last_reply": "550 5.1.1 No", "held_at": "2020-01-01", **values, **columns}
-    )
-
-
-def dsns(db: psycopg.Connection) -> list[tuple[str, list[str]]]:
-    """Whom the DSNs in the queue go to, and which recipients they name."""
-    found = []
-    rows = db.execute(
-        "SELECT q.recipient, coalesce(m.body, (SELECT string_agg(data, '' ORDER BY position)"
-        " FROM message_chunks WHERE message_id = m.id)), m.size"
-        " FROM queue AS q JOIN messages AS m ON m.id = q.message_id"
-        " WHERE q.metadata ? '_report' AND q.sender = '' AND q.status = 'QUEUED' ORDER BY q.id"
-    )
-    for sent_to, body, size in rows:
-        chunks = bytes(body)
-        if not chunks:
-            (whole,) = fetch(
-                db,
-                "SELECT string_agg(data, '' ORDER BY position) FROM message_chunks"
-                " WHERE message_id = (SELECT message_id FROM queue WHERE recipient = %s"
-                " AND metadata ? '_report' LIMIT 1)",
-                sent_to,
-            )
-            chunks = bytes(whole)
-        assert len(chunks) == size
-        parts = email.message_from_bytes(chunks).get_payload(1).get_payload()  # type: ignore[union-attr]
-        names = [str(part["Final-Recipient"]) for part in parts]  # type: ignore[index]
-        found.append((sent_to, [n.partition(";")[2].strip() for n in names if n != "None"]))
-    return found
 
 
 async def test_hostile_rows_are_ended_and_do_not_stop_others(
@@ -298,89 +216,3 @@ async def test_a_long_delay_is_reported_once_for_each_time(
     kinds = "SELECT kind, count(*), count(report_id) FROM reports GROUP BY 1 ORDER BY 1"
     assert db.execute(kinds).fetchall() == [("delayed", 5, 4), ("failed", 1, 1)]
     assert fetch(db, "SELECT count(*) FROM queue WHERE status = 'DEFERRED'") == (3,)
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-async def test_a_connection_that_breaks_at_the_commit_neither_loses_nor_doubles(
-    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, *, after: bool
-) -> None:
-    """The answer to every second commit is lost; the commit itself is done, or is not."""
-    db.execute("SELECT setval('message_ids', 1000)")
-    for n in range(1, 201):
-        ended(db, n, sender=f"s{n}@a.example")
-    run, calls = together.run_together, itertools.count()
-
-    async def breaking(link: Link, statements: Any, **more: Any) -> Any:
-        if next(calls) % 2:
-            return await run(link, statements, **more)
-        backend = (await link.run("SELECT pg_backend_pid(), now()"))[0]
-        if after:
-            await run(link, statements, **more)
-        raise AnswerLost("lost", (backend[0], backend[1]))
-
-    monkeypatch.setattr("pgmta.store.enqueue.run_together", breaking)
-    monkeypatch.setattr("queued.upkeep.reports._PAGE", 20)
-    async with duty(database):
-        await ends(db)
-    assert sorted(to for to, _ in dsns(db)) == sorted(f"s{n}@a.example" for n in range(1, 201))
-    assert fetch(db, "SELECT count(*), count(DISTINCT report_id) FROM reports") == (200, 200)
-    assert fetch(db, "SELECT sum(number) FROM report_counts WHERE sender = ''") == (200,)
-
-
-async def test_a_dsn_of_many_recipients_and_one_with_large_content(
-    database: str, db: psycopg.Connection
-) -> None:
-    db.execute("SELECT setval('message_ids', 1000)")
-    message(db, 1)
-    db.execute(
-        "INSERT INTO queue (message_id, sender, recipient, domain, status, held_at, hold_reason)"
-        " SELECT 1, 's@a.example', n || '@b.example', 'b.example', 'REPORT', '2020-01-01',"
-        " 'undeliverable' FROM generate_series(1, 10000) AS n"
-    )
-    octets = b"Subject: large\r\n\r\n" + b"0123456789abcdef" * 4 * 8096 + b"\r\nend\r\n"
-    chunks = [octets[at : at + 8096] for at in range(0, len(octets), 8096)]
-    message(db, 2)
-    for position, data in enumerate(chunks * 1):
-        db.execute("INSERT INTO message_chunks VALUES (2, %s, now(), %s)", (position, data))
-    db.execute("UPDATE messages SET size = %s, chunks = %s, body = '' WHERE id = 2",
-               (len(octets), len(chunks)))  # fmt: skip
-    ended(db, 2, sender="large@a.example")
-    async with duty(database, content="100MB"):
-        await ends(db)
-    many, large = sorted(dsns(db), key=lambda each: -len(each[1]))
-    assert many[1] == [f"{n}@b.example" for n in range(1, 10001)]
-    assert large == ("large@a.example", ["r@b.example"])
-    (whole,) = fetch(
-        db,
-        "SELECT string_agg(data, '' ORDER BY position) FROM message_chunks WHERE message_id ="
-        " (SELECT message_id FROM queue WHERE recipient = 'large@a.example')",
-    )
-    assert octets in bytes(whole)
-    assert len(column(db, "SELECT id FROM messages")) == 2
-
-
-async def test_a_database_that_is_read_only_or_away_is_waited_for(
-    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("queued.upkeep.reports._AGAIN", 0.1)
-    db.execute("SELECT setval('message_ids', 1000)")
-    failed = asyncio.Event()
-    run = ReportDuty._report
-
-    async def watched(work: ReportDuty, others: float) -> None:
-        try:
-            await run(work, others)
-        except StoreUnavailable:
-            failed.set()
-            raise
-
-    monkeypatch.setattr(ReportDuty, "_report", watched)
-    ended(db, 1)
-    name = db.info.dbname
-    db.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
-    db.execute("SET default_transaction_read_only = off")
-    async with duty(database):
-        await asyncio.wait_for(failed.wait(), PATIENCE)
-        db.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only".encode())
-        await ends(db)
-    assert len(dsns(db)) == 1

@@ -101,4 +101,5 @@ def shipped_answers() -> tuple[Answers, ...]:
 
 def _shipped(name: str) -> Answers:
     answers, lines = load_lines(shipped("etc") / name, Answers)
-    return answers.found_at([f"{name}:{lines['rules', n]}" for n in range(len(answers.rules))])
+    numbers = range(len(answers.rules))
+    return answers.found_at([f"shipped {name}:{lines['rules', number]}" for number in numbers])

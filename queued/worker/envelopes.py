@@ -36,28 +36,20 @@ class Envelopes:
         message: Message,
         labels: set[str] | None = None,
         destination: Destination | None = None,
+        rewriting: Rewriting = BCC_ONLY,
         *,
         utf8: bool,
     ) -> list[Envelope]:
         """Return the envelopes; `utf8` says whether an address needs SMTPUTF8.
 
-        `labels` are those of the group, if any mail has labels. Bcc fields go in any case.
+        `labels` are those of the group, if any mail has labels. Bcc fields go in any case. Without
+        a destination the message is rewritten already, or its content is while it streams.
         """
         if (message.body is not None and has_bcc(message.body)) or "bcc" in message.trace.lower():
             self._remove_bcc(message)
         if destination and destination.rewriting:
             return self._rewritten(group, message, labels, destination.rewriting)
-        return self._plain(group, message, labels, BCC_ONLY, utf8, self._most)
-
-    def _plain(
-        self,
-        group: list[Item],
-        message: Message,
-        labels: set[str] | None,
-        rewriting: Rewriting,
-        utf8: bool,
-        most: int,
-    ) -> list[Envelope]:
+        most = 1 if rewriting.verp else self._most
         utf8 = utf8 or (message.utf8 and header_needs_utf8(message))
         body, now = message.body, datetime.now(UTC)
         dsn = bool(message.envid or message.ret or any(i.notify or i.orcpt for i in group))
@@ -104,9 +96,8 @@ class Envelopes:
     ) -> list[Envelope]:
         """Return envelopes as the route rewrites them; with VERP each row has its own."""
         changed = self._message(message, rewriting)
-        most = 1 if rewriting.verp else self._most
-        plain = all(item.recipient.isascii() for item in group)
-        envelopes = self._plain(group, changed, labels, rewriting, not plain, most)
+        utf8 = not all(item.recipient.isascii() for item in group)
+        envelopes = self.of(group, changed, labels, rewriting=rewriting, utf8=utf8)
         for envelope in envelopes:
             envelope.sender = rewriting.sender(envelope.items[0], envelope.started)
             envelope.utf8 = envelope.utf8 or not envelope.sender.isascii()

@@ -157,7 +157,7 @@ def test_classify_command(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[:2] == ["class    rate_limited", "lasting  temporary, whatever the code says"]
-    assert lines[2].startswith("rule     answers_providers.yaml:")
+    assert lines[2].startswith("rule     shipped answers_providers.yaml:")
     result = CliRunner().invoke(queuectl, [*arguments[:3], "552 x", "--command", "data", "--json"])
     assert yaml.safe_load(result.stdout) == {
         "class": "too_large", "lasting": None, "rule": "codes 552", "code": 552, "enhanced": None,

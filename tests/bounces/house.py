@@ -167,7 +167,7 @@ class Group:
             return len(senders) >= dsns and len(self.rows(case)) == len(rows) and self._ended(case)
 
         try:
-            until(there, PATIENCE / 2)
+            until(there, PATIENCE)
         except AssertionError:
             found = "\n".join([*self.rows(case), *self.attempts(case), *self.reports(case)])
             print(b"\n=====\n".join(kept.content for kept in senders).decode("utf-8", "replace"))

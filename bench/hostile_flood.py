@@ -9,6 +9,7 @@ from bench.daemons import HOST, Product, merged
 from bench.database import Server
 from bench.hostile_forged import DOMAINS, FLOOD, MESSAGES, SMTPD, VICTIMS, forged_sender
 from bench.hostile_run import Run, Settings
+from bench.progress import log
 
 RATE = 800.0  # forged messages per second
 LONGER = 4.2  # times a window without an attack that the flood lasts, at most
@@ -51,6 +52,7 @@ class FloodRun(Run):
     def _recover(self, product: Product, since: float) -> None:
         """Wait until all forged mail has come, and each message is notified of or on hold."""
         self.sent = self.attackers.wait("sent", self.settings.patience + SETTLED)
+        log(f"{self.sent['accepted']} forged messages sent in {self.sent['seconds']:.1f} s")
         took = self.sent["seconds"] / self.lasts
         if took > 1.1:
             self.outcome.notes.append(f"the flood took {took:.1f} times its window")
@@ -62,6 +64,7 @@ class FloodRun(Run):
             product.check()
             time.sleep(0.25)
         self.outcome.figures["settled s"] = time.monotonic() - since
+        log(f"settled {self.outcome.figures['settled s']:.1f} s after the window")
         super()._recover(product, time.monotonic())
 
     def _count(self, condition: str) -> int:

@@ -81,6 +81,16 @@ class Closing:
     def __bool__(self) -> bool:
         return bool(self.gone or self.held)
 
+    def halves(self) -> tuple[Closing, Closing]:
+        """Return two parts of it, neither empty if it has more than one row."""
+        if self.gone and self.held:
+            return Closing(self.gone), Closing(held=self.held)
+        gone, held = len(self.gone) // 2, len(self.held) // 2
+        return (
+            Closing(self.gone[:gone], self.held[:held]),
+            Closing(self.gone[gone:], self.held[held:]),
+        )
+
 
 @dataclass(slots=True, frozen=True)
 class Limits:

@@ -98,7 +98,7 @@ class ReportRound:
         closing = Closing(held=decision.held)
         closing.gone = [Entry(row, _reason(row, why)) for row, why in decision.silent]
         if closing:
-            await self._commit([], closing, config)
+            await self._end_without(closing, config)
         sizes = {
             plan.message_id: messages[plan.message_id].size
             for plan in decision.plans
@@ -115,6 +115,24 @@ class ReportRound:
                 if found := messages.get(plan.message_id):
                     found.content = b""
         return number
+
+    async def _end_without(self, closing: Closing, config: QueuedConfig) -> None:
+        """End rows without a DSN; if the database refuses some, the others go on."""
+        try:
+            await self._commit([], closing, config)
+        except psycopg.Error as error:
+            if not (moved(error) or faults.locked(error) or faults.about_row(error)):
+                raise
+            gone, held = closing.gone, closing.held
+            if len(gone) + len(held) > 1:
+                for part in closing.halves():
+                    await self._end_without(part, config)
+                return
+            row = gone[0].row if gone else held[0][0]
+            self._leave(row.message_id)
+            if not moved(error):
+                log.error("can't end a row", message=row.message_id, row=row.id,
+                          reason=faults.words(error))  # fmt: skip
 
     async def _read(
         self, group: list[Plan], messages: dict[int, ReportedMessage], config: QueuedConfig
@@ -214,13 +232,7 @@ class ReportRound:
             decision.refuse(plan.rows, reason[:_REASON])
             closing = Closing(held=decision.held)
             closing.gone = [Entry(row, why) for row, why in decision.silent]
-            try:
-                await self._commit([], closing, config)
-            except psycopg.Error as error:
-                self._leave(plan.message_id)
-                if not moved(error):
-                    log.error("can't put rows on hold", message=plan.message_id,
-                              reason=faults.words(error))  # fmt: skip
+            await self._end_without(closing, config)
 
     def _leave(self, message_id: int) -> None:
         self._left[message_id] = time.monotonic() + _LEFT

@@ -116,6 +116,8 @@ async def test_a_refused_dsn_puts_its_rows_on_hold_and_locked_rows_wait(
     db.execute("SELECT setval('message_ids', 1000)")
     for n in range(1, 41):
         ended(db, n, sender=f"s{n}@a.example")
+    for n in range(41, 61):  # without a DSN
+        ended(db, n, notify="NEVER") if n % 2 else ended(db, n, sender="", sender_domain="")
     db.execute("""
         CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             IF NEW.recipient = 's7@a.example' THEN RAISE EXCEPTION 'not this one'; END IF;
@@ -124,13 +126,13 @@ async def test_a_refused_dsn_puts_its_rows_on_hold_and_locked_rows_wait(
         CREATE TRIGGER no BEFORE INSERT ON queue FOR EACH ROW EXECUTE FUNCTION no();
     """)
     with psycopg.connect(database) as operator:
-        operator.execute("SELECT FROM queue WHERE message_id = 9 FOR UPDATE")
+        operator.execute("SELECT FROM queue WHERE message_id IN (9, 51, 52) FOR UPDATE")
         async with duty(database):
-            await ends(db, wanted=1)
+            await ends(db, wanted=3)
             operator.commit()
             await ends(db)
     assert db.execute(
-        "SELECT message_id, hold_reason FROM queue WHERE status = 'HOLD'"
+        "SELECT message_id, hold_reason FROM queue WHERE status = 'HOLD' AND message_id < 41"
     ).fetchall() == [(7, "its DSN is refused: not this one")]
     assert len(dsns(db)) == 39
 

@@ -76,6 +76,21 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
     ) == (0, "t", "bounce", {"_report": "failed", "_partid": "it's"})
 
 
+@pytest.mark.parametrize("names", [("user", "postmaster"), ("Postmaster", "user")])
+async def test_a_row_of_the_postmaster_is_held_beside_others(
+    database: str, db: psycopg.Connection, names: tuple[str, str]
+) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    for name in names:
+        ended(db, 1, sender="", sender_domain="", recipient=f"{name}@b.example")
+    async with duty(database, postmaster="postmaster@b.example"):
+        await ends(db)
+    assert dsns(db) == [("postmaster@b.example", ["user@b.example"])]
+    held = db.execute("SELECT lower(recipient), hold_reason FROM queue WHERE status = 'HOLD'")
+    reason = f"{NULL}, and its recipient is bounces.postmaster"
+    assert held.fetchall() == [("postmaster@b.example", reason)]
+
+
 async def test_two_processes_report_each_message_once_and_keep_to_the_limits(
     database: str, db: psycopg.Connection
 ) -> None:

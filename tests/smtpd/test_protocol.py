@@ -37,7 +37,8 @@ RELAY: dict[str, list[str]] = {
         "EHLO c > (?s)250-mx.example\n250-SIZE [0-9]+\n250-8BITMIME\n250-SMTPUTF8\n250-PIPELINING\n"
         "250-CHUNKING\n250-LIMITS RCPTMAX=1000\n250-STARTTLS\n250-DSN\n"
         "250 ENHANCEDSTATUSCODES$",
-        "TLS > ", "EHLO c > (?!(?s:.*)STARTTLS)(?s:.*)250-REQUIRETLS\n250-DSN\n250 ENHANCEDSTATUSCODES",
+        "TLS > ", "EHLO c > (?!(?s:.*)STARTTLS)(?s:.*)250-REQUIRETLS\n250-DSN\n"
+        "250 ENHANCEDSTATUSCODES",
     ],
     "REQUIRETLS": [
         EHLO, f"{MAIL} REQUIRETLS > 530 5.7.0", "TLS > ", EHLO, f"{MAIL} REQUIRETLS=1 > 555",

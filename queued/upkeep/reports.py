@@ -144,11 +144,18 @@ class ReportDuty:
         number = _PAGE
         while number >= _PAGE:
             gather = self._config().bounces.gather
-            rows, ended = await self._reports.delayed(gather, _PAGE)
+            rows, ended = await self._reports.delayed(gather, _PAGE, _ROWS)
             if ended:
                 await self._reports.forget_delays(ended)
-            rows = [row for row in rows if not self._round.leaves(row.message_id)]
             rows.sort(key=lambda row: (row.message_id, row.id))
+            if (
+                len(rows) + len(ended) == _ROWS
+                and rows
+                and rows[0].message_id != rows[-1].message_id
+            ):
+                last = rows[-1].message_id
+                rows = [row for row in rows if row.message_id != last]
+            rows = [row for row in rows if not self._round.leaves(row.message_id)]
             number = len(rows) + len(ended)
             if rows and await self._round.end(rows, self._config()):
                 await self._reports.announce()

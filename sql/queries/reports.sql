@@ -73,14 +73,15 @@ SELECT FROM reports_close(
     %(senders)b::text[], %(sent_tos)b::text[], %(kinds)b::text[], %(classes)b::text[], %(reasons)b::text[])
 
 -- name: delayed
--- Rows whose delay is to be reported, with their time in `bounces.delay`. One that has ended meanwhile has no
--- message id.
+-- Rows whose delay is to be reported, with their time in `bounces.delay`. A message is due `gather` after its
+-- first delay, and then with all of its delays. A row that has ended meanwhile has no message id.
 WITH page AS MATERIALIZED (
-    SELECT row_id, message_id FROM delays
+    SELECT message_id FROM delays
     WHERE noticed_at IS NULL AND at <= now() - make_interval(secs => %(gather)s)
     ORDER BY at LIMIT %(limit)s
 ), rows AS MATERIALIZED (
-    SELECT DISTINCT row_id FROM page
+    SELECT row_id FROM delays WHERE noticed_at IS NULL AND message_id = ANY (ARRAY(SELECT message_id FROM page))
+    GROUP BY message_id, row_id ORDER BY message_id, row_id LIMIT %(rows)s
 )
 SELECT q.id, q.message_id, q.sender, q.recipient, q.domain,
     least(greatest(q.ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),

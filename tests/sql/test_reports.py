@@ -233,3 +233,27 @@ async def test_a_long_delay_is_reported_once_for_each_time(
     kinds = "SELECT kind, count(*), count(report_id) FROM reports GROUP BY 1 ORDER BY 1"
     assert db.execute(kinds).fetchall() == [("delayed", 5, 4), ("failed", 1, 1)]
     assert fetch(db, "SELECT count(*) FROM queue WHERE status = 'DEFERRED'") == (3,)
+
+
+async def test_a_message_is_due_by_its_first_delay_with_all_its_rows(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queued.upkeep.reports._PAGE", 3)
+    monkeypatch.setattr("queued.upkeep.reports._ROWS", 25)
+    db.execute("SELECT setval('message_ids', 1000)")
+    delay = "INSERT INTO delays VALUES (%s, '4 h', %s, now() - make_interval(secs => %s))"
+    numbers = {1: 10, 2: 25, 3: 10, 4: 1}  # of rows; the last message is not due
+    for number, rows in numbers.items():
+        message(db, number)
+        for n in range(rows):
+            row_id = row(db, number, recipient=f"{n}@b.example", status="DEFERRED", due=3600,
+                         on_failed="bounce", sender=f"s{number}@a.example")  # fmt: skip
+            db.execute(delay, (row_id, number, 7200 if n == 1 and number < 4 else 0))
+    for number in (1, 5):
+        db.execute(delay, (900 + number, number, 7200))  # these rows have ended
+    async with duty(database, gather="1h"):
+        await ends(db, "SELECT count(*) FROM delays WHERE noticed_at IS NULL", wanted=1)
+    assert {to: len(names) for to, names in dsns(db)} == {
+        f"s{number}@a.example": numbers[number] for number in (1, 2, 3)
+    }
+    assert column(db, "SELECT message_id FROM delays WHERE noticed_at IS NULL") == [4]

@@ -108,14 +108,15 @@ class Reports:
         self._who = who
 
     async def waiting(
-        self, place: Place, limit: int, process: str, others: float
+        self, place: Place, limit: int, process: str, others: float, recent: float | None = None
     ) -> Waiting | None:
         """Return the next page after a place; None if there is none.
 
-        Rows that another process put there count after `others` seconds. Raises StoreUnavailable.
+        Rows that another process put there count after `others` seconds. Rows that are older than
+        `recent` seconds do not count. Raises StoreUnavailable.
         """
         params: dict[str, Any] = {"since": place[0], "after": place[1], "limit": limit}
-        params |= {"process": process, "others": others}
+        params |= {"process": process, "others": others, "recent": recent}
         found = await self._link.run(_SQL["waiting"], params)
         if not found:
             return None

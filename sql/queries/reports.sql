@@ -1,13 +1,15 @@
 -- name: waiting
 -- The next messages with rows in REPORT, in the order of their oldest one: whether all other rows are settled,
 -- and for how many seconds that row has waited. Rows of others wait for `others` seconds first: their own
--- process reports them. The last row of the answer is where the next page begins.
+-- process reports them. `recent` leaves out rows that are older than these seconds. The last row of the answer is
+-- where the next page begins.
 WITH page AS MATERIALIZED (
     SELECT id, message_id,
         -- a program's calendar is shorter than PostgreSQL's, and has no infinity
         least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00') AS held_at
     FROM queue
-    WHERE status = 'REPORT' AND (held_at, id) > (%(since)s, %(after)s)
+    WHERE status = 'REPORT'
+        AND (held_at, id) > (greatest(%(since)s, now() - make_interval(secs => %(recent)s)), %(after)s)
         AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
         AND (split_part(held_by, '@', -1) = %(process)s OR held_at <= now() - make_interval(secs => %(others)s))
     ORDER BY queue.held_at, id

@@ -182,9 +182,9 @@ async def test_a_database_that_is_read_only_or_away_is_waited_for(
     failed = asyncio.Event()
     run = ReportDuty._report
 
-    async def watched(work: ReportDuty, others: float) -> None:
+    async def watched(work: ReportDuty, *, turn: bool) -> None:
         try:
-            await run(work, others)
+            await run(work, turn=turn)
         except StoreUnavailable:
             failed.set()
             raise

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgmta.postgres.link import Link
+from pgmta.store.reports import START, Reports
 from tests.sql.reporting import REASON, dsns, duty, ended, ends
 from tests.sql.rows import column, fetch, message, row
 
@@ -206,6 +209,20 @@ async def test_rows_of_a_message_wait_for_the_others(database: str, db: psycopg.
         ["a@b.example"],
         ["r@b.example", "b@b.example"],
     ]
+
+
+async def test_old_rows_come_in_a_turn(database: str, db: psycopg.Connection) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    for number, age in enumerate((0, 5, 3600), 1):
+        ended(db, number, held_at=datetime.now(UTC) - timedelta(seconds=age))
+    ended(db, 4, held_at="infinity")
+    link = Link(database, "test")
+    reports = Reports(link, "p")
+    for recent, expected in ((3000.0, {1, 2, 4}), (0.0, {4}), (None, {1, 2, 3, 4})):
+        page = await reports.waiting(START, 10, "p", 1e9, recent)
+        assert page
+        assert {number for number, _, _ in page.messages} == expected
+    await link.close()
 
 
 async def test_a_long_delay_is_reported_once_for_each_time(

@@ -113,7 +113,7 @@ class Signing:
         job.rule, domain = signers.rules.find(job.rules, job.sender, job.header.fields)
         rule = job.rule
         if rule is None:
-            self._end(job)
+            self._unsigned(job)
             return
         parents = rule.parents and rule.sign in ("from", "sender")
         choice = keyring.choose(domain, parents=parents, selectors=rule.selectors)
@@ -121,7 +121,7 @@ class Signing:
             job.keys = choice.keys
             self._enter(job)
         elif keyring.ready and not choice.known and not signers.rules.given:
-            self._end(job)
+            self._unsigned(job)
         elif keyring.table and not again:
             self._late.append(job)
             if not self._looking:
@@ -131,6 +131,11 @@ class Signing:
             usual = choice.problem if domain else f"the mail has no domain in {rule.sign}"
             job.problem = job.problem or usual
             self._end(job)
+
+    def _unsigned(self, job: SigningJob) -> None:
+        """Let mail go on that needs no signature, whatever would have prevented one."""
+        job.problem = ""
+        self._end(job)
 
     def _enter(self, job: SigningJob) -> None:
         """Let the job wait for a thread; content that streams is read before."""

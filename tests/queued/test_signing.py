@@ -223,3 +223,7 @@ async def test_content_that_streams(site: Site) -> None:
     await site.until(outcomes=2)
     assert site.outcomes[1].reply.text == "4.3.5 not signed: the header is over 1 MB"
     assert site.dispatch.left_out.busy(1) == ([], 0)
+    foreign = b"From: x@other.example\r\n" + b"x" * (1 << 20)
+    signing.take(destination, envelope(7, Broken([foreign, b"y"])))
+    await site.until(sent=5)
+    assert (site.signed[-1], len(site.outcomes)) == (False, 2), "it needs no signature"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from email.utils import getaddresses
 
 from pgmta.address import domain_of, normalise_domain
 from pgmta.errors import AddressError
 from pgmta.model import Item
 from queued.config import Signing, SigningRule
+from queued.delivery.address_list import UnreadableError, places
 from queued.delivery.canonical import Fields
 
 type Rules = tuple[SigningRule, ...]
@@ -35,12 +35,13 @@ def from_domain(fields: Fields) -> str:
             continue
         if len(value) > _LONGEST:
             return ""
-        text = value.decode("utf-8", "replace")
-        for _, address in getaddresses([text]):
-            try:
-                found.add(normalise_domain(address.rpartition("@")[2]))
-            except AddressError:
-                return ""
+        try:
+            addresses, whole = places(value)
+            found.update(normalise_domain(each.domain.decode()) for each in addresses)
+        except (UnreadableError, UnicodeDecodeError, AddressError):
+            return ""
+        if not whole:
+            return ""
     return found.pop() if len(found) == 1 else ""
 
 

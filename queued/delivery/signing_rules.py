@@ -81,7 +81,7 @@ class SigningRules:
             return [(self._rules, items)]
         found: dict[tuple[bool, ...], list[Item]] = {}
         for item in items:
-            values = json.loads(item.metadata) if item.metadata else {}
+            values = _values(item.metadata) if item.metadata else {}
             found.setdefault(tuple(_takes(r, item, values) for r in self._rules), []).append(item)
         return [(self._fitting(fits), rows) for fits, rows in found.items()]
 
@@ -114,18 +114,27 @@ class SigningRules:
         return None, ""
 
 
-def _takes(rule: SigningRule, item: Item, values: object) -> bool:
+def _values(metadata: str) -> dict[str, object]:
+    """Return the metadata of a row; none if they can't be read."""
+    try:
+        # a number of any length stays as PostgreSQL writes it
+        values = json.loads(metadata, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _takes(rule: SigningRule, item: Item, values: dict[str, object]) -> bool:
     """Return whether a row meets the conditions on rows; `values` are its metadata."""
     if rule.tenant is not None and item.tenant not in rule.tenant:
         return False
     if rule.submitted is not None and rule.submitted is (item.submitted_by is None):
         return False
-    return all(
-        isinstance(values, dict) and _text(values.get(key)) in wanted
-        for key, wanted in rule.metadata.items()
-    )
+    return all(_text(values.get(key)) in wanted for key, wanted in rule.metadata.items())
 
 
 def _text(value: object) -> str | None:
-    """Return a value as PostgreSQL's `metadata ->> 'KEY'` has it."""
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    """Return a value as PostgreSQL's `metadata ->> 'KEY'` has it; None for lists and objects."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else None

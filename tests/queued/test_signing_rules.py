@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from queued.delivery.signing_rules import from_domain
+from pgmta.model import Item
+from queued.config import Signing
+from queued.delivery.signing_rules import SigningRules, from_domain
 
 
 @pytest.mark.parametrize(
@@ -29,3 +33,27 @@ from queued.delivery.signing_rules import from_domain
 )
 def test_domain_of_from(value: bytes, domain: str) -> None:
     assert from_domain({b"from": [value]}) == domain
+
+
+@pytest.mark.parametrize(
+    ("metadata", "value", "fits"),
+    [
+        ('{"n": 7}', "7", True),
+        ('{"n": 1.50}', "1.50", True),
+        ('{"n": true}', "true", True),
+        ('{"n": "7"}', "7", True),
+        pytest.param('{"n": 7, "m": ' + "1" * 5_000 + "}", "7", True, id="long"),
+        pytest.param('{"n": 7, "m": ' + "[" * 200_000, "7", False, id="deep"),
+        ('{"n": [7]}', "[7]", False),
+        ('{"n": null}', "null", False),
+        ("[7]", "7", False),
+        (None, "7", False),
+    ],
+)
+def test_condition_on_metadata(metadata: str | None, value: str, fits: bool) -> None:
+    config = {"keys": [{"domain": "a.example", "selector": "s", "file": "x"}]}
+    rules = SigningRules(Signing.model_validate(config | {"rules": [{"metadata.n": value}]}))
+    now = datetime.now(UTC)
+    row = Item(1, 1, "s@s.example", "r@b.example", "b.example", 1, now, 1, metadata=metadata)
+    ((found, rows),) = rules.parts([row])
+    assert (bool(found), rows) == (fits, [row])

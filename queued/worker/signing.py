@@ -115,21 +115,23 @@ class Signing:
         if rule is None:
             self._unsigned(job)
             return
-        parents = rule.parents and rule.sign in ("from", "sender")
+        # of a domain below, the table may have the keys
+        parents = keyring.ready and rule.parents and rule.sign in ("from", "sender")
         choice = keyring.choose(domain, parents=parents, selectors=rule.selectors)
-        if keyring.ready and choice.keys and not job.problem:
+        usable = keyring.ready or keyring.unreadable
+        if usable and choice.keys and not job.problem:
             job.keys = choice.keys
             self._enter(job)
         elif keyring.ready and not choice.known and not signers.rules.given:
             self._unsigned(job)
-        elif keyring.table and not again:
+        elif keyring.table and not (again or keyring.unreadable):
             self._late.append(job)
             if not self._looking:
                 self._looking = True
                 self._task(self._look())
         else:
             usual = choice.problem if domain else f"the mail has no domain in {rule.sign}"
-            job.problem = job.problem or usual
+            job.problem = job.problem or keyring.unreadable or usual
             self._end(job)
 
     def _unsigned(self, job: SigningJob) -> None:
@@ -218,11 +220,13 @@ class Signing:
             late, self._late = self._late, []
             try:
                 await keyring.look()
-            except (StoreUnavailable, psycopg.Error):
+            except StoreUnavailable:
                 if not keyring.ready:
                     self._late[:0] = late
                     await asyncio.sleep(_RETRY)
                     continue
+            except psycopg.Error:
+                pass  # `unreadable` has the reason
             for job in late:
                 if not job.done:
                     self._guarded(job, partial(self._choose, job, again=True))

@@ -1,4 +1,4 @@
-"""Who signs: the domain of the field From, and conditions on rows."""
+"""The rules that say who signs: the domain of From, and conditions on rows."""
 
 from __future__ import annotations
 

@@ -69,6 +69,11 @@ class SigningRules:
             for rule in self._rules
         )
 
+    def name(self, rule: SigningRule) -> str:
+        """Return how replies name a rule, which may be one of an older configuration."""
+        numbers = (number for number, each in enumerate(self._rules) if each is rule)
+        return f"signing.rules[{next(numbers, '')}]"
+
     def relevant(self, sender: str) -> str:
         """Return as much of a reverse-path as the rules look at."""
         if not self._by_sender:

@@ -115,6 +115,11 @@ class Signing:
         if rule is None:
             self._unsigned(job)
             return
+        if not domain and signers.rules.given and not job.problem:
+            job.problem = f"{signers.rules.name(rule)} signs by {rule.sign}, which has no domain"
+            job.lasting = True
+            self._end(job)
+            return
         # of a domain below, the table may have the keys
         parents = keyring.ready and rule.parents and rule.sign in ("from", "sender")
         choice = keyring.choose(domain, parents=parents, selectors=rule.selectors)
@@ -130,8 +135,7 @@ class Signing:
                 self._looking = True
                 self._task(self._look())
         else:
-            usual = choice.problem if domain else f"the mail has no domain in {rule.sign}"
-            job.problem = job.problem or keyring.unreadable or usual
+            job.problem = job.problem or keyring.unreadable or choice.problem
             self._end(job)
 
     def _unsigned(self, job: SigningJob) -> None:
@@ -204,6 +208,8 @@ class Signing:
         self._signers.name(job.problem)
         if ((job.rule and job.rule.missing) or self._signers.missing) == "send":
             return None
+        if job.lasting:
+            return Result(Reply(0, f"5.6.0 not signed: {job.problem}"), permanent=True)
         return Result(Reply(0, f"4.3.5 not signed: {job.problem}"))
 
     # -- what takes time --

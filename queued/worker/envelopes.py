@@ -11,7 +11,7 @@ from pgmta.model import Item, Message
 from pgmta.store.contents import Contents
 from queued.config import Delivery
 from queued.delivery.envelope import Envelope, LeaseGuard
-from queued.delivery.rewrite import BCC_ONLY, Rewriting, has_bcc
+from queued.delivery.rewrite import BCC_ONLY, BCC_OR_END, BEGINS_WITH_BCC, Rewriting
 from queued.delivery.route import Destination
 from queued.delivery.wire import header_needs_utf8
 from queued.worker.content import StoredContent
@@ -45,7 +45,11 @@ class Envelopes:
         `labels` are those of the group, if any mail has labels. Bcc fields go in any case. Without
         a destination the message is rewritten already, or its content is while it streams.
         """
-        if (message.body is not None and has_bcc(message.body)) or "bcc" in message.trace.lower():
+        body = message.body
+        if "bcc" in message.trace.lower() or (
+            body is not None
+            and (BEGINS_WITH_BCC(body) or ((found := BCC_OR_END(body)) and found.lastindex))
+        ):
             self._remove_bcc(message)
         if destination and destination.rewriting:
             return self._rewritten(group, message, labels, destination.rewriting)

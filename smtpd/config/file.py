@@ -64,7 +64,7 @@ class SmtpdConfig(Section):
     limits: Limits = Field(default=Limits())
     content: Content = Field(default=Content())
     dsn: bool = Field(
-        default=False,
+        default=True,
         description="announce DSN, and take its parameters with the mail (RFC 3461); they go on to "
         "the next hop, and DSNs obey them",
     )

@@ -17,7 +17,7 @@ from pgmta.model import Item
 from queued.config import ShapingRewrite
 from queued.config.address_map import AddressMap, problems
 from queued.delivery.internal_hosts import InternalHosts
-from queued.delivery.rewrite import BCC_ONLY, Rewriting, has_bcc
+from queued.delivery.rewrite import BCC_ONLY, BCC_OR_END, BEGINS_WITH_BCC, Rewriting
 from queued.worker.rewritten_stream import RewrittenStream
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -46,6 +46,11 @@ ALL = rewriting(
         "remove_received": ["10.0.0.0/8", "fd00::/8", "host.internal", "*.lan"],
     }
 )
+
+
+def has_bcc(content: bytes) -> bool:
+    found = BCC_OR_END(content)
+    return bool(BEGINS_WITH_BCC(content) or (found and found.lastindex))
 
 
 @pytest.mark.parametrize(

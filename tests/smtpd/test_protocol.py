@@ -35,8 +35,10 @@ OK = "Subject: x\r\n\r\nx\r\n. > 250 2.0.0 [0-9]+ queued$"
 RELAY: dict[str, list[str]] = {
     "announced": [
         "EHLO c > (?s)250-mx.example\n250-SIZE [0-9]+\n250-8BITMIME\n250-SMTPUTF8\n250-PIPELINING\n"
-        "250-CHUNKING\n250-LIMITS RCPTMAX=1000\n250-STARTTLS\n250 ENHANCEDSTATUSCODES$",
-        "TLS > ", "EHLO c > (?!(?s:.*)STARTTLS)(?s:.*)250-REQUIRETLS\n250 ENHANCEDSTATUSCODES",
+        "250-CHUNKING\n250-LIMITS RCPTMAX=1000\n250-STARTTLS\n250-DSN\n"
+        "250 ENHANCEDSTATUSCODES$",
+        "TLS > ", "EHLO c > (?!(?s:.*)STARTTLS)(?s:.*)250-REQUIRETLS\n250-DSN\n"
+        "250 ENHANCEDSTATUSCODES",
     ],
     "REQUIRETLS": [
         EHLO, f"{MAIL} REQUIRETLS > 530 5.7.0", "TLS > ", EHLO, f"{MAIL} REQUIRETLS=1 > 555",
@@ -74,7 +76,8 @@ DSN: dict[str, list[str]] = {
 
 SUBMISSION: dict[str, list[str]] = {
     "TLS first": [
-        "NOOP > 250", "EHLO c > (?!(?s:.*)AUTH )(?s:.*)250-STARTTLS\n250-MT-PRIORITY", "RSET > 250",
+        "NOOP > 250", "EHLO c > (?!(?s:.*)AUTH )(?s:.*)250-STARTTLS\n250-DSN\n250-MT-PRIORITY",
+        "RSET > 250",
         *(f"{word} > 530 5.7.0 .*STARTTLS"
           for word in ("AUTH PLAIN x", MAIL, "RCPT", "DATA", "VRFY x", "EXPN x", "HELP")),
         "BDAT 6 LAST\r\nQUIT > 530 5.7.0", "NOOP > 250", "QUIT > 221",
@@ -159,7 +162,7 @@ def listening(database: str, files: dict[str, Any], role: str, **more: Any) -> I
 
 @pytest.mark.parametrize("name", RELAY)
 def test_relay(database: str, files: dict[str, Any], root: Certificate, name: str) -> None:
-    with listening(database, files, "relay") as client:
+    with listening(database, files, "relay", dsn=name == "announced") as client:
         talk(client, root, RELAY[name])
 
 
@@ -167,7 +170,7 @@ def test_relay(database: str, files: dict[str, Any], root: Certificate, name: st
 def test_dsn(
     database: str, db: psycopg.Connection, files: dict[str, Any], root: Certificate, name: str
 ) -> None:
-    with listening(database, files, "relay", dsn=True) as client:
+    with listening(database, files, "relay") as client:
         talk(client, root, DSN[name])
     if name == "of MAIL":
         assert db.execute("SELECT ret, envid FROM messages").fetchall() == [("HDRS", "aB+2B")]

@@ -3641,6 +3641,10 @@ CREATE INDEX audit_at ON pgmta.audit USING btree (at);
 
 COMMENT ON INDEX pgmta.audit_at IS 'What was done lately.';
 
+CREATE INDEX delays_message ON pgmta.delays USING btree (message_id) WHERE (noticed_at IS NULL);
+
+COMMENT ON INDEX pgmta.delays_message IS 'The delays of a message that one DSN reports.';
+
 CREATE INDEX delays_new ON pgmta.delays USING btree (at) WHERE (noticed_at IS NULL);
 
 COMMENT ON INDEX pgmta.delays_new IS 'Delays that are not reported yet.';

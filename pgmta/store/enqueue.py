@@ -47,7 +47,10 @@ _COPY_END = struct.pack("!h", -1)
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A statement that is done in the transaction of a group, before it."""
+    """A statement that is done in the transaction of a group, after it.
+
+    So it may take locks that others wait for: nothing is sent while it holds them.
+    """
 
     statement: Statement
     params: dict[str, Any]
@@ -154,7 +157,7 @@ class Enqueue:
             values |= _more(group)
         if beside:
             companion = (beside.statement, beside.params)
-            await run_together(self._link, [companion, (statement, values)])
+            await run_together(self._link, [(statement, values), companion])
         else:
             await self._link.run(statement, values)
 

@@ -108,14 +108,15 @@ class Reports:
         self._who = who
 
     async def waiting(
-        self, place: Place, limit: int, process: str, others: float
+        self, place: Place, limit: int, process: str, others: float, recent: float | None = None
     ) -> Waiting | None:
         """Return the next page after a place; None if there is none.
 
-        Rows that another process put there count after `others` seconds. Raises StoreUnavailable.
+        Rows that another process put there count after `others` seconds. Rows that are older than
+        `recent` seconds do not count. Raises StoreUnavailable.
         """
         params: dict[str, Any] = {"since": place[0], "after": place[1], "limit": limit}
-        params |= {"process": process, "others": others}
+        params |= {"process": process, "others": others, "recent": recent}
         found = await self._link.run(_SQL["waiting"], params)
         if not found:
             return None
@@ -132,12 +133,16 @@ class Reports:
         await self._add_facts(rows, ["failed", "delivered"])
         return rows
 
-    async def delayed(self, gather: float, limit: int) -> tuple[list[ReportRow], list[int]]:
-        """Return rows whose delay is to be reported, and those of them that have ended.
+    async def delayed(
+        self, gather: float, limit: int, most: int
+    ) -> tuple[list[ReportRow], list[int]]:
+        """Return rows whose delay is to be reported, and those that have ended: `most` together.
 
-        Raises StoreUnavailable.
+        `limit` bounds the messages. At `most` the last message may lack rows. Raises
+        StoreUnavailable.
         """
-        found = await self._link.run(_SQL["delayed"], {"gather": gather, "limit": limit})
+        params = {"gather": gather, "limit": limit, "rows": most}
+        found = await self._link.run(_SQL["delayed"], params)
         rows = [ReportRow(*row) for row in found if row[1] is not None]
         await self._add_facts(rows, ["deferred", "unknown"])
         return rows, [row[0] for row in found if row[1] is None]

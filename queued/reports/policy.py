@@ -54,22 +54,23 @@ def decide(rows: Iterable[ReportRow], postmaster: str | None) -> Decision:
     goes to the null reverse-path (RFC 5321, section 6.1): `postmaster` gets those of failures.
     """
     decision = Decision()
-    groups: dict[tuple[int, str, str], Plan] = {}
+    groups: dict[tuple[int, str, str, bool], Plan] = {}
     for row in rows:
         kind = row.kind
         if row.notify and not _wanted(row.notify, kind):
             decision.silent.append((row, f"NOTIFY={row.notify[:60]}"))
             continue
-        key = row.message_id, kind, row.sender
-        if plan := groups.get(key):
-            plan.rows.append(row)
-            continue
+        key = row.message_id, kind, row.sender, row.dsn
+        plan = groups.get(key)
         try:
-            sent_to, domain = _target(row, postmaster)
+            if plan is None or row.dsn or not row.sender:
+                sent_to, domain = _target(row, postmaster)
         except AddressError as error:
             decision.refuse([row], f"{_NO_DSN}: {error}")
             continue
-        groups[key] = Plan(row.message_id, kind, sent_to, domain, [row])
+        if plan is None:
+            plan = groups[key] = Plan(row.message_id, kind, sent_to, domain, [])
+        plan.rows.append(row)
     decision.plans.extend(groups.values())
     return decision
 

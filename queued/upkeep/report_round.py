@@ -171,11 +171,30 @@ class ReportRound:
 
     async def _queue(self, letters: list[Letter], config: QueuedConfig) -> int:
         """Queue DSNs; if the database refuses some, the others go on. Return their number."""
+        stored = await self._stored([each for each in letters if not each.streams], config)
+        for letter in letters:
+            if letter.streams:
+                stored += await self._stored([letter], config)
+        return await self._insert(stored, config) if stored else 0
+
+    async def _stored(self, letters: list[Letter], config: QueuedConfig) -> list[Letter]:
+        """Store the chunks of DSNs, and return those that can be queued now.
+
+        A content may be gone, and the database may refuse chunks. Nothing is stored twice.
+        """
         try:
             await self._writer.store(letters)
-        except LookupError as error:
-            return await self._singly(letters, error, config)
-        return await self._insert(letters, config)
+        except (LookupError, psycopg.Error) as error:
+            if not faults.about_row(error):
+                await self._drop(letters)
+                raise
+            if len(letters) > 1:
+                half = len(letters) // 2
+                first = await self._stored(letters[:half], config)
+                return first + await self._stored(letters[half:], config)
+            await self._refused(letters[0], error, config)
+            return []
+        return letters
 
     async def _insert(self, letters: list[Letter], config: QueuedConfig) -> int:
         entries = [
@@ -199,13 +218,6 @@ class ReportRound:
             await self._refused(letters[0], error, config)
             return 0
         return len(letters)
-
-    async def _singly(self, letters: list[Letter], error: Exception, config: QueuedConfig) -> int:
-        """Queue DSNs one by one, because a content is gone."""
-        if len(letters) == 1:
-            await self._refused(letters[0], error, config)
-            return 0
-        return sum([await self._queue([letter], config) for letter in letters])
 
     async def _commit(
         self, group: list[NewMessage], closing: Closing, config: QueuedConfig

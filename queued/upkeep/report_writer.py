@@ -35,6 +35,11 @@ class Letter:
     message: NewMessage
     dsn: Dsn
 
+    @property
+    def streams(self) -> bool:
+        """Whether its content is read while it is stored."""
+        return not isinstance(self.dsn.content, bytes)
+
 
 def returns_content(plan: Plan, message: ReportedMessage, config: QueuedConfig) -> bool:
     """Return whether a DSN returns the whole message (RFC 3461, section 4.3)."""
@@ -136,24 +141,29 @@ class ReportWriter:
             yield part
 
     async def store(self, letters: list[Letter]) -> None:
-        """Store the chunks of large DSNs ahead of their messages.
+        """Store the chunks of large DSNs ahead of their messages: of a stream, or of some others.
 
-        Raises StoreUnavailable, psycopg.Error, LookupError if a content is gone.
+        Raises StoreUnavailable, psycopg.Error, LookupError if a content is gone. Only a stream may
+        be there in part then.
         """
-        parts: list[tuple[int, int, bytes]] = []
+        large: list[Letter] = []
         for letter in letters:
             content = letter.dsn.content
             if not isinstance(content, bytes):
                 await self._store_stream(letter, content)
             elif letter.message.chunks:
-                parts.append((letter.message.id, 0, letter.message.body))
-                letter.message.body = b""
-        if parts:
-            await self._store.chunks(parts)
+                large.append(letter)
+        if large:
+            await self._store.chunks(
+                [(letter.message.id, 0, letter.message.body) for letter in large]
+            )
+        for letter in large:
+            letter.message.body = b""
 
     async def _store_stream(self, letter: Letter, content: AsyncIterable[bytes]) -> None:
         """Store a DSN whose content streams; its chunks are cut anew."""
         dsn, number = letter.dsn, letter.message.id
+        letter.message.chunks = chunk_count(dsn.size)  # if it fails, they are dropped
         pending = bytearray(dsn.head)
         position = 0
         async for part in content:

@@ -31,6 +31,7 @@ _NEVER = 1e9  # seconds
 _PAGE = 500  # rows that a look at the waiting messages reads
 _ROWS = 20_000  # rows of a batch: a DSN has no more recipients
 _REST = 0.01  # seconds between two rounds, in which rows gather
+_OLD = 10.0  # seconds after `gather`: rows that have waited for longer come in a turn
 _AGAIN = 10.0  # seconds after a failure, at most
 # Rows of an operator's transaction are locked for hours, perhaps.
 _SETTINGS = SESSION | {"lock_timeout": "2s"}
@@ -88,7 +89,7 @@ class ReportDuty:
                 looked = loop.time() if turn else looked
                 try:
                     self._schema.require()
-                    await self._report(_OTHERS if turn else _NEVER)
+                    await self._report(turn=turn)
                     if turn:
                         await self._report_delays()
                     failed = False
@@ -100,13 +101,18 @@ class ReportDuty:
         finally:
             await self._link.close()
 
-    async def _report(self, others: float) -> None:
-        """Report all messages that are ready, oldest first."""
+    async def _report(self, *, turn: bool) -> None:
+        """Report all messages that are ready, oldest first.
+
+        Only in a turn those of others, and old ones: rows may wait long, and each round would read
+        them all.
+        """
         loop = asyncio.get_running_loop()
         gather = self._config().bounces.gather
         self._due = loop.time() + _NEVER
+        others, recent = (_OTHERS, None) if turn else (_NEVER, gather + _OLD)
         place = START
-        while page := await self._reports.waiting(place, _PAGE, self._process, others):
+        while page := await self._reports.waiting(place, _PAGE, self._process, others, recent):
             ready = self._ready(page, gather)
             while ready:
                 ready = await self._batch(ready)
@@ -144,11 +150,18 @@ class ReportDuty:
         number = _PAGE
         while number >= _PAGE:
             gather = self._config().bounces.gather
-            rows, ended = await self._reports.delayed(gather, _PAGE)
+            rows, ended = await self._reports.delayed(gather, _PAGE, _ROWS)
             if ended:
                 await self._reports.forget_delays(ended)
-            rows = [row for row in rows if not self._round.leaves(row.message_id)]
             rows.sort(key=lambda row: (row.message_id, row.id))
+            if (
+                len(rows) + len(ended) == _ROWS
+                and rows
+                and rows[0].message_id != rows[-1].message_id
+            ):
+                last = rows[-1].message_id
+                rows = [row for row in rows if row.message_id != last]
+            rows = [row for row in rows if not self._round.leaves(row.message_id)]
             number = len(rows) + len(ended)
             if rows and await self._round.end(rows, self._config()):
                 await self._reports.announce()

@@ -184,6 +184,8 @@ COMMENT ON COLUMN delays.at IS 'When the deferral was written.';
 COMMENT ON COLUMN delays.noticed_at IS 'When a DSN was queued, or it was found that none is due; null: not yet.';
 CREATE INDEX delays_new ON delays (at) WHERE noticed_at IS NULL;
 COMMENT ON INDEX delays_new IS 'Delays that are not reported yet.';
+CREATE INDEX delays_message ON delays (message_id) WHERE noticed_at IS NULL;
+COMMENT ON INDEX delays_message IS 'The delays of a message that one DSN reports.';
 
 CREATE TABLE report_counts (
     sender text NOT NULL COLLATE "C",

@@ -1,13 +1,15 @@
 -- name: waiting
 -- The next messages with rows in REPORT, in the order of their oldest one: whether all other rows are settled,
 -- and for how many seconds that row has waited. Rows of others wait for `others` seconds first: their own
--- process reports them. The last row of the answer is where the next page begins.
+-- process reports them. `recent` leaves out rows that are older than these seconds. The last row of the answer is
+-- where the next page begins.
 WITH page AS MATERIALIZED (
     SELECT id, message_id,
         -- a program's calendar is shorter than PostgreSQL's, and has no infinity
         least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00') AS held_at
     FROM queue
-    WHERE status = 'REPORT' AND (held_at, id) > (%(since)s, %(after)s)
+    WHERE status = 'REPORT'
+        AND (held_at, id) > (greatest(%(since)s, now() - make_interval(secs => %(recent)s)), %(after)s)
         AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
         AND (split_part(held_by, '@', -1) = %(process)s OR held_at <= now() - make_interval(secs => %(others)s))
     ORDER BY queue.held_at, id
@@ -73,14 +75,15 @@ SELECT FROM reports_close(
     %(senders)b::text[], %(sent_tos)b::text[], %(kinds)b::text[], %(classes)b::text[], %(reasons)b::text[])
 
 -- name: delayed
--- Rows whose delay is to be reported, with their time in `bounces.delay`. One that has ended meanwhile has no
--- message id.
+-- Rows whose delay is to be reported, with their time in `bounces.delay`. A message is due `gather` after its
+-- first delay, and then with all of its delays. A row that has ended meanwhile has no message id.
 WITH page AS MATERIALIZED (
-    SELECT row_id, message_id FROM delays
+    SELECT message_id FROM delays
     WHERE noticed_at IS NULL AND at <= now() - make_interval(secs => %(gather)s)
     ORDER BY at LIMIT %(limit)s
 ), rows AS MATERIALIZED (
-    SELECT DISTINCT row_id FROM page
+    SELECT row_id FROM delays WHERE noticed_at IS NULL AND message_id = ANY (ARRAY(SELECT message_id FROM page))
+    GROUP BY message_id, row_id ORDER BY message_id, row_id LIMIT %(rows)s
 )
 SELECT q.id, q.message_id, q.sender, q.recipient, q.domain,
     least(greatest(q.ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),

@@ -20,6 +20,7 @@ from queued.config.retry import GREYLISTED, Exponential
 from queued.delivery.reply import CUT_OFF, DEADLINE_OVER, NOT_BEGUN, Result
 from queued.worker.answers import Answer
 from queued.worker.deadline import deadline_of, parse_time
+from queued.worker.judge import jitter_of
 from queued.worker.retry import FirstAnswers, delay
 from queued.worker.verdict import judge
 
@@ -107,6 +108,19 @@ def test_waits_are_within_the_jitter_below_those_of_the_class(
     assert delay(retry, attempts, chance, answer_class, first=True) == (
         first or delay(retry, attempts, chance, answer_class)
     )
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 10, 64, 100, 1000, 1 << 20])
+def test_jitter_spreads_messages_and_attempts(step: int) -> None:
+    for share in (
+        [jitter_of(10**6 + n * step, 3) for n in range(1000)],
+        [jitter_of(-step, attempt) for attempt in range(1, 1001)],
+    ):
+        assert all(0 <= each < 1 for each in share)
+        tenths = [sum(int(each * 10) == tenth for each in share) for tenth in range(10)]
+        assert min(tenths) > 50
+        assert max(tenths) < 200
+    assert jitter_of(1, 1) == jitter_of(1, 1) != jitter_of(2**63 - 1, 2**31 - 1) < 1
 
 
 def test_exponential_waits() -> None:

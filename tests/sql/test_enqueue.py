@@ -260,6 +260,14 @@ async def test_a_companion_is_done_with_its_group_or_not_at_all(
 
 
 @pytest.mark.usefixtures("notes")
+async def test_a_companion_comes_after_its_group(db: psycopg.Connection, link: Link) -> None:
+    """Else its locks would wait for the octets of the group."""
+    counting = Statement(b"INSERT INTO notes SELECT count(*) FROM messages")
+    await Enqueue(link).commit(group(300), beside=Companion(counting, {}))
+    assert column(db, "SELECT note FROM notes") == [3]
+
+
+@pytest.mark.usefixtures("notes")
 async def test_a_companion_is_done_once_if_the_connection_is_lost(
     database: str, db: psycopg.Connection, link: Link
 ) -> None:

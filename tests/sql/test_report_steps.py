@@ -138,6 +138,42 @@ async def test_a_dsn_of_many_recipients_and_one_with_large_content(
     assert len(column(db, "SELECT id FROM messages")) == 2
 
 
+async def test_a_content_that_is_gone_or_refused_stops_no_other(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queued.upkeep.report_writer.LARGE", 20_000)
+    monkeypatch.setattr("queued.upkeep.report_writer._PARTS", 1)
+    db.execute("SELECT setval('message_ids', 1000)")
+    for number in range(1, 13):
+        message(db, number, chunks=(4, 2)[number % 2])  # a stream, or from memory
+        sender = f"s{number}@a.example"
+        octets = "UPDATE message_chunks SET data = %s WHERE message_id = %s"
+        db.execute(octets, ((sender.encode() + b" ").ljust(8096, b"x"), number))
+        size = "UPDATE messages SET size = 8096 * chunks WHERE id = %s"
+        db.execute(size, (number,))
+        ended(db, number, sender=sender)
+    db.execute("DELETE FROM message_chunks WHERE message_id = 6 AND position = 2")
+    db.execute("""
+        CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.data LIKE '%s9@a.example %' THEN RAISE EXCEPTION 'not these'; END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER no BEFORE INSERT ON message_chunks FOR EACH ROW EXECUTE FUNCTION no();
+    """)
+    async with duty(database):
+        await ends(db)
+    held = db.execute("SELECT message_id, hold_reason FROM queue WHERE status = 'HOLD' ORDER BY id")
+    assert held.fetchall() == [
+        (6, "its DSN is refused: content of message 6 is gone"),
+        (9, "its DSN is refused: not these"),
+    ]
+    assert {to for to, _ in dsns(db)} == {f"s{n}@a.example" for n in {*range(1, 13)} - {6, 9}}
+    orphans = (
+        "SELECT count(*) FROM message_chunks WHERE message_id NOT IN (SELECT id FROM messages)"
+    )
+    assert fetch(db, orphans) == (0,)
+
+
 async def test_a_database_that_is_read_only_or_away_is_waited_for(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,9 +182,9 @@ async def test_a_database_that_is_read_only_or_away_is_waited_for(
     failed = asyncio.Event()
     run = ReportDuty._report
 
-    async def watched(work: ReportDuty, others: float) -> None:
+    async def watched(work: ReportDuty, *, turn: bool) -> None:
         try:
-            await run(work, others)
+            await run(work, turn=turn)
         except StoreUnavailable:
             failed.set()
             raise

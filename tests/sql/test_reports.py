@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgmta.postgres.link import Link
+from pgmta.store.reports import START, Reports
 from tests.sql.reporting import REASON, dsns, duty, ended, ends
 from tests.sql.rows import column, fetch, message, row
 
@@ -74,6 +77,21 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
         " AND sender = ''",
         "it's",
     ) == (0, "t", "bounce", {"_report": "failed", "_partid": "it's"})
+
+
+@pytest.mark.parametrize("names", [("user", "postmaster"), ("Postmaster", "user")])
+async def test_a_row_of_the_postmaster_is_held_beside_others(
+    database: str, db: psycopg.Connection, names: tuple[str, str]
+) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    for name in names:
+        ended(db, 1, sender="", sender_domain="", recipient=f"{name}@b.example")
+    async with duty(database, postmaster="postmaster@b.example"):
+        await ends(db)
+    assert dsns(db) == [("postmaster@b.example", ["user@b.example"])]
+    held = db.execute("SELECT lower(recipient), hold_reason FROM queue WHERE status = 'HOLD'")
+    reason = f"{NULL}, and its recipient is bounces.postmaster"
+    assert held.fetchall() == [("postmaster@b.example", reason)]
 
 
 async def test_two_processes_report_each_message_once_and_keep_to_the_limits(
@@ -193,6 +211,20 @@ async def test_rows_of_a_message_wait_for_the_others(database: str, db: psycopg.
     ]
 
 
+async def test_old_rows_come_in_a_turn(database: str, db: psycopg.Connection) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    for number, age in enumerate((0, 5, 3600), 1):
+        ended(db, number, held_at=datetime.now(UTC) - timedelta(seconds=age))
+    ended(db, 4, held_at="infinity")
+    link = Link(database, "test")
+    reports = Reports(link, "p")
+    for recent, expected in ((3000.0, {1, 2, 4}), (0.0, {4}), (None, {1, 2, 3, 4})):
+        page = await reports.waiting(START, 10, "p", 1e9, recent)
+        assert page
+        assert {number for number, _, _ in page.messages} == expected
+    await link.close()
+
+
 async def test_a_long_delay_is_reported_once_for_each_time(
     database: str, db: psycopg.Connection
 ) -> None:
@@ -218,3 +250,27 @@ async def test_a_long_delay_is_reported_once_for_each_time(
     kinds = "SELECT kind, count(*), count(report_id) FROM reports GROUP BY 1 ORDER BY 1"
     assert db.execute(kinds).fetchall() == [("delayed", 5, 4), ("failed", 1, 1)]
     assert fetch(db, "SELECT count(*) FROM queue WHERE status = 'DEFERRED'") == (3,)
+
+
+async def test_a_message_is_due_by_its_first_delay_with_all_its_rows(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queued.upkeep.reports._PAGE", 3)
+    monkeypatch.setattr("queued.upkeep.reports._ROWS", 25)
+    db.execute("SELECT setval('message_ids', 1000)")
+    delay = "INSERT INTO delays VALUES (%s, '4 h', %s, now() - make_interval(secs => %s))"
+    numbers = {1: 10, 2: 25, 3: 10, 4: 1}  # of rows; the last message is not due
+    for number, rows in numbers.items():
+        message(db, number)
+        for n in range(rows):
+            row_id = row(db, number, recipient=f"{n}@b.example", status="DEFERRED", due=3600,
+                         on_failed="bounce", sender=f"s{number}@a.example")  # fmt: skip
+            db.execute(delay, (row_id, number, 7200 if n == 1 and number < 4 else 0))
+    for number in (1, 5):
+        db.execute(delay, (900 + number, number, 7200))  # these rows have ended
+    async with duty(database, gather="1h"):
+        await ends(db, "SELECT count(*) FROM delays WHERE noticed_at IS NULL", wanted=1)
+    assert {to: len(names) for to, names in dsns(db)} == {
+        f"s{number}@a.example": numbers[number] for number in (1, 2, 3)
+    }
+    assert column(db, "SELECT message_id FROM delays WHERE noticed_at IS NULL") == [4]

@@ -96,7 +96,7 @@ class Daemon:
         self._tls = TlsMemory(uri, config.delivery.tls.remember)
         host = config.environment.hostname
         self._connector = Connector(host, config.delivery, self._tls)
-        self._keys = Link(uri, "queued keys")
+        self._keys = Link(uri, "queued keys", {"lock_timeout": "2s"})
         self._signers = Signers(Keyring(DkimKeys(self._keys)), config.signing)
         self._delivering = [
             self._delivery_worker(w) for w in self._workers if w.action is WorkerAction.DELIVER

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from email.utils import getaddresses
 
 from pgmta.address import domain_of, normalise_domain
 from pgmta.errors import AddressError
 from pgmta.model import Item
 from queued.config import Signing, SigningRule
+from queued.delivery.address_list import UnreadableError, places
 from queued.delivery.canonical import Fields
 
 type Rules = tuple[SigningRule, ...]
@@ -35,12 +35,13 @@ def from_domain(fields: Fields) -> str:
             continue
         if len(value) > _LONGEST:
             return ""
-        text = value.decode("utf-8", "replace")
-        for _, address in getaddresses([text]):
-            try:
-                found.add(normalise_domain(address.rpartition("@")[2]))
-            except AddressError:
-                return ""
+        try:
+            addresses, whole = places(value)
+            found.update(normalise_domain(each.domain.decode()) for each in addresses)
+        except (UnreadableError, UnicodeDecodeError, AddressError):
+            return ""
+        if not whole:
+            return ""
     return found.pop() if len(found) == 1 else ""
 
 
@@ -68,6 +69,11 @@ class SigningRules:
             for rule in self._rules
         )
 
+    def name(self, rule: SigningRule) -> str:
+        """Return how replies name a rule, which may be one of an older configuration."""
+        numbers = (number for number, each in enumerate(self._rules) if each is rule)
+        return f"signing.rules[{next(numbers, '')}]"
+
     def relevant(self, sender: str) -> str:
         """Return as much of a reverse-path as the rules look at."""
         if not self._by_sender:
@@ -80,7 +86,7 @@ class SigningRules:
             return [(self._rules, items)]
         found: dict[tuple[bool, ...], list[Item]] = {}
         for item in items:
-            values = json.loads(item.metadata) if item.metadata else {}
+            values = _values(item.metadata) if item.metadata else {}
             found.setdefault(tuple(_takes(r, item, values) for r in self._rules), []).append(item)
         return [(self._fitting(fits), rows) for fits, rows in found.items()]
 
@@ -113,18 +119,27 @@ class SigningRules:
         return None, ""
 
 
-def _takes(rule: SigningRule, item: Item, values: object) -> bool:
+def _values(metadata: str) -> dict[str, object]:
+    """Return the metadata of a row; none if they can't be read."""
+    try:
+        # a number of any length stays as PostgreSQL writes it
+        values = json.loads(metadata, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _takes(rule: SigningRule, item: Item, values: dict[str, object]) -> bool:
     """Return whether a row meets the conditions on rows; `values` are its metadata."""
     if rule.tenant is not None and item.tenant not in rule.tenant:
         return False
     if rule.submitted is not None and rule.submitted is (item.submitted_by is None):
         return False
-    return all(
-        isinstance(values, dict) and _text(values.get(key)) in wanted
-        for key, wanted in rule.metadata.items()
-    )
+    return all(_text(values.get(key)) in wanted for key, wanted in rule.metadata.items())
 
 
 def _text(value: object) -> str | None:
-    """Return a value as PostgreSQL's `metadata ->> 'KEY'` has it."""
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    """Return a value as PostgreSQL's `metadata ->> 'KEY'` has it; None for lists and objects."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else None

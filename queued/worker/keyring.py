@@ -74,6 +74,8 @@ class Keyring:
     def __init__(self, keys: DkimKeys) -> None:
         self._table = keys
         self._use_table = False
+        self.unreadable = ""
+        """Why the table could not be read, '' if it could or has not been looked at."""
         self._version: int | None = None  # of the table as it was read
         self._files: list[SigningKey] = []
         self._rows: dict[tuple[str, str], SigningKey] = {}
@@ -89,7 +91,7 @@ class Keyring:
                 log.warning("a key can't be used", key=key.name, reason=key.problem)
         self._use_table = config.table
         if not config.table:
-            self._version, self._rows = None, {}
+            self._version, self._rows, self.unreadable = None, {}, ""
         self._sort()
 
     @property
@@ -120,13 +122,17 @@ class Keyring:
         if not self._use_table:
             return
         async with self._lock:
-            version = await self._table.version()
-            if version == self._version:
-                return
-            found = await self._table.keys()
+            try:
+                version = await self._table.version()
+                found = None if version == self._version else await self._table.keys()
+            except psycopg.Error as error:
+                self.unreadable = f"the table of keys can't be read: {faults.words(error)}"
+                raise
             if self._use_table:
-                self._take(found)
-                self._version = version
+                self.unreadable = ""
+                if found is not None:
+                    self._take(found)
+                    self._version = version
 
     def _take(self, found: Iterable[DkimKey]) -> None:
         rows: dict[tuple[str, str], SigningKey] = {}

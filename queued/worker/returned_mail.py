@@ -74,6 +74,7 @@ class ReturnedMail:
         self._forward = forward
         self._waiting: deque[_Taken] = deque()
         self._work: asyncio.Task[None] | None = None
+        self._draining = False
 
     def configured(self, config: QueuedConfig) -> ReturnedMail | None:
         """Use the addresses, keys and rules of a configuration; return None if it has none."""
@@ -174,6 +175,9 @@ class ReturnedMail:
             except AddressError as error:
                 log.warning("returned mail is not forwarded", row=item.id, reason=str(error))
             else:
+                if self._draining:  # no destination takes it any more
+                    self._end([taken], NOT_BEGUN)
+                    return
                 item = replace(item, recipient=address, domain=domain)
                 self._forward([item], {item.message_id: taken.message})
                 return
@@ -194,7 +198,8 @@ class ReturnedMail:
             self._conclude([taken.item for taken in batch], [result] * len(batch))
 
     def drain(self) -> None:
-        """Hand back the rows that wait."""
+        """Hand back the rows that wait, and forward no more."""
+        self._draining = True
         self._end(list(self._waiting), NOT_BEGUN)
         self._waiting.clear()
 

@@ -55,6 +55,8 @@ class SigningJob:
     signature: bytes = b""
     problem: str = ""
     """Why a key did not sign."""
+    lasting: bool = False
+    """Whether no later attempt can mend the problem."""
     error: Exception | None = None
     done: bool = False
     """Whether its envelopes have gone on, or were given up."""

@@ -113,24 +113,35 @@ class Signing:
         job.rule, domain = signers.rules.find(job.rules, job.sender, job.header.fields)
         rule = job.rule
         if rule is None:
+            self._unsigned(job)
+            return
+        if not domain and signers.rules.given and not job.problem:
+            job.problem = f"{signers.rules.name(rule)} signs by {rule.sign}, which has no domain"
+            job.lasting = True
             self._end(job)
             return
-        parents = rule.parents and rule.sign in ("from", "sender")
+        # of a domain below, the table may have the keys
+        parents = keyring.ready and rule.parents and rule.sign in ("from", "sender")
         choice = keyring.choose(domain, parents=parents, selectors=rule.selectors)
-        if keyring.ready and choice.keys and not job.problem:
+        usable = keyring.ready or keyring.unreadable
+        if usable and choice.keys and not job.problem:
             job.keys = choice.keys
             self._enter(job)
         elif keyring.ready and not choice.known and not signers.rules.given:
-            self._end(job)
-        elif keyring.table and not again:
+            self._unsigned(job)
+        elif keyring.table and not (again or keyring.unreadable):
             self._late.append(job)
             if not self._looking:
                 self._looking = True
                 self._task(self._look())
         else:
-            usual = choice.problem if domain else f"the mail has no domain in {rule.sign}"
-            job.problem = job.problem or usual
+            job.problem = job.problem or keyring.unreadable or choice.problem
             self._end(job)
+
+    def _unsigned(self, job: SigningJob) -> None:
+        """Let mail go on that needs no signature, whatever would have prevented one."""
+        job.problem = ""
+        self._end(job)
 
     def _enter(self, job: SigningJob) -> None:
         """Let the job wait for a thread; content that streams is read before."""
@@ -197,6 +208,8 @@ class Signing:
         self._signers.name(job.problem)
         if ((job.rule and job.rule.missing) or self._signers.missing) == "send":
             return None
+        if job.lasting:
+            return Result(Reply(0, f"5.6.0 not signed: {job.problem}"), permanent=True)
         return Result(Reply(0, f"4.3.5 not signed: {job.problem}"))
 
     # -- what takes time --
@@ -213,11 +226,13 @@ class Signing:
             late, self._late = self._late, []
             try:
                 await keyring.look()
-            except (StoreUnavailable, psycopg.Error):
+            except StoreUnavailable:
                 if not keyring.ready:
                     self._late[:0] = late
                     await asyncio.sleep(_RETRY)
                     continue
+            except psycopg.Error:
+                pass  # `unreadable` has the reason
             for job in late:
                 if not job.done:
                     self._guarded(job, partial(self._choose, job, again=True))

@@ -223,3 +223,29 @@ async def test_content_that_streams(site: Site) -> None:
     await site.until(outcomes=2)
     assert site.outcomes[1].reply.text == "4.3.5 not signed: the header is over 1 MB"
     assert site.dispatch.left_out.busy(1) == ([], 0)
+    foreign = b"From: x@other.example\r\n" + b"x" * (1 << 20)
+    signing.take(destination, envelope(7, Broken([foreign, b"y"])))
+    await site.until(sent=5)
+    assert (site.signed[-1], len(site.outcomes)) == (False, 2), "it needs no signature"
+
+
+async def test_no_later_attempt_finds_a_domain_in_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = [
+        {"metadata.kind": "bulk", "missing": "send"},
+        {"metadata.kind": "report", "sign": "none"},
+        {"sender_domain": "s.example"},
+    ]
+    site = Site(tmp_path, monkeypatch, rules=rules)
+    kinds = [None, '{"kind": "bulk"}', '{"kind": "report"}']
+    items = [item(n, 1, metadata=kind) for n, kind in enumerate(kinds)]
+    site.dispatch.dispatch(items, {1: message(1, "b.example, y@c.example")})
+    await site.until(sent=2, outcomes=1)
+    (outcome,) = site.outcomes
+    assert (outcome.event, outcome.item.id) == (Event.FAIL, 0)
+    words = "5.6.0 not signed: signing.rules[2] signs by from, which has no domain"
+    assert outcome.reply.text == words
+    assert {row.id for each in site.sent for row in each.items} == {1, 2}
+    assert site.signed == [False, False]
+    site.signers.close()

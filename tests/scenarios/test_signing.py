@@ -187,3 +187,28 @@ def test_rules(system: System, keys: Keys) -> None:
     )  # fmt: skip
     system.wait_empty()
     assert keys.signers(contents(hop)[-1]) == ["a.example/m"]
+
+
+def test_table_that_cannot_be_read_stops_no_other_mail(system: System, keys: Keys) -> None:
+    """Mail of other domains may need one of its keys; the keys of files still sign."""
+    hop = system.hop()
+    smtpd = system.smtpd()
+    store(system, keys, "t")
+    table = KeyTable(system.uri, "test")
+    entry = keys.entry("f", domain="f.example")
+    try:
+        with table._db.transaction():
+            table._db.execute("LOCK dkim_keys")
+            queued = system.queued(hop, signing={"table": True, "keys": [entry]})
+            for name, origin in (("f", "f.example"), ("t", DOMAIN), ("u", "sub.f.example")):
+                post(smtpd.port, "s@s.example", [f"{name}@b.example"], mail(f"x@{origin}"))
+            rows = system.wait_status(t="DEFERRED", u="DEFERRED")
+            until(lambda: len(contents(hop)) == 1)
+    finally:
+        table.close()
+    words = "4.3.5 not signed: the table of keys can't be read: canceling statement"
+    assert all(row["last_reply"].startswith(words) for row in rows.values())
+    assert queued.events("can't read the keys")
+    system.wait_empty()
+    signers = sorted(keys.signers(each) for each in contents(hop))
+    assert signers == [["a.example/t"], ["f.example/f"], ["f.example/f"]]

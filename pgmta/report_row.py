@@ -34,6 +34,7 @@ class ReportRow:
     reply: str | None
     notify: str | None
     orcpt: str | None
+    metadata: str | None = None  # JSON, of a row that is deferred
     attempted: datetime | None = None
     host: str = ""
     answer_class: str = ""

@@ -19,6 +19,7 @@ from pgmta.command import (
     print_line,
     reporting,
 )
+from pgmta.deadline import KEY as DEADLINE
 from pgmta.states import Status
 from pgmta.store.filters import MALFORMED
 from pgmta.store.listing import Listing
@@ -27,7 +28,6 @@ from queued.cli.reports import print_origin, print_reports
 from queued.cli.show import print_history
 from queued.cli.target import CONFIG, database_of
 from queued.config import WorkerAction
-from queued.worker.deadline import KEY as DEADLINE
 
 
 @click.command()

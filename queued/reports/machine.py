@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import lru_cache
 
 from queued.reports.fields import (
@@ -23,9 +24,8 @@ def delivery_status(report: Report, *, utf8: bool) -> str:
 
     `utf8` is for message/global-delivery-status; without it every field is ASCII.
     """
-    until = f"Will-Retry-Until: {date(report.until)}\r\n" if report.until else ""
     blocks = [_message(report)]
-    blocks += [_recipient(each, until, utf8=utf8) for each in report.recipients]
+    blocks += [_recipient(each, report.until, utf8=utf8) for each in report.recipients]
     return "\r\n".join(blocks)
 
 
@@ -39,7 +39,7 @@ def _message(report: Report) -> str:
     return fields
 
 
-def _recipient(recipient: ReportedRecipient, until: str, *, utf8: bool) -> str:
+def _recipient(recipient: ReportedRecipient, until: datetime | None, *, utf8: bool) -> str:
     fields = ""
     if recipient.orcpt and (value := original_recipient(recipient.orcpt, utf8=utf8)):
         fields = whole("Original-Recipient", value)
@@ -55,7 +55,9 @@ def _recipient(recipient: ReportedRecipient, until: str, *, utf8: bool) -> str:
         fields += f"Last-Attempt-Date: {date(recipient.last_attempt)}\r\n"
     if recipient.log_id:
         fields += folded("Final-Log-ID", text_of(recipient.log_id, utf8=False))
-    return fields + until if action == "delayed" else fields
+    if action == "delayed" and (end := recipient.until or until):
+        fields += f"Will-Retry-Until: {date(end)}\r\n"
+    return fields
 
 
 @lru_cache(maxsize=1024)

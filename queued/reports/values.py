@@ -29,6 +29,7 @@ class ReportedRecipient:
     last_attempt: datetime | None = None
     answer_class: str = ""
     reason: str = ""
+    until: datetime | None = None  # Will-Retry-Until; None: that of the report
     log_id: str = ""  # Final-Log-ID: the number of the row
 
 
@@ -52,7 +53,7 @@ class Report:
 
     `sent_to` is its recipient and `sender` the reverse-path of the original. `origin` is its field
     From. `envid` is as MAIL gave it, in xtext. `message_id` is the Message-ID of the original.
-    `utf8` says that the original came with SMTPUTF8. `until` is the time until which delivery is
+    `utf8` says that the original came with SMTPUTF8. `until` is the last time at which delivery is
     tried, for a delay notice.
     """
 

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from email.utils import format_datetime
 from functools import lru_cache
 from typing import cast
@@ -20,6 +20,7 @@ from queued.reports.compose import compose
 from queued.reports.original import header_of
 from queued.reports.policy import Plan
 from queued.reports.values import Dsn, Kind, Original, Report, ReportedRecipient
+from queued.upkeep.retry_until import RetryUntil
 
 LARGE = 2 * PART_SIZE
 """Octets of content that a DSN returns from memory; larger content streams."""
@@ -55,6 +56,7 @@ class ReportWriter:
         self._store = store
         self._contents = contents
         self._host = host
+        self._until = RetryUntil()
 
     def write(
         self,
@@ -114,7 +116,10 @@ class ReportWriter:
             recipients=[_recipient(row) for row in plan.rows],
         )
         if plan.kind == "delayed":
-            report.until = first.ts + timedelta(seconds=min(config.retry.expire, 1e9))
+            for row, recipient in zip(plan.rows, report.recipients, strict=True):
+                recipient.until = self._until.of(row, config)
+            ends = [each.until for each in report.recipients if each.until]
+            report.until = max(ends, default=None)
         if original is None:
             return report
         trace = original.trace.encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from pgmta.deadline import KEY as DEADLINE
 from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
@@ -19,7 +20,6 @@ from queued.delivery.routes import Routes
 from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
 from queued.worker.answers import AnswerRules
 from queued.worker.content import warn_unfit
-from queued.worker.deadline import KEY as DEADLINE
 from queued.worker.deadline import Deadlines
 from queued.worker.envelopes import Envelopes
 from queued.worker.judge import Judge

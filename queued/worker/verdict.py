@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from pgmta.answer_class import AnswerClass
+from pgmta.deadline import KEY, deadline_of
 from pgmta.model import Item, Outcome, Reply
 from pgmta.states import Event
 from queued.config import Retry
 from queued.delivery.reply import DEADLINE_OVER, SHORT, Result, event_of, stored
 from queued.worker.answers import Answer
-from queued.worker.deadline import KEY, deadline_of
 from queued.worker.retry import delay
 
 _LIES = {

@@ -32,7 +32,7 @@ SELECT id, message_id, sender, recipient, domain,
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     priority, tenant, metadata ->> '_partid', metadata ? '_report', attempts, hold_reason, held_by, last_reply,
-    notify, orcpt
+    notify, orcpt, NULL
 FROM queue
 WHERE status = 'REPORT' AND message_id = ANY (%(ids)b::bigint[])
     AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
@@ -88,11 +88,11 @@ WITH page AS MATERIALIZED (
 SELECT q.id, q.message_id, q.sender, q.recipient, q.domain,
     least(greatest(q.ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     now() AS held_at, q.priority, q.tenant, q.metadata ->> '_partid', q.metadata ? '_report', q.attempts, 'delayed',
-    q.lease_owner, q.last_reply, q.notify, q.orcpt
+    q.lease_owner, q.last_reply, q.notify, q.orcpt, nullif(q.metadata, '{}')::text
 FROM queue AS q
 WHERE q.id = ANY (ARRAY(SELECT row_id FROM rows)) AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING')
 UNION ALL
-SELECT row_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT row_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM rows
 WHERE (SELECT true FROM queue AS q
     WHERE q.id = rows.row_id AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING') LIMIT 1) IS NULL

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmta.answer_class import AnswerClass
+from pgmta.deadline import deadline_of, parse_time
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Outcome, Reply
 from pgmta.states import TRANSITIONS, Event, Status, after
@@ -19,7 +20,6 @@ from queued.config import Retry
 from queued.config.retry import GREYLISTED, Exponential
 from queued.delivery.reply import CUT_OFF, DEADLINE_OVER, NOT_BEGUN, Result
 from queued.worker.answers import Answer
-from queued.worker.deadline import deadline_of, parse_time
 from queued.worker.judge import jitter_of
 from queued.worker.retry import FirstAnswers, delay
 from queued.worker.verdict import judge

@@ -1,0 +1,47 @@
+"""Until when a deferred row is tried: its field Will-Retry-Until (RFC 3464, 2.3.9; pure)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pgmta.deadline import KEY, deadline_of
+from pgmta.report_row import ReportRow
+from queued.config import QueuedConfig, Retry
+from queued.delivery.routes import Routes
+
+
+class RetryUntil:
+    """Computes the time from the policy of each row's route, and from its deadline."""
+
+    def __init__(self) -> None:
+        self._config: QueuedConfig | None = None
+        self._routes: Routes | None = None  # None: no route has its own policy
+
+    def of(self, row: ReportRow, config: QueuedConfig) -> datetime | None:
+        """Return the time after which a row is not tried; None if there is none.
+
+        The number of attempts may end it before.
+        """
+        if config is not self._config:
+            own = any(route.retry for route in config.routing.routes)
+            self._routes = Routes(config.routes, config.routing) if own else None
+            self._config = config
+        retry = self._policy(row) or config.retry
+        expire = retry.of_class(row.answer_class).expire or retry.expire
+        try:
+            end: datetime | None = row.ts + timedelta(seconds=expire)
+        except OverflowError:  # beyond the calendar
+            end = None
+        if row.metadata and KEY in row.metadata:
+            deadline, _ = deadline_of(row.metadata)
+            if deadline:
+                return min(deadline, end) if end else deadline
+        return end
+
+    def _policy(self, row: ReportRow) -> Retry | None:
+        if self._routes is None:
+            return None
+        try:
+            return self._routes.find(row.domain, row.sender, row.metadata, row.tenant).retry
+        except Exception:  # such mail has no route, and its result says so
+            return None

@@ -12,11 +12,11 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.intake.ids import Ids
 from pgmta.logs import get
-from pgmta.model import NewMessage
+from pgmta.model import CHUNK_SIZE, NewMessage
 from pgmta.postgres import faults
 from pgmta.report_row import ReportedMessage, ReportRow
 from pgmta.store.enqueue import Enqueue
-from pgmta.store.reports import Closing, Entry, Limits, Reports, counted, limited, moved
+from pgmta.store.reports import HEAD, Closing, Entry, Limits, Reports, counted, limited, moved
 from queued.config import QueuedConfig
 from queued.reports.policy import LIMIT, Decision, Plan, decide, keep_to_limits
 from queued.upkeep.report_writer import (
@@ -99,12 +99,12 @@ class ReportRound:
         closing.gone = [Entry(row, _reason(row, why)) for row, why in decision.silent]
         if closing:
             await self._end_without(closing, config)
-        sizes = {
-            plan.message_id: messages[plan.message_id].size
-            for plan in decision.plans
-            if plan.message_id in messages
-            and returns_content(plan, messages[plan.message_id], config)
-        }
+        sizes: dict[int, int] = {}
+        for plan in decision.plans:
+            if found := messages.get(plan.message_id):
+                whole = returns_content(plan, found, config)
+                octets = found.size if whole else min(found.size, HEAD * CHUNK_SIZE)
+                sizes[plan.message_id] = max(octets, sizes.get(plan.message_id, 0))
         number = 0
         for group in groups(decision.plans, sizes, _MEMORY):
             await self._read(group, messages, config)
@@ -247,7 +247,12 @@ class ReportRound:
             await self._end_without(closing, config)
 
     def _leave(self, message_id: int) -> None:
-        self._left[message_id] = time.monotonic() + _LEFT
+        """Leave a message for a while; forget those whose time is over, which may be gone."""
+        now = time.monotonic()
+        self._left.pop(message_id, None)
+        self._left[message_id] = now + _LEFT
+        while (first := next(iter(self._left))) != message_id and self._left[first] < now:
+            del self._left[first]
 
     async def _drop(self, letters: Iterable[Letter]) -> None:
         """Remove chunks of DSNs that are not queued; what stays goes as orphans."""

@@ -188,7 +188,7 @@ class Settler:
         if others := [o for o in batch if o.event is not Event.DELIVERED or o.report]:
             if delays := [outcome.delay for outcome in others if outcome.event in _DEFERRALS]:
                 self._deferred(min(delays))
-            if any(outcome.report or outcome.event is Event.FAIL for outcome in others):
+            if any(map(_is_reported, others)):
                 self._reported()
         for outcome in batch:
             if not (outcome.item.id in changed or self._again):
@@ -200,6 +200,12 @@ class Settler:
         """Give up the lease of a row that was claimed again while its outcome was not written."""
         now = datetime.now(UTC)
         self.put(Outcome(item, Event.HAND_BACK, Reply(0, ""), started=now, ended=now))
+
+
+def _is_reported(outcome: Outcome) -> bool:
+    """Return whether an outcome moves its row to REPORT."""
+    failed = outcome.event is Event.FAIL and outcome.item.on_failed == "bounce"
+    return failed or bool(outcome.report)
 
 
 def _warn_moved(outcome: Outcome) -> None:

@@ -274,3 +274,14 @@ async def test_a_message_is_due_by_its_first_delay_with_all_its_rows(
         f"s{number}@a.example": numbers[number] for number in (1, 2, 3)
     }
     assert column(db, "SELECT message_id FROM delays WHERE noticed_at IS NULL") == [4]
+
+
+async def test_messages_that_are_left_are_forgotten(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queued.upkeep.report_round._LEFT", 0.0)
+    async with duty(database) as work:
+        for number in range(1000):
+            work._round._leave(number)
+            work._round._leave(number // 2)
+        assert len(work._round._left) < 1000

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from pgmta.config.types import Section
+from pgmta.secret_file import read_secret
 from pgmta.text import unsafe
 
 type Mechanism = Literal["SCRAM-SHA-256", "PLAIN", "LOGIN"]
 
 _MOST = 1024  # octets of a password
-_OTHERS = stat.S_IRWXO  # they may have no right at all
-_GROUP = stat.S_IWGRP | stat.S_IXGRP  # it may only read
 
 
 class ShapingLogin(Section):
@@ -39,19 +36,7 @@ def read_password(path: Path) -> str:
 
     Raises ValueError if the file can't be read, gives others too many rights, or has no password.
     """
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ValueError(f"{path} is no regular file")
-            if status.st_mode & (_OTHERS | _GROUP):
-                mode = stat.S_IMODE(status.st_mode)
-                raise ValueError(
-                    f"{path} has the mode {mode:04o}: run `chmod 0640` or `chmod 0600`"
-                )
-            content = file.read(_MOST + 2)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
+    content = read_secret(path, _MOST + 2)
     line = content.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
         raise ValueError(f"{path} is empty")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,13 +13,13 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import DkimKey
 from pgmta.postgres import faults
+from pgmta.secret_file import read_secret
 from pgmta.store.dkim_keys import DkimKeys
 from queued.config import Signing, SigningKeyFile
 from queued.delivery.signing_key import KeyProblem, SigningKey
 
 _EVERY = 1.0  # seconds between two looks at the table
 _MOST = 64 << 10  # octets of a file
-_OTHERS = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
 _KEPT = 10_000  # choices
 
 log = get("signing")
@@ -41,20 +39,9 @@ def read_key(entry: SigningKeyFile) -> SigningKey:
     """Return the key of a file; one that can't be used has a problem."""
     key = SigningKey(entry.domain, entry.selector, "", entry.active_from, entry.file)
     try:
-        with open(entry.file, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise KeyProblem(f"{entry.file} is no regular file")
-            if status.st_mode & _OTHERS:
-                mode = stat.S_IMODE(status.st_mode)
-                raise KeyProblem(
-                    f"{entry.file} has the mode {mode:04o}: run `chmod 0640` or `chmod 0600`"
-                )
-            key.pem = file.read(_MOST)
+        key.pem = read_secret(entry.file, _MOST)
         key.load()
-    except OSError as error:
-        key.problem = f"{entry.file}: {error.strerror}"
-    except KeyProblem as error:
+    except (ValueError, KeyProblem) as error:
         key.problem = str(error) if entry.file in str(error) else f"{entry.file}: {error}"
     return key
 

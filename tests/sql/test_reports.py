@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgmta.newlines import check
 from pgmta.postgres.link import Link
 from pgmta.store.reports import Reports
 from tests.sql.reporting import REASON, dsns, duty, ended, ends
@@ -84,6 +85,23 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
         " AND sender = ''",
         "it's",
     ) == (0, "t", "bounce", {"_report": "failed", "_partid": "it's"})
+
+
+async def test_content_that_no_host_may_get_does_not_stop_its_dsn(
+    database: str, db: psycopg.Connection
+) -> None:
+    """What looks like an end of data failed for that, and its DSN would, too."""
+    db.execute("SELECT setval('message_ids', 1000)")
+    contents = [b"Subject: one\r\n\r\na\n.\nb\r\n", b"Subject: two\n.\nc\r\n\r\nx\r\n", b"Subject: x\n."]
+    for number, content in enumerate(contents, 1):
+        ended(db, number)
+        db.execute("UPDATE messages SET body = %s WHERE id = %s", (content, number))
+    async with duty(database):
+        await ends(db)
+    bodies = column(db, "SELECT body FROM messages WHERE id > 1000 ORDER BY id")
+    assert [check(bytes(body), "guard") for body in bodies] == ["", "", ""]
+    assert [b"Subject: one" in bytes(body) for body in bodies] == [True, False, False]
+    assert len(dsns(db)) == 3
 
 
 @pytest.mark.parametrize("names", [("user", "postmaster"), ("Postmaster", "user")])

@@ -16,7 +16,7 @@ from queued.delivery.canonical import BodyHash, split_header
 from queued.delivery.envelope import Envelope
 from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination
-from queued.delivery.sign import SignedHeader
+from queued.delivery.sign import MOST, SignedHeader
 from queued.delivery.signing_rules import Rules
 from queued.worker.signers import Signers, SigningJob
 
@@ -104,7 +104,14 @@ class Signing:
         """Find the header, and the keys."""
         header, job.start = split_header(content)
         job.header = SignedHeader(trace + header)
+        if (size := job.header.size) > MOST:
+            self._refuse(job, f"the header has {size} fields for a signature, over {MOST}")
         self._choose(job)
+
+    @staticmethod
+    def _refuse(job: SigningJob, problem: str) -> None:
+        """Note why no attempt can sign this header, if it has to be signed."""
+        job.problem, job.lasting = job.problem or problem, True
 
     def _choose(self, job: SigningJob, *, again: bool = False) -> None:
         """Find the keys; `again` says that the table was looked at for this message."""
@@ -254,7 +261,7 @@ class Signing:
                 if read.startswith(b"\r\n") or b"\r\n\r\n" in read:
                     break
                 if len(read) > _HEADER:
-                    job.problem = "the header is over 1 MB"
+                    self._refuse(job, "the header is over 1 MB")
                     break
             self._split(job, trace, read)
         except Exception as error:

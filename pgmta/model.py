@@ -18,6 +18,9 @@ Content of at most this size is in its message row.
 PART_SIZE = 64 * CHUNK_SIZE
 """Octets of a part: at most 64 chunks, half a MB, are written or read at once."""
 
+INDEXED = 600
+"""Characters of an address in an index at most: an entry there has at most 2,704 octets."""
+
 ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
 """An enhanced status code at the start of a reply's text (RFC 2034)."""
 

@@ -32,6 +32,17 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
     raise StoreUnavailable(str(failure).strip()) from failure
 
 
+class OperatorLink:
+    """Has the separate connection of a command. Raises StoreUnavailable when it opens."""
+
+    def __init__(self, uri: str) -> None:
+        self._db = connect_operator(uri)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._db.close()
+
+
 def prepare(connection: psycopg.Connection[Any]) -> None:
     """Make a connection look in schema pgmta, and read every time that PostgreSQL can store.
 

@@ -9,7 +9,7 @@ import psycopg
 
 from pgmta.model import DkimKey
 from pgmta.postgres.link import Link
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
 
 _SQL = queries("dkim_keys")
@@ -31,19 +31,15 @@ class DkimKeys:
         return [DkimKey(*row) for row in await self._link.run(_SQL["keys"])]
 
 
-class KeyTable:
+class KeyTable(OperatorLink):
     """Works over a separate connection. Each change is noted in table `audit`, without the key.
 
     Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
     """
 
     def __init__(self, uri: str, who: str) -> None:
-        self._db = connect_operator(uri)
+        super().__init__(uri)
         self._who = who
-
-    def close(self) -> None:
-        """End the connection."""
-        self._db.close()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all keys without their private parts."""

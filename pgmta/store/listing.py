@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from psycopg.sql import Literal
 
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import OperatorLink
 from pgmta.store.guard import Condition
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.reading import Fault, reading
@@ -65,19 +65,15 @@ class Reports(NamedTuple):
         return {"reports": self.notified, "report_of": self.origins}
 
 
-class Listing:
+class Listing(OperatorLink):
     """Reads the queue over a separate connection. Raises StoreUnavailable when it opens.
 
     Rows on which a condition fails are left out; `faults` has them afterwards.
     """
 
     def __init__(self, uri: str) -> None:
-        self._db = connect_operator(uri)
+        super().__init__(uri)
         self.faults: list[Fault] = []
-
-    def close(self) -> None:
-        """End the connection."""
-        self._db.close()
 
     def rows(self, where: str, limit: int) -> list[dict[str, Any]]:
         """Return the rows that the condition matches, oldest first."""

@@ -11,7 +11,7 @@ from psycopg import errors as pg_errors
 
 from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import OperatorLink
 from pgmta.store.conditions import takes
 from pgmta.store.guard import ACTIVE, Condition
 from pgmta.store.queries import queries
@@ -21,16 +21,12 @@ from pgmta.store.refused import refused_now
 _SQL = queries("overview")
 
 
-class Overview:
+class Overview(OperatorLink):
     """Reads and rules, over a separate connection. Raises StoreUnavailable when it opens."""
 
     def __init__(self, uri: str) -> None:
-        self._db = connect_operator(uri)
+        super().__init__(uri)
         self.faults: list[Fault] = []
-
-    def close(self) -> None:
-        """End the connection."""
-        self._db.close()
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the registered workers, dead ones too (`alive`).

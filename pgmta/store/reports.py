@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from pgmta.model import CHUNK_SIZE
+from pgmta.model import CHUNK_SIZE, INDEXED
 from pgmta.postgres.binary import Bigints, Integers, Texts
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
@@ -24,7 +24,6 @@ HEAD = 9
 
 _SQL = queries("reports")
 _MOVED, _LIMIT = "PM001", "PM002"
-_INDEXED = 600  # characters of an address in an index: an entry has at most 2,704 octets
 _TIDIED = 1000  # rows of `delays` that one statement looks at
 
 type Place = tuple[datetime, int]
@@ -43,7 +42,7 @@ def limited(error: BaseException) -> bool:
 
 def counted(address: str) -> str:
     """Return the form in which the DSNs to an address are counted."""
-    return address[:_INDEXED].lower()
+    return address[:INDEXED].lower()
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from pgmta.errors import Backend
-from pgmta.model import ENHANCED, Facts, Outcome
+from pgmta.model import ENHANCED, INDEXED, Facts, Outcome
 from pgmta.postgres.binary import (
     Bigints,
     Instants,
@@ -41,7 +41,6 @@ _TEXTS = ("address", "tls_version", "tls_cipher", "tls_verified")
 _EMPTY = Texts()
 _NONE = Facts()
 _REASON = 1000  # characters
-_INDEXED = 600  # characters of a recipient in the log: an index entry has at most 2,704 octets
 
 
 class Settlements:
@@ -71,7 +70,7 @@ class Settlements:
             "tokens": Bigints([o.item.token for o in outcomes]),
             "message_ids": Bigints([o.item.message_id for o in outcomes]),
             "senders": Texts([o.item.sender for o in outcomes]),
-            "recipients": Texts([o.item.recipient[:_INDEXED] for o in outcomes]),
+            "recipients": Texts([o.item.recipient[:INDEXED] for o in outcomes]),
             "domains": Texts([o.item.domain for o in outcomes]),
             "attempts": Integers([o.item.attempts for o in outcomes]),
             "codes": Smallints([o.reply.code for o in outcomes]),

@@ -7,23 +7,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pgmta.errors import PgmtaError
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
 
 _SQL = queries("trace_orders")
 _LATE = timedelta(seconds=60)  # for which an outcome may wait for its commit
 
 
-class TraceOrders:
+class TraceOrders(OperatorLink):
     """Works over a separate connection. Raises StoreUnavailable when it opens."""
 
     def __init__(self, uri: str) -> None:
-        self._db = connect_operator(uri)
+        super().__init__(uri)
         self._shown: dict[tuple[Any, ...], datetime] = {}
-
-    def close(self) -> None:
-        """End the connection."""
-        self._db.close()
 
     def start(self, wanted: dict[str, list[str]], seconds: float, who: str) -> dict[str, Any]:
         """Begin a trace; return its `id` and `created_at`."""

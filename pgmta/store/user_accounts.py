@@ -10,7 +10,7 @@ from typing import Any
 
 from pgmta.config.types import Network
 from pgmta.password import hashed, prepared, scram_keys
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import OperatorLink
 from pgmta.store.logins import name_key
 from pgmta.store.queries import queries
 
@@ -63,19 +63,15 @@ class Rights:
         }
 
 
-class UserAccounts:
+class UserAccounts(OperatorLink):
     """Works over a separate connection. Each change is noted in table `audit`.
 
     Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
     """
 
     def __init__(self, uri: str, who: str) -> None:
-        self._db = connect_operator(uri)
+        super().__init__(uri)
         self._who = who
-
-    def close(self) -> None:
-        """End the connection."""
-        self._db.close()
 
     def add(self, name: str, secret: Secret, rights: Rights) -> bool:
         """Add a user; return False if there is one of that name."""

@@ -101,23 +101,39 @@ def _print_recipients(rows: list[dict[str, Any]]) -> None:
 
 
 def print_history(history: list[dict[str, Any]]) -> None:
-    """Write every attempt, in order."""
+    """Write every attempt, in order, and what came back of delivered mail."""
     print_text("\nhistory" if history else "\nno attempt yet")
     if history:
         print_table(
-            ["  ENDED", "RECIPIENT", "TRY", "EVENT", "HOST", "TLS", "TOOK", "REPLY"],
+            ["  ENDED", "RECIPIENT", "TRY", "EVENT", "CLASS", "HOST", "TLS", "TOOK", "REPLY"],
             [
                 [
                     f"  {_time(entry['ended_at'])}",
                     entry["recipient"],
                     entry["attempt"],
                     entry["event"],
+                    entry["class"] or "-",
                     _host(entry),
                     _tls(entry),
                     _took(entry),
                     f"{entry['code'] or ''} {entry['reply']}".strip(),
                 ]
                 for entry in history
+            ],
+        )
+
+    if returned := [entry for entry in history if entry["returned_at"]]:
+        print_text("\ncame back")
+        print_table(
+            ["  AT", "RECIPIENT", "CLASS", "TEXT"],
+            [
+                [
+                    f"  {_time(entry['returned_at'])}",
+                    entry["recipient"],
+                    entry["class"],
+                    entry["returned"],
+                ]
+                for entry in returned
             ],
         )
 

@@ -3,7 +3,7 @@
 from queued.config.answer_rule import AnswerRule
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, Language, shipped_texts
-from queued.config.bounces import BounceLimits, Bounces
+from queued.config.bounces import BounceLimits, Bounces, split_named
 from queued.config.delivery import Delivery
 from queued.config.dns import Dns
 from queued.config.file import QueuedConfig
@@ -71,4 +71,5 @@ __all__ = [
     "read_config",
     "shipped_answers",
     "shipped_texts",
+    "split_named",
 ]

@@ -20,6 +20,7 @@ LONGEST = 1024
 _PATTERN = 500  # characters of a pattern
 _WAYS = 2048  # at one place of the text: `.*` once has 1,024 of them, and twice a million
 _NEEDLE = 3  # characters of a text that is worth a search before the pattern's
+_TRIES = 8  # places of needles at which a pattern is tried, before it is tried everywhere
 _KEPT = re.compile(r"\\.|\(\?P|[A-Z]", re.DOTALL)
 
 # The parser of `re`, which the documentation does not have; checked with Python 3.12 to 3.14.
@@ -29,23 +30,45 @@ _code: Any = importlib.import_module("re._constants")
 type Parsed = list[tuple[Any, Any]]
 
 
+type Needles = tuple[tuple[bytes, int | None], ...]
+"""Texts of which a match contains at least one; and how far behind its start, if that is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextPattern:
-    """A compiled pattern with texts of which a match contains at least one; none: unknown."""
+    """A compiled pattern with needles, of which each match contains one from each group."""
 
     source: str
-    needles: tuple[bytes, ...] = field(compare=False)
+    needles: tuple[Needles, ...] = field(compare=False)
     regex: re.Pattern[str] = field(compare=False)
 
     def within(self, text: str, octets: bytes) -> bool:
         """Return whether the pattern matches in a text in lower case; `octets` are its UTF-8."""
-        if self.needles:
-            for needle in self.needles:  # a tenth of the time of the pattern
+        for group in self.needles:  # a tenth of the time of the pattern
+            for needle, _ in group:
                 if find(octets, needle) >= 0:
                     break
             else:
                 return False
+        if self.needles and len(octets) == len(text):
+            return self._at_needles(text, octets)
         return self.regex.search(text) is not None
+
+    def _at_needles(self, text: str, octets: bytes) -> bool:
+        """Return whether the pattern matches where a needle is, in a text of ASCII.
+
+        A pattern that begins with `\\b` is tried at each place otherwise.
+        """
+        tries = 0
+        for needle, behind in self.needles[0]:
+            place = -1
+            while (place := find(octets, needle, place + 1)) >= 0:
+                tries += 1
+                if behind is None or tries > _TRIES:
+                    return self.regex.search(text) is not None
+                if place >= behind and self.regex.match(text, place - behind):
+                    return True
+        return False
 
 
 def parse_text_pattern(source: str) -> TextPattern:
@@ -74,8 +97,8 @@ def parse_text_pattern(source: str) -> TextPattern:
             f"the pattern might take too long, because it can match in {_shown(ways)} ways at one "
             f"place; at most {_WAYS} are allowed: write .{{0,40}} for .*, and do not nest repeats"
         )
-    found = _needles(items) or set()
-    return TextPattern(lower, tuple(text.encode() for text in sorted(found)), regex)
+    groups = sorted(_needles(items, parsed.state), key=_worth, reverse=True)
+    return TextPattern(lower, tuple(map(_encoded, groups)), regex)
 
 
 def _refuse(items: Parsed) -> None:
@@ -146,20 +169,49 @@ def _shown(ways: int) -> str:
     return f"{ways:,}" if ways < _WAYS**2 else "millions of"
 
 
-def _needles(items: Parsed) -> set[str] | None:
-    """Return texts of which every match contains at least one; None if there are none."""
-    found: list[set[str]] = []
+def _needles(items: Parsed, state: Any) -> list[dict[str, int | None]]:
+    """Return groups of texts: of each, every match contains a text, so far behind its start."""
+    found: list[dict[str, int | None]] = []
     run = ""
+    begin: int | None = 0
+    behind: int | None = 0
     for code, value in [*items, (None, None)]:
         if code is _code.LITERAL:
+            begin = behind if not run else begin
             run += chr(value)
+            behind = None if behind is None else behind + 1
             continue
         if len(run) >= _NEEDLE:
-            found.append({run})
+            found.append({run: begin})
         run = ""
-        if code in _REPEATS and value[0] == 0:
-            continue
-        inner = [_needles(each) for each in _inside(code, value)]
-        if inner and all(inner):
-            found.append({text for each in inner if each for text in each})
-    return max(found, key=lambda texts: (min(map(len, texts)), -len(texts)), default=None)
+        if code is None:
+            break
+        if not (code in _REPEATS and value[0] == 0):
+            inner = [
+                max(_needles(each, state), key=_worth, default={}) for each in _inside(code, value)
+            ]
+            if inner and all(inner):
+                found.append(_merged(inner, behind))
+        least, most = _parser.SubPattern(state, [(code, value)]).getwidth()
+        behind = behind + least if behind is not None and least == most else None
+    return found
+
+
+def _merged(branches: list[dict[str, int | None]], behind: int | None) -> dict[str, int | None]:
+    """Return the texts of branches, which begin so far behind the start of a match."""
+    merged: dict[str, int | None] = {}
+    for branch in branches:
+        for text, place in branch.items():
+            whole = None if behind is None or place is None else behind + place
+            merged[text] = whole if merged.get(text, whole) == whole else None
+    return merged
+
+
+def _worth(group: dict[str, int | None]) -> tuple[bool, int, int]:
+    """Return the worth of a group for the search: known places, then long texts, then few."""
+    known = None not in group.values()
+    return known, min(map(len, group), default=0), -len(group)
+
+
+def _encoded(group: dict[str, int | None]) -> Needles:
+    return tuple((text.encode(), behind) for text, behind in sorted(group.items()))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pgmta.answer_class import AnswerClass
 from pgmta.config.types import Section, hint
@@ -102,10 +103,15 @@ def _example(value: Any) -> str:
     raise ValueError(f"expected a reply such as '550 5.1.1 unknown user', not {value!r}")
 
 
+def _list(parse: Callable[[Any], object]) -> BeforeValidator:
+    """Return the reader of one value or a list of values."""
+    return BeforeValidator(lambda value: tuple(map(parse, _each(value))))
+
+
 class AnswerRule(Section):
     """Conditions on a reply, which must all be met, and its class."""
 
-    provider: tuple[str, ...] | None = Field(
+    provider: Annotated[tuple[str, ...] | None, _list(_provider)] = Field(
         default=None, description="host name, *.name, name of a group of `providers`, or a list"
     )
     code: Annotated[frozenset[int] | None, BeforeValidator(parse_codes)] = Field(
@@ -114,10 +120,10 @@ class AnswerRule(Section):
     enhanced: Annotated[frozenset[str] | None, BeforeValidator(parse_enhanced)] = Field(
         default=None, description="enhanced status code such as 5.7.1 or *.7.*, or a list"
     )
-    text: tuple[TextPattern, ...] | None = Field(
+    text: Annotated[tuple[TextPattern, ...] | None, _list(_text)] = Field(
         default=None, description="regular expression in the first 1 KB, or a list; any case"
     )
-    command: tuple[Stage, ...] | None = Field(
+    command: Annotated[tuple[Stage, ...] | None, _list(_command)] = Field(
         default=None, description="step in which it came, as RCPT or end of data, or a list"
     )
     answer_class: Annotated[AnswerClass, BeforeValidator(parse_class)] = Field(
@@ -126,29 +132,9 @@ class AnswerRule(Section):
     lasting: Literal["temporary", "permanent"] | None = Field(
         default=None, description="if the code lies: temporary or permanent"
     )
-    example: tuple[str, ...] = Field(
+    example: Annotated[tuple[str, ...], _list(_example)] = Field(
         default=(), description="a reply that the rule is for, or a list; they are checked"
     )
-
-    @field_validator("provider", mode="before")
-    @classmethod
-    def _providers(cls, value: Any) -> Any:
-        return tuple(map(_provider, _each(value)))
-
-    @field_validator("text", mode="before")
-    @classmethod
-    def _texts(cls, value: Any) -> Any:
-        return tuple(map(_text, _each(value)))
-
-    @field_validator("command", mode="before")
-    @classmethod
-    def _commands(cls, value: Any) -> Any:
-        return tuple(map(_command, _each(value)))
-
-    @field_validator("example", mode="before")
-    @classmethod
-    def _examples(cls, value: Any) -> Any:
-        return tuple(map(_example, _each(value)))
 
     @model_validator(mode="after")
     def _for_something(self) -> AnswerRule:

@@ -19,6 +19,12 @@ NAME = "Mail Delivery System"
 """The display name of the default `from`."""
 
 
+def split_named(text: str) -> tuple[str, str]:
+    """Return name and address of `Name <address>`, and '' with the text if it has no brackets."""
+    match = _NAMED.fullmatch(text.strip())
+    return (match[1].strip(), match[2]) if match else ("", text.strip())
+
+
 class BounceLimits(Section):
     """The DSNs of an hour, over all workers. The surplus goes to HOLD."""
 
@@ -68,8 +74,7 @@ class Bounces(Section):
     def _sender(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        match = _NAMED.fullmatch(value.strip())
-        name, address = (match[1].strip(), match[2]) if match else ("", value.strip())
+        name, address = split_named(value)
         if any(map(unsafe, name)):
             raise ValueError("the name has a control character")
         _mailbox(address, utf8=False)

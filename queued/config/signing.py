@@ -13,10 +13,9 @@ from pgmta.address import normalise_domain
 from pgmta.config.loader import FOLDER
 from pgmta.config.types import Period, Section, Whole, hint
 from pgmta.errors import AddressError
-from queued.config.shaping_route import Patterns, Senders, Tenants, Values
+from queued.config.mail_conditions import MailConditions, Patterns, Senders, Tenants, Values
 
 _SELECTOR = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9_-]{1,63})*")
-_METADATA = re.compile(r"metadata\.(.+)", re.DOTALL)
 
 SIGNED = (
     "From", "Sender", "Reply-To", "Subject", "Date", "Message-ID", "To", "Cc", "MIME-Version",
@@ -101,7 +100,7 @@ class SigningKeyFile(Section):
         return os.path.join((info.context or {}).get(FOLDER, ""), path)
 
 
-class SigningRule(Section):
+class SigningRule(MailConditions):
     """Which keys sign some mail. All of its conditions have to be met."""
 
     origin: Patterns | None = Field(
@@ -142,16 +141,6 @@ class SigningRule(Section):
     missing: Literal["defer", "send"] | None = Field(
         default=None, description="as signing.missing, which is the default"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather(cls, data: Any) -> Any:
-        """Gather the keys `metadata.KEY` in one field."""
-        if not isinstance(data, dict):
-            return data
-        found = {match[1]: data[key] for key in data if (match := _METADATA.fullmatch(key))}
-        rest = {key: data[key] for key in data if not _METADATA.fullmatch(key)}
-        return rest | {"metadata.KEY": found} if found else rest
 
 
 class Signing(Section):

@@ -7,12 +7,12 @@ from base64 import b64encode
 from datetime import datetime
 from functools import lru_cache
 
+from queued.config import split_named
 from queued.reports.fields import date, folded, text_of, whole
 from queued.reports.values import Report
 
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,900}>")
 _PHRASE = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
-_NAMED = re.compile(r"([^<>]*)<([^<>]*)>")
 _WORD = 39  # octets of an encoded word before base64: a line has at most 76 (RFC 2047, section 2)
 _SUBJECT = 500  # characters
 _ADDRESS = 900  # octets of an address, which may come by SQL
@@ -76,10 +76,10 @@ def _from_field(origin: str) -> str:
 
 def _from(origin: str) -> str:
     """Return the field From of a configured `Name <address>`."""
-    match = _NAMED.fullmatch(origin)
-    if not match or not match[1].strip():
+    name, address = split_named(origin)
+    if not name:
         return text_of(origin, utf8=False)
-    name, address = match[1].strip().strip('"'), text_of(match[2], utf8=False)
+    name, address = name.strip('"'), text_of(address, utf8=False)
     if not name.isascii():
         name = encoded(name)
     elif not _PHRASE.fullmatch(name):

@@ -240,6 +240,8 @@ class Signing:
                     continue
             except psycopg.Error:
                 pass  # `unreadable` has the reason
+            except Exception as error:  # mail must not wait for ever
+                log.error("can't read the keys", exc_info=error)
             for job in late:
                 if not job.done:
                     self._guarded(job, partial(self._choose, job, again=True))

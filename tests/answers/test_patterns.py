@@ -11,6 +11,7 @@ from queued.config.answer_pattern import LONGEST, TextPattern, parse_text_patter
 
 RULES = [rule for book in shipped_answers() for rule in book.rules]
 SHIPPED = sorted({p.source: p for rule in RULES for p in rule.text or ()}.items())
+WORDS = sorted({n.decode() for _, p in SHIPPED for group in p.needles for n, _ in group})
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def _within(pattern: TextPattern, text: str) -> None:
     assert pattern.within(text, text.encode()) == expected, (pattern.source, text)
 
 
-@given(st.text("abc. x", max_size=30))
+@given(st.text("abc. xé", max_size=40))
 def test_the_search_before_a_pattern_loses_nothing(text: str) -> None:
     for source in (
         "abc|cab",
@@ -77,8 +78,19 @@ def test_the_search_before_a_pattern_loses_nothing(text: str) -> None:
         "abc?a",
         "a{3}.{0,5}bbb",
         "[ab]cc",
+        r"\b(?:abc|xabc)\b.{0,3}c",
+        r"\b(?:.abc|abcx)",
+        r"x.(?:abc|cab|abcabc)\B",
+        "(?:x{2}abc|abc){1,2}[ .]bcc",
     ):
         _within(parse_text_pattern(source), text)
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=12), st.sampled_from(["", " ", "é", "x"]))
+def test_the_search_before_shipped_patterns_loses_nothing(words: list[str], between: str) -> None:
+    text = between.join(words)
+    for _, pattern in SHIPPED:
+        _within(pattern, text)
 
 
 @given(st.data())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+from tests.support.loop_thread import LoopThread
 from tests.support.submit import unstuff
-from tests.support.waiting import PATIENCE, free_port
+from tests.support.waiting import free_port
 
 EXTENSIONS = ["PIPELINING", "8BITMIME", "SMTPUTF8", "ENHANCEDSTATUSCODES", "SIZE 104857600"]
 _END = b"\r\n.\r\n"
@@ -148,13 +147,8 @@ class Hosts:
     def __init__(self, hosts: list[Host]) -> None:
         self._hosts = hosts
         self._servers: list[asyncio.Server] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._do(self._start())
-
-    def _do(self, what: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE)
+        self._thread = LoopThread()
+        self._thread.do(self._start())
 
     async def _start(self) -> None:
         for host in self._hosts:
@@ -169,12 +163,6 @@ class Hosts:
         async def end() -> None:
             for server in self._servers:
                 server.close()
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
-        self._do(end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.do(end())
+        self._thread.end()

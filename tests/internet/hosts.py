@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import threading
 from collections import Counter
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tests.internet.case import Case, HostScript
 from tests.support.authority import Authority, Certificate
+from tests.support.loop_thread import LoopThread
 
 _END = b"\r\n.\r\n"
 DRIP = 1.0
@@ -309,13 +308,8 @@ class Hosts:
             }
             for case in cases
         }
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._do(self._start())
-
-    def _do(self, what: Coroutine[object, object, None]) -> None:
-        asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
+        self._thread = LoopThread()
+        self._thread.do(self._start())
 
     async def _start(self) -> None:
         for case in self.hosts.values():
@@ -336,7 +330,7 @@ class Hosts:
             host.script = script
             await host.start()
 
-        self._do(exchange())
+        self._thread.do(exchange())
 
     def stop(self) -> None:
         """End the hosts."""
@@ -345,12 +339,6 @@ class Hosts:
             for case in self.hosts.values():
                 for host in case.values():
                     await host.stop()
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
-        self._do(end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.do(end())
+        self._thread.end()

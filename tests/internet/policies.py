@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import threading
 from collections import Counter
 
 from tests.internet.case import Plan
 from tests.support.authority import Authority
+from tests.support.loop_thread import LoopThread
 
 ADDRESS = "127.80.0.1"
 NOBODY = "127.80.0.2"
@@ -27,14 +27,12 @@ class PolicyServer:
         self.plans: dict[str, Plan] = {}
         self.fetched: Counter[str] = Counter()
         self._authority = authority
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._thread = LoopThread()
         context = authority.issue(["policies.fake"]).context()
         context.sni_callback = self._choose
-        self._server = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._connected, ADDRESS, port, ssl=context), self._loop
-        ).result(10)
+        self._server = self._thread.do(
+            asyncio.start_server(self._connected, ADDRESS, port, ssl=context)
+        )
 
     def _choose(self, sock: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
         domain = (name or "").removeprefix("mta-sts.")
@@ -84,12 +82,6 @@ class PolicyServer:
 
         async def end() -> None:
             self._server.close()
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.do(end())
+        self._thread.end()

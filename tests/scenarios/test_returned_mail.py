@@ -7,6 +7,7 @@ import smtplib
 from pathlib import Path
 from typing import Any
 
+from tests.scenarios.test_bounce_command import queuectl
 from tests.scenarios.test_rewriting import shaping
 from tests.support.nexthop import NextHop
 from tests.support.system import Row, System
@@ -61,6 +62,11 @@ def test_round_trip(system: System, tmp_path: Path) -> None:
     assert (joe["event"], joe["code"], joe["class"]) == ("delivered", 250, "unknown_user")
     assert joe["returned"].startswith("550 5.1.1 <joe@b.example>: Recipient address rejected")
     assert (ann["class"], ann["returned"], ann["returned_at"]) == (None, None, None)
+    for command in ("explain", "show"):
+        shown = queuectl(queued, command, str(joe["message_id"]))
+        came, line = shown.partition("\ncame back\n")[2].splitlines()[:2]
+        assert came.split() == ["AT", "RECIPIENT", "CLASS", "TEXT"]
+        assert line.split()[2:6] == ["joe@b.example", "unknown_user", "550", "5.1.1"]
     taken = [each for each in system.attempts() if each["sender"] == ""]
     words = f"2.0.0 recorded for message {joe['message_id']}: unknown_user"
     assert [(each["event"], each["reply"]) for each in taken] == [("delivered", words)]

@@ -105,9 +105,12 @@ class Daemon:
         assert len(found) >= count, f"{self.name} did not log {event!r}:\n{self.story()}"
         return found[-1]
 
-    def story(self) -> str:
-        """The log, for people."""
-        return "\n".join(f"[{self.name} {self.pid}] {entry}" for entry in list(self.log))
+    def story(self, most: int = 0) -> str:
+        """The log, for people; at most `most` entries of its beginning, and of its end."""
+        shown = [f"[{self.name} {self.pid}] {entry}" for entry in list(self.log)]
+        if most and len(shown) > 2 * most:
+            shown[most:-most] = [f"[{self.name}] {len(shown) - 2 * most} entries are left out"]
+        return "\n".join(shown)
 
     def faults(self) -> list[str]:
         """Log lines that a healthy process does not write."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from tests.support.loop_thread import LoopThread
 from tests.support.submit import unstuff
 from tests.support.waiting import PATIENCE, free_port
 
@@ -106,13 +107,12 @@ class NextHop:
         self.commands: list[str] = []
         self.last_kept = 0.0
         self._changed = threading.Condition()
-        self._loop = asyncio.new_event_loop()
+        self._thread = LoopThread()
+        self._loop = self._thread.loop
         self._released = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
         self.start()
 
     def __enter__(self) -> Self:
@@ -125,9 +125,7 @@ class NextHop:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.end()
 
     @property
     def target(self) -> str:
@@ -145,7 +143,7 @@ class NextHop:
                 self._connected, "127.0.0.1", self.port, backlog=512, limit=1 << 20
             )
 
-        asyncio.run_coroutine_threadsafe(begin(), self._loop).result(PATIENCE)
+        self._thread.do(begin())
 
     def stop(self) -> None:
         """Listen no more and drop every connection."""
@@ -163,11 +161,11 @@ class NextHop:
             if server:
                 await server.wait_closed()
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(PATIENCE)
+        self._thread.do(end())
 
     def drop_connections(self) -> None:
         """Drop every connection, and go on listening."""
-        asyncio.run_coroutine_threadsafe(self._drop_all(), self._loop).result(PATIENCE)
+        self._thread.do(self._drop_all())
 
     async def _drop_all(self) -> None:
         for task in self._tasks:

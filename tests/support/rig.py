@@ -80,6 +80,8 @@ class Rig:
             for _ in range(2)
         ]
         self.problems: list[str] = []
+        self.found: list[str] = []
+        """Problems that `judge` has found."""
         self.ended: dict[Daemon, bool] = {}
         """Daemons to start after all faults of a round; whether each got a signal to end."""
         self.largest = 0  # octets of memory that one process has had
@@ -245,6 +247,7 @@ class Rig:
             for entry in daemon.log:
                 if entry.get("level") in ("raw", "critical") and "can't listen" not in str(entry):
                     found.append(f"{daemon.name}: {entry['event']}")
+        self.found = found
         return found
 
     def clean(self) -> None:
@@ -254,3 +257,4 @@ class Rig:
                 os.killpg(daemon.pid, signal.SIGCONT)
         self.system.clean()
         self.server.crash()
+        print("\n".join(self.found))  # once more, behind the logs

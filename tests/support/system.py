@@ -19,6 +19,8 @@ from tests.support.waiting import PATIENCE, until
 
 Row = dict[str, Any]
 
+_SHOWN = 100  # entries of a long log, of its beginning and of its end
+
 
 class System:
     """Starts things and ends them; every daemon's log has to be free of errors at the end."""
@@ -66,7 +68,7 @@ class System:
         """End everything by force; print the logs, which pytest shows for a failed test."""
         for daemon in self.daemons:
             daemon.clean()
-            print(daemon.story())
+            print(daemon.story(_SHOWN))
         self._stack.close()
 
     def faults(self) -> list[str]:

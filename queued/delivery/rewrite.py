@@ -109,7 +109,9 @@ class Rewriting:
                     continue
                 left[to] -= len(match["value"])
                 if left[to] < 0:
-                    found.problems.append(f"{name.decode()} and such fields after it stay: over 128 KB")
+                    found.problems.append(
+                        f"{name.decode()} and such fields after it stay: over 128 KB"
+                    )
                     continue
                 value = self._value(name, match["value"], addresses, found)
                 if value is not None:

@@ -36,8 +36,14 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
         "far ahead": ended(db, 16, held_at="infinity", held_by=None),
         "before all": ended(db, 17, ts="infinity", held_at="-infinity", held_by="w@other"),
         "a word of ours": ended(db, 18, hold_reason="delayed", last_reply=None),
-        "endless": ended(db, 19, last_reply="550 " + "x " * 2_000_000, orcpt="rfc822;" + "+0D" * 9999,
-                         notify="x" * 99_999, metadata={"_partid": "p" * 99_999}),
+        "endless": ended(
+            db,
+            19,
+            last_reply="550 " + "x " * 2_000_000,
+            orcpt="rfc822;" + "+0D" * 9999,
+            notify="x" * 99_999,
+            metadata={"_partid": "p" * 99_999},
+        ),
         "no reason": ended(db, 8, hold_reason=None, last_reply=None, held_by=None),
         "relayed": ended(db, 9, hold_reason="relayed", notify="SUCCESS", last_reply="250 ok"),
         "relayed, null": ended(db, 10, hold_reason="relayed", sender="", sender_domain=""),
@@ -92,7 +98,11 @@ async def test_content_that_no_host_may_get_does_not_stop_its_dsn(
 ) -> None:
     """What looks like an end of data failed for that, and its DSN would, too."""
     db.execute("SELECT setval('message_ids', 1000)")
-    contents = [b"Subject: one\r\n\r\na\n.\nb\r\n", b"Subject: two\n.\nc\r\n\r\nx\r\n", b"Subject: x\n."]
+    contents = [
+        b"Subject: one\r\n\r\na\n.\nb\r\n",
+        b"Subject: two\n.\nc\r\n\r\nx\r\n",
+        b"Subject: x\n.",
+    ]
     for number, content in enumerate(contents, 1):
         ended(db, number)
         db.execute("UPDATE messages SET body = %s WHERE id = %s", (content, number))

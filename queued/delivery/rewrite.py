@@ -21,7 +21,7 @@ from queued.delivery.verp import VerpAddresses, VerpKeys
 _BLIND = frozenset({b"bcc", b"resent-bcc"})
 _TO = (b"to", b"cc", b"resent-to", b"resent-cc")
 _RESENT = b"resent-"
-_READ = 1 << 17  # octets of the fields of one map: the event loop reads as many in 0.3 s at most
+_READ = 1 << 17  # octets of the fields of one map: the event loop reads as many in 0.3 s
 # The way out uses both without a function around them: mail without Bcc costs next to nothing.
 BEGINS_WITH_BCC = re.compile(rb"(?:[Rr][Ee][Ss][Ee][Nn][Tt]-)?[Bb][Cc][Cc][ \t]*:").match
 """Finds a Bcc field at the beginning of content."""

@@ -105,13 +105,8 @@ class Signing:
         header, job.start = split_header(content)
         job.header = SignedHeader(trace + header)
         if (size := job.header.size) > MOST:
-            self._refuse(job, f"the header has {size} fields for a signature, over {MOST}")
+            job.refuse(f"the header has {size} fields for a signature, over {MOST}")
         self._choose(job)
-
-    @staticmethod
-    def _refuse(job: SigningJob, problem: str) -> None:
-        """Note why no attempt can sign this header, if it has to be signed."""
-        job.problem, job.lasting = job.problem or problem, True
 
     def _choose(self, job: SigningJob, *, again: bool = False) -> None:
         """Find the keys; `again` says that the table was looked at for this message."""
@@ -263,7 +258,7 @@ class Signing:
                 if read.startswith(b"\r\n") or b"\r\n\r\n" in read:
                     break
                 if len(read) > _HEADER:
-                    self._refuse(job, "the header is over 1 MB")
+                    job.refuse("the header is over 1 MB")
                     break
             self._split(job, trace, read)
         except Exception as error:

@@ -291,7 +291,7 @@ def test_hostile_fields_take_no_long_time() -> None:
 
 
 def test_endless_recipients_leave_the_author() -> None:
-    """What exceeds the limit is named once, and other fields are rewritten."""
+    """The log names the first field over the limit, and other fields are rewritten."""
     many = b"To: " + b"u@x.example, " * 9_000 + b"u@x.example\r\n"
     found = ALL.content(b"To:  \r\n" + many * 2 + b"From: root@host.internal\r\n\r\n")
     assert found.content == b"To:  \r\n" + many * 2 + b"From: admin@example.com\r\n\r\n"

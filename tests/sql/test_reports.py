@@ -96,7 +96,7 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
 async def test_content_that_no_host_may_get_does_not_stop_its_dsn(
     database: str, db: psycopg.Connection
 ) -> None:
-    """What looks like an end of data failed for that, and its DSN would, too."""
+    """Content with an end of data in it failed for that, and its DSN would, too."""
     db.execute("SELECT setval('message_ids', 1000)")
     contents = [
         b"Subject: one\r\n\r\na\n.\nb\r\n",

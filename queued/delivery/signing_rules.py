@@ -16,7 +16,8 @@ from queued.delivery.canonical import Fields
 type Rules = tuple[SigningRule, ...]
 
 _PLAIN = re.compile(
-    rb'[ \t]*+(?:[^"<>(),:;@\\]*+<)?+[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++)>?[ \t]*+'
+    rb'[ \t]*+(?:[^"<>(),:;@\\]*+<[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++)>'
+    rb'|[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++))[ \t]*+'
 )
 _KEPT = 1000  # sets of rules
 _LONGEST = 10_000  # octets of a field From that is read
@@ -31,7 +32,7 @@ def from_domain(fields: Fields) -> str:
     found = set()
     for value in fields.get(b"from", ()):
         if match := _PLAIN.fullmatch(value):
-            found.add(match[1].decode().lower())
+            found.add((match[1] or match[2]).decode().lower())
             continue
         if len(value) > _LONGEST:
             return ""

@@ -16,7 +16,8 @@ from queued.delivery.canonical import Fields
 type Rules = tuple[SigningRule, ...]
 
 _PLAIN = re.compile(
-    rb'[ \t]*+(?:[^"<>(),:;@\\]*+<)?+[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++)>?[ \t]*+'
+    rb'[ \t]*+(?:[^"<>(),:;@\\]*+<[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++)>'
+    rb'|[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++))[ \t]*+'
 )
 _KEPT = 1000  # sets of rules
 _LONGEST = 10_000  # octets of fields From that are read
@@ -34,7 +35,7 @@ def from_domain(fields: Fields) -> str:
         return ""
     for value in values:
         if match := _PLAIN.fullmatch(value):
-            found.add(match[1].decode().lower())
+            found.add((match[1] or match[2]).decode().lower())
             continue
         try:
             addresses, whole = places(value)

@@ -9,9 +9,10 @@ from pgmta.logs import get
 from pgmta.model import Item, Outcome
 from pgmta.states import Event
 from queued.config import QueuedConfig, Retry
+from queued.config.answer_index import Answer
 from queued.delivery.reply import Result
 from queued.delivery.routes import Routes
-from queued.worker.answers import Answer, AnswerRules
+from queued.worker.answers import AnswerRules
 from queued.worker.notices import overdue
 from queued.worker.retry import FirstAnswers
 from queued.worker.verdict import judge

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from pgmta.answer_class import AnswerClass
@@ -11,7 +12,7 @@ from pgmta.errors import Stage
 from queued.config.answer_pattern import TextPattern
 from queued.config.answer_rule import AnswerRule
 from queued.config.answer_text import enhanced_forms
-from queued.config.answers import Answers
+from queued.config.answers import Answers, shipped_answers
 
 _HOSTS = 4096  # of which the providers are kept
 _NONE: frozenset[str] = frozenset()
@@ -123,6 +124,12 @@ class AnswerIndex:
             if found := self._codes.get(key):
                 return found
         return None
+
+
+@cache
+def shipped_index() -> AnswerIndex:
+    """Return the rules that are shipped."""
+    return AnswerIndex(shipped_answers())
 
 
 def _compiled(rule: AnswerRule, place: str) -> CompiledRule:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from pgmta.address import domains_above
 from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
 from queued.config.answer_pattern import TextPattern
@@ -82,11 +83,8 @@ class AnswerIndex:
     def _find(self, host: str) -> frozenset[str]:
         name = host.rpartition(":")[0] if ":" in host else host
         name = name.lower().rstrip(".")[:253]
-        found = set(self._groups.get(name, ()))
-        while name:
-            name = name.partition(".")[2]
-            found |= self._groups.get(f"*.{name}", _NONE)
-        return frozenset(found)
+        names = (name, *(f"*.{above}" for above in domains_above(name)))
+        return _NONE.union(*(self._groups.get(each, _NONE) for each in names))
 
     def candidates(
         self, providers: frozenset[str], code: int, enhanced: str, stage: Stage

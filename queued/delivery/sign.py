@@ -12,6 +12,8 @@ from queued.delivery.signing_key import SigningKey
 
 _WANTED = {name.lower().encode(): name for name in SIGNED}
 _LINE = 72  # characters of a line of base64 or field names
+MOST = 1000
+"""Fields that a signature covers, at most: it names each of them."""
 
 
 class SignedHeader:
@@ -28,6 +30,11 @@ class SignedHeader:
         """The fields by name in lower case."""
         self._names = ""
         self._data = b""
+
+    @property
+    def size(self) -> int:
+        """How many fields a signature would cover."""
+        return sum(map(len, self.fields.values()))
 
     def cover(self, oversign: frozenset[bytes]) -> tuple[str, bytes]:
         """Return the value of the tag `h=`, folded, and the canonical data for it."""
@@ -48,7 +55,7 @@ class SignedHeader:
         return self._names, self._data
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _listed(names: tuple[str, ...]) -> str:
     lines = [""]
     for name in names:

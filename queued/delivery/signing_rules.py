@@ -16,10 +16,11 @@ from queued.delivery.canonical import Fields
 type Rules = tuple[SigningRule, ...]
 
 _PLAIN = re.compile(
-    rb'[ \t]*+(?:[^"<>(),:;@\\]*+<)?+[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++)>?[ \t]*+'
+    rb'[ \t]*+(?:[^"<>(),:;@\\]*+<[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++)>'
+    rb'|[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++))[ \t]*+'
 )
 _KEPT = 1000  # sets of rules
-_LONGEST = 10_000  # octets of a field From that is read
+_LONGEST = 10_000  # octets of fields From that are read
 _EVERY = SigningRule()
 
 
@@ -29,12 +30,13 @@ def from_domain(fields: Fields) -> str:
     Mail that claims to be from two domains gets no signature by its From.
     """
     found = set()
-    for value in fields.get(b"from", ()):
+    values = fields.get(b"from", ())
+    if sum(map(len, values)) > _LONGEST:
+        return ""
+    for value in values:
         if match := _PLAIN.fullmatch(value):
-            found.add(match[1].decode().lower())
+            found.add((match[1] or match[2]).decode().lower())
             continue
-        if len(value) > _LONGEST:
-            return ""
         try:
             addresses, whole = places(value)
             found.update(normalise_domain(each.domain.decode()) for each in addresses)

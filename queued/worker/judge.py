@@ -63,7 +63,7 @@ class Judge:
         outcome = judge(
             item, result, answer, retry, started=started, now=now, chance=chance, first=first
         )
-        if outcome.event is Event.DEFER:
+        if outcome.delay or outcome.event is Event.DEFER:
             outcome.overdue = overdue(outcome, self._delays)
         return outcome
 

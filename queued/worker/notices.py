@@ -21,7 +21,7 @@ def success_notice(item: Item, result: Result) -> str:
 
 
 def overdue(outcome: Outcome, delays: Sequence[float]) -> float:
-    """Return the last of these ages in seconds that deferred mail has passed; 0.0 if none."""
+    """Return the last of these ages in seconds that mail which waits has passed; 0.0 if none."""
     item = outcome.item
     if item.on_failed != "bounce" or not item.sender:
         return 0.0

@@ -111,7 +111,7 @@ AND id <> ALL (ARRAY(SELECT id FROM gone))
  AND id <> ALL (%(succeeded)b::bigint[])
 
 -- name: delayed
--- Part of settle if a deferral passes a time of `bounces.delay`. Each time counts once for a row. Whether the
+-- Part of settle if mail that waits again has passed a time of `bounces.delay`. Each time counts once for a row. Whether the
 -- row still waits is seen when its sender is notified.
 , delayed AS (
     INSERT INTO delays (row_id, after, message_id)

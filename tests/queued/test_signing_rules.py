@@ -23,6 +23,9 @@ from queued.delivery.signing_rules import SigningRules, from_domain
         (b'"x@b.example" <x@a.example>', "a.example"),
         (b"x@a.example, y@b.example", ""),
         (b"x@a.example, y@b@c.example", ""),
+        (b" Ann B. <x@A.example> ", "a.example"),
+        (b"<x@a.example", ""),
+        (b"x@a.example>", ""),
         (b"Ann", ""),
         (b"Ann <x@a.example, y@a.example", ""),
         (b"\xff@\xff.example, x@a.example", ""),
@@ -33,6 +36,11 @@ from queued.delivery.signing_rules import SigningRules, from_domain
 )
 def test_domain_of_from(value: bytes, domain: str) -> None:
     assert from_domain({b"from": [value]}) == domain
+
+
+def test_domain_of_many_froms_is_not_looked_for() -> None:
+    assert from_domain({b"from": [b"x@a.example, y@a.example"] * 100}) == "a.example"
+    assert from_domain({b"from": [b"x@a.example, y@a.example"] * 1000}) == ""
 
 
 @pytest.mark.parametrize(

@@ -108,3 +108,19 @@ def test_a_delay_is_reported_and_then_the_end(system: System) -> None:
         ("slow3", "delayed", False), ("slow3", "failed", True),
         ("slow4", "delayed", False), ("slow4", "failed", False),
     ]  # fmt: skip
+
+
+def test_a_delay_of_unknown_outcomes_is_reported(system: System) -> None:
+    def lost(point: str, line: str, transaction: Transaction | None) -> Do | None:
+        mail = transaction is not None and transaction.sender != ""
+        return Do(drop=True) if point == "end of data" and mail else None
+
+    hop = system.hop(lost)
+    system.queued(hop, bounces={**FAST, "delay": ["1h"]}, retry={"intervals": ["200ms"]})
+    system.enqueue("lost@x.example", on_failed="bounce")
+    system.wait_queue(lambda rows: all(row["attempts"] for row in rows))
+    system.ask("UPDATE queue SET ts = ts - interval '2 h' WHERE sender <> ''")
+    hop.wait(lambda: any(t.sender == "" for t in hop.transactions))
+    notice = system.ask("SELECT recipient, kind FROM reports")
+    assert notice == [{"recipient": "lost@x.example", "kind": "delayed"}]
+    assert set(system.events("lost@x.example")) == {"unknown"}

@@ -103,6 +103,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         metadata = row["metadata"]
         if isinstance(metadata, dict) and (deadline := metadata.get(DEADLINE)):
             print_line(f"  deadline   {str(deadline)[:100]}")
+        print_line(f"  on failure {row['on_failed']}")
         if row["last_reply"]:
             print_line(f"  last reply {row['last_reply']}")
 

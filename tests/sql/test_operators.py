@@ -94,7 +94,9 @@ def test_a_held_row_says_why(db: psycopg.Connection, command: Command) -> None:
         assert [line.endswith("  550 5.1.1 No such user") for line in lines] == [False, True]
     assert found[0].endswith("REPLY OR REASON")
     assert listed[0].endswith("REPLY OR REASON")
-    assert "  next " not in command("explain", "1").stdout
+    explained = command("explain", "1").stdout
+    assert "  next " not in explained
+    assert "  on failure hold\n" in explained
 
 
 def test_the_sender_of_mail_that_has_left(db: psycopg.Connection, command: Command) -> None:

@@ -19,11 +19,12 @@ from pgmta.postgres import faults
 from pgmta.store.contents import Contents
 from pgmta.store.returned import LoggedAttempt, ReturnedRow
 from queued.config import QueuedConfig
+from queued.config.answer_text import parse_reply
 from queued.delivery import returned
 from queued.delivery.reply import NOT_BEGUN, Result, stored
 from queued.delivery.routes import return_addresses
 from queued.delivery.verp import Named
-from queued.worker.answers import AnswerRules, parse_reply
+from queued.worker.answers import AnswerRules
 
 _BATCH = 50  # messages per statement
 _HOPS = 10  # VERP addresses that mail is forwarded from, one to the other
@@ -79,14 +80,12 @@ class ReturnedMail:
         self._draining = False
         self._hops = 0  # of the row that is being forwarded
 
-    def configured(self, config: QueuedConfig) -> ReturnedMail | None:
-        """Use the addresses, keys and rules of a configuration; return None if it has none."""
+    def configured(self, config: QueuedConfig, rules: AnswerRules) -> ReturnedMail | None:
+        """Use the addresses and keys of a configuration; return None if it has none."""
         self._addresses = return_addresses(config.routing)
         self._to = config.routing.verp.forward
-        if not (self._addresses and self._log):
-            return None
-        self._rules = AnswerRules(config.answering)
-        return self
+        self._rules = rules
+        return self if self._addresses and self._log else None
 
     def take(self, items: list[Item], messages: dict[int, Message]) -> list[Item]:
         """Take the rows that are for VERP addresses; return the others.

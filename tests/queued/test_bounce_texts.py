@@ -15,7 +15,7 @@ from queued.config import read_config, shipped_texts
 from queued.config.bounce_template import parse_template
 from queued.config.bounce_texts import read_texts
 from tests.queued.dsn_parts import parts
-from tests.queued.test_compose import composed, recipient, report
+from tests.queued.test_compose import asking, composed, recipient, report
 
 BROKEN = """\
 lost
@@ -145,7 +145,7 @@ def test_the_shipped_languages_are_whole() -> None:
     for tag, language in texts.languages.items():
         assert read_texts(None, tag).choose([]) is language
         for kind, body in language.bodies.items():
-            what = report(recipient(action=kind), kind=kind, language=tag)
+            what = report(recipient(action=kind), kind=kind, original=asking(tag))
             found = parts(composed(what))
             assert dict(found.text_head)["Content-Language"] == tag
             assert {"hostname", "arrival", "recipients"} <= set(body.names)

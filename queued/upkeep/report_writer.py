@@ -200,7 +200,7 @@ def _recipient(row: ReportRow) -> ReportedRecipient:
         last_attempt=row.attempted,
         answer_class=row.answer_class,
         reason=row.reason(),
-        log_id=str(row.id),
+        log_id=f"{row.message_id}.{row.id}",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 import idna
@@ -108,6 +109,13 @@ def domain_of(address: str) -> str:
         return normalise_domain(domain)
     except AddressError:
         return domain.lower()
+
+
+def domains_above(domain: str) -> Iterator[str]:
+    """Yield the domains above a domain, the nearest one first."""
+    while "." in domain:
+        domain = domain.partition(".")[2]
+        yield domain
 
 
 def split_path(argument: str) -> tuple[str, str]:

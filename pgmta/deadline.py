@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime, timedelta
+
+from pgmta.metadata import values_of
 
 KEY = "_deadline"
 """The key in the metadata of a row."""
@@ -35,9 +36,7 @@ def parse_time(text: str) -> datetime:
 def deadline_of(metadata: str) -> tuple[datetime | None, str]:
     """Return the deadline in a row's metadata, as JSON; and the reason why a bad one is ignored."""
     try:
-        # numbers of any length are no problem of this key
-        values = json.loads(metadata, parse_int=str, parse_float=str)
-        value = values.get(KEY) if isinstance(values, dict) else None
+        value = values_of(metadata).get(KEY)
     except (ValueError, RecursionError):
         return None, f"{KEY} is ignored: the metadata can't be read"
     if value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -21,9 +21,6 @@ from pgmta.store.queries import queries
 
 HEAD = 9
 """Chunks of content that are read for its header."""
-
-START = datetime(2, 1, 1, tzinfo=UTC), 0
-"""The place before all rows."""
 
 _SQL = queries("reports")
 _MOVED, _LIMIT = "PM001", "PM002"
@@ -107,14 +104,20 @@ class Reports:
         self._who = who
 
     async def waiting(
-        self, place: Place, limit: int, process: str, others: float, recent: float | None = None
+        self,
+        place: Place | None,
+        limit: int,
+        process: str,
+        others: float,
+        recent: float | None = None,
     ) -> Waiting | None:
-        """Return the next page after a place; None if there is none.
+        """Return the first page, or the next one after a place; None if there is none.
 
         Rows that another process put there count after `others` seconds. Rows that are older than
         `recent` seconds do not count. Raises StoreUnavailable.
         """
-        params: dict[str, Any] = {"since": place[0], "after": place[1], "limit": limit}
+        since, after = place or (None, 0)
+        params: dict[str, Any] = {"since": since, "after": after, "limit": limit}
         params |= {"process": process, "others": others, "recent": recent}
         found = await self._link.run(_SQL["waiting"], params)
         if not found:

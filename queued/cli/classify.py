@@ -11,8 +11,9 @@ from pgmta.config.types import hint
 from pgmta.errors import Stage
 from queued.cli.target import CONFIG
 from queued.config import read_config
+from queued.config.answer_text import parse_reply
 from queued.delivery.reply import Result
-from queued.worker.answers import AnswerRules, parse_reply
+from queued.worker.answers import AnswerRules
 
 _STEPS = {stage.value.lower(): stage for stage in Stage if stage}
 

@@ -11,7 +11,7 @@ from queued.config.process import Process
 from queued.config.reading import read_config
 from queued.config.retention import Retention
 from queued.config.retry import Retry
-from queued.config.routes import Pattern, Target
+from queued.config.routes import Pattern, Target, domain_fits
 from queued.config.shaping import Shaping
 from queued.config.shaping_host import ShapingHost
 from queued.config.shaping_login import ShapingLogin
@@ -65,6 +65,7 @@ __all__ = [
     "VerpTemplate",
     "Worker",
     "WorkerAction",
+    "domain_fits",
     "parse_instant",
     "parse_selector",
     "parse_signing_domain",

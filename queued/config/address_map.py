@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
-from pgmta.address import normalise_domain, parse_mailbox
+from pgmta.address import domains_above, normalise_domain, parse_mailbox
 from pgmta.errors import AddressError
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    key: str
+class _Target(NamedTuple):
     local: str | None  # None: the local part stays
     domain: str
-
-    @property
-    def changes_nothing(self) -> bool:
-        local = "" if self.local is None else _plain(self.local)
-        return self.key == f"{local}@{_normal(self.domain)}"
 
 
 class AddressMap:
@@ -34,9 +27,7 @@ class AddressMap:
     def __init__(self, entries: Mapping[str, str]) -> None:
         self._targets: dict[str, _Target] = {}
         for key, value in entries.items():
-            normal = _key(key)
-            local, domain = _value(value)
-            self._targets[normal] = _Target(normal, local, domain)
+            self._targets[_key(key)] = _value(value)
         self.utf8 = not all(value.isascii() for value in entries.values())
         """Whether an address may become one that needs SMTPUTF8 (RFC 6531)."""
 
@@ -45,17 +36,13 @@ class AddressMap:
 
     def new(self, local: str, domain: str) -> tuple[str, str] | None:
         """Return local part and domain of the new address, None if the address stays."""
-        changed = False
+        found: tuple[str, str] | None = None
         for _ in range(len(self._targets) + 1):
-            target = self._find(local, domain)
-            if target is None or target.changes_nothing:
+            new = self._step(local, domain)
+            if new is None:
                 break
-            new = local if target.local is None else target.local, target.domain
-            if (_plain(new[0]), _normal(new[1])) == (_plain(local), _normal(domain)):
-                break
-            local, domain = new
-            changed = True
-        return (local, domain) if changed else None
+            found = local, domain = new
+        return found
 
     def address(self, address: str) -> str:
         """Return the new address, or the same."""
@@ -63,28 +50,31 @@ class AddressMap:
         new = self.new(local, domain)
         return f"{new[0]}@{new[1]}" if new else address
 
+    def _step(self, local: str, domain: str) -> tuple[str, str] | None:
+        """Return the address that one entry makes of another one, None if that stays."""
+        target = self._find(local, domain)
+        if target is None:
+            return None
+        new = local if target.local is None else target.local, target.domain
+        same = (_plain(new[0]), _normal(new[1])) == (_plain(local), _normal(domain))
+        return None if same else new
+
     def _find(self, local: str, domain: str) -> _Target | None:
         name = _normal(domain)
         found = self._targets.get(f"{_plain(local)}@{name}") or self._targets.get(f"@{name}")
-        while found is None and "." in name:
-            name = name.partition(".")[2]
-            found = self._targets.get(f"@*.{name}")
-        return found
+        above = (self._targets.get(f"@*.{each}") for each in domains_above(name))
+        return found or next(filter(None, above), None)
 
     def endless(self, key: str) -> bool:
         """Return whether the addresses that a key is for would be changed without end."""
-        key = _key(key)
-        local, _, domain = key.rpartition("@")
+        local, _, domain = _key(key).rpartition("@")
         # no key is for these names alone
-        local, domain = local or "\0", domain.replace("*", "\0")
+        address = local or "\0", domain.replace("*", "\0")
         for _ in range(len(self._targets) + 1):
-            target = self._find(local, domain)
-            if target is None or target.changes_nothing:
+            new = self._step(*address)
+            if new is None:
                 return False
-            new = local if target.local is None else target.local, target.domain
-            if (_plain(new[0]), _normal(new[1])) == (_plain(local), _normal(domain)):
-                return False
-            local, domain = new
+            address = new
         return True
 
 
@@ -127,16 +117,16 @@ def _key(text: str) -> str:
     return f"{_plain(local)}@{name}"
 
 
-def _value(text: str) -> tuple[str | None, str]:
+def _value(text: str) -> _Target:
     local, at, domain = text.rpartition("@")
     try:
         if at and not local:
             normalise_domain(domain)
-            return None, domain
+            return _Target(None, domain)
         parse_mailbox(text, utf8=True)
     except AddressError as error:
         raise ValueError(f"expected an address or @domain: {error}") from None
-    return local, domain
+    return _Target(local, domain)
 
 
 def _plain(local: str) -> str:

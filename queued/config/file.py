@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from pgmta.config.environment import Environment
 from pgmta.config.types import Section
+from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, shipped_texts
 from queued.config.bounces import Bounces
@@ -54,7 +55,7 @@ class QueuedConfig(Section):
     retention: Retention = Field(default=Retention())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)
-    _answering: Answers | None = PrivateAttr(default=None)
+    _answering: AnswerIndex | None = PrivateAttr(default=None)
     _texts: BounceTexts | None = PrivateAttr(default=None)
 
     @field_validator("workers")
@@ -86,14 +87,14 @@ class QueuedConfig(Section):
         return config
 
     @property
-    def answering(self) -> list[Answers]:
+    def answering(self) -> AnswerIndex:
         """The answer rules: those of the file `answers`, if there is one, before the shipped."""
-        return [*([self._answering] if self._answering else []), *shipped_answers()]
+        return self._answering or shipped_index()
 
     def with_answering(self, answers: Answers) -> QueuedConfig:
         """Return the same with the content of the file `answers`."""
         config = self.model_copy()
-        config._answering = answers
+        config._answering = AnswerIndex([answers, *shipped_answers()])
         return config
 
     @property

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
-from pgmta.address import domain_of, normalise_domain
+from pgmta.address import domain_of, domains_above, normalise_domain
 from pgmta.config.types import HostPort
+from pgmta.metadata import text_of, values_of
 from pgmta.model import OTHER_MAIL, Selector
-from queued.config import Shaping, ShapingRoute
+from queued.config import Retry, Shaping, ShapingRoute, domain_fits
 from queued.delivery.rewrite import Rewriting
 from queued.delivery.route import Destination, Hop, Login
 from queued.delivery.tls_policy import TlsMode
@@ -43,16 +43,16 @@ class Route:
 
     def takes_domain(self, domain: str) -> bool:
         """Return whether mail for this recipient domain may take the route."""
-        return _matches(self.selector.domains, domain)
+        return domain_fits(self.selector.domains, domain)
 
-    def takes(self, sender: str, metadata: Mapping[str, str], tenant: str) -> bool:
+    def takes(self, sender: str, metadata: Mapping[str, object], tenant: str) -> bool:
         """Return whether mail with these values takes it, if its domain may."""
         wanted = self.selector
         return (
             (wanted.senders is None or sender.lower() in wanted.senders)
-            and _matches(wanted.sender_domains, domain_of(sender))
+            and domain_fits(wanted.sender_domains, domain_of(sender))
             and (wanted.tenants is None or tenant in wanted.tenants)
-            and all(metadata.get(key) in values for key, values in wanted.metadata)
+            and all(text_of(metadata.get(key)) in values for key, values in wanted.metadata)
         )
 
     def to(self, domain: str) -> Destination:
@@ -124,6 +124,8 @@ class Routes:
         self._candidates: dict[str, list[Route]] = {}
         last = max((n for n, route in enumerate(self._routes) if route.by_mail), default=-1)
         self._labelled = self._routes[: last + 1]
+        self.retries = [r.destination.retry for r in self._routes if r.destination.retry]
+        """The retry policies of routes that have their own."""
 
     def may_use_dane(self, usual: TlsMode) -> bool:
         """Return whether TLSA records of MX hosts may count; `usual` is delivery.tls.mode."""
@@ -166,6 +168,15 @@ class Routes:
                 self.known[domain] = found
         return found
 
+    def retry(self, domain: str, sender: str, metadata: str | None, tenant: str) -> Retry | None:
+        """Return the retry policy of the route that mail takes; None if it has no own policy."""
+        if not self.retries:
+            return None
+        try:
+            return self.find(domain, sender, metadata, tenant).retry
+        except Exception:  # such mail has no route, and its result says so
+            return None
+
     def label(self, domain: str, sender: str, metadata: str | None, tenant: str = "") -> str:
         """Return the text with which claims leave out this mail, and other mail of its next hop.
 
@@ -191,9 +202,9 @@ class Routes:
             if len(self._candidates) >= _KEPT:
                 self._candidates.clear()
             candidates = self._candidates[domain] = self._possible(domain)
-        values: Mapping[str, str] = {}
+        values: Mapping[str, object] = {}
         if metadata and any(route.selector.metadata for route in candidates):
-            values = _values(metadata)
+            values = values_of(metadata)
         for route in candidates:
             if not route.by_mail or route.takes(sender, values, tenant):
                 return route
@@ -219,12 +230,8 @@ class Routes:
     def _pattern(self, domain: str) -> str:
         if domain in self._short:
             return domain
-        rest = domain
-        while "." in rest:
-            rest = rest.partition(".")[2]
-            if f"*.{rest}" in self._short:
-                return f"*.{rest}"
-        return "*"
+        patterns = (f"*.{above}" for above in domains_above(domain))
+        return next((each for each in patterns if each in self._short), "*")
 
 
 def return_addresses(shaping: Shaping) -> ReturnAddresses:
@@ -247,27 +254,6 @@ def _routes(shaping: Shaping) -> list[Route]:
         Route.of(entry, number, logins[entry.login] if entry.login else None, keys)
         for number, entry in enumerate(shaping.routes)
     ]
-
-
-def _matches(patterns: frozenset[str] | None, domain: str) -> bool:
-    if patterns is None or "*" in patterns or domain in patterns:
-        return True
-    rest = domain
-    while "." in rest:
-        rest = rest.partition(".")[2]
-        if f"*.{rest}" in patterns:
-            return True
-    return False
-
-
-def _values(metadata: str) -> dict[str, str]:
-    """Return metadata as texts, as PostgreSQL's `->>` has them; other values can't be named."""
-    found: dict[str, Any] = json.loads(metadata, parse_int=str, parse_float=str)
-    texts = {key: value for key, value in found.items() if isinstance(value, str)}
-    booleans = {
-        key: str(value).lower() for key, value in found.items() if value is True or value is False
-    }
-    return texts | booleans
 
 
 def _set(words: list[str] | None) -> frozenset[str] | None:

@@ -13,6 +13,8 @@ from queued.delivery.signing_key import SigningKey
 _WANTED = {name.lower().encode(): name for name in SIGNED}
 _PLACES = {name: place for place, name in enumerate(_WANTED)}
 _LINE = 72  # characters of a line of base64 or field names
+MOST = 1000
+"""Fields that a signature covers, at most: it names each of them."""
 
 
 class SignedHeader:
@@ -30,6 +32,11 @@ class SignedHeader:
         self._names = ""
         self._data = b""
 
+    @property
+    def size(self) -> int:
+        """How many fields a signature would cover."""
+        return sum(map(len, self.fields.values()))
+
     def cover(self, oversign: frozenset[bytes]) -> tuple[str, bytes]:
         """Return the value of the tag `h=`, folded, and the canonical data for it."""
         if self._data or self._names:
@@ -43,7 +50,7 @@ class SignedHeader:
         return self._names, self._data
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _listed(numbers: tuple[tuple[bytes, int], ...], oversign: frozenset[bytes]) -> str:
     """Return the value of `h=` for fields that are there so often."""
     times = dict(numbers)

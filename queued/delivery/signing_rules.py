@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection
 
 from pgmta.address import domain_of, normalise_domain
 from pgmta.errors import AddressError
+from pgmta.metadata import text_of, values_of
 from pgmta.model import Item
-from queued.config import Signing, SigningRule
+from queued.config import Signing, SigningRule, domain_fits
 from queued.delivery.address_list import UnreadableError, places
 from queued.delivery.canonical import Fields
 
@@ -20,7 +19,7 @@ _PLAIN = re.compile(
     rb'|[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++))[ \t]*+'
 )
 _KEPT = 1000  # sets of rules
-_LONGEST = 10_000  # octets of a field From that is read
+_LONGEST = 10_000  # octets of fields From that are read
 _EVERY = SigningRule()
 
 
@@ -30,12 +29,13 @@ def from_domain(fields: Fields) -> str:
     Mail that claims to be from two domains gets no signature by its From.
     """
     found = set()
-    for value in fields.get(b"from", ()):
+    values = fields.get(b"from", ())
+    if sum(map(len, values)) > _LONGEST:
+        return ""
+    for value in values:
         if match := _PLAIN.fullmatch(value):
             found.add((match[1] or match[2]).decode().lower())
             continue
-        if len(value) > _LONGEST:
-            return ""
         try:
             addresses, whole = places(value)
             found.update(normalise_domain(each.domain.decode()) for each in addresses)
@@ -44,13 +44,6 @@ def from_domain(fields: Fields) -> str:
         if not whole:
             return ""
     return found.pop() if len(found) == 1 else ""
-
-
-def _matches(patterns: Collection[str] | None, domain: str) -> bool:
-    """Return whether a domain is one of the patterns: a domain, *.domain or *."""
-    if patterns is None or "*" in patterns or domain in patterns:
-        return True
-    return any(each[:2] == "*." and domain.endswith(each[1:]) for each in patterns)
 
 
 class SigningRules:
@@ -109,8 +102,8 @@ class SigningRules:
         origin, domain = from_domain(fields), domain_of(sender)
         for rule in rules:
             if (
-                _matches(rule.origin, origin)
-                and _matches(rule.sender_domain, domain)
+                domain_fits(rule.origin, origin)
+                and domain_fits(rule.sender_domain, domain)
                 and (rule.sender is None or sender.lower() in rule.sender)
             ):
                 if rule.sign == "none":
@@ -121,13 +114,11 @@ class SigningRules:
 
 
 def _values(metadata: str) -> dict[str, object]:
-    """Return the metadata of a row; none if they can't be read."""
+    """Return the metadata of a row; none if it can't be read."""
     try:
-        # a number of any length stays as PostgreSQL writes it
-        values = json.loads(metadata, parse_int=str, parse_float=str)
+        return values_of(metadata)
     except (ValueError, RecursionError):
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _takes(rule: SigningRule, item: Item, values: dict[str, object]) -> bool:
@@ -136,11 +127,4 @@ def _takes(rule: SigningRule, item: Item, values: dict[str, object]) -> bool:
         return False
     if rule.submitted is not None and rule.submitted is (item.submitted_by is None):
         return False
-    return all(_text(values.get(key)) in wanted for key, wanted in rule.metadata.items())
-
-
-def _text(value: object) -> str | None:
-    """Return a value as PostgreSQL's `metadata ->> 'KEY'` has it; None for lists and objects."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value if isinstance(value, str) else None
+    return all(text_of(values.get(key)) in wanted for key, wanted in rule.metadata.items())

@@ -31,15 +31,16 @@ def text_of(value: str, *, utf8: bool) -> str:
 def folded(name: str, value: str) -> str:
     """Return the field with its CRLF; a long one is folded at spaces, and if it must be, in words.
 
-    No octet of the value is lost when the field is unfolded, unless a word was cut.
+    No octet of the value is lost when the field is unfolded, unless a word was cut. Spaces around
+    the value go: a line of spaces alone may end the header for some readers (RFC 5322, 3.2.2).
     """
     if len(name) + len(value) + 2 <= _LINE and value.isascii():
         return f"{name}: {value}\r\n"
-    lines, line = [], f"{name}:"
-    room = len(line)
-    for word in _BLANKS.sub(" ", value).split(" "):
+    start = line = f"{name}:"
+    lines, room = [], len(line)
+    for word in value.split():
         size = len(word.encode()) + 1
-        if room + size > _LINE and line and not line.endswith(":"):
+        if room + size > _LINE and line not in ("", start):
             lines.append(line)
             line, room = "", 0
         while size > _LONGEST:
@@ -47,9 +48,10 @@ def folded(name: str, value: str) -> str:
             lines.append(f"{line} {cut}")
             line, room, word = "", 0, word[len(cut) :]
             size = len(word.encode()) + 1
-        line += " " + word
-        room += size
-    return "\r\n".join((*lines, line)) + "\r\n"
+        if word:
+            line += " " + word
+            room += size
+    return "\r\n".join((*lines, line) if line else lines) + "\r\n"
 
 
 def whole(name: str, value: str) -> str:
@@ -87,6 +89,8 @@ def original_recipient(orcpt: str, *, utf8: bool) -> str:
     if not semicolon or not value or not _TYPE.fullmatch(kind):
         return ""
     address = from_xtext(value)
+    if not address.strip():
+        return ""
     if kind.lower() == "utf-8":
         return typed_address(_EMBEDDED.sub(_character, address), utf8=utf8, kind="utf-8")
     return f"{kind}; {text_of(address, utf8=utf8)}"

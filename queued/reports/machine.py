@@ -31,8 +31,7 @@ def delivery_status(report: Report, *, utf8: bool) -> str:
 
 def _message(report: Report) -> str:
     fields = f"Reporting-MTA: {mta(report.reporting_mta)}\r\n"
-    if report.envid:
-        value = text_of(from_xtext(report.envid), utf8=False)
+    if report.envid and (value := text_of(from_xtext(report.envid), utf8=False).strip()):
         fields += folded("Original-Envelope-Id", value)
     if report.arrival:
         fields += f"Arrival-Date: {date(report.arrival)}\r\n"

@@ -16,6 +16,7 @@ _LANGUAGE = re.compile(
 )
 _TAG = re.compile(r"([a-z]{1,8}(?:-[a-z0-9]{1,8})*)[ \t]*(?:;[ \t]*q=([01](?:\.\d{0,3})?))?", re.I)
 _TAGS = 8  # of one field
+_LONGEST_TAG = 35  # characters (RFC 5646, section 4.4.1)
 
 
 def header_of(octets: bytes, most: int = HEADER) -> bytes:
@@ -56,7 +57,7 @@ def _tags(value: str) -> list[str]:
     tags = []
     for part in value.split(",")[:_TAGS]:
         match = _TAG.fullmatch(part.strip())
-        if match and (quality := float(match[2] or 1)) > 0:
+        if match and len(match[1]) <= _LONGEST_TAG and (quality := float(match[2] or 1)) > 0:
             tags.append((-quality, match[1]))
     return [tag for _, tag in sorted(tags, key=lambda each: each[0])]
 

@@ -42,7 +42,9 @@ class Decision:
         """
         for row in rows:
             if row.kind == "failed":
-                self.held.append((row, f"{row.why}; {reason}" if row.bounced else reason))
+                self.held.append(
+                    (row, f"{row.why}; {reason}" if row.bounced and row.why else reason)
+                )
             else:
                 self.silent.append((row, reason))
 

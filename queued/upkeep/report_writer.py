@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import cast
 
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
+from pgmta.newlines import check
 from pgmta.report_row import ReportedMessage, ReportRow
 from pgmta.store.contents import Contents
 from pgmta.store.enqueue import Enqueue, chunk_count
@@ -132,6 +133,12 @@ class ReportWriter:
             if original.chunks and original.size > LARGE:
                 content = self._stream(trace, original)
         header = trace + header_of(original.content)
+        # what can't be sent as it is would stop its DSN too
+        mode = config.delivery.bare_newlines
+        if isinstance(content, bytes) and check(content, mode):
+            content = None
+        if check(header, mode):
+            header = b""
         report.original = Original(header, len(trace) + original.size, content)
         return report
 

@@ -15,7 +15,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION
 from pgmta.store.contents import Contents
 from pgmta.store.enqueue import Enqueue
-from pgmta.store.reports import START, Reports, Waiting
+from pgmta.store.reports import Place, Reports, Waiting
 from pgmta.store.schema import Schema
 from queued.config import QueuedConfig
 from queued.upkeep.repeat import Turns
@@ -111,12 +111,13 @@ class ReportDuty:
         gather = self._config().bounces.gather
         self._due = loop.time() + _NEVER
         others, recent = (_OTHERS, None) if turn else (_NEVER, gather + _OLD)
-        place = START
+        place: Place | None = None
         while page := await self._reports.waiting(place, _PAGE, self._process, others, recent):
             ready = self._ready(page, gather)
             while ready:
                 ready = await self._batch(ready)
-            if page.rows < _PAGE or page.place <= place:  # the end, or times beyond the calendar
+            # the end, or times beyond the calendar
+            if page.rows < _PAGE or (place and page.place <= place):
                 break
             place = page.place
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from pgmta.deadline import KEY, deadline_of
 from pgmta.report_row import ReportRow
-from queued.config import QueuedConfig, Retry
+from queued.config import QueuedConfig
 from queued.delivery.routes import Routes
 
 
@@ -15,7 +15,6 @@ class RetryUntil:
 
     def __init__(self) -> None:
         self._config: QueuedConfig | None = None
-        self._routes: Routes | None = None  # None: no route has its own policy
 
     def of(self, row: ReportRow, config: QueuedConfig) -> datetime | None:
         """Return the time after which a row is not tried; None if there is none.
@@ -23,10 +22,10 @@ class RetryUntil:
         The number of attempts may end it before.
         """
         if config is not self._config:
-            own = any(route.retry for route in config.routing.routes)
-            self._routes = Routes(config.routes, config.routing) if own else None
+            self._routes = Routes(config.routes, config.routing)
             self._config = config
-        retry = self._policy(row) or config.retry
+        own = self._routes.retry(row.domain, row.sender, row.metadata, row.tenant)
+        retry = own or config.retry
         expire = retry.of_class(row.answer_class).expire or retry.expire
         try:
             end: datetime | None = row.ts + timedelta(seconds=expire)
@@ -37,11 +36,3 @@ class RetryUntil:
             if deadline:
                 return min(deadline, end) if end else deadline
         return end
-
-    def _policy(self, row: ReportRow) -> Retry | None:
-        if self._routes is None:
-            return None
-        try:
-            return self._routes.find(row.domain, row.sender, row.metadata, row.tenant).retry
-        except Exception:  # such mail has no route, and its result says so
-            return None

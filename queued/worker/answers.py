@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
+from queued.config.answer_index import Answer, AnswerIndex, CompiledRule
 from queued.config.answer_pattern import LONGEST
-from queued.config.answer_text import parse_reply, plain_words
-from queued.config.answers import Answers
+from queued.config.answer_text import plain_words
 from queued.delivery.reply import Result
-from queued.worker.answer_index import Answer, AnswerIndex, CompiledRule
-
-__all__ = ["Answer", "AnswerRules", "parse_reply", "plain_words"]
 
 _KEPT = 2048  # answers, and lists of rules, that are kept
 
@@ -35,10 +30,10 @@ _OF_THE_MAIL = ("1", "6")
 
 
 class AnswerRules:
-    """Reads answers by rules, which are compiled once; the rules of earlier books go first."""
+    """Reads answers by the rules of a configuration, and keeps the answers to known replies."""
 
-    def __init__(self, books: Sequence[Answers]) -> None:
-        self._index = AnswerIndex(books)
+    def __init__(self, index: AnswerIndex) -> None:
+        self._index = index
         self._known: dict[tuple[int, Stage, str, str], Answer] = {}
         self._lists: dict[tuple[frozenset[str], int, str, Stage], tuple[CompiledRule, ...]] = {}
 

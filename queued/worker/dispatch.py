@@ -89,14 +89,14 @@ class Dispatch:
         self._routes = Routes(config.routes, config.routing)
         self.selectors = self._routes.selectors
         """The mail that claims know by labels, because more than its domain counts."""
-        self._judge.configure(config, self._routes, AnswerRules(config.answering))
+        self._judge.configure(config, self._routes, answers := AnswerRules(config.answering))
         self._signing = self._signer if self._signers and self._signers.on else None
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
         self._mode = config.delivery.bare_newlines
         self._envelopes = Envelopes(config.delivery, self._contents, self._guard)
-        self._returned = self._mail.configured(config)
+        self._returned = self._mail.configured(config, answers)
         if self._connector:
             self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)

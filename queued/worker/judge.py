@@ -8,10 +8,11 @@ from pgmta.answer_class import AnswerClass
 from pgmta.logs import get
 from pgmta.model import Item, Outcome
 from pgmta.states import Event
-from queued.config import QueuedConfig, Retry
+from queued.config import QueuedConfig
+from queued.config.answer_index import Answer
 from queued.delivery.reply import Result
 from queued.delivery.routes import Routes
-from queued.worker.answers import Answer, AnswerRules
+from queued.worker.answers import AnswerRules
 from queued.worker.notices import overdue
 from queued.worker.retry import FirstAnswers
 from queued.worker.verdict import judge
@@ -47,15 +48,14 @@ class Judge:
         self._delays = config.bounces.delay
         self._answers = answers
         self._routes = routes
-        own = [route.retry for route in config.routing.routes if route.retry]
-        self._by_route = bool(own)
-        self.shortest = min(retry.shortest for retry in (config.retry, *own))
+        self.shortest = min(retry.shortest for retry in (config.retry, *routes.retries))
         """Seconds of the shortest wait after a first attempt."""
 
     def judge(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
         """Return the outcome of an attempt."""
         answer = self._read(result) if result.begun else _UNREAD
-        retry = self._policy(item) if self._by_route else self._retry
+        own = self._routes.retry(item.domain, item.sender, item.metadata, item.tenant)
+        retry = own or self._retry
         first = False
         if retry.first_wait(answer.answer_class):
             first = self._first.first(item.id, answer.answer_class)
@@ -73,11 +73,3 @@ class Judge:
         except Exception as error:  # the outcome counts more than its class
             log.error("an answer has no class", reply=str(result.reply), exc_info=error)
             return _UNREAD
-
-    def _policy(self, item: Item) -> Retry:
-        """Return the policy of the route that the mail takes."""
-        try:
-            found = self._routes.find(item.domain, item.sender, item.metadata, item.tenant)
-        except Exception:  # such mail has no route, and its result says so
-            return self._retry
-        return found.retry or self._retry

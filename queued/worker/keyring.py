@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import psycopg
 
+from pgmta.address import domains_above
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import DkimKey
@@ -157,9 +158,8 @@ class Keyring:
             return kept[1]
         if len(self._chosen) >= _KEPT:
             self._chosen.clear()
-        by = domain
-        while parents and by not in self._domains and "." in by:
-            by = by.partition(".")[2]
+        names = (domain, *domains_above(domain)) if parents else (domain,)
+        by = next((name for name in names if name in self._domains), domain)
         keys = self._domains.get(by, [])
         if wanted[2]:
             keys = [key for key in keys if key.selector in wanted[2]]

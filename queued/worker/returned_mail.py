@@ -19,13 +19,15 @@ from pgmta.postgres import faults
 from pgmta.store.contents import Contents
 from pgmta.store.returned import LoggedAttempt, ReturnedRow
 from queued.config import QueuedConfig
+from queued.config.answer_text import parse_reply
 from queued.delivery import returned
 from queued.delivery.reply import NOT_BEGUN, Result, stored
 from queued.delivery.routes import return_addresses
 from queued.delivery.verp import Named
-from queued.worker.answers import AnswerRules, parse_reply
+from queued.worker.answers import AnswerRules
 
 _BATCH = 50  # messages per statement
+_HOPS = 10  # VERP addresses that mail is forwarded from, one to the other
 
 log = get("worker")
 
@@ -42,6 +44,7 @@ class _Taken:
     item: Item
     message: Message | None
     named: Named
+    hops: int = 0  # times that it was forwarded
     answer_class: str = ""
     words: str = ""
 
@@ -75,20 +78,19 @@ class ReturnedMail:
         self._waiting: deque[_Taken] = deque()
         self._work: asyncio.Task[None] | None = None
         self._draining = False
+        self._hops = 0  # of the row that is being forwarded
 
-    def configured(self, config: QueuedConfig) -> ReturnedMail | None:
-        """Use the addresses, keys and rules of a configuration; return None if it has none."""
+    def configured(self, config: QueuedConfig, rules: AnswerRules) -> ReturnedMail | None:
+        """Use the addresses and keys of a configuration; return None if it has none."""
         self._addresses = return_addresses(config.routing)
         self._to = config.routing.verp.forward
-        if not (self._addresses and self._log):
-            return None
-        self._rules = AnswerRules(config.answering)
-        return self
+        self._rules = rules
+        return self if self._addresses and self._log else None
 
     def take(self, items: list[Item], messages: dict[int, Message]) -> list[Item]:
         """Take the rows that are for VERP addresses; return the others.
 
-        Rows of bad or old addresses are gone without a DSN.
+        Rows of bad or old addresses, and of loops, are gone without a DSN.
         """
         rest: list[Item] = []
         now = datetime.now(UTC)
@@ -96,11 +98,16 @@ class ReturnedMail:
             named = self._addresses.named(item.recipient, item.domain, now)
             if named is None:
                 rest.append(item)
-            elif named.problem:
+                continue
+            problem = (
+                named.problem if self._hops <= _HOPS else "5.4.6 its VERP addresses are a loop"
+            )
+            if problem:
                 item.on_failed = "remove"
-                self._conclude([item], [Result(Reply(0, named.problem), permanent=True)])
+                self._conclude([item], [Result(Reply(0, problem), permanent=True)])
             else:
-                self._waiting.append(_Taken(item, messages.get(item.message_id), named))
+                message = messages.get(item.message_id)
+                self._waiting.append(_Taken(item, message, named, self._hops))
         if self._waiting and self._work is None:
             self._work = asyncio.create_task(self._run())
         return rest
@@ -179,7 +186,11 @@ class ReturnedMail:
                     self._end([taken], NOT_BEGUN)
                     return
                 item = replace(item, recipient=address, domain=domain)
-                self._forward([item], {item.message_id: taken.message})
+                self._hops = taken.hops + 1  # the address may be another VERP address
+                try:
+                    self._forward([item], {item.message_id: taken.message})
+                finally:
+                    self._hops = 0
                 return
         if attempt is None:
             words = f"the log has no delivery of message {named.message_id} any more"

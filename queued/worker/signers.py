@@ -61,6 +61,10 @@ class SigningJob:
     done: bool = False
     """Whether its envelopes have gone on, or were given up."""
 
+    def refuse(self, problem: str) -> None:
+        """Note why no attempt can sign this header, if it has to be signed."""
+        self.problem, self.lasting = self.problem or problem, True
+
     def sign(self, oversign: frozenset[bytes], now: float, expire: float | None) -> None:
         """Make the signatures; runs in a thread."""
         if self.body_hash is None:

@@ -16,7 +16,7 @@ from queued.delivery.canonical import BodyHash, split_header
 from queued.delivery.envelope import Envelope
 from queued.delivery.reply import NOT_BEGUN, Result, internal
 from queued.delivery.route import Destination
-from queued.delivery.sign import SignedHeader
+from queued.delivery.sign import MOST, SignedHeader
 from queued.delivery.signing_rules import Rules
 from queued.worker.signers import Signers, SigningJob
 
@@ -104,6 +104,8 @@ class Signing:
         """Find the header, and the keys."""
         header, job.start = split_header(content)
         job.header = SignedHeader(trace + header)
+        if (size := job.header.size) > MOST:
+            job.refuse(f"the header has {size} fields for a signature, over {MOST}")
         self._choose(job)
 
     def _choose(self, job: SigningJob, *, again: bool = False) -> None:
@@ -256,7 +258,7 @@ class Signing:
                 if read.startswith(b"\r\n") or b"\r\n\r\n" in read:
                     break
                 if len(read) > _HEADER:
-                    job.problem = "the header is over 1 MB"
+                    job.refuse("the header is over 1 MB")
                     break
             self._split(job, trace, read)
         except Exception as error:

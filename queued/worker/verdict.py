@@ -10,8 +10,8 @@ from pgmta.deadline import KEY, deadline_of
 from pgmta.model import Item, Outcome, Reply
 from pgmta.states import Event
 from queued.config import Retry
+from queued.config.answer_index import Answer
 from queued.delivery.reply import DEADLINE_OVER, SHORT, Result, event_of, stored
-from queued.worker.answers import Answer
 from queued.worker.retry import delay
 
 _LIES = {

@@ -9,9 +9,11 @@ WITH page AS MATERIALIZED (
         least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00') AS held_at
     FROM queue
     WHERE status = 'REPORT'
-        AND (held_at, id) > (greatest(%(since)s, now() - make_interval(secs => %(recent)s)), %(after)s)
+        AND (held_at, id) > (
+            coalesce(greatest(%(since)s::timestamptz, now() - make_interval(secs => %(recent)s)), '-infinity'), %(after)s)
         AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
-        AND (split_part(held_by, '@', -1) = %(process)s OR held_at <= now() - make_interval(secs => %(others)s))
+        AND (split_part(held_by, '@', -1) = %(process)s OR held_at <= now() - make_interval(secs => %(others)s)
+            OR held_at > now() + interval '1 hour')
     ORDER BY queue.held_at, id
     LIMIT %(limit)s
 ), found AS MATERIALIZED (
@@ -27,12 +29,14 @@ UNION ALL
 (SELECT NULL, NULL, count(*) OVER (), held_at, id FROM page ORDER BY held_at DESC, id DESC LIMIT 1)
 
 -- name: rows
--- The rows in REPORT of some messages.
-SELECT id, message_id, sender, recipient, domain,
+-- The rows in REPORT of some messages. Texts by SQL may be of any length, and a DSN needs no more of them. A reason
+-- may be the word that stands for delay notices here.
+SELECT id, message_id, left(sender, 1000), left(recipient, 1000), domain,
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
-    priority, tenant, metadata ->> '_partid', metadata ? '_report', attempts, hold_reason, held_by, last_reply,
-    notify, orcpt, NULL
+    priority, tenant, left(metadata ->> '_partid', 100), metadata ? '_report', attempts,
+    CASE WHEN hold_reason = 'delayed' THEN 'bounced: delayed' ELSE left(hold_reason, 1000) END, held_by,
+    left(last_reply, 1100), left(notify, 100), left(orcpt, 600), NULL
 FROM queue
 WHERE status = 'REPORT' AND message_id = ANY (%(ids)b::bigint[])
     AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
@@ -46,7 +50,7 @@ WHERE message_id = ANY (%(ids)b::bigint[]) AND event = ANY (%(events)b::text[])
 
 -- name: messages
 -- What a DSN says of these messages, without their content.
-SELECT id, size, utf8, chunks, trace, message_id_header, envid, ret,
+SELECT id, size, utf8, chunks, trace, left(message_id_header, 1000), left(envid, 400), ret,
     least(greatest(received_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00')
 FROM messages WHERE id = ANY (%(ids)b::bigint[])
 
@@ -85,10 +89,11 @@ WITH page AS MATERIALIZED (
     SELECT row_id FROM delays WHERE noticed_at IS NULL AND message_id = ANY (ARRAY(SELECT message_id FROM page))
     GROUP BY message_id, row_id ORDER BY message_id, row_id LIMIT %(rows)s
 )
-SELECT q.id, q.message_id, q.sender, q.recipient, q.domain,
+SELECT q.id, q.message_id, left(q.sender, 1000), left(q.recipient, 1000), q.domain,
     least(greatest(q.ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
-    now() AS held_at, q.priority, q.tenant, q.metadata ->> '_partid', q.metadata ? '_report', q.attempts, 'delayed',
-    q.lease_owner, q.last_reply, q.notify, q.orcpt, nullif(q.metadata, '{}')::text
+    now() AS held_at, q.priority, q.tenant, left(q.metadata ->> '_partid', 100), q.metadata ? '_report', q.attempts,
+    'delayed', q.lease_owner, left(q.last_reply, 1100), left(q.notify, 100), left(q.orcpt, 600),
+    nullif(q.metadata, '{}')::text
 FROM queue AS q
 WHERE q.id = ANY (ARRAY(SELECT row_id FROM rows)) AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING')
 UNION ALL

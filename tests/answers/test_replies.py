@@ -7,13 +7,15 @@ from collections import Counter
 from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
 from queued.config import AnswerRule, shipped_answers
+from queued.config.answer_index import Answer, shipped_index
+from queued.config.answer_text import parse_reply
 from queued.delivery.reply import Result
-from queued.worker.answers import Answer, AnswerRules, parse_reply
+from queued.worker.answers import AnswerRules
 from tests.answers.corpus import OTHERS, samples
 
 PROVIDERS = 12  # at least
 REPLIES = 300  # of them, at least
-RULES = AnswerRules(shipped_answers())
+RULES = AnswerRules(shipped_index())
 # IANA, "SMTP Enhanced Status Codes Registry", of December 2024: the last detail of each subject
 REGISTRY = {0: 0, 1: 10, 2: 4, 3: 6, 4: 7, 5: 6, 6: 10, 7: 30}
 

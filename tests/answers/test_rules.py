@@ -15,15 +15,17 @@ from pgmta.errors import Stage
 from pgmta.model import Reply
 from queued.cli.queuectl import main as queuectl
 from queued.config import Answers, read_config, shipped_answers
+from queued.config.answer_index import AnswerIndex, shipped_index
+from queued.config.answer_text import parse_reply, plain_words
 from queued.delivery.reply import CUT_OFF, Result
-from queued.worker.answers import AnswerRules, parse_reply, plain_words
+from queued.worker.answers import AnswerRules
 
 HOST = "mx.example.net:25"
-SHIPPED = AnswerRules(shipped_answers())
+SHIPPED = AnswerRules(shipped_index())
 
 
 def rules(text: str) -> AnswerRules:
-    return AnswerRules([Answers.model_validate(yaml.safe_load(text))])
+    return AnswerRules(AnswerIndex([Answers.model_validate(yaml.safe_load(text))]))
 
 
 def read(found: AnswerRules, reply: str, host: str = HOST, stage: Stage = Stage.RCPT) -> str:
@@ -140,7 +142,7 @@ def test_any_text_has_a_class(
 
 
 def test_memory_is_bounded() -> None:
-    found = AnswerRules(shipped_answers())
+    found = AnswerRules(AnswerIndex(shipped_answers()))
     for number in range(10_000):
         found.read(
             Result(Reply(550, f"5.{number % 1000}.1 {number}"), f"{number}.example", Stage.RCPT)

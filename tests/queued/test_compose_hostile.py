@@ -20,6 +20,9 @@ hostile = st.one_of(
     st.text(max_size=60),
     st.text(st.sampled_from('\r\n\t :;<>@"\\=?-+x{}aä\x00\x85\u2028\ud800.()'), max_size=80),
     st.text("ab ", min_size=900, max_size=2500),
+    st.text("b: ", min_size=900, max_size=2500),
+    st.integers(40, 95).map(lambda size: "x" * size + " "),
+    st.sampled_from(["b: " * 500, "x" * 900, "x" * 897 + " y " + "z" * 1800]),
     st.sampled_from(
         ["x\r\nBcc: evil@e.example", "a@b\r\n\r\n--=_b.1--", "=?utf-8?Q?=0D=0ABcc:_x?="]
     ),
@@ -97,6 +100,7 @@ def test_no_text_of_a_row_breaks_the_report(what: Report, found: list[ReportedRe
     lines = dsn.head.split(b"\r\n")
     assert max(map(len, lines)) <= 998
     assert not re.search(rb"[\r\n\0]", b"".join(lines))
+    assert not any(line.isspace() for line in lines)
     dsn.head.decode()
     again = email.message_from_bytes(octets(dsn), policy=email.policy.default)
     assert again.get_content_type() == "multipart/report"
@@ -107,5 +111,6 @@ def test_no_text_of_a_row_breaks_the_report(what: Report, found: list[ReportedRe
 
 @given(st.binary(max_size=300))
 @example(b"Content-Language: " + b"a-" * 150)
+@example(b"Content-Language: a" + b"-a" * 30_000)
 def test_languages_of_any_header(header: bytes) -> None:
-    assert all(re.fullmatch(r"[A-Za-z0-9-]+", tag) for tag in languages_of(header))
+    assert all(re.fullmatch(r"[A-Za-z0-9-]{1,35}", tag) for tag in languages_of(header))

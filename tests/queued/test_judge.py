@@ -17,9 +17,9 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Outcome, Reply
 from pgmta.states import TRANSITIONS, Event, Status, after
 from queued.config import Retry
+from queued.config.answer_index import Answer
 from queued.config.retry import GREYLISTED, Exponential
 from queued.delivery.reply import CUT_OFF, DEADLINE_OVER, NOT_BEGUN, Result
-from queued.worker.answers import Answer
 from queued.worker.judge import jitter_of
 from queued.worker.retry import FirstAnswers, delay
 from queued.worker.verdict import judge

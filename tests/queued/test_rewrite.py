@@ -290,6 +290,14 @@ def test_hostile_fields_take_no_long_time() -> None:
         ALL.content(b"To: %b\r\nReceived: from %b\r\n\r\n" % (value, value))
 
 
+def test_endless_recipients_leave_the_author() -> None:
+    """The log names the first field over the limit, and other fields are rewritten."""
+    many = b"To: " + b"u@x.example, " * 9_000 + b"u@x.example\r\n"
+    found = ALL.content(b"To:  \r\n" + many * 2 + b"From: root@host.internal\r\n\r\n")
+    assert found.content == b"To:  \r\n" + many * 2 + b"From: admin@example.com\r\n\r\n"
+    assert found.problems == ["to and such fields after it stay: over 128 KB"]
+
+
 def test_long_chains_and_parents() -> None:
     chain = {f"@d{n}.example": f"@d{n + 1}.example" for n in range(50)}
     found = AddressMap(chain | {"@*.e.example": "@e.example", "@*.x.e.example": "z@e.example"})

@@ -18,13 +18,13 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Outcome
 from pgmta.states import Event
 from queued.config import Retry, Timeouts
+from queued.config.answer_index import Answer
 from queued.delivery.end_of_data import send_content
 from queued.delivery.envelope import Envelope
 from queued.delivery.hosts import Host
 from queued.delivery.protocol import ClientProtocol
 from queued.delivery.reply import Result
 from queued.delivery.session import Session
-from queued.worker.answers import Answer
 from queued.worker.verdict import judge
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, LOCK_STEP, PIPED, USUAL, RawHop, run, serving

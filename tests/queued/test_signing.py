@@ -221,12 +221,27 @@ async def test_content_that_streams(site: Site) -> None:
     assert (site.outcomes[0].event, site.outcomes[0].reply.text) == (Event.DEFER, "is gone")
     signing.take(destination, envelope(6, Broken([head + b"\n" + b"x" * (1 << 20), b"y"])))
     await site.until(outcomes=2)
-    assert site.outcomes[1].reply.text == "4.3.5 not signed: the header is over 1 MB"
+    assert site.outcomes[1].reply.text == "5.6.0 not signed: the header is over 1 MB"
+    assert site.outcomes[1].event is Event.FAIL, "no later attempt would be better"
     assert site.dispatch.left_out.busy(1) == ([], 0)
     foreign = b"From: x@other.example\r\n" + b"x" * (1 << 20)
     signing.take(destination, envelope(7, Broken([foreign, b"y"])))
     await site.until(sent=5)
     assert (site.signed[-1], len(site.outcomes)) == (False, 2), "it needs no signature"
+
+
+async def test_a_header_of_thousands_of_fields(site: Site) -> None:
+    """A signature names each field, and a header of one message must not become that large."""
+    head = f"From: x@{DOMAIN}\r\n".encode()
+    contents = [head + b"To:\r\n" * number + b"\r\nx" for number in (900, 1000)]
+    contents.append(b"From: x@other.example\r\n" + b"To:\r\n" * 1000 + b"\r\nx")
+    for number, body in enumerate(contents):
+        found = Message(number, len(body), False, "Trace: x\r\n", 0, body)
+        site.dispatch.dispatch([item(number, number)], {number: found})
+    await site.until(sent=2, outcomes=1)
+    assert sorted(site.signed) == [False, True]
+    words = "5.6.0 not signed: the header has 1001 fields for a signature, over 1000"
+    assert site.outcomes[0].reply.text == words
 
 
 async def test_no_later_attempt_finds_a_domain_in_from(

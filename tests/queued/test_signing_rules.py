@@ -38,6 +38,11 @@ def test_domain_of_from(value: bytes, domain: str) -> None:
     assert from_domain({b"from": [value]}) == domain
 
 
+def test_domain_of_many_froms_is_not_looked_for() -> None:
+    assert from_domain({b"from": [b"x@a.example, y@a.example"] * 100}) == "a.example"
+    assert from_domain({b"from": [b"x@a.example, y@a.example"] * 1000}) == ""
+
+
 @pytest.mark.parametrize(
     ("metadata", "value", "fits"),
     [

@@ -134,6 +134,26 @@ def test_mail_goes_on_to_the_sender_or_an_address(system: System, tmp_path: Path
     assert hop.transactions[-1].content == b"Received: by test\r\n" + large
 
 
+def test_addresses_that_lead_to_each_other(system: System, tmp_path: Path) -> None:
+    """The sender of one is the next one; a loop, by SQL, ends."""
+    hop = system.hop()
+    system.queued(shaping=configuration(tmp_path, hop, forward="sender"))
+    first = sent(system, hop)
+    system.enqueue("ann@b.example", sender=first)
+    second = hop.wait_kept(2)[1].sender
+    system.wait_queue(lambda rows: not rows)
+    system.enqueue(second, content=shape("qmail"), sender="")
+    hop.wait_kept(3)
+    assert hop.transactions[-1].recipients == ["news@a.example"]
+    system.wait_queue(lambda rows: not rows)
+    system.ask("UPDATE attempts SET sender = %s WHERE sender = 'news@a.example'", second)
+    system.enqueue(second, content=shape("qmail"), sender="", on_failed="bounce")
+    system.wait_queue(lambda rows: not rows)
+    (found,) = system.ask("SELECT event, reply FROM attempts WHERE event <> 'delivered'")
+    assert found == {"event": "failed", "reply": "5.4.6 its VERP addresses are a loop"}
+    assert len(hop.kept) == 3
+
+
 def test_log_without_the_attempt(system: System, tmp_path: Path) -> None:
     hop = system.hop()
     system.queued(shaping=configuration(tmp_path, hop), retry={"intervals": ["100ms"]})

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgmta.newlines import check
 from pgmta.postgres.link import Link
-from pgmta.store.reports import START, Reports
+from pgmta.store.reports import Reports
 from tests.sql.reporting import REASON, dsns, duty, ended, ends
 from tests.sql.rows import column, fetch, message, row
 
@@ -26,11 +27,23 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
     odd = {
         "no address": ended(db, 1, sender="nodomain", sender_domain=""),
         "null": ended(db, 2, sender="", sender_domain=""),
+        "null, no reason": ended(db, 20, sender="", sender_domain="", hold_reason=None),
         "a DSN": ended(db, 3, metadata={"_report": "failed"}),
         "never": ended(db, 4, notify="NEVER"),
         "success": ended(db, 5, notify="SUCCESS,DELAY"),
         "long": ended(db, 6, recipient="x" * 3000 + "@b.example"),
         "infinite": ended(db, 7, ts="-infinity", held_at="infinity"),
+        "far ahead": ended(db, 16, held_at="infinity", held_by=None),
+        "before all": ended(db, 17, ts="infinity", held_at="-infinity", held_by="w@other"),
+        "a word of ours": ended(db, 18, hold_reason="delayed", last_reply=None),
+        "endless": ended(
+            db,
+            19,
+            last_reply="550 " + "x " * 2_000_000,
+            orcpt="rfc822;" + "+0D" * 9999,
+            notify="x" * 99_999,
+            metadata={"_partid": "p" * 99_999},
+        ),
         "no reason": ended(db, 8, hold_reason=None, last_reply=None, held_by=None),
         "relayed": ended(db, 9, hold_reason="relayed", notify="SUCCESS", last_reply="250 ok"),
         "relayed, null": ended(db, 10, hold_reason="relayed", sender="", sender_domain=""),
@@ -53,6 +66,7 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
     assert held == {
         odd["no address"]: f"{NONE}: its sender can't get one: no domain in 'nodomain'",
         odd["null"]: NULL + UNSET,
+        odd["null, no reason"]: NULL + UNSET,
         odd["a DSN"]: "undeliverable, no DSN: it is a DSN" + UNSET,
     }
     logged: dict[int, str] = dict(
@@ -66,17 +80,38 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
     sent = column(db, "SELECT row_id FROM reports WHERE report_id IS NOT NULL")
     assert set(sent) == {*odd.values(), orphan} - {*held, *logged}
     assert len(dsns(db)) == len(sent)
-    assert fetch(db, "SELECT event, worker, row_id FROM attempts") == (
-        "failed",
-        "",
-        odd["no reason"],
-    )
+    assert set(db.execute("SELECT event, worker, row_id FROM attempts").fetchall()) == {
+        ("failed", "", odd["no reason"]),
+        ("failed", "w@p", odd["a word of ours"]),
+    }
+    assert fetch(db, "SELECT max(size) < 20000 FROM messages") == (True,)
     assert fetch(
         db,
         "SELECT priority, tenant, on_failed, metadata FROM queue WHERE metadata ->> '_partid' = %s"
         " AND sender = ''",
         "it's",
     ) == (0, "t", "bounce", {"_report": "failed", "_partid": "it's"})
+
+
+async def test_content_that_no_host_may_get_does_not_stop_its_dsn(
+    database: str, db: psycopg.Connection
+) -> None:
+    """Content with an end of data in it failed for that, and its DSN would, too."""
+    db.execute("SELECT setval('message_ids', 1000)")
+    contents = [
+        b"Subject: one\r\n\r\na\n.\nb\r\n",
+        b"Subject: two\n.\nc\r\n\r\nx\r\n",
+        b"Subject: x\n.",
+    ]
+    for number, content in enumerate(contents, 1):
+        ended(db, number)
+        db.execute("UPDATE messages SET body = %s WHERE id = %s", (content, number))
+    async with duty(database):
+        await ends(db)
+    bodies = column(db, "SELECT body FROM messages WHERE id > 1000 ORDER BY id")
+    assert [check(bytes(body), "guard") for body in bodies] == ["", "", ""]
+    assert [b"Subject: one" in bytes(body) for body in bodies] == [True, False, False]
+    assert len(dsns(db)) == 3
 
 
 @pytest.mark.parametrize("names", [("user", "postmaster"), ("Postmaster", "user")])
@@ -219,7 +254,7 @@ async def test_old_rows_come_in_a_turn(database: str, db: psycopg.Connection) ->
     link = Link(database, "test")
     reports = Reports(link, "p")
     for recent, expected in ((3000.0, {1, 2, 4}), (0.0, {4}), (None, {1, 2, 3, 4})):
-        page = await reports.waiting(START, 10, "p", 1e9, recent)
+        page = await reports.waiting(None, 10, "p", 1e9, recent)
         assert page
         assert {number for number, _, _ in page.messages} == expected
     await link.close()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
+from pgmta.address import domains_above
 from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
 from queued.config.answer_pattern import TextPattern
 from queued.config.answer_rule import AnswerRule
 from queued.config.answer_text import enhanced_forms
-from queued.config.answers import Answers
+from queued.config.answers import Answers, shipped_answers
 
 _HOSTS = 4096  # of which the providers are kept
 _NONE: frozenset[str] = frozenset()
@@ -81,11 +83,8 @@ class AnswerIndex:
     def _find(self, host: str) -> frozenset[str]:
         name = host.rpartition(":")[0] if ":" in host else host
         name = name.lower().rstrip(".")[:253]
-        found = set(self._groups.get(name, ()))
-        while name:
-            name = name.partition(".")[2]
-            found |= self._groups.get(f"*.{name}", _NONE)
-        return frozenset(found)
+        names = (name, *(f"*.{above}" for above in domains_above(name)))
+        return _NONE.union(*(self._groups.get(each, _NONE) for each in names))
 
     def candidates(
         self, providers: frozenset[str], code: int, enhanced: str, stage: Stage
@@ -123,6 +122,12 @@ class AnswerIndex:
             if found := self._codes.get(key):
                 return found
         return None
+
+
+@cache
+def shipped_index() -> AnswerIndex:
+    """Return the rules that are shipped."""
+    return AnswerIndex(shipped_answers())
 
 
 def _compiled(rule: AnswerRule, place: str) -> CompiledRule:

@@ -182,7 +182,7 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _M
         reason = f"unknown key; {hint(str(path[-1]), sorted(names))}"
     elif detail["type"] == "missing":
         reason = "is required"
-    elif detail["type"] == "literal_error":
+    elif detail["type"] in ("literal_error", "enum"):
         words = re.findall(r"'([^']*)'", str(detail["ctx"]["expected"]))
         advice = hint(str(detail["input"]), words)
         if not advice.startswith("known"):  # else the reason has all words already

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ByteSize,
@@ -62,6 +63,18 @@ def parse_duration(value: Any) -> float:
     if seconds > LONGEST:
         raise ValueError("a duration is at most 36525d")
     return seconds
+
+
+def at_least(least: str) -> AfterValidator:
+    """Return the validator of durations that are not shorter than this one."""
+    bound = parse_duration(least)
+
+    def check(seconds: float) -> float:
+        if seconds < bound:
+            raise ValueError(f"should be at least {least}")
+        return seconds
+
+    return AfterValidator(check)
 
 
 def parse_size(value: Any) -> int:

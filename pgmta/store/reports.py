@@ -239,6 +239,10 @@ class Reports:
         companion = self.closing(closing, limits)
         await self._link.run(companion.statement, companion.params)
 
+    async def free(self, ids: Iterable[int]) -> set[int]:
+        """Return those rows that are in REPORT still, and not locked. Raises StoreUnavailable."""
+        return {row[0] for row in await self._link.run(_SQL["free"], {"ids": Bigints(ids)})}
+
     async def announce(self) -> None:
         """Wake the workers for DSNs that are in the queue. Raises StoreUnavailable."""
         await self._link.run(NOTIFY)

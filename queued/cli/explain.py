@@ -25,7 +25,7 @@ from pgmta.store.filters import MALFORMED
 from pgmta.store.listing import Listing
 from pgmta.store.overview import Overview
 from queued.cli.reports import print_origin, print_reports
-from queued.cli.show import print_history
+from queued.cli.show import print_history, print_senders
 from queued.cli.target import CONFIG, database_of
 from queued.config import WorkerAction
 
@@ -72,15 +72,14 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["malformed"] = row["id"] in malformed
         row["waits_for"] = waits_for(row, now, deliver)
     if as_json:
-        faults = [asdict(fault) for fault in refused]
-        dsns = reports.as_json()
-        print_json({"id": message_id, "recipients": rows, "history": history, **dsns,
-                    "faults": faults})  # fmt: skip
+        print_json({"id": message_id, "recipients": rows, "history": history, **reports.as_json(),
+                    "faults": [asdict(fault) for fault in refused]})  # fmt: skip
         return
     for fault in refused:
         print_line(f"warning: {fault}", err=True)
     if not rows:
         print_line(f"message {message_id} is done")
+    print_senders(rows or history)
     print_origin(reports)
     _print_rows(rows)
     print_history(history)
@@ -99,10 +98,12 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             print_line(f"  held by    {', '.join(row['rules'])} (standing rule)")
         for name, error in row["fails"].items():
             print_line(f"  fails here {name}: {error}")
-        print_line(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
+        if row["status"] in (Status.QUEUED, Status.DEFERRED):
+            print_line(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
         metadata = row["metadata"]
         if isinstance(metadata, dict) and (deadline := metadata.get(DEADLINE)):
             print_line(f"  deadline   {str(deadline)[:100]}")
+        print_line(f"  on failure {row['on_failed']}")
         if row["last_reply"]:
             print_line(f"  last reply {row['last_reply']}")
 

@@ -21,6 +21,7 @@ from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError
 from pgmta.store.search import Wanted
 from pgmta.store.search import find as find_mail
+from queued.cli.show import why
 from queued.cli.target import CONFIG, database_of
 
 
@@ -81,7 +82,7 @@ def find(
                     f"<{row['sender']}>",
                     row["recipient"],
                     row["message_id_header"] or "-",
-                    shorten(row["last_reply"] or row["hold_reason"] or "-"),
+                    shorten(why(row) or "-"),
                 ]
                 for row in rows
             ],

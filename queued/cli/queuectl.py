@@ -132,7 +132,7 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
         return
     now = datetime.now(UTC)
     print_table(
-        ["ID", "STATUS", "AGE", "NEXT", "TRIES", "SIZE", "SENDER", "RECIPIENT", "LAST REPLY"],
+        ["ID", "STATUS", "AGE", "NEXT", "TRIES", "SIZE", "SENDER", "RECIPIENT", "REPLY OR REASON"],
         [
             [
                 row["message_id"],

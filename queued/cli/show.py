@@ -43,14 +43,15 @@ def print_message(
     if message:
         received = _time(message["received_at"])
         print_line(f"message {message_id}, {message['size']} octets, received {received}")
-        senders = [f"<{sender}>" for sender in _senders(rows)]
-        word = "senders" if len(senders) > 1 else "sender"
-        print_line(f"{word} {', '.join(senders)}" if rows else "no recipient is waiting")
+        if not rows:
+            print_line("no recipient is waiting")
+        print_senders(rows or history)
         for name, value in headers:
             if name.lower() in _SHOWN:
                 print_line(f"  {name}: {value}")
     else:
         print_line(f"message {message_id} is done; its content is gone")
+        print_senders(history)
     print_origin(reports)
     if rows:
         _print_recipients(rows)
@@ -64,6 +65,12 @@ def why(row: dict[str, Any]) -> str:
     """Return the most useful text about a row: why it is on hold, or the last reply."""
     reason, reply = row["hold_reason"] or "", row["last_reply"] or ""
     return reply if reply and reason in ("", UNDELIVERABLE) else reason
+
+
+def print_senders(rows: list[dict[str, Any]]) -> None:
+    """Write the sender of rows, or of attempts."""
+    if senders := [f"<{sender}>" for sender in _senders(rows)]:
+        print_line(f"{'senders' if len(senders) > 1 else 'sender'} {', '.join(senders)}")
 
 
 def _senders(rows: list[dict[str, Any]]) -> list[str]:

@@ -37,6 +37,8 @@ def _code(value: Any) -> str:
     found = _CODE.fullmatch(value) if isinstance(value, str) else None
     if found and found[2] in (None, *Stage):
         return str(value)
+    if found:
+        raise ValueError(f"no step {found[2]!r}; {hint(found[2], map(str, Stage))}")
     raise ValueError(f"expected a code, or a code and a step such as 552 RCPT, not {value!r}")
 
 

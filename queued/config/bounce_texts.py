@@ -29,9 +29,13 @@ type Lines = list[tuple[int, str]]
 
 @dataclass(slots=True)
 class Language:
-    """The texts of one language; `reasons` are sentences by answer class."""
+    """The texts of one language; `reasons` are sentences by answer class.
+
+    `written` has the language of each body: that of another file where this one has none.
+    """
 
     tag: str
+    written: dict[str, str] = field(default_factory=dict)
     subjects: dict[str, Template] = field(default_factory=dict)
     bodies: dict[str, Template] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -41,6 +45,7 @@ class Language:
         """Return these texts; where one is missing, the other language has it."""
         return Language(
             self.tag,
+            other.written | self.written,
             other.subjects | self.subjects,
             other.bodies | self.bodies,
             other.reasons | self.reasons,
@@ -172,7 +177,11 @@ def _take_text(
         problems.append((line, f"[{name}]: has no text"))
     heading = parse_template(subject.strip(), lines[0][0], _SUBJECT, problems)
     texts = [parse_template(text, number, _BODY, problems) for number, text in body[1:]]
+    for number, text in lines if name != "delayed" else ():
+        if "{until}" in text.replace("{{", ""):
+            problems.append((number, "{until}: belongs to [delayed]"))
     if heading and texts and all(texts):
+        language.written[name] = language.tag
         language.subjects[name] = heading
         language.bodies[name] = Template.joined([text for text in texts if text])
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from pgmta.config.types import Duration, Period, Section
+from pgmta.config.types import Duration, Period, Section, at_least
 
 
 class Process(Section):
     """The times that hold for every worker of the process."""
 
-    lease: Period = Field(
-        default=60.0, ge=3, description="other workers take over a dead worker's rows after this"
+    lease: Annotated[Period, at_least("3s")] = Field(
+        default=60.0, description="other workers take over a dead worker's rows after this"
     )
     poll: Period = Field(
         default=1.0,

@@ -114,7 +114,10 @@ class Retry(Waits):
         description="wait after the 1st, 2nd, … failed attempt; the last one repeats",
     )
     jitter: Annotated[float, Strict()] = Field(
-        default=0.2, ge=0, lt=1, description="shorten each wait by up to this share, at random"
+        default=0.2,
+        ge=0,
+        lt=1,
+        description="shorten each wait by up to this share, by message and attempt",
     )
     expire: Period = Field(
         default=432000.0, description="mail that is still undelivered at this age fails"

@@ -13,7 +13,8 @@ from pgmta.errors import AddressError
 from queued.config.shaping_login import read_password
 
 _LEAST = 32  # octets of a key
-_OLDEST = 365 * 86400.0  # an address has its day modulo 1,024
+_DAY = 86400.0
+_OLDEST = 365 * _DAY  # an address has its day modulo 1,024
 
 
 def _files(value: Any) -> Any:
@@ -21,6 +22,8 @@ def _files(value: Any) -> Any:
 
 
 def _age(seconds: float) -> float:
+    if seconds % _DAY or not seconds:
+        raise ValueError("should be whole days, such as 14d")
     if seconds > _OLDEST:
         raise ValueError("an age is at most 365d")
     return seconds

@@ -34,7 +34,7 @@ def compose(
     status = delivery_status(report, utf8=utf8).encode()
     returned = original.header if content is None else content
     media, wide = returned_type(original, utf8=report.utf8 or utf8, content=content is not None)
-    text_head, body = _text_part(text, language.tag)
+    text_head, body = _text_part(text, language.written[report.kind])
     while any(
         isinstance(part, bytes) and b"--" + boundary.encode() in part
         for part in (body, status, returned)

@@ -30,7 +30,7 @@ class ReportedRecipient:
     answer_class: str = ""
     reason: str = ""
     until: datetime | None = None  # Will-Retry-Until; None: that of the report
-    log_id: str = ""  # Final-Log-ID: the number of the row
+    log_id: str = ""  # Final-Log-ID: message and row
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 
 import psycopg
 
@@ -210,6 +211,9 @@ class ReportRound:
             if limited(error):
                 await self._drop(letters)
                 raise
+            free = await self._free(letters) if moved(error) and len(letters) > 1 else letters
+            if len(free) < len(letters):
+                return await self._insert(free, config) if free else 0
             if len(letters) > 1:
                 half = len(letters) // 2
                 return await self._insert(letters[:half], config) + await self._insert(
@@ -218,6 +222,16 @@ class ReportRound:
             await self._refused(letters[0], error, config)
             return 0
         return len(letters)
+
+    async def _free(self, letters: list[Letter]) -> list[Letter]:
+        """Return the DSNs whose rows can be ended now, and leave the messages of the others."""
+        rows = {each.message.id: _in_report(each.plan) for each in letters}
+        free = await self._reports.free(chain.from_iterable(rows.values()))
+        left = [each for each in letters if not free.issuperset(rows[each.message.id])]
+        await self._drop(left)
+        for letter in left:
+            self._leave(letter.plan.message_id)
+        return [each for each in letters if free.issuperset(rows[each.message.id])]
 
     async def _commit(
         self, group: list[NewMessage], closing: Closing, config: QueuedConfig
@@ -261,6 +275,11 @@ class ReportRound:
                 await self._store.drop_chunks(ids)
             except (StoreUnavailable, psycopg.Error) as error:
                 log.warning("chunks of DSNs stay behind", reason=faults.words(error))
+
+
+def _in_report(plan: Plan) -> list[int]:
+    """Return the rows of a plan that its DSN removes from REPORT; a delay notice has none."""
+    return [row.id for row in plan.rows if row.kind != "delayed"]
 
 
 def _reason(row: ReportRow, reason: str) -> str:

@@ -206,7 +206,7 @@ def _recipient(row: ReportRow) -> ReportedRecipient:
         last_attempt=row.attempted,
         answer_class=row.answer_class,
         reason=(row.why or "") if row.bounced else "",
-        log_id=str(row.id),
+        log_id=f"{row.message_id}.{row.id}",
     )
 
 

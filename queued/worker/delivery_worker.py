@@ -34,7 +34,7 @@ from queued.worker.urgent import UrgentLoop
 _WAKE = 2.0  # seconds to wake other workers for rows that were handed back
 _ANSWER = 3.0  # seconds for the answer to a claim that is under way when the worker stops
 # An operator's transaction may lock a row for hours: the other outcomes do not wait for it.
-_MORE = {"settle": {"lock_timeout": "1s"}}
+_MORE = {name: {"lock_timeout": "1s"} for name in ("settle", "returned")}
 
 log = get("worker")
 
@@ -72,7 +72,7 @@ class DeliveryWorker:
         self._drain = config.process.drain
         self._links = {
             name: Link(uri, f"queued {worker.name} {name}", SESSION | _MORE.get(name, {}))
-            for name in ("claim", "urgent", "settle", "renew", "content")
+            for name in ("claim", "urgent", "settle", "renew", "content", "returned")
         }
         lease, poll = config.process.lease, config.process.poll
         self._poll = poll
@@ -84,7 +84,7 @@ class DeliveryWorker:
         contents = Contents(self._links["content"])
         self._dispatch = Dispatch(
             config, contents, self._leases, self._settler, space, opener, observer, signers,
-            ReturnedLog(self._links["content"]),
+            ReturnedLog(self._links["returned"]),
         )  # fmt: skip
         claims = Claims(
             self._links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema

@@ -27,6 +27,8 @@ from queued.delivery.verp import Named
 from queued.worker.answers import AnswerRules
 
 _BATCH = 50  # messages per statement
+_TRIES = 3  # rows of a batch that PostgreSQL refuses, after which the rest is tried later
+_UNWRITTEN = "4.3.0 the log can't be written: "
 _HOPS = 10  # VERP addresses that mail is forwarded from, one to the other
 
 log = get("worker")
@@ -132,14 +134,38 @@ class ReturnedMail:
         try:
             for taken in batch:
                 self._read(taken, await self._content(taken.message))
-            assert self._log  # noqa: S101 - for the type checker
-            attempts = await self._log.record([taken.row for taken in batch])
+            attempts = await self._record(batch)
         except (StoreUnavailable, psycopg.Error) as error:
-            self._later(batch, f"4.3.0 the log can't be written: {faults.words(error)}")
+            self._later(batch, f"{_UNWRITTEN}{faults.words(error)}")
             return
         while batch:  # the rest is tried again if one of them fails
             self._finish(batch[0], attempts.pop(0))
             del batch[0]
+
+    async def _record(self, batch: list[_Taken]) -> list[LoggedAttempt | None]:
+        """Note a batch in the log. Raises StoreUnavailable, psycopg.Error.
+
+        If PostgreSQL refuses it, each row is tried by itself. Those that it refuses again leave
+        the batch, and are tried later; after some of them, so does the rest.
+        """
+        assert self._log  # noqa: S101 - for the type checker
+        try:
+            return await self._log.record([taken.row for taken in batch])
+        except psycopg.Error:
+            if len(batch) == 1:
+                raise
+        attempts: list[LoggedAttempt | None] = []
+        refused = 0
+        while len(attempts) < len(batch):
+            taken = batch[len(attempts)]
+            try:
+                attempts += await self._log.record([taken.row])
+            except psycopg.Error as error:
+                refused += 1
+                left = [taken] if refused < _TRIES else batch[len(attempts) :]
+                del batch[len(attempts) : len(attempts) + len(left)]
+                self._later(left, f"{_UNWRITTEN}{faults.words(error)}")
+        return attempts
 
     async def _content(self, message: Message | None) -> bytes:
         """Return the first octets of content; none if it is gone. Raises StoreUnavailable."""

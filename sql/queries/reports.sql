@@ -78,6 +78,10 @@ SELECT FROM reports_close(
     %(report_ids)b::bigint[], %(message_ids)b::bigint[], %(row_ids)b::bigint[], %(recipients)b::text[],
     %(senders)b::text[], %(sent_tos)b::text[], %(kinds)b::text[], %(classes)b::text[], %(reasons)b::text[])
 
+-- name: free
+-- Those of these rows that are in REPORT still, and that no other transaction has locked.
+SELECT id FROM queue WHERE id = ANY (%(ids)b::bigint[]) AND status = 'REPORT' FOR UPDATE SKIP LOCKED
+
 -- name: delayed
 -- Rows whose delay is to be reported, with their time in `bounces.delay`. A message is due `gather` after its
 -- first delay, and then with all of its delays. A row that has ended meanwhile has no message id.

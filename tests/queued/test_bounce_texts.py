@@ -14,8 +14,9 @@ from queued.cli.queued import main
 from queued.config import read_config, shipped_texts
 from queued.config.bounce_template import parse_template
 from queued.config.bounce_texts import read_texts
+from queued.reports.compose import compose
 from tests.queued.dsn_parts import parts
-from tests.queued.test_compose import composed, recipient, report
+from tests.queued.test_compose import NOW, composed, recipient, report
 
 BROKEN = """\
 lost
@@ -23,7 +24,7 @@ lost
 [failed]
 Subject: {count} of {recipents} {hostnme}
 
-To {sender!r} {recipients} {0} {} {sender.x}
+To {sender!r} {recipients} {0} {} {sender.x} {until}
 a } c }} {{ {
 [delayd]
 Subject: x
@@ -58,6 +59,7 @@ MISTAKES = """\
 6: {0}: unknown placeholder; known: hostname, sender, recipient, count, reason, message_id, arrival, until, recipients
 6: {sender!r}: unknown placeholder; did you mean 'sender'?
 6: {sender.x}: unknown placeholder; did you mean 'sender'?
+6: {until}: belongs to [delayed]
 6: {}: unknown placeholder; known: hostname, sender, recipient, count, reason, message_id, arrival, until, recipients
 7: a single '{': write {{ for a brace
 7: a single '}': write }} for a brace
@@ -137,6 +139,10 @@ def test_own_texts_go_before_the_shipped_ones(tmp_path: Path) -> None:
     brazilian = found.choose([])
     assert brazilian.reasons["unknown_user"] == "Não existe."
     assert brazilian.bodies == shipped_texts().choose(["en"]).bodies
+    what = report(recipient(), language="pt-BR")
+    dsn = compose(what, found, boundary="b", message_id_header="<9@b.example>", now=NOW)
+    assert dict(parts(dsn).text_head)["Content-Language"] == "en"
+    assert set(german.written.values()) == {"de"}
 
 
 def test_the_shipped_languages_are_whole() -> None:

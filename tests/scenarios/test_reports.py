@@ -50,6 +50,8 @@ def test_failed_recipients_of_a_message_are_in_one_dsn(system: System) -> None:
     (dsn,) = dsns(hop)
     assert failed(dsn) == ["bad1@x.example", "bad2@x.example"]
     assert dsn["To"] == "<sender@example.org>"
+    (bad, *_) = system.ask("SELECT * FROM attempts WHERE event = 'failed' ORDER BY row_id")
+    assert f"Final-Log-ID: {first}.{bad['row_id']}\n" in dsn.as_string().replace("\r\n", "\n")
     system.ask("UPDATE queue SET status = 'DELETE'")
     system.wait_empty()
     rows = system.ask("SELECT * FROM reports ORDER BY row_id")

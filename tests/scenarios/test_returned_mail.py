@@ -7,10 +7,13 @@ import smtplib
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from tests.scenarios.test_bounce_command import queuectl
 from tests.scenarios.test_rewriting import shaping
 from tests.support.nexthop import NextHop
 from tests.support.system import Row, System
+from tests.support.waiting import until
 
 VERP = "bounce+{id}-{hash}@bounces.example"
 SHAPES = Path(__file__).parents[1] / "queued" / "returned"
@@ -152,6 +155,28 @@ def test_addresses_that_lead_to_each_other(system: System, tmp_path: Path) -> No
     (found,) = system.ask("SELECT event, reply FROM attempts WHERE event <> 'delivered'")
     assert found == {"event": "failed", "reply": "5.4.6 its VERP addresses are a loop"}
     assert len(hop.kept) == 3
+
+
+def test_locked_attempt_stops_neither_other_returned_mail_nor_large_mail(
+    system: System, tmp_path: Path
+) -> None:
+    hop = system.hop()
+    system.queued(shaping=configuration(tmp_path, hop), retry={"intervals": ["100ms"]})
+    addresses = [sent(system, hop), sent(system, hop)]
+    locked, free = system.ask("SELECT row_id FROM attempts ORDER BY row_id")
+    noted = "SELECT row_id FROM attempts WHERE class IS NOT NULL AND event = 'delivered'"
+    with psycopg.connect(system.uri) as db:
+        db.execute("SELECT FROM attempts WHERE row_id = %s FOR UPDATE", [locked["row_id"]])
+        for address in (addresses[0], *addresses):
+            system.enqueue(address, content=shape("qmail"), sender="")
+        large = b"Subject: large\r\n\r\n" + b"x\r\n" * 100_000
+        system.enqueue("ann@c.example", content=large)
+        assert hop.wait_kept(3)[2].recipients == ["ann@c.example"]
+        until(lambda: system.ask(noted) == [free])
+        deferred = "SELECT row_id FROM attempts WHERE event = 'deferred' AND reply ~ 'lock timeout'"
+        until(lambda: system.ask(deferred))
+    system.wait_queue(lambda rows: not rows)
+    assert len(system.ask(noted)) == 2
 
 
 def test_log_without_the_attempt(system: System, tmp_path: Path) -> None:

@@ -82,6 +82,33 @@ def test_explain_of_a_row_that_can_only_be_deleted(
     assert ["until an operator releases it" in r["waits_for"] for r in rows] == [False, True]
 
 
+def test_a_held_row_says_why(db: psycopg.Connection, command: Command) -> None:
+    message(db, 1)
+    held = {"status": "HOLD", "last_reply": "550 5.1.1 No such user"}
+    row(db, 1, recipient="a@b.example", hold_reason="bounce limit: 5 DSNs", **held)
+    row(db, 1, recipient="c@b.example", hold_reason="undeliverable", **held)
+    found = command("find", "--sender", "s@a.example").stdout.splitlines()
+    listed = command("list").stdout.splitlines()
+    for lines in (sorted(found[1:]), listed[1:]):
+        assert [line.endswith("  bounce limit: 5 DSNs") for line in lines] == [True, False]
+        assert [line.endswith("  550 5.1.1 No such user") for line in lines] == [False, True]
+    assert found[0].endswith("REPLY OR REASON")
+    assert listed[0].endswith("REPLY OR REASON")
+    explained = command("explain", "1").stdout
+    assert "  next " not in explained
+    assert "  on failure hold\n" in explained
+
+
+def test_the_sender_of_mail_that_has_left(db: psycopg.Connection, command: Command) -> None:
+    db.execute(
+        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
+        " sender, recipient, domain, worker, host, command, enhanced, reply) VALUES (now(), 7, 5,"
+        " 1, 1, 250, 'delivered', 's@a.example', 'r@b.example', 'b.example', '', '', '', '', 'ok')"
+    )
+    for name in ("show", "explain"):
+        assert "\nsender <s@a.example>\n" in command(name, "5").stdout
+
+
 def test_show_names_every_sender(db: psycopg.Connection, command: Command) -> None:
     message(db, 1)
     row(db, 1)

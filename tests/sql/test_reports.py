@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgmta.model import NewMessage
 from pgmta.newlines import check
 from pgmta.postgres.link import Link
 from pgmta.store.reports import Reports
+from queued.upkeep.report_round import ReportRound
 from tests.sql.reporting import REASON, dsns, duty, ended, ends
 from tests.sql.rows import column, fetch, message, row
 
@@ -188,6 +191,27 @@ async def test_a_refused_dsn_puts_its_rows_on_hold_and_locked_rows_wait(
         "SELECT message_id, hold_reason FROM queue WHERE status = 'HOLD' AND message_id < 41"
     ).fetchall() == [(7, "its DSN is refused: not this one")]
     assert len(dsns(db)) == 39
+
+
+async def test_many_locked_rows_are_left_at_once(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other mail does not wait until each of them was tried."""
+    db.execute("SELECT setval('message_ids', 1000)")
+    for n in range(1, 201):
+        ended(db, n, sender=f"s{n}@a.example")
+    commit, sizes = ReportRound._commit, list[int]()
+
+    async def counted(self: ReportRound, group: list[NewMessage], *more: Any) -> None:
+        sizes.append(len(group))
+        await commit(self, group, *more)
+
+    monkeypatch.setattr(ReportRound, "_commit", counted)
+    with psycopg.connect(database) as operator:
+        operator.execute("SELECT FROM queue WHERE message_id <> 77 FOR UPDATE")
+        async with duty(database):
+            await ends(db, wanted=199)
+    assert sizes == [200, 1]
 
 
 async def test_the_role_of_queued_has_the_rights(database: str, db: psycopg.Connection) -> None:

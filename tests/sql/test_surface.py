@@ -303,9 +303,11 @@ async def test_every_sql_block_of_the_manual_runs_in_psql(database: str) -> None
         database,
         message(51, "bob@example.com", _quarantineid="mailquarantine:release1"),
         message(52, "bob@example.com", _partid="2"),
+        message(53, "bob@example.com", _partid="1"),
     )
     with psycopg.connect(database, autocommit=True) as db:
         db.execute("UPDATE queue SET status = 'HOLD', ts = now() - interval '2 days' WHERE id = 1")
+        db.execute("UPDATE queue SET status = 'REPORT' WHERE id = 3")
     text = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 8
@@ -319,3 +321,5 @@ async def test_every_sql_block_of_the_manual_runs_in_psql(database: str) -> None
         assert done.returncode == 0, f"{block}\n{done.stderr}"
         if block.startswith("UPDATE queue SET status = 'DELETE'"):
             assert "UPDATE 1" in done.stdout  # retention
+    with psycopg.connect(database) as db:
+        assert db.execute("SELECT array_agg(id ORDER BY id) FROM queue").fetchone() == ([1, 2, 3],)

@@ -3,7 +3,6 @@
 import subprocess
 from pathlib import Path
 
-from bench.daemons import HOST
 from bench.peer.system import Daemon
 
 DOMAIN = "from.bench.test"
@@ -24,10 +23,16 @@ def make_key(directory: Path, kind: str) -> Path:
     return path
 
 
-def start_signer(directory: Path, port: int, kind: str) -> Daemon:
+def signer_socket(directory: Path) -> Path:
+    """Return the socket of OpenDKIM: over TCP each message would wait for delayed ACKs."""
+    return directory / "opendkim" / "socket"
+
+
+def start_signer(directory: Path, kind: str) -> Daemon:
     """Start OpenDKIM; it signs the same fields in the same canonical form as pgmta."""
     place = directory / "opendkim"
     place.mkdir()
+    place.chmod(0o711)  # Postfix runs as another user
     lines = {
         "Mode": "s",
         "Domain": DOMAIN,
@@ -36,7 +41,8 @@ def start_signer(directory: Path, port: int, kind: str) -> Daemon:
         "SignatureAlgorithm": "rsa-sha256" if kind == "rsa" else "ed25519-sha256",
         "Canonicalization": "relaxed/relaxed",
         "OversignHeaders": "From,Subject,Date",
-        "Socket": f"inet:{port}@{HOST}",
+        "Socket": f"local:{signer_socket(directory)}",
+        "UMask": "000",
         "Syslog": "no",
         "RequireSafeKeys": "no",
         "TemporaryDirectory": place,

@@ -13,7 +13,7 @@ from bench.certificate import make_certificate
 from bench.cpu import Groups
 from bench.daemons import HOST, free_port
 from bench.peer.cells import LOGIN, Cell
-from bench.peer.milter import start_signer
+from bench.peer.milter import signer_socket, start_signer
 from bench.peer.package import libraries, need_root, unpack, version
 from bench.peer.room import furnish
 from bench.peer.system import Daemon, files
@@ -148,7 +148,7 @@ class Postfix:
         return self.root / "usr/sbin" / name
 
     def _write(
-        self, cell: Cell, directory: Path, port: int, next_hop: int | None, milter: int
+        self, cell: Cell, directory: Path, port: int, next_hop: int | None
     ) -> tuple[Path, Path]:
         config, queue = directory / "etc", directory / "queue"
         places = {
@@ -170,7 +170,7 @@ class Postfix:
         lines = {**places, **settings(cell, next_hop), **self.changes}
         if cell.sign:
             # at intake, as OpenDKIM works with Postfix
-            lines["smtpd_milters"] = f"inet:{HOST}:{milter}"
+            lines["smtpd_milters"] = f"unix:{signer_socket(directory)}"
             lines["receive_override_options"] = "no_header_body_checks, no_address_mappings"
         (config / "main.cf").write_text("".join(f"{k} = {v}\n" for k, v in lines.items()))
         (config / "master.cf").write_text(f"{HOST}:{port} inet n - n - - smtpd\n{SERVICES}")
@@ -179,8 +179,8 @@ class Postfix:
     @contextlib.contextmanager
     def start(self, cell: Cell, directory: Path, next_hop: int | None) -> Iterator[Relay]:
         """Run it on an empty queue; without a next hop all mail is put on hold."""
-        port, milter = free_port(), free_port()
-        config, queue = self._write(cell, directory, port, next_hop, milter)
+        port = free_port()
+        config, queue = self._write(cell, directory, port, next_hop)
         room = furnish(directory, ["postfix"], ["postdrop"])
         owner, group = room.users["postfix"], room.groups["postdrop"]
         for name in OWNED:
@@ -193,7 +193,7 @@ class Postfix:
         command: list[str | Path] = [program, "-c", config, "-d"]
         log = directory / "postfix.log"
         passwords = _passwords(queue / "private/dovecot") if cell.front == "auth" else None
-        signer = start_signer(directory, milter, cell.sign) if cell.sign else None
+        signer = start_signer(directory, cell.sign) if cell.sign else None
         master = Daemon("postfix", room.command(command), log, self.environment)
         try:
             master.wait_greeting(port)

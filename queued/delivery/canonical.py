@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stringzilla import find
 
@@ -59,12 +59,15 @@ def fields_of(header: bytes, wanted: Mapping[bytes, object]) -> Fields:
     return fields
 
 
-def relaxed_field(name: bytes, value: bytes) -> bytes:
-    """Return an unfolded field in canonical form, with CRLF; `name` is in lower case."""
+def relaxed_fields(fields: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return unfolded fields in canonical form, with CRLF; names are in lower case."""
+    values = b"".join([value for _, value in fields])
     # split() takes other octets for blanks too, such as a form feed
-    if len(value.translate(None, _OTHER_BLANKS)) == len(value):
-        return name + b":" + b" ".join(value.split()) + _CRLF
-    return name + b":" + _RUN.sub(b" ", value).strip(b" ") + _CRLF
+    if len(values.translate(None, _OTHER_BLANKS)) == len(values):
+        lines = [b"%s:%s\r\n" % (name, b" ".join(value.split())) for name, value in fields]
+    else:
+        lines = [b"%s:%s\r\n" % (n, _RUN.sub(b" ", value).strip(b" ")) for n, value in fields]
+    return b"".join(lines)
 
 
 class BodyHash:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Iterable
 from functools import lru_cache
 
 from queued.config import SIGNED
-from queued.delivery.canonical import Fields, fields_of, relaxed_field
+from queued.delivery.canonical import Fields, fields_of, relaxed_fields
 from queued.delivery.signing_key import SigningKey
 
 _WANTED = {name.lower().encode(): name for name in SIGNED}
+_PLACES = {name: place for place, name in enumerate(_WANTED)}
 _LINE = 72  # characters of a line of base64 or field names
 MOST = 1000
 """Fields that a signature covers, at most: it names each of them."""
@@ -40,25 +41,21 @@ class SignedHeader:
         """Return the value of the tag `h=`, folded, and the canonical data for it."""
         if self._data or self._names:
             return self._names, self._data
-        names: list[str] = []
-        data: list[bytes] = []
         fields = self.fields
-        for key, name in _WANTED.items():
-            if values := fields.get(key):
-                # the last field is the first to be signed (section 5.4.2)
-                for value in reversed(values):
-                    data.append(relaxed_field(key, value))
-                    names.append(name)
-            if key in oversign:
-                names.append(name)
-        self._names, self._data = _listed(tuple(names)), b"".join(data)
+        there = sorted(fields, key=_PLACES.__getitem__)
+        # the last field is the first to be signed (section 5.4.2)
+        signed = [(key, value) for key in there for value in reversed(fields[key])]
+        numbers = tuple([(key, len(fields[key])) for key in there])
+        self._names, self._data = _listed(numbers, oversign), relaxed_fields(signed)
         return self._names, self._data
 
 
 @lru_cache(maxsize=256)
-def _listed(names: tuple[str, ...]) -> str:
+def _listed(numbers: tuple[tuple[bytes, int], ...], oversign: frozenset[bytes]) -> str:
+    """Return the value of `h=` for fields that are there so often."""
+    times = dict(numbers)
     lines = [""]
-    for name in names:
+    for name in (n for k, n in _WANTED.items() for _ in range(times.get(k, 0) + (k in oversign))):
         if len(lines[-1]) + len(name) > _LINE:
             lines.append("")
         lines[-1] += f"{name}:"
@@ -80,18 +77,42 @@ def sign(
     for a key that can't be used.
     """
     names, data = header.cover(oversign)
-    hashed = b64encode(body_hash).decode()
-    times = f"t={int(now)};" + (f" x={int(now + expire)};" if expire else "")
+    hashed = b2a_base64(body_hash, newline=False)
+    times = b"t=%d;" % now + (b" x=%d;" % (now + expire) if expire else b"")
     signed = []
     for key in keys:
         key.load()
-        value = (
-            f" v=1; a={key.type}-sha256; c=relaxed/relaxed; d={key.domain};\r\n"
-            f"\ts={key.selector}; {times}\r\n\th={names};\r\n\tbh={hashed};\r\n\tb="
-        )
-        text = value.encode()
-        canonical = b"dkim-signature:" + b" ".join(text.split())
-        signature = b64encode(key.sign(data + canonical)).decode()
-        lines = (signature[at : at + _LINE] for at in range(0, len(signature), _LINE))
-        signed.append(b"DKIM-Signature:" + text + "\r\n\t ".join(lines).encode() + b"\r\n")
+        tags = _tags(key.type, key.domain, key.selector, names)
+        canonical = tags.canonical(times, hashed)
+        signature = b2a_base64(key.sign(data + canonical), newline=False)
+        lines = [signature[at : at + _LINE] for at in range(0, len(signature), _LINE)]
+        signed.append(tags.text(times, hashed) + b"\r\n\t ".join(lines) + b"\r\n")
     return b"".join(signed)
+
+
+class _Tags:
+    """The tags of a signature that are the same in many, around its times and the body hash."""
+
+    __slots__ = ("_canonical", "_text")
+
+    def __init__(self, kind: str, domain: str, selector: str, names: str) -> None:
+        first = f" v=1; a={kind}-sha256; c=relaxed/relaxed; d={domain};\r\n\ts={selector}; "
+        later = f"\r\n\th={names};\r\n\tbh="
+        self._text = f"DKIM-Signature:{first}".encode(), later.encode()
+        self._canonical = (
+            f"dkim-signature:{' '.join(first.split())} ".encode(),
+            f" {' '.join(later.split())}".encode(),
+        )
+
+    def text(self, times: bytes, hashed: bytes) -> bytes:
+        """Return the field up to the value of `b=`."""
+        first, later = self._text
+        return first + times + later + hashed + b";\r\n\tb="
+
+    def canonical(self, times: bytes, hashed: bytes) -> bytes:
+        """Return it in canonical form (section 3.7)."""
+        first, later = self._canonical
+        return first + times + later + hashed + b"; b="
+
+
+_tags = lru_cache(maxsize=1024)(_Tags)

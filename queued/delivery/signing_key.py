@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import (
     generate_private_key,
 )
 from cryptography.hazmat.primitives.hashes import SHA256
+from nacl.signing import SigningKey as Ed25519
 
 LEAST_BITS, MOST_BITS = 1024, 4096
 """Sizes of RSA keys: RFC 8301 refuses smaller ones, and verifiers need not take larger ones."""
@@ -49,6 +50,8 @@ class SigningKey:
     pem: bytes = field(default=b"", repr=False)
     problem: str = ""
     private: Private | None = field(default=None, repr=False)
+    quick: Ed25519 | None = field(default=None, repr=False)
+    """A private part of Ed25519 for libsodium, which takes half the time of OpenSSL."""
 
     @property
     def name(self) -> str:
@@ -84,7 +87,9 @@ class SigningKey:
         private = self.private or self.load()
         if isinstance(private, RSAPrivateKey):
             return private.sign(data, _PADDING, _SHA256)
-        return private.sign(hashlib.sha256(data).digest())  # RFC 8463, section 3
+        if self.quick is None:
+            self.quick = Ed25519(private.private_bytes_raw())
+        return self.quick.sign(hashlib.sha256(data).digest()).signature  # RFC 8463, section 3
 
 
 def read_private(pem: bytes) -> Private:

@@ -134,7 +134,7 @@ class Signers:
         """Return whether the signature takes less time than the way to a thread and back."""
         content = job.content
         small = isinstance(content, bytes) and len(content) <= _SMALL
-        return small and all(key.type == "ed25519" for key in job.keys)
+        return small and {key.type for key in job.keys} == {"ed25519"}
 
     def sign_here(self, job: SigningJob) -> None:
         """Sign in this thread."""

@@ -57,6 +57,8 @@ def _printable_values(
     for key, value in event.items():
         if isinstance(value, str):
             event[key] = (printable_lines if key == "exception" else one_line)(value)
+        elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+            event[key] = one_line("; ".join(value))
         elif not isinstance(value, int | float | None):
             event[key] = printable(repr(value))
     return event

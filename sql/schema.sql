@@ -3017,118 +3017,6 @@ COMMENT ON COLUMN pgmta.report_rates.succeeded IS 'Recipients that got the mail,
 
 COMMENT ON COLUMN pgmta.report_rates.unreported IS 'Recipients without a DSN; reports.reason says why.';
 
-CREATE TABLE pgmta.reports_20261123 (
-    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
-    report_id bigint,
-    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
-    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
-    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
-    sender text CONSTRAINT reports_sender_not_null NOT NULL,
-    sent_to text,
-    kind text CONSTRAINT reports_kind_not_null NOT NULL,
-    class text,
-    reason text,
-    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
-);
-
-CREATE TABLE pgmta.reports_20261124 (
-    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
-    report_id bigint,
-    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
-    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
-    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
-    sender text CONSTRAINT reports_sender_not_null NOT NULL,
-    sent_to text,
-    kind text CONSTRAINT reports_kind_not_null NOT NULL,
-    class text,
-    reason text,
-    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
-);
-
-CREATE TABLE pgmta.reports_20261125 (
-    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
-    report_id bigint,
-    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
-    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
-    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
-    sender text CONSTRAINT reports_sender_not_null NOT NULL,
-    sent_to text,
-    kind text CONSTRAINT reports_kind_not_null NOT NULL,
-    class text,
-    reason text,
-    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
-);
-
-CREATE TABLE pgmta.reports_20261126 (
-    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
-    report_id bigint,
-    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
-    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
-    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
-    sender text CONSTRAINT reports_sender_not_null NOT NULL,
-    sent_to text,
-    kind text CONSTRAINT reports_kind_not_null NOT NULL,
-    class text,
-    reason text,
-    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
-);
-
-CREATE TABLE pgmta.reports_20261127 (
-    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
-    report_id bigint,
-    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
-    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
-    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
-    sender text CONSTRAINT reports_sender_not_null NOT NULL,
-    sent_to text,
-    kind text CONSTRAINT reports_kind_not_null NOT NULL,
-    class text,
-    reason text,
-    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
-);
-
-CREATE TABLE pgmta.reports_20261128 (
-    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
-    report_id bigint,
-    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
-    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
-    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
-    sender text CONSTRAINT reports_sender_not_null NOT NULL,
-    sent_to text,
-    kind text CONSTRAINT reports_kind_not_null NOT NULL,
-    class text,
-    reason text,
-    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
-);
-
-CREATE TABLE pgmta.reports_20261129 (
-    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
-    report_id bigint,
-    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
-    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
-    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
-    sender text CONSTRAINT reports_sender_not_null NOT NULL,
-    sent_to text,
-    kind text CONSTRAINT reports_kind_not_null NOT NULL,
-    class text,
-    reason text,
-    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
-);
-
-CREATE TABLE pgmta.reports_20261130 (
-    at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
-    report_id bigint,
-    message_id bigint CONSTRAINT reports_message_id_not_null NOT NULL,
-    row_id bigint CONSTRAINT reports_row_id_not_null NOT NULL,
-    recipient text CONSTRAINT reports_recipient_not_null NOT NULL,
-    sender text CONSTRAINT reports_sender_not_null NOT NULL,
-    sent_to text,
-    kind text CONSTRAINT reports_kind_not_null NOT NULL,
-    class text,
-    reason text,
-    CONSTRAINT reports_kind CHECK ((kind = ANY (ARRAY['failed'::text, 'delayed'::text, 'relayed'::text, 'delivered'::text])))
-);
-
 CREATE TABLE pgmta.reports_default (
     at timestamp with time zone DEFAULT now() CONSTRAINT reports_at_not_null NOT NULL,
     report_id bigint,
@@ -3534,22 +3422,6 @@ ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_report FOR VALUES IN (
 
 ALTER TABLE ONLY pgmta.queue ATTACH PARTITION pgmta.queue_scheduled FOR VALUES IN ('SCHEDULED');
 
-ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261123 FOR VALUES FROM ('2026-11-23 00:00:00+00') TO ('2026-11-24 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261124 FOR VALUES FROM ('2026-11-24 00:00:00+00') TO ('2026-11-25 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261125 FOR VALUES FROM ('2026-11-25 00:00:00+00') TO ('2026-11-26 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261126 FOR VALUES FROM ('2026-11-26 00:00:00+00') TO ('2026-11-27 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261127 FOR VALUES FROM ('2026-11-27 00:00:00+00') TO ('2026-11-28 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261128 FOR VALUES FROM ('2026-11-28 00:00:00+00') TO ('2026-11-29 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261129 FOR VALUES FROM ('2026-11-29 00:00:00+00') TO ('2026-11-30 00:00:00+00');
-
-ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_20261130 FOR VALUES FROM ('2026-11-30 00:00:00+00') TO ('2026-12-01 00:00:00+00');
-
 ALTER TABLE ONLY pgmta.reports ATTACH PARTITION pgmta.reports_default DEFAULT;
 
 ALTER TABLE ONLY pgmta.transcripts ATTACH PARTITION pgmta.transcripts_default DEFAULT;
@@ -3787,43 +3659,11 @@ CREATE INDEX reports_message_id ON ONLY pgmta.reports USING btree (message_id);
 
 COMMENT ON INDEX pgmta.reports_message_id IS 'queuectl explain, of a message.';
 
-CREATE INDEX reports_20261123_message_id_idx ON pgmta.reports_20261123 USING btree (message_id);
+CREATE INDEX reports_default_message_id_idx ON pgmta.reports_default USING btree (message_id);
 
 CREATE INDEX reports_report_id ON ONLY pgmta.reports USING btree (report_id) WHERE (report_id IS NOT NULL);
 
 COMMENT ON INDEX pgmta.reports_report_id IS 'queuectl explain, of a DSN.';
-
-CREATE INDEX reports_20261123_report_id_idx ON pgmta.reports_20261123 USING btree (report_id) WHERE (report_id IS NOT NULL);
-
-CREATE INDEX reports_20261124_message_id_idx ON pgmta.reports_20261124 USING btree (message_id);
-
-CREATE INDEX reports_20261124_report_id_idx ON pgmta.reports_20261124 USING btree (report_id) WHERE (report_id IS NOT NULL);
-
-CREATE INDEX reports_20261125_message_id_idx ON pgmta.reports_20261125 USING btree (message_id);
-
-CREATE INDEX reports_20261125_report_id_idx ON pgmta.reports_20261125 USING btree (report_id) WHERE (report_id IS NOT NULL);
-
-CREATE INDEX reports_20261126_message_id_idx ON pgmta.reports_20261126 USING btree (message_id);
-
-CREATE INDEX reports_20261126_report_id_idx ON pgmta.reports_20261126 USING btree (report_id) WHERE (report_id IS NOT NULL);
-
-CREATE INDEX reports_20261127_message_id_idx ON pgmta.reports_20261127 USING btree (message_id);
-
-CREATE INDEX reports_20261127_report_id_idx ON pgmta.reports_20261127 USING btree (report_id) WHERE (report_id IS NOT NULL);
-
-CREATE INDEX reports_20261128_message_id_idx ON pgmta.reports_20261128 USING btree (message_id);
-
-CREATE INDEX reports_20261128_report_id_idx ON pgmta.reports_20261128 USING btree (report_id) WHERE (report_id IS NOT NULL);
-
-CREATE INDEX reports_20261129_message_id_idx ON pgmta.reports_20261129 USING btree (message_id);
-
-CREATE INDEX reports_20261129_report_id_idx ON pgmta.reports_20261129 USING btree (report_id) WHERE (report_id IS NOT NULL);
-
-CREATE INDEX reports_20261130_message_id_idx ON pgmta.reports_20261130 USING btree (message_id);
-
-CREATE INDEX reports_20261130_report_id_idx ON pgmta.reports_20261130 USING btree (report_id) WHERE (report_id IS NOT NULL);
-
-CREATE INDEX reports_default_message_id_idx ON pgmta.reports_default USING btree (message_id);
 
 CREATE INDEX reports_default_report_id_idx ON pgmta.reports_default USING btree (report_id) WHERE (report_id IS NOT NULL);
 
@@ -3920,38 +3760,6 @@ ALTER INDEX pgmta.queue_urgent ATTACH PARTITION pgmta.queue_scheduled_lower_prio
 ALTER INDEX pgmta.queue_message_id ATTACH PARTITION pgmta.queue_scheduled_message_id_idx;
 
 ALTER INDEX pgmta.queue_due ATTACH PARTITION pgmta.queue_scheduled_priority_timezone_idx;
-
-ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261123_message_id_idx;
-
-ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261123_report_id_idx;
-
-ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261124_message_id_idx;
-
-ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261124_report_id_idx;
-
-ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261125_message_id_idx;
-
-ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261125_report_id_idx;
-
-ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261126_message_id_idx;
-
-ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261126_report_id_idx;
-
-ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261127_message_id_idx;
-
-ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261127_report_id_idx;
-
-ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261128_message_id_idx;
-
-ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261128_report_id_idx;
-
-ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261129_message_id_idx;
-
-ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261129_report_id_idx;
-
-ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_20261130_message_id_idx;
-
-ALTER INDEX pgmta.reports_report_id ATTACH PARTITION pgmta.reports_20261130_report_id_idx;
 
 ALTER INDEX pgmta.reports_message_id ATTACH PARTITION pgmta.reports_default_message_id_idx;
 

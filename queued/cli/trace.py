@@ -179,4 +179,7 @@ def _list(orders: TraceOrders, as_json: bool) -> None:
 
 
 def _words(wanted: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in wanted.items())
+    return " ".join(
+        f"{name}={','.join(map(str, values)) if isinstance(values, list) else values}"
+        for name, values in wanted.items()
+    )

@@ -138,8 +138,7 @@ class ReportDuty:
         """Report messages as far as their rows fit into a batch; return the other messages."""
         rows = await self._reports.rows(ids, _ROWS)
         later: list[int] = []
-        if len(rows) == _ROWS and rows[0].message_id != rows[-1].message_id:
-            last = rows[-1].message_id
+        if len(rows) == _ROWS and (last := rows[-1].message_id) != rows[0].message_id:
             rows = [row for row in rows if row.message_id != last]
             later = [number for number in ids if number >= last]
         if rows and await self._round.end(rows, self._config()):
@@ -155,12 +154,8 @@ class ReportDuty:
             if ended:
                 await self._reports.forget_delays(ended)
             rows.sort(key=lambda row: (row.message_id, row.id))
-            if (
-                len(rows) + len(ended) == _ROWS
-                and rows
-                and rows[0].message_id != rows[-1].message_id
-            ):
-                last = rows[-1].message_id
+            full = rows and len(rows) + len(ended) == _ROWS
+            if full and (last := rows[-1].message_id) != rows[0].message_id:
                 rows = [row for row in rows if row.message_id != last]
             rows = [row for row in rows if not self._round.leaves(row.message_id)]
             number = len(rows) + len(ended)

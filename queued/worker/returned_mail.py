@@ -190,8 +190,7 @@ class ReturnedMail:
             reply = Reply(450 if found.status.startswith("4") else 550, reply.text)
         if found.status and not reply.enhanced:
             reply = Reply(reply.code, f"{found.status} {reply.text}".rstrip())
-        host = f"{found.host}:25" if found.host else ""
-        answer = self._rules.read(Result(reply, host, Stage.RCPT))
+        answer = self._rules.read(Result(reply, found.host, Stage.RCPT))
         taken.answer_class = str(answer.answer_class)
         taken.words = stored(str(reply))
 

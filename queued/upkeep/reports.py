@@ -15,7 +15,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION
 from pgmta.store.contents import Contents
 from pgmta.store.enqueue import Enqueue
-from pgmta.store.reports import Place, Reports, Waiting
+from pgmta.store.reports import Page, Place, Reports
 from pgmta.store.schema import Schema
 from queued.config import QueuedConfig
 from queued.upkeep.repeat import Turns
@@ -121,7 +121,7 @@ class ReportDuty:
                 break
             place = page.place
 
-    def _ready(self, page: Waiting, gather: float) -> list[int]:
+    def _ready(self, page: Page, gather: float) -> list[int]:
         """Return the messages of a page that are ready, and note when the others are."""
         ready = []
         now = asyncio.get_running_loop().time()

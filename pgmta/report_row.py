@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
-_SUCCESSES = ("relayed", "delivered")
-_OURS = ("undeliverable", "delayed", *_SUCCESSES)
+type Kind = Literal["failed", "delayed", "relayed", "delivered"]
+"""The subject of a DSN, and the Action of a recipient (RFC 3464, section 2.3.3)."""
+
+_KINDS: dict[str | None, Kind] = {
+    "undeliverable": "failed",
+    "delayed": "delayed",
+    "relayed": "relayed",
+    "delivered": "delivered",
+}
+"""The words of ours in `hold_reason`; any other text is an operator's."""
 
 
 @dataclass(slots=True)
 class ReportRow:
     """A row in REPORT, or one that is deferred for long, with facts of its last attempt.
 
-    `why` and `by` are `hold_reason` and `held_by`. For a delay `why` is `delayed`. `dsn` says that
+    `why` is `hold_reason`. For a delay `why` is `delayed`. `dsn` says that
     its message is a DSN. The last attempt is not known if the log does not have it.
     """
 
@@ -28,9 +37,7 @@ class ReportRow:
     tenant: str
     part: str | None  # `_partid` of its metadata
     dsn: bool
-    attempts: int
     why: str | None
-    by: str | None
     reply: str | None
     notify: str | None
     orcpt: str | None
@@ -40,15 +47,18 @@ class ReportRow:
     answer_class: str = ""
 
     @property
-    def kind(self) -> str:
-        """The subject of its report: failed, delayed, relayed or delivered."""
-        why = self.why or ""
-        return why if why in _OURS[1:] else "failed"
+    def kind(self) -> Kind:
+        """The subject of its report."""
+        return _KINDS.get(self.why, "failed")
 
     @property
     def bounced(self) -> bool:
         """Whether an operator gave it up: no attempt says that it failed."""
-        return self.why not in _OURS
+        return self.why not in _KINDS
+
+    def reason(self, more: str = "") -> str:
+        """Return an operator's reason, and behind it another one; '' if there is neither."""
+        return "; ".join(filter(None, (self.why if self.bounced else None, more)))
 
     @property
     def refusal(self) -> str:

@@ -111,10 +111,20 @@ class Parameters:
                 if not _NOTIFY.fullmatch(notify) or len(set(words)) < len(words):
                     return replies.BAD_NOTIFY, (None, None)
             else:
-                orcpt = value
-                if not _ORCPT.fullmatch(value):
+                orcpt = value if value.isascii() else _xtext(value)
+                if not _ORCPT.fullmatch(orcpt):
                     return replies.BAD_ORCPT, (None, None)
         return "", (notify, orcpt)
+
+
+def _xtext(orcpt: str) -> str:
+    """Return an ORCPT of type utf-8 in ASCII, for next hops and DSNs of any kind (RFC 6533, 3).
+
+    Any other one stays.
+    """
+    if not orcpt.lower().startswith("utf-8;") or any("\ud800" <= c <= "\udfff" for c in orcpt):
+        return orcpt
+    return "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in orcpt)
 
 
 def _prioritise(value: str, transaction: Transaction, login: Login | None) -> str:

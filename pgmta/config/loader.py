@@ -19,6 +19,9 @@ FOLDER = "folder"
 """The key of the file's folder in the context of validators, for paths relative to the file."""
 
 type Key = tuple[str | int, ...]
+
+type Problem = tuple[Key, str]
+"""The key of a mistake, and the reason."""
 Lines = dict[Key, int]
 
 _DEPTH = 16  # levels; without a limit an alias that contains itself would never end

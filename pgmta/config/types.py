@@ -109,6 +109,7 @@ class HostPort:
 
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::(\d+))?")
 
+_BEFORE_PORT = re.compile(r"(\[[^\]]*\]|[^:]*):[^:]*")
 _BRACKETS = re.compile(r"\[([^\]:]+)\]")
 
 
@@ -126,6 +127,12 @@ def parse_host_port(value: Any, default_port: int = 25) -> HostPort:
     if not 1 <= port <= 65535:
         raise ValueError(f"port {port} is not between 1 and 65535")
     return HostPort(match[1] or match[2], port)
+
+
+def without_port(name: str) -> str:
+    """Return the host of `host:port` or `[IPv6]:port` as it is written there; other text stays."""
+    match = _BEFORE_PORT.fullmatch(name)
+    return match[1] if match else name
 
 
 def parse_server(value: Any) -> HostPort:

@@ -54,7 +54,7 @@ HEAD = 1 << 16
 _SQL = queries("listing")
 
 
-class Reports(NamedTuple):
+class MessageReports(NamedTuple):
     """Rows of `reports`: `notified` is about a message, and `origins` has what it is the DSN of."""
 
     notified: list[dict[str, Any]]
@@ -140,10 +140,10 @@ class Listing(OperatorLink):
         """Return the transcripts of a message that were kept, in order."""
         return self._db.execute(_SQL["transcripts"], {"id": message_id}).fetchall()
 
-    def reports(self, message_id: int) -> Reports:
+    def reports(self, message_id: int) -> MessageReports:
         """Return the DSNs about a message, and what it is the DSN of."""
         params = {"id": message_id}
-        return Reports(
+        return MessageReports(
             self._db.execute(_SQL["notified"], params).fetchall(),
             self._db.execute(_SQL["origins"], params).fetchall(),
         )

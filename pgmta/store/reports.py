@@ -46,7 +46,7 @@ def counted(address: str) -> str:
 
 
 @dataclass(slots=True)
-class Waiting:
+class Page:
     """A page of messages with rows in REPORT: whether each is settled, and how long it waits."""
 
     messages: list[tuple[int, bool, float]]
@@ -110,7 +110,7 @@ class Reports:
         process: str,
         others: float,
         recent: float | None = None,
-    ) -> Waiting | None:
+    ) -> Page | None:
         """Return the first page, or the next one after a place; None if there is none.
 
         Rows that another process put there count after `others` seconds. Rows that are older than
@@ -123,7 +123,7 @@ class Reports:
         if not found:
             return None
         *messages, last = found
-        return Waiting([(row[0], row[1], row[2]) for row in messages], int(last[2]), last[3:])
+        return Page([(row[0], row[1], row[2]) for row in messages], int(last[2]), last[3:])
 
     async def rows(self, ids: Iterable[int], limit: int) -> list[ReportRow]:
         """Return the rows in REPORT of these messages, at most `limit`, in their order.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pgmta.command import print_line, print_table, print_text
-from pgmta.store.listing import Reports
+from pgmta.store.listing import MessageReports
 
 
-def print_origin(reports: Reports) -> None:
+def print_origin(reports: MessageReports) -> None:
     """Write the origin of a DSN, a line per message; nothing for other mail."""
     origins: dict[tuple[int, str], list[str]] = {}
     for each in reports.origins:
@@ -16,7 +16,7 @@ def print_origin(reports: Reports) -> None:
         print_line(f"the DSN of message {message_id}: {kind}, {recipients[0]}{more}")
 
 
-def print_reports(reports: Reports) -> None:
+def print_reports(reports: MessageReports) -> None:
     """Write a line for each recipient of whom the sender was notified, or was not."""
     if not reports.notified:
         return

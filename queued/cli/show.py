@@ -7,7 +7,7 @@ import email.policy
 from typing import Any
 
 from pgmta.command import print_json, print_line, print_table, print_text
-from pgmta.store.listing import UNDELIVERABLE, Reports
+from pgmta.store.listing import UNDELIVERABLE, MessageReports
 from queued.cli.reports import print_origin, print_reports
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
@@ -18,7 +18,7 @@ def print_message(
     message: dict[str, Any] | None,
     rows: list[dict[str, Any]],
     history: list[dict[str, Any]],
-    reports: Reports,
+    reports: MessageReports,
     transcripts: list[dict[str, Any]] | None,
     *,
     as_json: bool,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pgmta.address import domains_above
 from pgmta.answer_class import AnswerClass
+from pgmta.config.types import without_port
 from pgmta.errors import Stage
 from queued.config.answer_pattern import TextPattern
 from queued.config.answer_rule import AnswerRule
@@ -81,8 +82,7 @@ class AnswerIndex:
         return found
 
     def _find(self, host: str) -> frozenset[str]:
-        name = host.rpartition(":")[0] if ":" in host else host
-        name = name.lower().rstrip(".")[:253]
+        name = without_port(host).lower().rstrip(".")[:253]
         names = (name, *(f"*.{above}" for above in domains_above(name)))
         return _NONE.union(*(self._groups.get(each, _NONE) for each in names))
 

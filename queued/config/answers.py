@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from pgmta.answer_class import AnswerClass
-from pgmta.config.loader import load_lines
+from pgmta.config.loader import Problem, load_lines
 from pgmta.config.types import Section, hint
 from pgmta.errors import Stage
 from pgmta.shipped import shipped
@@ -19,9 +19,6 @@ from queued.config.answer_rule import (
     parse_group,
     parse_hosts,
 )
-
-type Problem = tuple[tuple[str | int, ...], str]
-"""The key of a mistake, and the reason."""
 
 _SUBJECT = re.compile(r"(?:[245]\.)?\d{1,3}\.(?:\d{1,3}|\*)")
 _CODE = re.compile(r"([2345]\d\d|[45]xx)(?: (.+))?")

@@ -21,8 +21,10 @@ _SECTIONS = (*KINDS, "reasons", "phrases")
 _SUBJECT = ("hostname", "sender", "recipient", "count", "reason", "message_id", "arrival", "until")
 _BODY = (*_SUBJECT, "recipients")
 _HEADING = re.compile(r"\[([^\]]*)\]\s*")
-_TAG = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{1,8})*")
 _SHIPPED = "en"  # has every text
+TAG = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{1,8})*")
+"""A language tag."""
+
 type Lines = list[tuple[int, str]]
 """Lines of a file with their numbers."""
 
@@ -106,7 +108,7 @@ def read_texts(folder: Path | None, default: str) -> BounceTexts:
 
 def _read(path: Path) -> Language:
     """Return the texts of one file. Raises ConfigError with all its mistakes."""
-    if not _TAG.fullmatch(path.stem):
+    if not TAG.fullmatch(path.stem):
         raise ConfigError([f"{path}: {path.stem!r} is no language tag; write en.txt or pt-BR.txt"])
     try:
         text = path.read_text(encoding="utf-8-sig")

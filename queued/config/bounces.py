@@ -12,9 +12,9 @@ from pgmta.address import parse_mailbox
 from pgmta.config.types import Duration, Period, Section, Size, Whole
 from pgmta.errors import AddressError
 from pgmta.text import unsafe
+from queued.config.bounce_texts import TAG
 
 _NAMED = re.compile(r"([^<>]*)<([^<>]*)>")
-_TAG = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{1,8})*")
 NAME = "Mail Delivery System"
 """The display name of the default `from`."""
 
@@ -95,7 +95,7 @@ class Bounces(Section):
     @field_validator("language")
     @classmethod
     def _tag(cls, value: str) -> str:
-        if not _TAG.fullmatch(value):
+        if not TAG.fullmatch(value):
             raise ValueError(f"{value!r} is no language tag; write for example en, de or pt-BR")
         return value.lower()
 

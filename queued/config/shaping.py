@@ -7,14 +7,12 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr
 
+from pgmta.config.loader import Problem
 from pgmta.config.types import Section, hint
 from queued.config.retry import Retry
 from queued.config.shaping_login import ShapingLogin, read_password
 from queued.config.shaping_route import ShapingRoute
-from queued.config.shaping_verp import ShapingVerp, read_key
-
-type Problem = tuple[tuple[str | int, ...], str]
-"""The key of a mistake, and the reason."""
+from queued.config.shaping_verp import ShapingVerp, read_verp_key
 
 
 class Shaping(Section):
@@ -47,7 +45,7 @@ class Shaping(Section):
                 problems.append((("logins", name, "password_file"), str(error)))
         for number, file in enumerate(self.verp.keys):
             try:
-                self._verp_keys.append(read_key(folder / file))
+                self._verp_keys.append(read_verp_key(folder / file))
             except ValueError as error:
                 problems.append((("verp", "keys", number), str(error)))
         return problems

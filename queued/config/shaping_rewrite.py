@@ -9,13 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from pgmta.config.loader import Problem
 from pgmta.config.types import Section, parse_network
 from queued.config import address_map
 from queued.config.routes import parse_pattern
 from queued.config.verp_template import VerpTemplate
-
-type Problem = tuple[tuple[str | int, ...], str]
-"""The key of a mistake, and the reason."""
 
 _NAME = re.compile(r"[!-)+-9;-~]+\*?")  # RFC 5322, section 3.6.8; * is for all that begin so
 

@@ -57,7 +57,7 @@ class ShapingVerp(Section):
     )
 
 
-def read_key(path: Path) -> bytes:
+def read_verp_key(path: Path) -> bytes:
     """Return the key in a file. Raises ValueError, as `read_password`, and if it is too short."""
     key = read_password(path).encode()
     if len(key) < _LEAST:

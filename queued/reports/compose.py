@@ -28,8 +28,7 @@ def compose(
     # message/global-delivery-status is for addresses only; other texts fit into ASCII
     addresses = (report.sent_to, *(each.address for each in report.recipients))
     utf8 = not all(map(str.isascii, addresses))
-    tags = [report.language] if report.language else languages_of(original.header)
-    language = texts.choose(tags)
+    language = texts.choose(languages_of(original.header))
     subject, text = human_texts(report, language)
     status = delivery_status(report, utf8=utf8).encode()
     returned = original.header if content is None else content

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from functools import lru_cache
 
+from pgmta.config.types import without_port
 from pgmta.text import printable
 
 _LINE = 76  # octets after which a line is folded (RFC 5322, section 2.1.1)
@@ -15,7 +16,6 @@ _LONGEST = 900  # octets of a line that can't be folded at a space; RFC 5322 all
 _XTEXT = re.compile(r"\+([0-9A-F]{2})")
 _EMBEDDED = re.compile(r"\\x\{([0-9A-Fa-f]{1,6})\}")
 _TYPE = re.compile(r"[A-Za-z0-9-]{1,64}")
-_PORT = re.compile(r":\d{1,5}")
 _BLANKS = re.compile(r"\s+")
 _SPECIAL = frozenset("\\+=")  # not in utf-8-addr-xtext (RFC 6533, section 3)
 
@@ -114,12 +114,9 @@ def mta(host: str) -> str:
 
     An address becomes an address literal.
     """
-    name = text_of(host, utf8=False).strip()
-    bracket, _, rest = name.partition("]")
-    if name.startswith("[") and (not rest or _PORT.fullmatch(rest)):
-        name = bracket[1:]
-    elif name.count(":") == 1:
-        name = name.partition(":")[0]
+    name = without_port(text_of(host, utf8=False).strip())
+    if name.startswith("[") and name.endswith("]"):
+        name = name[1:-1]
     try:
         address = ipaddress.ip_address(name.removeprefix("IPv6:"))
     except ValueError:

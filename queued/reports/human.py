@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from functools import lru_cache
 
+from pgmta.config.types import without_port
 from pgmta.text import printable
 from queued.config import Language
 from queued.reports.fields import day, text_of
@@ -49,7 +50,7 @@ def _block(recipient: ReportedRecipient, language: Language) -> str:
     if reason := _reason(recipient, language):
         lines += f"\n{_wrapped(reason)}"
     if recipient.diagnostic:
-        values = {"host": _host(recipient.remote_mta), "reply": recipient.diagnostic}
+        values = {"host": without_port(recipient.remote_mta), "reply": recipient.diagnostic}
         said = recipient.remote_mta and has_code(recipient.diagnostic)
         phrase = language.phrases["said" if said else "answer"]
         lines += f"\n{_wrapped(phrase.fill(values))}"
@@ -60,12 +61,6 @@ def _reason(recipient: ReportedRecipient, language: Language) -> str:
     if recipient.action in ("relayed", "delivered"):
         return ""
     return recipient.reason or language.reasons.get(recipient.answer_class, "")
-
-
-def _host(name: str) -> str:
-    """Return the name of a host without its port."""
-    host, _, port = name.rpartition(":")
-    return host if host and port.isdigit() and not host.endswith(":") else name
 
 
 def _address(address: str) -> str:

@@ -44,7 +44,7 @@ def _recipient(recipient: ReportedRecipient, until: datetime | None, *, utf8: bo
         fields = whole("Original-Recipient", value)
     fields += whole("Final-Recipient", typed_address(recipient.address, utf8=utf8))
     action, diagnostic = recipient.action, recipient.diagnostic
-    status = recipient.status or status_of(action, diagnostic, recipient.answer_class)
+    status = status_of(action, diagnostic, recipient.answer_class)
     fields += f"Action: {action}\r\nStatus: {status}\r\n"
     if recipient.remote_mta:
         fields += f"Remote-MTA: {mta(recipient.remote_mta)}\r\n"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pgmta.address import parse_mailbox
 from pgmta.errors import AddressError
-from pgmta.report_row import ReportRow
+from pgmta.report_row import Kind, ReportRow
 from queued.config import BounceLimits
 
 _ASKED = {"failed": "FAILURE", "delayed": "DELAY", "relayed": "SUCCESS", "delivered": "SUCCESS"}
@@ -21,7 +21,7 @@ class Plan:
     """A DSN that is due: rows of one message with one subject, and its recipient."""
 
     message_id: int
-    kind: str
+    kind: Kind
     sent_to: str
     domain: str
     rows: list[ReportRow]
@@ -42,9 +42,7 @@ class Decision:
         """
         for row in rows:
             if row.kind == "failed":
-                self.held.append(
-                    (row, f"{row.why}; {reason}" if row.bounced and row.why else reason)
-                )
+                self.held.append((row, row.reason(reason)))
             else:
                 self.silent.append((row, reason))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from queued.reports.values import Kind
+from pgmta.report_row import Kind
 
 _REPLY = re.compile(r"([2-5])\d\d(?: |$)")
 _ENHANCED = re.compile(r"(?:[2-5]\d\d[ -])?([245])(\.\d{1,3}\.\d{1,3})(?= |$)")

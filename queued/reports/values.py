@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
 
-Kind = Literal["failed", "delayed", "relayed", "delivered"]
-"""The subject of a DSN, and the Action of a recipient (RFC 3464, section 2.3.3)."""
+from pgmta.report_row import Kind
 
 
 @dataclass(slots=True)
@@ -16,14 +14,13 @@ class ReportedRecipient:
     """A recipient in a DSN. Every text may come from a peer, or by SQL.
 
     `orcpt` is as RCPT gave it, in xtext. `diagnostic` is the reply as `last_reply` has it, or the
-    reason without a code. `status` is '' unless the caller knows it: it is derived then.
-    `remote_mta` is the host, with or without its port. `reason` is an operator's, for the sender.
+    reason without a code. `remote_mta` is the host, with or without its port. `reason` is an
+    operator's, for the sender.
     """
 
     address: str
     orcpt: str | None = None
     action: Kind = "failed"
-    status: str = ""
     diagnostic: str = ""
     remote_mta: str = ""
     last_attempt: datetime | None = None
@@ -69,7 +66,6 @@ class Report:
     ret: str | None = None
     message_id: str | None = None
     utf8: bool = False
-    language: str = ""
     until: datetime | None = None
 
 

@@ -96,9 +96,7 @@ class ReportRound:
         self, decision: Decision, messages: dict[int, ReportedMessage], config: QueuedConfig
     ) -> int:
         """Queue the DSNs of a decision, and end its rows."""
-        closing = Closing(held=decision.held)
-        closing.gone = [Entry(row, _reason(row, why)) for row, why in decision.silent]
-        if closing:
+        if closing := _without_dsn(decision):
             await self._end_without(closing, config)
         sizes: dict[int, int] = {}
         for plan in decision.plans:
@@ -163,9 +161,7 @@ class ReportRound:
                 letters.append(self._writer.write(plan, original, number, config, now))
             except Exception as error:
                 log.error("can't compose a DSN", message=plan.message_id, exc_info=error)
-                await self._hold(
-                    [plan], f"its DSN can't be composed: {faults.words(error)}", config
-                )
+                await self._hold(plan, f"its DSN can't be composed: {faults.words(error)}", config)
             if place % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return letters
@@ -199,7 +195,7 @@ class ReportRound:
 
     async def _insert(self, letters: list[Letter], config: QueuedConfig) -> int:
         entries = [
-            Entry(row, _reason(row, ""), letter.message.id, letter.plan.sent_to)
+            Entry(row, row.reason(), letter.message.id, letter.plan.sent_to)
             for letter in letters
             for row in letter.plan.rows
         ]
@@ -250,15 +246,12 @@ class ReportRound:
             return
         words = faults.words(error)
         log.error("a DSN is refused", message=letter.plan.message_id, reason=words)
-        await self._hold([letter.plan], f"its DSN is refused: {words}", config)
+        await self._hold(letter.plan, f"its DSN is refused: {words}", config)
 
-    async def _hold(self, plans: list[Plan], reason: str, config: QueuedConfig) -> None:
-        for plan in plans:
-            decision = Decision()
-            decision.refuse(plan.rows, reason[:_REASON])
-            closing = Closing(held=decision.held)
-            closing.gone = [Entry(row, why) for row, why in decision.silent]
-            await self._end_without(closing, config)
+    async def _hold(self, plan: Plan, reason: str, config: QueuedConfig) -> None:
+        decision = Decision()
+        decision.refuse(plan.rows, reason[:_REASON])
+        await self._end_without(_without_dsn(decision), config)
 
     def _leave(self, message_id: int) -> None:
         """Leave a message for a while; forget those whose time is over, which may be gone."""
@@ -277,11 +270,12 @@ class ReportRound:
                 log.warning("chunks of DSNs stay behind", reason=faults.words(error))
 
 
+def _without_dsn(decision: Decision) -> Closing:
+    """Return the end of the rows of which no DSN goes out."""
+    gone = [Entry(row, row.reason(why)) for row, why in decision.silent]
+    return Closing(gone, decision.held)
+
+
 def _in_report(plan: Plan) -> list[int]:
     """Return the rows of a plan that its DSN removes from REPORT; a delay notice has none."""
     return [row.id for row in plan.rows if row.kind != "delayed"]
-
-
-def _reason(row: ReportRow, reason: str) -> str:
-    """Return the reason for the log, after that of an operator."""
-    return "; ".join(filter(None, (row.why if row.bounced else None, reason)))

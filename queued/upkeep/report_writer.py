@@ -7,9 +7,6 @@ import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import format_datetime
-from functools import lru_cache
-from typing import cast
 
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
 from pgmta.newlines import check
@@ -18,9 +15,10 @@ from pgmta.store.contents import Contents
 from pgmta.store.enqueue import Enqueue, chunk_count
 from queued.config import QueuedConfig
 from queued.reports.compose import compose
+from queued.reports.fields import date
 from queued.reports.original import header_of
 from queued.reports.policy import Plan
-from queued.reports.values import Dsn, Kind, Original, Report, ReportedRecipient
+from queued.reports.values import Dsn, Original, Report, ReportedRecipient
 from queued.upkeep.retry_until import RetryUntil
 
 LARGE = 2 * PART_SIZE
@@ -73,15 +71,16 @@ class ReportWriter:
         """
         report = self._report(plan, original, config)
         nonce = secrets.token_hex(12)
+        message_id_header = f"<{number}.{nonce[:16]}@{self._host}>"
         dsn = compose(
             report,
             config.texts,
             boundary=f"{number}.{nonce}",
-            message_id_header=f"<{number}.{nonce[:16]}@{self._host}>",
+            message_id_header=message_id_header,
             now=now,
         )
         first = plan.rows[0]
-        metadata = {"_report": plan.kind}
+        metadata: dict[str, str] = {"_report": plan.kind}
         if first.part is not None:
             metadata["_partid"] = first.part
         message = NewMessage(
@@ -89,13 +88,13 @@ class ReportWriter:
             sender="",
             recipients=[(plan.sent_to, plan.domain)],
             size=dsn.size,
-            trace=f"Received: by {self._host} (pgmta) id {number};\r\n\t{_date(now)}\r\n",
+            trace=f"Received: by {self._host} (pgmta) id {number};\r\n\t{date(now)}\r\n",
             body=b"",
             utf8=dsn.utf8,
             metadata=[json.dumps(metadata)],
             priority=min(row.priority for row in plan.rows),
             sender_domain="",
-            message_id_header=f"<{number}.{nonce[:16]}@{self._host}>",
+            message_id_header=message_id_header,
             options=Options(tenant=first.tenant),
             on_failed="bounce",
         )
@@ -107,7 +106,7 @@ class ReportWriter:
     def _report(self, plan: Plan, original: ReportedMessage | None, config: QueuedConfig) -> Report:
         first = plan.rows[0]
         report = Report(
-            kind=cast(Kind, plan.kind),
+            kind=plan.kind,
             sent_to=plan.sent_to,
             sender=first.sender,
             origin=config.bounces.from_field(self._host),
@@ -190,31 +189,26 @@ class ReportWriter:
         letter.message.chunks = position + chunk_count(len(pending))
 
 
-@lru_cache(maxsize=4)
-def _date(now: datetime) -> str:
-    return format_datetime(now)
-
-
 def _recipient(row: ReportRow) -> ReportedRecipient:
     """Return the recipient of a row as its DSN has it."""
     return ReportedRecipient(
         address=row.recipient,
         orcpt=row.orcpt,
-        action=cast(Kind, row.kind),
+        action=row.kind,
         diagnostic=row.refusal,
         remote_mta=row.host,
         last_attempt=row.attempted,
         answer_class=row.answer_class,
-        reason=(row.why or "") if row.bounced else "",
+        reason=row.reason(),
         log_id=f"{row.message_id}.{row.id}",
     )
 
 
-def groups(letters: list[Plan], sizes: dict[int, int], most: int) -> Iterator[list[Plan]]:
+def groups(plans: list[Plan], sizes: dict[int, int], most: int) -> Iterator[list[Plan]]:
     """Yield plans in groups whose originals have at most `most` octets together, or one."""
     group: list[Plan] = []
     octets = 0
-    for plan in letters:
+    for plan in plans:
         size = sizes.get(plan.message_id, 0)
         if group and octets + size > most:
             yield group

@@ -15,7 +15,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.claim import SESSION
 from pgmta.store.contents import Contents
 from pgmta.store.enqueue import Enqueue
-from pgmta.store.reports import Place, Reports, Waiting
+from pgmta.store.reports import Page, Place, Reports
 from pgmta.store.schema import Schema
 from queued.config import QueuedConfig
 from queued.upkeep.repeat import Turns
@@ -121,7 +121,7 @@ class ReportDuty:
                 break
             place = page.place
 
-    def _ready(self, page: Waiting, gather: float) -> list[int]:
+    def _ready(self, page: Page, gather: float) -> list[int]:
         """Return the messages of a page that are ready, and note when the others are."""
         ready = []
         now = asyncio.get_running_loop().time()
@@ -138,8 +138,7 @@ class ReportDuty:
         """Report messages as far as their rows fit into a batch; return the other messages."""
         rows = await self._reports.rows(ids, _ROWS)
         later: list[int] = []
-        if len(rows) == _ROWS and rows[0].message_id != rows[-1].message_id:
-            last = rows[-1].message_id
+        if len(rows) == _ROWS and (last := rows[-1].message_id) != rows[0].message_id:
             rows = [row for row in rows if row.message_id != last]
             later = [number for number in ids if number >= last]
         if rows and await self._round.end(rows, self._config()):
@@ -155,12 +154,8 @@ class ReportDuty:
             if ended:
                 await self._reports.forget_delays(ended)
             rows.sort(key=lambda row: (row.message_id, row.id))
-            if (
-                len(rows) + len(ended) == _ROWS
-                and rows
-                and rows[0].message_id != rows[-1].message_id
-            ):
-                last = rows[-1].message_id
+            full = rows and len(rows) + len(ended) == _ROWS
+            if full and (last := rows[-1].message_id) != rows[0].message_id:
                 rows = [row for row in rows if row.message_id != last]
             rows = [row for row in rows if not self._round.leaves(row.message_id)]
             number = len(rows) + len(ended)

@@ -10,6 +10,7 @@ from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
 from pgmta.store.contents import Contents
+from pgmta.store.returned import ReturnedLog
 from queued.config import QueuedConfig
 from queued.delivery.connect import Connector, DeliveryContext, Opener
 from queued.delivery.destination import DestinationQueue
@@ -26,10 +27,10 @@ from queued.worker.judge import Judge
 from queued.worker.left_out import LeftOut
 from queued.worker.notices import success_notice
 from queued.worker.observer import Observer
-from queued.worker.returned_mail import ReturnedLog, ReturnedMail
+from queued.worker.returned_mail import ReturnedMail
 from queued.worker.settler import Settler
 from queued.worker.signers import Signers
-from queued.worker.signing import Signing
+from queued.worker.signing import SigningQueue
 from queued.worker.space_watch import SpaceWatch
 from queued.worker.verdict import settled
 
@@ -79,8 +80,7 @@ class Dispatch:
         self._deadlines = Deadlines()
         self.left_out = LeftOut(self._queues)
         """The mail that the next claim leaves out."""
-        self._signers = signers
-        self._signer = Signing(signers, self._put, self.report) if signers else None
+        self._signer = SigningQueue(signers, self._put, self.report) if signers else None
         self.left_out.before = self._signer
         self.configure(config)
 
@@ -90,7 +90,7 @@ class Dispatch:
         self.selectors = self._routes.selectors
         """The mail that claims know by labels, because more than its domain counts."""
         self._judge.configure(config, self._routes, answers := AnswerRules(config.answering))
-        self._signing = self._signer if self._signers and self._signers.on else None
+        self._signing = self._signer if self._signer and self._signer.signers.on else None
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound

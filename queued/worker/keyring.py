@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import psycopg
 
 from pgmta.address import domains_above
+from pgmta.config.loader import Problem
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import DkimKey
@@ -47,7 +48,7 @@ def read_key(entry: SigningKeyFile) -> SigningKey:
     return key
 
 
-def key_problems(config: Signing) -> list[tuple[tuple[str | int, ...], str]]:
+def key_problems(config: Signing) -> list[Problem]:
     """Return the keys of files that can't be used: places in the configuration, and reasons."""
     found = [(number, read_key(entry).problem) for number, entry in enumerate(config.keys)]
     return [(("signing", "keys", number, "file"), problem) for number, problem in found if problem]

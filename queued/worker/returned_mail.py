@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol
 
 import psycopg
 
@@ -17,7 +16,7 @@ from pgmta.logs import get
 from pgmta.model import PART_SIZE, Item, Message, Reply
 from pgmta.postgres import faults
 from pgmta.store.contents import Contents
-from pgmta.store.returned import LoggedAttempt, ReturnedRow
+from pgmta.store.returned import LoggedAttempt, ReturnedLog, ReturnedRow
 from queued.config import QueuedConfig
 from queued.config.answer_text import parse_reply
 from queued.delivery import returned
@@ -32,13 +31,6 @@ _UNWRITTEN = "4.3.0 the log can't be written: "
 _HOPS = 10  # VERP addresses that mail is forwarded from, one to the other
 
 log = get("worker")
-
-
-class ReturnedLog(Protocol):
-    """Notes in the log of attempts which mail came back."""
-
-    async def record(self, rows: Sequence[ReturnedRow]) -> list[LoggedAttempt | None]:
-        """Note the rows; return their attempts. Raises StoreUnavailable, psycopg.Error."""
 
 
 @dataclass(slots=True)
@@ -190,8 +182,7 @@ class ReturnedMail:
             reply = Reply(450 if found.status.startswith("4") else 550, reply.text)
         if found.status and not reply.enhanced:
             reply = Reply(reply.code, f"{found.status} {reply.text}".rstrip())
-        host = f"{found.host}:25" if found.host else ""
-        answer = self._rules.read(Result(reply, host, Stage.RCPT))
+        answer = self._rules.read(Result(reply, found.host, Stage.RCPT))
         taken.answer_class = str(answer.answer_class)
         taken.words = stored(str(reply))
 

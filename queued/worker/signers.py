@@ -16,8 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pgmta.logs import get
-from queued.config import Signing as SigningConfig
-from queued.config import SigningRule
+from queued.config import Signing, SigningRule
 from queued.delivery.canonical import BodyHash
 from queued.delivery.envelope import Envelope
 from queued.delivery.route import Destination
@@ -85,7 +84,7 @@ class SigningJob:
 class Signers:
     """Signs groups of messages in threads; `keyring` has the keys."""
 
-    def __init__(self, keyring: Keyring, config: SigningConfig) -> None:
+    def __init__(self, keyring: Keyring, config: Signing) -> None:
         self.keyring = keyring
         """The keys."""
         self._pool: ThreadPoolExecutor | None = None
@@ -93,7 +92,7 @@ class Signers:
         """Threads that sign."""
         self.configure(config)
 
-    def configure(self, config: SigningConfig) -> None:
+    def configure(self, config: Signing) -> None:
         """Use other rules from now on, and read the keys again."""
         self.on = config.on
         """Whether mail is signed."""

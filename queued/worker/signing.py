@@ -28,7 +28,7 @@ _RETRY = 0.5  # seconds, while the keys can't be read for the first time
 log = get("signing")
 
 
-class Signing:
+class SigningQueue:
     """Takes the envelopes of one worker; `put` gets those that may go to their destination.
 
     `fail` gets the others with their results. Mail that needs no signature waits for no thread.
@@ -43,7 +43,8 @@ class Signing:
     ) -> None:
         self.load = 0
         """Rows that wait for their signature."""
-        self._signers = signers
+        self.signers = signers
+        """The threads, rules and keys."""
         self._put = put
         self._fail = fail
         self._fresh: dict[object, SigningJob] = {}  # of this turn of the event loop
@@ -65,7 +66,7 @@ class Signing:
     def take(self, destination: Destination, envelope: Envelope) -> None:
         """Sign the envelope and put it on, or put it on at once."""
         try:
-            (rules, _), *others = self._signers.rules.parts(envelope.items)
+            (rules, _), *others = self.signers.rules.parts(envelope.items)
             for other, rows in others:
                 moved = {item.id for item in rows}
                 places = [n for n, item in enumerate(envelope.items) if item.id in moved]
@@ -82,7 +83,7 @@ class Signing:
         content = envelope.content
         # the same message for other next hops, in the same claim
         same = content if isinstance(content, bytes) else getattr(content, "same", content)
-        sender = self._signers.rules.relevant(envelope.sender)
+        sender = self.signers.rules.relevant(envelope.sender)
         key = same, envelope.trace, sender, id(rules)
         if not self._fresh:
             asyncio.get_running_loop().call_soon(self._fresh.clear)
@@ -110,7 +111,7 @@ class Signing:
 
     def _choose(self, job: SigningJob, *, again: bool = False) -> None:
         """Find the keys; `again` says that the table was looked at for this message."""
-        signers, keyring = self._signers, self._signers.keyring
+        signers, keyring = self.signers, self.signers.keyring
         assert job.header  # noqa: S101 - for the type checker
         job.rule, domain = signers.rules.find(job.rules, job.sender, job.header.fields)
         rule = job.rule
@@ -150,13 +151,13 @@ class Signing:
         if job.body_hash is None and not isinstance(job.content, bytes):
             self._task(self._read_body(job))
             return
-        if self._signers.quick(job):
-            self._signers.sign_here(job)
+        if self.signers.quick(job):
+            self.signers.sign_here(job)
             self._end(job)
             return
         urgent = job.envelopes[0][1].urgent
         (self._urgent if urgent else self._waiting).append(job)
-        if self._busy < self._signers.threads:
+        if self._busy < self.signers.threads:
             # when the whole claim is there
             self._busy += 1
             asyncio.get_running_loop().call_soon(self._start)
@@ -164,12 +165,12 @@ class Signing:
     def _start(self) -> None:
         """Give the next group to a thread that is free."""
         waiting = len(self._urgent) + len(self._waiting)
-        most = min(_GROUP, max(1, waiting // self._signers.threads))
+        most = min(_GROUP, max(1, waiting // self.signers.threads))
         group: list[SigningJob] = []
         while len(group) < most and (self._urgent or self._waiting):
             group.append((self._urgent or self._waiting).popleft())
         if group:
-            self._signers.sign(group, self._signed)
+            self.signers.sign(group, self._signed)
         else:
             self._busy -= 1
 
@@ -207,8 +208,8 @@ class Signing:
             return Result.of(job.error, "")
         if not job.problem:
             return None
-        self._signers.name(job.problem)
-        if ((job.rule and job.rule.missing) or self._signers.missing) == "send":
+        self.signers.name(job.problem)
+        if ((job.rule and job.rule.missing) or self.signers.missing) == "send":
             return None
         if job.lasting:
             return Result(Reply(0, f"5.6.0 not signed: {job.problem}"), permanent=True)
@@ -223,7 +224,7 @@ class Signing:
 
     async def _look(self) -> None:
         """Look into the table, and choose again."""
-        keyring = self._signers.keyring
+        keyring = self.signers.keyring
         while self._late:
             late, self._late = self._late, []
             try:
@@ -271,7 +272,7 @@ class Signing:
         try:
             async with self._streams:
                 async for part in job.content:  # type: ignore[union-attr]
-                    await self._signers.hashed(body, part[skip:] if skip else part)
+                    await self.signers.hashed(body, part[skip:] if skip else part)
                     skip = max(0, skip - len(part))
             job.body_hash = body.digest()
             self._enter(job)

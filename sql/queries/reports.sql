@@ -34,8 +34,8 @@ UNION ALL
 SELECT id, message_id, left(sender, 1000), left(recipient, 1000), domain,
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
-    priority, tenant, left(metadata ->> '_partid', 100), metadata ? '_report', attempts,
-    CASE WHEN hold_reason = 'delayed' THEN 'bounced: delayed' ELSE left(hold_reason, 1000) END, held_by,
+    priority, tenant, left(metadata ->> '_partid', 100), metadata ? '_report',
+    CASE WHEN hold_reason = 'delayed' THEN 'bounced: delayed' ELSE left(hold_reason, 1000) END,
     left(last_reply, 1100), left(notify, 100), left(orcpt, 600), NULL
 FROM queue
 WHERE status = 'REPORT' AND message_id = ANY (%(ids)b::bigint[])
@@ -95,13 +95,13 @@ WITH page AS MATERIALIZED (
 )
 SELECT q.id, q.message_id, left(q.sender, 1000), left(q.recipient, 1000), q.domain,
     least(greatest(q.ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
-    now() AS held_at, q.priority, q.tenant, left(q.metadata ->> '_partid', 100), q.metadata ? '_report', q.attempts,
-    'delayed', q.lease_owner, left(q.last_reply, 1100), left(q.notify, 100), left(q.orcpt, 600),
+    now() AS held_at, q.priority, q.tenant, left(q.metadata ->> '_partid', 100), q.metadata ? '_report',
+    'delayed', left(q.last_reply, 1100), left(q.notify, 100), left(q.orcpt, 600),
     nullif(q.metadata, '{}')::text
 FROM queue AS q
 WHERE q.id = ANY (ARRAY(SELECT row_id FROM rows)) AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING')
 UNION ALL
-SELECT row_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT row_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM rows
 WHERE (SELECT true FROM queue AS q
     WHERE q.id = rows.row_id AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING') LIMIT 1) IS NULL

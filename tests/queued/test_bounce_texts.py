@@ -16,7 +16,7 @@ from queued.config.bounce_template import parse_template
 from queued.config.bounce_texts import read_texts
 from queued.reports.compose import compose
 from tests.queued.dsn_parts import parts
-from tests.queued.test_compose import NOW, composed, recipient, report
+from tests.queued.test_compose import NOW, asking, composed, recipient, report
 
 BROKEN = """\
 lost
@@ -139,7 +139,7 @@ def test_own_texts_go_before_the_shipped_ones(tmp_path: Path) -> None:
     brazilian = found.choose([])
     assert brazilian.reasons["unknown_user"] == "Não existe."
     assert brazilian.bodies == shipped_texts().choose(["en"]).bodies
-    what = report(recipient(), language="pt-BR")
+    what = report(recipient(), original=asking("pt-BR"))
     dsn = compose(what, found, boundary="b", message_id_header="<9@b.example>", now=NOW)
     assert dict(parts(dsn).text_head)["Content-Language"] == "en"
     assert set(german.written.values()) == {"de"}
@@ -151,7 +151,7 @@ def test_the_shipped_languages_are_whole() -> None:
     for tag, language in texts.languages.items():
         assert read_texts(None, tag).choose([]) is language
         for kind, body in language.bodies.items():
-            what = report(recipient(action=kind), kind=kind, language=tag)
+            what = report(recipient(action=kind), kind=kind, original=asking(tag))
             found = parts(composed(what))
             assert dict(found.text_head)["Content-Language"] == tag
             assert {"hostname", "arrival", "recipients"} <= set(body.names)

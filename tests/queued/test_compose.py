@@ -9,16 +9,23 @@ from typing import Any, get_args
 import pytest
 
 from pgmta.answer_class import AnswerClass
+from pgmta.report_row import Kind
 from queued.config import shipped_texts
 from queued.reports.compose import compose
 from queued.reports.original import header_of
 from queued.reports.status import status_of
-from queued.reports.values import Dsn, Kind, Original, Report, ReportedRecipient
+from queued.reports.values import Dsn, Original, Report, ReportedRecipient
 from tests.queued.dsn_parts import octets, parts
 
 NOW = datetime(2026, 11, 23, 9, 0, 7, 123456, tzinfo=UTC)
 HEADER = b"Received: by relay.example\r\nFrom: a@a.example\r\nSubject: hello\r\n"
 WHOLE = HEADER + b"\r\nHello.\r\n.\r\n"
+
+
+def asking(language: str) -> Original:
+    """An original whose sender asks for a language."""
+    header = f"Accept-Language: {language}\r\n".encode() + HEADER
+    return Original(header, len(header), header)
 
 
 def report(*recipients: ReportedRecipient, **changes: Any) -> Report:
@@ -143,7 +150,7 @@ def test_a_failure_octet_for_octet() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", get_args(Kind.__value__ if hasattr(Kind, "__value__") else Kind))
+@pytest.mark.parametrize("kind", get_args(Kind.__value__))
 @pytest.mark.parametrize("ret", [None, "FULL", "HDRS"])
 def test_only_a_failure_returns_content(kind: Kind, ret: str | None) -> None:
     """RFC 3461, section 6.2: and not if RET is HDRS."""

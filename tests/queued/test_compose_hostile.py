@@ -49,6 +49,7 @@ NAMES = [
     "From", "To", "Subject", "Date", "Message-ID", "In-Reply-To", "References", "Auto-Submitted",
     "MIME-Version", "Content-Type", "Content-Transfer-Encoding"
 ]  # fmt: skip
+ACCEPTED = b"Accept-Language: %s\r\n"
 REPORTED = [
     "Original-Recipient", "Final-Recipient", "Action", "Status", "Remote-MTA", "Diagnostic-Code",
     "Last-Attempt-Date", "Final-Log-ID", "Will-Retry-Until"
@@ -68,10 +69,13 @@ REPORTED = [
         reporting_mta=hostile,
         message_id=st.none() | hostile | st.just("<a@b>"),
         utf8=st.booleans(),
-        language=st.sampled_from(["", "de", "fr", "es", "en", "xx"]),
-        original=st.binary(max_size=200).map(
-            lambda octets: Original(header_of(octets), len(octets), octets)
-        ),
+        original=st.tuples(
+            st.just(b"")
+            | st.sampled_from([b"de", b"fr", b"es", b"en", b"xx"]).map(ACCEPTED.__mod__),
+            st.binary(max_size=200),
+        )
+        .map(b"".join)
+        .map(lambda octets: Original(header_of(octets), len(octets), octets)),
     ),
     st.lists(recipients, min_size=1, max_size=4),
 )

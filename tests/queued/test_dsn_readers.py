@@ -11,7 +11,7 @@ from flufl.bounce import all_failures, scan_message
 
 from queued.reports.values import Dsn, Original, Report, ReportedRecipient
 from tests.queued.dsn_parts import octets, parts
-from tests.queued.test_compose import HEADER, NOW, composed, recipient, report
+from tests.queued.test_compose import HEADER, NOW, asking, composed, recipient, report
 from tests.support.packages import program
 
 LARGE = HEADER + b"\r\n" + b"0123456789" * 7 + b"\r\n"
@@ -46,7 +46,7 @@ def reports() -> dict[str, Report]:
                 recipient(address=address, diagnostic=reply, answer_class=answer_class)
                 for address in ADDRESSES
             ]
-            found[f"{language} {number}"] = report(*failed, language=language)
+            found[f"{language} {number}"] = report(*failed, original=asking(language))
     one, two = recipient(orcpt="rfc822;bob+40b.example"), recipient(address="carol@c.example")
     found["ORCPT"] = report(one, two, envid="x")
     found["HDRS"] = report(one, two, ret="HDRS")

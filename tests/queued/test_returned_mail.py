@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from pgmta.model import Item, Message
-from pgmta.store.returned import LoggedAttempt, ReturnedRow
+from pgmta.store.returned import LoggedAttempt, ReturnedLog, ReturnedRow
 from queued.config import QueuedConfig
 from queued.delivery.reply import NOT_BEGUN, Result
 from queued.delivery.verp import ReturnAddresses, VerpAddresses, VerpKeys
@@ -20,7 +20,7 @@ TEMPLATE = "bounce+{id}-{hash}@news.example"
 KEYS = VerpKeys((b"1" * 32,))
 
 
-class SlowLog:
+class SlowLog(ReturnedLog):
     """Answers when it may."""
 
     def __init__(self) -> None:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from pgmta.address import parse_mailbox
 from pgmta.errors import Stage
 from pgmta.model import Reply
+from pgmta.report_row import Kind
 from queued.config import QueuedConfig, VerpTemplate
 from queued.config.answer_text import parse_reply
 from queued.delivery.reply import Result
 from queued.delivery.returned import Returned, read
 from queued.delivery.verp import ReturnAddresses, VerpAddresses, VerpKeys
-from queued.reports.values import Kind
 from queued.worker.answers import AnswerRules
 from tests.queued.dsn_parts import octets
 from tests.queued.test_compose import composed, recipient, report

@@ -66,11 +66,12 @@ DSN: dict[str, list[str]] = {
             "NOTIFY", "NOTIFY=", "NOTIFY=NEVER,DELAY", "NOTIFY=DELAY,DELAY", "NOTIFY=X",
             "NOTIFY=NEVER NOTIFY=NEVER", "ORCPT", "ORCPT=a", "ORCPT=rfc822;", "ORCPT=rfc822;a=b",
             f"ORCPT=rfc822;{'x' * 501}", "ORCPT=rfc822;a ORCPT=rfc822;a",
-            "NOTIFY=NEVER ORCPT=\udcff;a",
+            "NOTIFY=NEVER ORCPT=\udcff;a", "ORCPT=utf-8;\udcff@b", "ORCPT=rfc822;ü@b",
         )),
         "RCPT TO:<r@example.org> SIZE=1 > 555", "RCPT TO:<r@elsewhere.example> NOTIFY=NEVER > 250",
         "RCPT TO:<a@example.org> notify=failure,Delay orcpt=rfc822;A+2Bb@example.org > 250",
-        "RCPT TO:<a@example.org> NOTIFY=NEVER > 250", "RCPT TO:<b@example.org> > 250", DATA, OK,
+        "RCPT TO:<a@example.org> NOTIFY=NEVER > 250", "RCPT TO:<b@example.org> > 250",
+        "RCPT TO:<c@example.org> ORCPT=UTF-8;grün\\x{20AC}@b > 250", DATA, OK,
     ],
 }  # fmt: skip
 
@@ -180,6 +181,7 @@ def test_dsn(
             ("r@elsewhere.example", "NEVER", None),
             ("a@example.org", "FAILURE,DELAY", "rfc822;A+2Bb@example.org"),
             ("b@example.org", None, None),
+            ("c@example.org", None, r"UTF-8;gr\x{FC}n\x{20AC}@b"),
         ]
 
 

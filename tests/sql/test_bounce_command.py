@@ -17,6 +17,7 @@ from pgmta.store.claim import Claims
 from pgmta.store.row_change import Action, RowChange
 from pgmta.store.settle import Settlements
 from queued.cli.queuectl import main
+from tests.sql.reporting import duty, ends
 from tests.sql.rows import column, fetch, message, operate, row
 from tests.sql.test_surface import outcome
 
@@ -105,6 +106,27 @@ async def test_a_bounced_row_in_flight_is_reported_after_its_attempt(
         assert left == [("HOLD", unknown, True)]
     else:
         assert left == [("REPORT", "why", True)]
+
+
+async def test_a_bounced_row_whose_worker_died_has_an_unknown_outcome(
+    database: str, db: psycopg.Connection
+) -> None:
+    db.execute("SELECT setval('message_ids', 1000)")
+    row(db, message(db, 1))
+    link = Link(database, "test", {})
+    try:
+        (item,) = (await Claims(link, "w", 60).claim(1, [])).items
+        assert await operate(database, RowChange(Action.BOUNCE, "true", "me", "why")) == 1
+    finally:
+        await link.close()
+    db.execute("UPDATE queue SET lease_until = now() - interval '1 s'")
+    async with duty(database):
+        await ends(db)
+    found = db.execute("SELECT event, lease_token, worker, reply FROM attempts ORDER BY event")
+    assert found.fetchall() == [
+        ("failed", 0, "me", "why"),
+        ("unknown", item.token, "w", "lease ran out: the worker died or lost the database"),
+    ]
 
 
 def test_no_reason_of_an_operator_is_taken_for_a_success(db: psycopg.Connection) -> None:

@@ -75,7 +75,7 @@ def _sample(key: SigningKey, public: str) -> bool:
     body = BodyHash()
     body.feed(content[start:])
     signed_header = SignedHeader(header)
-    signed = sign([key], signed_header, body.digest(), oversign=_OVERSIGN, now=time.time())
+    signed = sign(key, signed_header, body.digest(), oversign=_OVERSIGN, now=time.time())
     match = _SIGNATURE.search(signed)
     if not match:
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Iterable
 from functools import lru_cache
 
 from queued.config import SIGNED
@@ -63,7 +62,7 @@ def _listed(numbers: tuple[tuple[bytes, int], ...], oversign: frozenset[bytes]) 
 
 
 def sign(
-    keys: Iterable[SigningKey],
+    key: SigningKey,
     header: SignedHeader,
     body_hash: bytes,
     *,
@@ -71,23 +70,20 @@ def sign(
     now: float,
     expire: float | None = None,
 ) -> bytes:
-    """Return a field DKIM-Signature for each key, with CRLF.
+    """Return the field DKIM-Signature by a key, with CRLF.
 
-    The signatures count from `now`, in seconds since 1970, for `expire` seconds. Raises KeyProblem
+    The signature counts from `now`, in seconds since 1970, for `expire` seconds. Raises KeyProblem
     for a key that can't be used.
     """
     names, data = header.cover(oversign)
     hashed = b2a_base64(body_hash, newline=False)
     times = b"t=%d;" % now + (b" x=%d;" % (now + expire) if expire else b"")
-    signed = []
-    for key in keys:
-        key.load()
-        tags = _tags(key.type, key.domain, key.selector, names)
-        canonical = tags.canonical(times, hashed)
-        signature = b2a_base64(key.sign(data + canonical), newline=False)
-        lines = [signature[at : at + _LINE] for at in range(0, len(signature), _LINE)]
-        signed.append(tags.text(times, hashed) + b"\r\n\t ".join(lines) + b"\r\n")
-    return b"".join(signed)
+    key.load()
+    tags = _tags(key.type, key.domain, key.selector, names)
+    canonical = tags.canonical(times, hashed)
+    signature = b2a_base64(key.sign(data + canonical), newline=False)
+    lines = [signature[at : at + _LINE] for at in range(0, len(signature), _LINE)]
+    return tags.text(times, hashed) + b"\r\n\t ".join(lines) + b"\r\n"
 
 
 class _Tags:

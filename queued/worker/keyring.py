@@ -62,7 +62,8 @@ class Keyring:
 
     def __init__(self, keys: DkimKeys) -> None:
         self._table = keys
-        self._use_table = False
+        self.uses_table = False
+        """Whether another look at the table may find a key."""
         self.unreadable = ""
         """Why the table could not be read, '' if it could or has not been looked at."""
         self._version: int | None = None  # of the table as it was read
@@ -78,7 +79,7 @@ class Keyring:
         for key in self._files:
             if key.problem:
                 log.warning("a key can't be used", key=key.name, reason=key.problem)
-        self._use_table = config.table
+        self.uses_table = config.table
         if not config.table:
             self._version, self._rows, self.unreadable = None, {}, ""
         self._sort()
@@ -86,12 +87,7 @@ class Keyring:
     @property
     def ready(self) -> bool:
         """Whether all keys are known; not before the table was read once."""
-        return not self._use_table or self._version is not None
-
-    @property
-    def table(self) -> bool:
-        """Whether the table is used, so that another look may find a key."""
-        return self._use_table
+        return not self.uses_table or self._version is not None
 
     async def run(self) -> None:
         """Look at the table again and again until cancelled."""
@@ -108,7 +104,7 @@ class Keyring:
 
     async def look(self) -> None:
         """Read the table if it is used and has changed. Raises StoreUnavailable, psycopg.Error."""
-        if not self._use_table:
+        if not self.uses_table:
             return
         async with self._lock:
             try:
@@ -117,7 +113,7 @@ class Keyring:
             except psycopg.Error as error:
                 self.unreadable = f"the table of keys can't be read: {faults.words(error)}"
                 raise
-            if self._use_table:
+            if self.uses_table:
                 self.unreadable = ""
                 if found is not None:
                     self._take(found)

@@ -75,7 +75,7 @@ class SigningJob:
         for key in self.keys:
             try:
                 self.signature += sign(
-                    [key], self.header, self.body_hash, oversign=oversign, now=now, expire=expire
+                    key, self.header, self.body_hash, oversign=oversign, now=now, expire=expire
                 )
             except KeyProblem as error:
                 self.problem = f"key {key.name}: {error}"

@@ -132,7 +132,7 @@ class SigningQueue:
             self._enter(job)
         elif keyring.ready and not choice.known and not signers.rules.given:
             self._unsigned(job)
-        elif keyring.table and not (again or keyring.unreadable):
+        elif keyring.uses_table and not (again or keyring.unreadable):
             self._late.append(job)
             if not self._looking:
                 self._looking = True

@@ -85,7 +85,7 @@ def signed(key: SigningKey, content: bytes, source: random.Random) -> bytes:
         body.feed(content[start:end])
         start = end
     covered = SignedHeader(TRACE + header)
-    field = sign([key], covered, body.digest(), oversign=OVERSIGN, now=time.time())
+    field = sign(key, covered, body.digest(), oversign=OVERSIGN, now=time.time())
     return field + on_the_wire(TRACE + content)
 
 

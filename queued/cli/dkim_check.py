@@ -74,12 +74,12 @@ def _sample(key: SigningKey, public: str) -> bool:
     header, start = split_header(content)
     body = BodyHash()
     body.feed(content[start:])
-    signed_header = SignedHeader(header)
-    signed = sign(key, signed_header, body.digest(), oversign=_OVERSIGN, now=time.time())
+    signed_header = SignedHeader(header, _OVERSIGN)
+    signed = sign(key, signed_header, body.digest(), now=time.time())
     match = _SIGNATURE.search(signed)
     if not match:
         return False
     signature = base64.b64decode(_BLANK.sub(b"", match[1]))
     unsigned = signed[: match.start(1)].partition(b":")[2]
     canonical = b"dkim-signature:" + b" ".join(unsigned.split())
-    return verified(key.type, public, signed_header.cover(_OVERSIGN)[1] + canonical, signature)
+    return verified(key.type, public, signed_header.cover()[1] + canonical, signature)

@@ -19,7 +19,6 @@ _METADATA = re.compile(r"metadata\.(.+)", re.DOTALL)
 
 def _words(parse: Callable[[Any], str]) -> BeforeValidator:
     """Return the reader of one word or a list of words."""
-
     return BeforeValidator(lambda value: [parse(word) for word in some_listed(value)])
 
 

@@ -43,6 +43,18 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def listed(value: Any) -> list[Any]:
+    """Return a list as it is, and any other value as the only one of a list."""
+    return value if isinstance(value, list) else [value]
+
+
+def some_listed(value: Any) -> list[Any]:
+    """Return the same as `listed`. Raises ValueError for an empty list."""
+    if not (values := listed(value)):
+        raise ValueError("the list is empty")
+    return values
+
+
 def parse_duration(value: Any) -> float:
     """Return the seconds of `90`, `90s`, `1m30s`, `4h`, `5d`, at most LONGEST.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 import time
@@ -20,6 +21,7 @@ from queued.delivery.signing_key import KeyProblem, SigningKey, check_record, ve
 _OVERSIGN = frozenset((b"from", b"subject", b"date"))
 _SIGNATURE = re.compile(rb"\tb=([^;]*)\r\n\Z")
 _BLANK = re.compile(rb"\s+")
+_AT_ONCE = 20  # questions to the name servers
 
 
 @dataclass(slots=True)
@@ -33,7 +35,13 @@ class KeyCheck:
 async def check_keys(config: QueuedConfig, keys: Sequence[ShownKey]) -> list[KeyCheck]:
     """Check the keys with the name servers of the configuration."""
     questions = Questions(config.delivery.dns)
-    return [await _check(questions, each) for each in keys]
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def check(key: ShownKey) -> KeyCheck:
+        async with slots:
+            return await _check(questions, key)
+
+    return await asyncio.gather(*map(check, keys))
 
 
 async def _check(questions: Questions, shown: ShownKey) -> KeyCheck:
@@ -66,12 +74,12 @@ def _sample(key: SigningKey, public: str) -> bool:
     header, start = split_header(content)
     body = BodyHash()
     body.feed(content[start:])
-    signed_header = SignedHeader(header)
-    signed = sign(key, signed_header, body.digest(), oversign=_OVERSIGN, now=time.time())
+    signed_header = SignedHeader(header, _OVERSIGN)
+    signed = sign(key, signed_header, body.digest(), now=time.time())
     match = _SIGNATURE.search(signed)
     if not match:
         return False
     signature = base64.b64decode(_BLANK.sub(b"", match[1]))
     unsigned = signed[: match.start(1)].partition(b":")[2]
     canonical = b"dkim-signature:" + b" ".join(unsigned.split())
-    return verified(key.type, public, signed_header.cover(_OVERSIGN)[1] + canonical, signature)
+    return verified(key.type, public, signed_header.cover()[1] + canonical, signature)

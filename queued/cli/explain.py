@@ -93,7 +93,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             f"{row['recipient']}: {row['status']}, {tries} attempt{'s' if tries != 1 else ''}"
         )
         print_line(f"  waits for  {row['waits_for']}")
-        print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
+        if row["status"] != Status.REPORT:  # such a row needs none
+            print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
         if row["rules"]:
             print_line(f"  held by    {', '.join(row['rules'])} (standing rule)")
         for name, error in row["fails"].items():

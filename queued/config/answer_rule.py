@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pgmta.answer_class import AnswerClass
-from pgmta.config.types import Section, hint
+from pgmta.config.types import Section, hint, some_listed
 from pgmta.errors import Stage
 from queued.config.answer_pattern import LONGEST, TextPattern, parse_text_pattern
 from queued.config.answer_text import enhanced_forms, parse_reply, plain_words
@@ -23,20 +23,13 @@ _STAGES = {stage.value.lower(): stage for stage in Stage if stage}
 _CLASSES = [each.value for each in AnswerClass]
 
 
-def _each(value: Any) -> list[Any]:
-    values = value if isinstance(value, list) else [value]
-    if not values:
-        raise ValueError("the list is empty")
-    return values
-
-
 def parse_codes(value: Any) -> frozenset[int]:
     """Return the reply codes of `550`, `"45x"`, `"5xx"` or a list; 0 is an error without a reply.
 
     Raises ValueError.
     """
     codes: set[int] = set()
-    for each in _each(value):
+    for each in some_listed(value):
         text = str(each).lower()
         if isinstance(each, bool) or not (text == "0" or _CODE.fullmatch(text)):
             raise ValueError(f"expected a reply code such as 550, 45x or 5xx, or 0, not {each!r}")
@@ -50,12 +43,12 @@ def parse_enhanced(value: Any) -> frozenset[str]:
 
     Raises ValueError.
     """
-    for each in _each(value):
+    for each in some_listed(value):
         if not (isinstance(each, str) and _ENHANCED.fullmatch(each)):
             raise ValueError(
                 f"expected an enhanced code such as 5.7.1, *.7.1 or 5.7.*, not {each!r}"
             )
-    return frozenset(_each(value))
+    return frozenset(some_listed(value))
 
 
 def parse_hosts(value: Any) -> str:
@@ -105,7 +98,7 @@ def _example(value: Any) -> str:
 
 def _list(parse: Callable[[Any], object]) -> BeforeValidator:
     """Return the reader of one value or a list of values."""
-    return BeforeValidator(lambda value: tuple(map(parse, _each(value))))
+    return BeforeValidator(lambda value: tuple(map(parse, some_listed(value))))
 
 
 class AnswerRule(Section):

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 
 from pgmta.answer_class import AnswerClass
 from pgmta.config.loader import Problem, load_lines
-from pgmta.config.types import Section, hint
+from pgmta.config.types import Section, hint, listed
 from pgmta.errors import Stage
 from pgmta.shipped import shipped
 from queued.config.answer_rule import (
@@ -40,7 +40,7 @@ def _code(value: Any) -> str:
 
 
 def _hosts(value: Any) -> list[str]:
-    return [parse_hosts(each) for each in (value if isinstance(value, list) else [value])]
+    return [parse_hosts(each) for each in listed(value)]
 
 
 _Class = Annotated[AnswerClass, BeforeValidator(parse_class)]

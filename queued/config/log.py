@@ -13,5 +13,5 @@ class QueuedLog(Log):
     attempts: bool = Field(
         default=False,
         description="a line per attempt, at level info: message, row, recipient, next hop, delays "
-        "in seconds by phase, TLS, status and reply",
+        "in seconds by phase, TLS, status, reply and answer class",
     )

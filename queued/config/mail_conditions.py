@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, model_validator
 
 from pgmta.address import parse_mailbox
-from pgmta.config.types import Section
+from pgmta.config.types import Section, some_listed
 from pgmta.errors import AddressError
 from queued.config.routes import parse_pattern
 
@@ -19,14 +19,7 @@ _METADATA = re.compile(r"metadata\.(.+)", re.DOTALL)
 
 def _words(parse: Callable[[Any], str]) -> BeforeValidator:
     """Return the reader of one word or a list of words."""
-
-    def read(value: Any) -> Any:
-        words = value if isinstance(value, list) else [value]
-        if not words:
-            raise ValueError("the list is empty")
-        return [parse(word) for word in words]
-
-    return BeforeValidator(read)
+    return BeforeValidator(lambda value: [parse(word) for word in some_listed(value)])
 
 
 def _pattern(word: Any) -> str:

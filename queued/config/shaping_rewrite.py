@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from pgmta.config.loader import Problem
-from pgmta.config.types import Section, parse_network
+from pgmta.config.types import Section, listed, parse_network
 from queued.config import address_map
 from queued.config.routes import parse_pattern
 from queued.config.verp_template import VerpTemplate
@@ -25,7 +25,7 @@ def _map_or_template(value: Any) -> Any:
 
 
 def _names(value: Any) -> Any:
-    words = value if isinstance(value, list) else [value]
+    words = listed(value)
     for word in words:
         if not (isinstance(word, str) and _NAME.fullmatch(word)):
             raise ValueError(f"{word!r} is no field name; write for example X-Host or X-Internal-*")
@@ -43,7 +43,7 @@ def _host(word: Any) -> str:
 
 
 def _hosts(value: Any) -> Any:
-    return [_host(word) for word in (value if isinstance(value, list) else [value])]
+    return [_host(word) for word in listed(value)]
 
 
 class ShapingRewrite(Section):

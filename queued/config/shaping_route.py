@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pgmta.config.types import Whole
+from pgmta.config.types import Whole, listed
 from queued.config.mail_conditions import MailConditions, Patterns, Senders, Tenants, Values
 from queued.config.retry import RouteRetry
 from queued.config.shaping_host import ShapingHost
@@ -27,7 +27,7 @@ def _targets(value: Any) -> Any:
         return []
     if value == []:
         raise ValueError("expected mx, a host or a list of hosts")
-    return value if isinstance(value, list) else [value]
+    return listed(value)
 
 
 class ShapingRoute(MailConditions):

@@ -8,17 +8,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from pgmta.address import parse_mailbox
-from pgmta.config.types import Period, Section
+from pgmta.config.types import Period, Section, listed
 from pgmta.errors import AddressError
 from queued.config.shaping_login import read_password
 
 _LEAST = 32  # octets of a key
 _DAY = 86400.0
 _OLDEST = 365 * _DAY  # an address has its day modulo 1,024
-
-
-def _files(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
 
 
 def _age(seconds: float) -> float:
@@ -41,7 +37,7 @@ def _forward(value: Any) -> Any:
 class ShapingVerp(Section):
     """VERP addresses of all routes."""
 
-    keys: Annotated[list[Path], BeforeValidator(_files)] = Field(
+    keys: Annotated[list[Path], BeforeValidator(listed)] = Field(
         default=[],
         max_length=2,
         description="one or two files, relative to shaping.yaml, that other users can't read: the "

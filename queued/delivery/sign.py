@@ -23,11 +23,12 @@ class SignedHeader:
     one that comes later breaks the signature.
     """
 
-    __slots__ = ("_data", "_names", "fields")
+    __slots__ = ("_data", "_names", "_oversign", "fields")
 
-    def __init__(self, header: bytes) -> None:
+    def __init__(self, header: bytes, oversign: frozenset[bytes]) -> None:
         self.fields: Fields = fields_of(header, _WANTED)
         """The fields by name in lower case."""
+        self._oversign = oversign
         self._names = ""
         self._data = b""
 
@@ -36,7 +37,7 @@ class SignedHeader:
         """How many fields a signature would cover."""
         return sum(map(len, self.fields.values()))
 
-    def cover(self, oversign: frozenset[bytes]) -> tuple[str, bytes]:
+    def cover(self) -> tuple[str, bytes]:
         """Return the value of the tag `h=`, folded, and the canonical data for it."""
         if self._data or self._names:
             return self._names, self._data
@@ -45,7 +46,7 @@ class SignedHeader:
         # the last field is the first to be signed (section 5.4.2)
         signed = [(key, value) for key in there for value in reversed(fields[key])]
         numbers = tuple([(key, len(fields[key])) for key in there])
-        self._names, self._data = _listed(numbers, oversign), relaxed_fields(signed)
+        self._names, self._data = _listed(numbers, self._oversign), relaxed_fields(signed)
         return self._names, self._data
 
 
@@ -66,7 +67,6 @@ def sign(
     header: SignedHeader,
     body_hash: bytes,
     *,
-    oversign: frozenset[bytes],
     now: float,
     expire: float | None = None,
 ) -> bytes:
@@ -75,7 +75,7 @@ def sign(
     The signature counts from `now`, in seconds since 1970, for `expire` seconds. Raises KeyProblem
     for a key that can't be used.
     """
-    names, data = header.cover(oversign)
+    names, data = header.cover()
     hashed = b2a_base64(body_hash, newline=False)
     times = b"t=%d;" % now + (b" x=%d;" % (now + expire) if expire else b"")
     key.load()

@@ -82,6 +82,8 @@ def _line(outcome: Outcome) -> dict[str, Any]:
         }
         if facts.tls_version:
             fields["tls"] = f"{facts.tls_version} {facts.tls_cipher} {facts.tls_verified}"
+    if outcome.answer_class:
+        fields["class"] = outcome.answer_class
     return fields | {
         "delay_transaction": round(outcome.seconds, 3),
         "dsn": reply.enhanced or f"{_CLASSES.get(outcome.event, 4)}.0.0",

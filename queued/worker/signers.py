@@ -64,7 +64,7 @@ class SigningJob:
         """Note why no attempt can sign this header, if it has to be signed."""
         self.problem, self.lasting = self.problem or problem, True
 
-    def sign(self, oversign: frozenset[bytes], now: float, expire: float | None) -> None:
+    def sign(self, now: float, expire: float | None) -> None:
         """Make the signatures; runs in a thread."""
         if self.body_hash is None:
             assert isinstance(self.content, bytes)  # noqa: S101 - for the type checker
@@ -74,9 +74,7 @@ class SigningJob:
         assert self.header  # noqa: S101
         for key in self.keys:
             try:
-                self.signature += sign(
-                    key, self.header, self.body_hash, oversign=oversign, now=now, expire=expire
-                )
+                self.signature += sign(key, self.header, self.body_hash, now=now, expire=expire)
             except KeyProblem as error:
                 self.problem = f"key {key.name}: {error}"
 
@@ -100,7 +98,8 @@ class Signers:
         """The rules that say who signs."""
         self.missing = config.missing
         """Mail whose keys are missing is tried again later (defer) or sent unsigned (send)."""
-        self._oversign = frozenset(name.lower().encode() for name in ("From", *config.oversign))
+        self.oversign = frozenset(name.lower().encode() for name in ("From", *config.oversign))
+        """The fields that a signature lists once more than they are there."""
         self._expire = config.expire
         self._named: set[str] = set()
         self.keyring.configure(config)
@@ -113,14 +112,14 @@ class Signers:
     def sign(self, group: list[SigningJob], done: Callable[[list[SigningJob]], None]) -> None:
         """Have a thread sign the group; `done` gets it in the event loop."""
         loop = asyncio.get_running_loop()
-        oversign, expire = self._oversign, self._expire
+        expire = self._expire
 
         def work() -> None:
             now = time.time()
             for job in group:
                 if not job.done:
                     try:
-                        job.sign(oversign, now, expire)
+                        job.sign(now, expire)
                     except Exception as error:
                         job.error = error
             with suppress(RuntimeError):  # the loop has ended
@@ -138,7 +137,7 @@ class Signers:
     def sign_here(self, job: SigningJob) -> None:
         """Sign in this thread."""
         try:
-            job.sign(self._oversign, time.time(), self._expire)
+            job.sign(time.time(), self._expire)
         except Exception as error:
             job.error = error
 

@@ -104,7 +104,7 @@ class SigningQueue:
     def _split(self, job: SigningJob, trace: bytes, content: bytes) -> None:
         """Find the header, and the keys."""
         header, job.start = split_header(content)
-        job.header = SignedHeader(trace + header)
+        job.header = SignedHeader(trace + header, self.signers.oversign)
         if (size := job.header.size) > MOST:
             job.refuse(f"the header has {size} fields for a signature, over {MOST}")
         self._choose(job)

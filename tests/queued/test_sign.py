@@ -84,8 +84,8 @@ def signed(key: SigningKey, content: bytes, source: random.Random) -> bytes:
         end = start + source.choice([1, 100, 100_000, 1 << 25])
         body.feed(content[start:end])
         start = end
-    covered = SignedHeader(TRACE + header)
-    field = sign(key, covered, body.digest(), oversign=OVERSIGN, now=time.time())
+    covered = SignedHeader(TRACE + header, OVERSIGN)
+    field = sign(key, covered, body.digest(), now=time.time())
     return field + on_the_wire(TRACE + content)
 
 

@@ -75,7 +75,9 @@ def test_a_bounce_says_what_it_would_do_and_does_it(
     assert fetch(db, "SELECT action, rows, details ->> 'reason' FROM audit") == (
         "bounce", 2, "ticket 4711",
     )  # fmt: skip
-    assert "a DSN to <s@a.example> by queued: ticket 4711" in command("explain", "1").stdout
+    explained = command("explain", "1").stdout
+    assert "a DSN to <s@a.example> by queued: ticket 4711" in explained
+    assert explained.count("  worker ") == 2  # of the rows that are not in REPORT
 
 
 @pytest.mark.parametrize("once", [False, True])

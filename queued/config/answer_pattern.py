@@ -39,6 +39,8 @@ class TextPattern:
     """A compiled pattern with needles, of which each match contains one from each group."""
 
     source: str
+    words: tuple[bytes, ...] = field(compare=False)
+    """Those of the first group, or none if there is no group."""
     needles: tuple[Needles, ...] = field(compare=False)
     regex: re.Pattern[str] = field(compare=False)
 
@@ -98,7 +100,8 @@ def parse_text_pattern(source: str) -> TextPattern:
             f"place; at most {_WAYS} are allowed: write .{{0,40}} for .*, and do not nest repeats"
         )
     groups = sorted(_needles(items, parsed.state), key=_worth, reverse=True)
-    return TextPattern(lower, tuple(map(_encoded, groups)), regex)
+    needles = tuple(map(_encoded, groups))
+    return TextPattern(lower, tuple(n for n, _ in needles[0]) if needles else (), needles, regex)
 
 
 def _refuse(items: Parsed) -> None:

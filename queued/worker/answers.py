@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stringzilla import find
+
 from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
 from queued.config.answer_index import Answer, AnswerIndex, CompiledRule
@@ -99,6 +101,12 @@ def _first(rules: tuple[CompiledRule, ...], words: str) -> CompiledRule | None:
         if not rule.patterns:
             return rule
         for pattern in rule.patterns:
+            for word in pattern.words:
+                if find(octets, word) >= 0:
+                    break
+            else:  # mostly so
+                if pattern.words:
+                    continue
             if pattern.within(words, octets):
                 return rule
     return None

@@ -8,7 +8,7 @@ import click
 
 from pgmta.command import config_option, json_option, print_json, print_line, reporting
 from pgmta.config.types import hint
-from pgmta.errors import Stage
+from pgmta.errors import ConfigError, Stage
 from queued.cli.target import CONFIG
 from queued.config import read_config
 from queued.config.answer_text import parse_reply
@@ -49,6 +49,8 @@ def classify(config: Path, host: str, step: Stage, as_json: bool, reply: str) ->
     reason of an error without a reply.
     """
     parsed = parse_reply(reply)
+    if 0 < parsed.code < 400:
+        raise ConfigError([f"{parsed.code} is the code of a success, which has no class"])
     rules = AnswerRules(read_config(config, passwords=False).answering)
     answer = rules.read(Result(parsed, host, step))
     if as_json:

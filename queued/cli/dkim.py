@@ -63,8 +63,8 @@ def _argument(parse: Callable[[str], Any], name: str, text: str | None) -> Any:
 @click.argument("selector")
 @click.option("--type", "kind", type=click.Choice(["rsa", "ed25519"]), default="rsa",
               show_default=True, help="Type of the key.")  # fmt: skip
-@click.option("--bits", type=click.IntRange(LEAST_BITS, MOST_BITS), default=2048,
-              show_default=True, help="Size of an RSA key.")  # fmt: skip
+@click.option("--bits", type=click.IntRange(LEAST_BITS, MOST_BITS),
+              help="Size of an RSA key.  [default: 2048]")  # fmt: skip
 @click.option("--file", type=click.Path(path_type=Path), help="Write the key into this new file.")
 @click.option("--table", is_flag=True, help="Store the key in the table dkim_keys.")
 @click.option("--active-from", metavar="TIME",
@@ -76,7 +76,7 @@ def new(
     domain: str,
     selector: str,
     kind: str,
-    bits: int,
+    bits: int | None,
     file: Path | None,
     table: bool,
     active_from: str | None,
@@ -91,7 +91,9 @@ def new(
     active = _argument(parse_instant, "--active-from", active_from)
     if table == bool(file):
         raise ConfigError(["give either --file PATH or --table"])
-    private = new_private(kind, bits)
+    if bits and kind != "rsa":
+        raise ConfigError([f"--bits is for keys of type rsa, not {kind}"])
+    private = new_private(kind, bits or 2048)
     public = public_of(private)
     if file:
         _write(file, pem_of(private))

@@ -167,3 +167,5 @@ def test_classify_command(tmp_path: Path) -> None:
     }  # fmt: skip
     result = CliRunner().invoke(queuectl, [*arguments[:3], "552 x", "--command", "dta"])
     assert (result.exit_code, "did you mean 'DATA'?" in result.stderr) == (2, True)
+    result = CliRunner().invoke(queuectl, [*arguments[:3], "250 2.0.0 Ok"])
+    assert (result.exit_code, "250 is the code of a success" in result.stderr) == (2, True)

@@ -75,6 +75,7 @@ def test_key_in_a_file_from_its_making_to_its_check(site: Site) -> None:
         ("new a.example s2", "give either --file PATH or --table"),
         ("new a..example s2 --table", "DOMAIN: expected a domain: malformed domain 'a..example'"),
         ("new a.example s_ --table", "SELECTOR: 's_' is no DKIM selector"),
+        ("new a.example s2 --table --type ed25519 --bits 2048", "--bits is for keys of type rsa"),
         ("new a.example s2 --table --active-from soon", "--active-from: 'soon' is no time"),
     ]:
         wrong = site.run(words)

@@ -46,15 +46,13 @@ def _recipients(recipients: list[ReportedRecipient], language: Language) -> str:
 
 def _block(recipient: ReportedRecipient, language: Language) -> str:
     """Return the address, the reason in the reader's language, and the reply of the next hop."""
-    lines = f"<{_address(recipient.address)}>"
-    if reason := _reason(recipient, language):
-        lines += f"\n{_wrapped(reason)}"
+    lines = [f"<{_address(recipient.address)}>", _wrapped(_reason(recipient, language))]
     if recipient.diagnostic:
         values = {"host": without_port(recipient.remote_mta), "reply": recipient.diagnostic}
         said = recipient.remote_mta and has_code(recipient.diagnostic)
         phrase = language.phrases["said" if said else "answer"]
-        lines += f"\n{_wrapped(phrase.fill(values))}"
-    return lines
+        lines.append(_wrapped(phrase.fill(values)))
+    return "\n".join(filter(None, lines))
 
 
 def _reason(recipient: ReportedRecipient, language: Language) -> str:
@@ -73,8 +71,10 @@ def _address(address: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _wrapped(text: str) -> str:
-    """Return a text of a peer or an operator in short lines, indented."""
+    """Return a text of a peer or an operator in short lines, indented; '' if it has only blanks."""
     text = text_of(text, utf8=True)
+    if not text.strip():
+        return ""
     if len(text) <= _WIDTH - 4:
         return f"    {text}"
     return textwrap.fill(

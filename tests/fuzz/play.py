@@ -147,7 +147,9 @@ class Client:
             try:
                 tls.do_handshake()
             except ssl.SSLWantReadError:
-                self.wire.receive(self._out.read())
+                octets = self._out.read()
+                self.sent += octets  # which may be content: the server may not expect TLS
+                self.wire.receive(octets)
                 await asyncio.sleep(_TINY)
                 self._in.write(bytes(self.wire.out))
                 self.wire.out.clear()

@@ -113,6 +113,12 @@ def test_no_text_of_a_row_breaks_the_report(what: Report, found: list[ReportedRe
         assert dsn.head.partition(b"\r\n\r\n")[0].isascii()
 
 
+def test_a_reply_of_blanks_makes_no_line_of_blanks() -> None:
+    found = [ReportedRecipient("x@a.example", diagnostic="\u2028")]
+    lines = composed(report(recipients=found)).head.split(b"\r\n")
+    assert not any(line.isspace() for line in lines)
+
+
 @given(st.binary(max_size=300))
 @example(b"Content-Language: " + b"a-" * 150)
 @example(b"Content-Language: a" + b"-a" * 30_000)

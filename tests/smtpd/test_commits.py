@@ -111,9 +111,9 @@ def test_large_messages_at_once_all_get_in(
         threads = [threading.Thread(target=send, args=(c, LARGE * 2)) for c in clients]
         for thread in threads:
             thread.start()
-        codes, told = answers(clients)
         for thread in threads:
             thread.join()
+        codes, told = answers(clients)
     assert codes == ["250"] * len(clients)
     assert told == ids(db)
     ends = [len(order) - order[::-1].index(number) for number in told]

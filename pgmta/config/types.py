@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -53,6 +53,11 @@ def some_listed(value: Any) -> list[Any]:
     if not (values := listed(value)):
         raise ValueError("the list is empty")
     return values
+
+
+def each_by(parse: Callable[[Any], object]) -> BeforeValidator:
+    """Return the reader of one value or a list of values, each by `parse`."""
+    return BeforeValidator(lambda value: [parse(each) for each in some_listed(value)])
 
 
 def parse_duration(value: Any) -> float:

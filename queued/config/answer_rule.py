@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from pgmta.answer_class import AnswerClass
-from pgmta.config.types import Section, hint, some_listed
+from pgmta.config.types import Section, each_by, hint, some_listed
 from pgmta.errors import Stage
 from queued.config.answer_pattern import LONGEST, TextPattern, parse_text_pattern
 from queued.config.answer_text import enhanced_forms, parse_reply, plain_words
@@ -96,15 +95,10 @@ def _example(value: Any) -> str:
     raise ValueError(f"expected a reply such as '550 5.1.1 unknown user', not {value!r}")
 
 
-def _list(parse: Callable[[Any], object]) -> BeforeValidator:
-    """Return the reader of one value or a list of values."""
-    return BeforeValidator(lambda value: tuple(map(parse, some_listed(value))))
-
-
 class AnswerRule(Section):
     """Conditions on a reply, which must all be met, and its class."""
 
-    provider: Annotated[tuple[str, ...] | None, _list(_provider)] = Field(
+    provider: Annotated[tuple[str, ...] | None, each_by(_provider)] = Field(
         default=None, description="host name, *.name, name of a group of `providers`, or a list"
     )
     code: Annotated[frozenset[int] | None, BeforeValidator(parse_codes)] = Field(
@@ -113,10 +107,10 @@ class AnswerRule(Section):
     enhanced: Annotated[frozenset[str] | None, BeforeValidator(parse_enhanced)] = Field(
         default=None, description="enhanced status code such as 5.7.1 or *.7.*, or a list"
     )
-    text: Annotated[tuple[TextPattern, ...] | None, _list(_text)] = Field(
+    text: Annotated[tuple[TextPattern, ...] | None, each_by(_text)] = Field(
         default=None, description="regular expression in the first 1 KB, or a list; any case"
     )
-    command: Annotated[tuple[Stage, ...] | None, _list(_command)] = Field(
+    command: Annotated[tuple[Stage, ...] | None, each_by(_command)] = Field(
         default=None, description="step in which it came, as RCPT or end of data, or a list"
     )
     answer_class: Annotated[AnswerClass, BeforeValidator(parse_class)] = Field(
@@ -125,7 +119,7 @@ class AnswerRule(Section):
     lasting: Literal["temporary", "permanent"] | None = Field(
         default=None, description="if the code lies: temporary or permanent"
     )
-    example: Annotated[tuple[str, ...], _list(_example)] = Field(
+    example: Annotated[tuple[str, ...], each_by(_example)] = Field(
         default=(), description="a reply that the rule is for, or a list; they are checked"
     )
 

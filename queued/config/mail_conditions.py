@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import model_validator
 
 from pgmta.address import parse_mailbox
-from pgmta.config.types import Section, some_listed
+from pgmta.config.types import Section, each_by
 from pgmta.errors import AddressError
 from queued.config.routes import parse_pattern
 
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")  # as submit() of SQL takes it
 _METADATA = re.compile(r"metadata\.(.+)", re.DOTALL)
-
-
-def _words(parse: Callable[[Any], str]) -> BeforeValidator:
-    """Return the reader of one word or a list of words."""
-    return BeforeValidator(lambda value: [parse(word) for word in some_listed(value)])
 
 
 def _pattern(word: Any) -> str:
@@ -53,10 +47,10 @@ def _text(word: Any) -> str:
     raise ValueError(f"expected a text, not {word!r}")
 
 
-Patterns = Annotated[list[str], _words(_pattern)]
-Senders = Annotated[list[str], _words(_sender)]
-Tenants = Annotated[list[str], _words(_tenant)]
-Values = Annotated[list[str], _words(_text)]
+Patterns = Annotated[list[str], each_by(_pattern)]
+Senders = Annotated[list[str], each_by(_sender)]
+Tenants = Annotated[list[str], each_by(_tenant)]
+Values = Annotated[list[str], each_by(_text)]
 
 
 class MailConditions(Section):

@@ -104,7 +104,7 @@ def _first(rules: tuple[CompiledRule, ...], words: str) -> CompiledRule | None:
             for word in pattern.words:
                 if find(octets, word) >= 0:
                     break
-            else:  # mostly so
+            else:  # so it is for most patterns, which then cost no call
                 if pattern.words:
                     continue
             if pattern.within(words, octets):

@@ -65,21 +65,28 @@ class Question:
             self._end(error)
 
     def _readable(self) -> None:
-        pgconn = self._pgconn
         try:
-            pgconn.consume_input()
-            while self._asked and not pgconn.is_busy():
-                result = pgconn.get_result()
-                if result is None:
-                    self._asked = False
-                    self._tick()
-                    return
-                if result.status != ExecStatus.TUPLES_OK:
-                    raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
-                fields = range(result.nfields)
-                self._answered(tuple([result.get_value(0, field) or b"" for field in fields]))
+            # libuv reports an error only once, and the server's last octets may stand before it
+            while not self._read() and self._connection.broken:
+                pass
         except Exception as error:
             self._end(error)
+
+    def _read(self) -> bool:
+        """Read what came; return whether it ended an answer."""
+        pgconn = self._pgconn
+        pgconn.consume_input()
+        while self._asked and not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                self._asked = False
+                self._tick()
+                return True
+            if result.status != ExecStatus.TUPLES_OK:
+                raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+            fields = range(result.nfields)
+            self._answered(tuple([result.get_value(0, field) or b"" for field in fields]))
+        return False
 
     def _end(self, error: Exception | None) -> None:
         if self._timer:

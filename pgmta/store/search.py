@@ -1,4 +1,4 @@
-"""Finds mail by its addresses, Message-ID or metadata, in the queue and in the log."""
+"""Finds mail by its addresses, Message-ID, metadata or numbers, in the queue and in the log."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Wanted:
     sender: Sequence[str] = ()
     message_id_header: Sequence[str] = ()
     metadata: Sequence[str] = ()
+    rows: Sequence[tuple[int, int]] = ()
+    """Pairs of the numbers of a message and of a row."""
 
     def in_queue(self) -> str:
         """Return the condition on rows `q` of queue and their messages `m`.
@@ -38,6 +40,7 @@ class Wanted:
                 [alike("q.sender", text) for text in self.sender],
                 [_one_of("m.message_id_header", text, _bracketed) for text in headers],
                 [metadata_is("q.metadata", text) for text in self.metadata],
+                [f"q.message_id = {message} AND q.id = {row}" for message, row in self.rows],
             ]
         )
 
@@ -50,6 +53,7 @@ class Wanted:
                 [_one_of("a.sender", text, _spellings) for text in self.sender],
                 [_one_of("a.message_id_header", text, _bracketed) for text in headers],
                 [metadata_is("a.metadata", text) for text in self.metadata],
+                [f"a.message_id = {message} AND a.row_id = {row}" for message, row in self.rows],
             ]
         )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -23,6 +25,8 @@ from pgmta.store.search import Wanted
 from pgmta.store.search import find as find_mail
 from queued.cli.show import why
 from queued.cli.target import CONFIG, database_of
+from queued.config import read_config
+from queued.delivery.routes import return_addresses
 
 
 @click.command()
@@ -36,6 +40,7 @@ from queued.cli.target import CONFIG, database_of
     help="Message-ID of the header, * for any text.",
 )
 @click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds mail without K.")
+@click.option("--verp", multiple=True, metavar="ADDRESS", help="Sender that a route made by VERP.")
 @click.option("--since", default="30d", show_default=True, help="How far back the log is searched.")
 @click.option(
     "--limit",
@@ -52,26 +57,28 @@ def find(
     sender: tuple[str, ...],
     message_id_header: tuple[str, ...],
     metadata: tuple[str, ...],
+    verp: tuple[str, ...],
     since: str,
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find mail by recipient, sender, Message-ID or metadata, also when it has left the queue.
+    """Find mail by recipient, sender, Message-ID, metadata or VERP address, also gone mail.
 
     Each line is a recipient: its status in the queue, or the last event in the log. In the log an
     address without * is compared as given, or with its domain in lower case.
     """
-    wanted = Wanted(recipient, sender, message_id_header, metadata)
-    if not (recipient or sender or message_id_header or metadata):
-        raise ConfigError(["find needs --recipient, --sender, --message-id or --metadata"])
+    rows = _named_rows(config, verp) if verp else []
+    wanted = Wanted(recipient, sender, message_id_header, metadata, rows)
+    if not (recipient or sender or message_id_header or metadata or verp):
+        raise ConfigError(["find needs --recipient, --sender, --message-id, --metadata or --verp"])
     try:
         seconds = parse_duration(since)
-        rows = find_mail(database_of(config), wanted, seconds, limit)
+        found = find_mail(database_of(config), wanted, seconds, limit)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     if as_json:
-        print_json(rows)
-    elif rows:
+        print_json(found)
+    elif found:
         print_table(
             ["ID", "STATE", "AT", "SENDER", "RECIPIENT", "MESSAGE-ID", "REPLY OR REASON"],
             [
@@ -84,10 +91,27 @@ def find(
                     row["message_id_header"] or "-",
                     shorten(why(row) or "-"),
                 ]
-                for row in rows
+                for row in found
             ],
         )
-    if not rows:
+    if not found:
         if not as_json:
             print_line("error: nothing found", err=True)
         sys.exit(EXIT_FAILURE)
+
+
+def _named_rows(config: Path, addresses: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the rows that VERP addresses name, as pairs of message and row. Raises ConfigError.
+
+    The hash is not checked: an operator may not be able to read the keys.
+    """
+    templates = return_addresses(read_config(config, passwords=False).routing)
+    rows = []
+    for text in addresses:
+        address = text.strip().removeprefix("<").removesuffix(">")
+        domain = address.rpartition("@")[2].lower()
+        named = templates.named(address, domain, datetime.now(UTC))
+        if not named:
+            raise ConfigError([f"--verp: no route of {config} makes addresses such as {text!r}"])
+        rows.append((named.message_id, named.row_id))
+    return rows

@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from queued.cli.queuectl import main
+from queued.cli.target import database_of
 
 
 @pytest.fixture
@@ -88,3 +89,25 @@ def test_nothing_found_and_mistakes(config: Path) -> None:
         result = run(config, *words)
         assert result.exit_code == 2, result.output
         assert reason in result.stderr
+
+
+@pytest.mark.usefixtures("mail")
+def test_mail_is_found_by_the_sender_that_hosts_saw(config: Path) -> None:
+    route = {"to": "mx", "rewrite": {"sender": "bounce+{id}-{hash}@bounces.example"}}
+    shaping = {"verp": {"keys": ["a key that operators can't read"]}, "routes": [route]}
+    (config.parent / "shaping.yaml").write_text(yaml.safe_dump(shaping))
+    config.write_text(f"{config.read_text()}\nshaping: shaping.yaml\n")
+    left = "BOUNCE+3-2q-03lbjfmfq7iob3hp@Bounces.example"
+    assert found(config, "--verp", left) == [(3, "delivered", "Bob@b.example")]
+    waits = (1, "QUEUED", "Bob@b.example")
+    with psycopg.connect(database_of(config)) as db:
+        number = db.execute("SELECT id FROM queue WHERE message_id = 1").fetchone()
+    assert number
+    digit = "0123456789abcdefghijklmnopqrstuv"[number[0]]
+    address = f"<bounce+1-{digit}-03lbjfmfq7iob3hp@bounces.example>"
+    assert found(config, "--verp", address, "--verp", left)[0] == waits
+    assert found(config, "--verp", address, "--recipient", "eve@c.example") == []
+    assert found(config, "--verp", left.replace("3-2q", "v" * 30 + "-1")) == []
+    result = run(config, "--verp", "news@bounces.example")
+    assert result.exit_code == 2
+    assert "makes addresses such as 'news@bounces.example'" in result.stderr

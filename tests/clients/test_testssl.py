@@ -17,6 +17,7 @@ _BUSY = {"sessionresumption_ID", "sessionresumption_ticket"}
 
 
 @pytest.mark.needs("testssl.sh")
+@pytest.mark.timeout(430)
 def test_testssl_finds_nothing(site: Site) -> None:
     """Nothing of MEDIUM or worse, but for what the test CA lacks."""
     report = site.folder / "report.json"

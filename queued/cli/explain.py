@@ -25,6 +25,7 @@ from pgmta.store.filters import MALFORMED
 from pgmta.store.listing import Listing
 from pgmta.store.overview import Overview
 from queued.cli.reports import print_origin, print_reports
+from queued.cli.retry_end import add_retry_end
 from queued.cli.show import print_history, print_senders
 from queued.cli.target import CONFIG, database_of
 from queued.config import WorkerAction
@@ -59,7 +60,6 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     if not rows and not history and not any(reports):
         print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
-    now = datetime.now(UTC)
     deliver = {w["name"]: w["takes"] for w in workers if w["action"] == WorkerAction.DELIVER}
     for row in rows:
         verdict = [found.get(row["id"]) for found in says]  # "": matches; an error; or None
@@ -70,13 +70,14 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
                         if hit is not None]  # fmt: skip
         row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
         row["malformed"] = row["id"] in malformed
-        row["waits_for"] = waits_for(row, now, deliver)
+        row["waits_for"] = waits_for(row, datetime.now(UTC), deliver)
+    unread = add_retry_end(config, rows, history)
     if as_json:
         print_json({"id": message_id, "recipients": rows, "history": history, **reports.as_json(),
                     "faults": [asdict(fault) for fault in refused]})  # fmt: skip
         return
-    for fault in refused:
-        print_line(f"warning: {fault}", err=True)
+    for warning in [*refused, *unread]:
+        print_line(f"warning: {warning}", err=True)
     if not rows:
         print_line(f"message {message_id} is done")
     print_senders(rows or history)
@@ -101,6 +102,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             print_line(f"  fails here {name}: {error}")
         if row["status"] in (Status.QUEUED, Status.DEFERRED):
             print_line(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
+        if end := row["tried_until"]:
+            print_line(f"  gives up   {end:%Y-%m-%d %H:%M:%S%z}")
         metadata = row["metadata"]
         if isinstance(metadata, dict) and (deadline := metadata.get(DEADLINE)):
             print_line(f"  deadline   {str(deadline)[:100]}")

@@ -1,4 +1,4 @@
-"""Until when a deferred row is tried: its field Will-Retry-Until (RFC 3464, 2.3.9; pure)."""
+"""Until when a deferred row is tried, as in the field Will-Retry-Until (RFC 3464, 2.3.9; pure)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from pgmta.deadline import KEY, deadline_of
 from pgmta.report_row import ReportRow
-from queued.config import QueuedConfig
+from queued.config import QueuedConfig, Retry
 from queued.delivery.routes import Routes
 
 
@@ -25,14 +25,20 @@ class RetryUntil:
             self._routes = Routes(config.routes, config.routing)
             self._config = config
         own = self._routes.retry(row.domain, row.sender, row.metadata, row.tenant)
-        retry = own or config.retry
-        expire = retry.of_class(row.answer_class).expire or retry.expire
-        try:
-            end: datetime | None = row.ts + timedelta(seconds=expire)
-        except OverflowError:  # beyond the calendar
-            end = None
-        if row.metadata and KEY in row.metadata:
-            deadline, _ = deadline_of(row.metadata)
-            if deadline:
-                return min(deadline, end) if end else deadline
-        return end
+        return end_of(own or config.retry, row.ts, row.answer_class, row.metadata)
+
+
+def end_of(
+    retry: Retry, since: datetime, answer_class: str, metadata: str | None
+) -> datetime | None:
+    """Return when a policy and a deadline end a row of this age and class of the last answer."""
+    expire = retry.of_class(answer_class).expire or retry.expire
+    try:
+        end: datetime | None = since + timedelta(seconds=expire)
+    except OverflowError:  # beyond the calendar
+        end = None
+    if metadata and KEY in metadata:
+        deadline, _ = deadline_of(metadata)
+        if deadline:
+            return min(deadline, end) if end else deadline
+    return end

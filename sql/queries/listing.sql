@@ -1,7 +1,7 @@
 -- name: list
 -- Rows of the queue as an operator reads them, oldest first.
 SELECT q.message_id, q.id, q.status, q.priority, q.ts, q.next_attempt, q.attempts, m.size,
-    q.sender, q.recipient, q.domain, q.last_reply, q.lease_owner, q.lease_until,
+    q.sender, q.recipient, q.domain, q.tenant, q.last_reply, q.lease_owner, q.lease_until,
     q.hold_reason, q.held_by, q.held_at, q.hold_until, q.on_failed, q.metadata
 FROM (SELECT * FROM queue WHERE {where}) AS q JOIN messages AS m ON m.id = q.message_id
 ORDER BY q.ts, q.id

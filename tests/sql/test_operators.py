@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -97,6 +98,50 @@ def test_a_held_row_says_why(db: psycopg.Connection, command: Command) -> None:
     explained = command("explain", "1").stdout
     assert "  next " not in explained
     assert "  on failure hold\n" in explained
+
+
+def test_explain_says_when_a_row_is_given_up(
+    db: psycopg.Connection, command: Command, config: Path
+) -> None:
+    settings = {
+        **yaml.safe_load(config.read_text()),
+        "retry": {"expire": "2d", "classes": {"mailbox_full": {"expire": "1h"}}},
+        "shaping": "shaping.yaml",
+    }
+    config.write_text(yaml.safe_dump(settings))
+    message(db, 1)
+    began = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    for name, status, metadata in (
+        ("plain", "DEFERRED", {}),
+        ("full", "DEFERRED", {}),
+        ("late", "DEFERRED", {"_deadline": "2026-11-02T12:00:00Z"}),
+        ("route", "QUEUED", {}),
+        ("held", "HOLD", {}),
+    ):
+        domain = "slow.example" if name == "route" else "b.example"
+        row(db, 1, recipient=f"{name}@{domain}", domain=domain, ts=began, status=status,
+            metadata=metadata, attempts=1)  # fmt: skip
+    db.execute(
+        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
+        " sender, recipient, domain, worker, host, command, enhanced, reply, class)"
+        " SELECT ts, id, 1, 1, 1, 452, 'deferred', sender, recipient, domain, '', '', '', '', '',"
+        " 'mailbox_full' FROM queue WHERE recipient LIKE 'full%'"
+    )
+    unknown = command("explain", "1")
+    assert unknown.exit_code == 0
+    assert "shaping.yaml: No such file" in unknown.stderr
+    assert "gives up" not in unknown.stdout
+    route = {"domain": "slow.example", "to": "mx", "retry": {"expire": "10d"}}
+    (config.parent / "shaping.yaml").write_text(yaml.safe_dump({"routes": [route]}))
+    explained = json.loads(command("explain", "--json", "1").stdout)["recipients"]
+    assert {r["recipient"].partition("@")[0]: r["tried_until"] for r in explained} == {
+        "plain": "2026-11-03 12:00:00+00:00",
+        "full": "2026-11-01 13:00:00+00:00",
+        "late": "2026-11-02 12:00:00+00:00",
+        "route": "2026-11-11 12:00:00+00:00",
+        "held": None,
+    }
+    assert command("explain", "1").stdout.count("  gives up   2026-11-") == 4
 
 
 def test_the_sender_of_mail_that_has_left(db: psycopg.Connection, command: Command) -> None:

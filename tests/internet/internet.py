@@ -27,7 +27,7 @@ from tests.support.system import Row, System
 from tests.support.waiting import free_port
 
 TIMES = dict.fromkeys(
-    ("connect", "greeting", "command", "data", "block", "final", "tls", "quit"), "2s"
+    ("connect", "greeting", "command", "data", "block", "final", "tls", "quit"), "5s"
 )
 """Time limits of all cases. A host that hangs costs this much."""
 

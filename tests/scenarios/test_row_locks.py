@@ -58,10 +58,11 @@ def test_a_claim_without_an_answer_keeps_no_worker_from_stopping(system: System)
     with psycopg.connect(system.uri) as operator:
         operator.execute("LOCK TABLE queue")
         waiting = (
-            "SELECT FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database"
-            " WHERE NOT granted AND relation = 'queue'::regclass AND datname = current_database()"
+            "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            " AND application_name IN ('pgmta queued deliver claim', 'pgmta queued deliver urgent')"
+            " AND datname = current_database()"
         )
-        until(lambda: len(operator.execute(waiting).fetchall()) >= 2)  # both kinds of claims
+        until(lambda: len(system.ask(waiting)) == 2)
         queued.stop()
         assert queued.events("a claim under way is given up")
         operator.rollback()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import LiteralString
@@ -10,6 +11,7 @@ from typing import LiteralString
 import psycopg
 
 from pgmta.errors import MigrationError, StoreUnavailable
+from pgmta.postgres.faults import lost_race
 from pgmta.postgres.locate import writable
 from pgmta.postgres.notify import NOTIFY
 from pgmta.postgres.pooler import forbid_pooler
@@ -45,6 +47,7 @@ GRANT SELECT ON public.schema_migrations TO PUBLIC;
 """A history with which earlier versions refuse the database as newer than they are."""
 _MINIMUM = 150000
 _PATIENCE = "5s"
+_TRIES, _PAUSE = 10, 0.1  # of a migration that lost a race, and seconds between them
 _HOLDERS = """
 SELECT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1
@@ -165,22 +168,29 @@ def _known(db: psycopg.Connection, home: str) -> dict[str, str]:
 
 
 def _run(db: psycopg.Connection, name: str, text: str, checksum: str, *, quiet: bool) -> None:
-    """Apply one migration; `quiet` without warnings, because a later one repeats them."""
-    try:
-        with db.transaction():
-            if quiet:
-                db.execute("SET LOCAL client_min_messages = error")
-            db.execute(text.encode())
-            if name == _SCHEMA:
-                _look_in(db, "pgmta")  # functions of strangers in public have the same names
-            db.execute(
-                "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)", (name, checksum)
-            )
-            _notify_workers(db)
-    except psycopg.OperationalError:
-        raise
-    except psycopg.Error as error:
-        raise MigrationError(f"{name} is not applied: {_words(error.diag) or error}") from error
+    """Apply one migration; `quiet` without warnings, because a later one repeats them.
+
+    Daemons and operators lock tables in another order, so it may lose a race, and runs again then.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            with db.transaction():
+                if quiet:
+                    db.execute("SET LOCAL client_min_messages = error")
+                db.execute(text.encode())
+                if name == _SCHEMA:
+                    _look_in(db, "pgmta")  # functions of strangers in public have the same names
+                history = "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)"
+                db.execute(history, (name, checksum))
+                _notify_workers(db)
+        except psycopg.OperationalError as error:
+            if not (left and lost_race(error)):
+                raise
+            time.sleep(_PAUSE)
+        except psycopg.Error as error:
+            raise MigrationError(f"{name} is not applied: {_words(error.diag) or error}") from error
+        else:
+            return
 
 
 def _leave_sign(db: psycopg.Connection, warn: Callable[[str], None]) -> None:

@@ -208,7 +208,7 @@ def test_a_commit_whose_connection_breaks_is_looked_up(
 
 def refused(client: Client) -> str:
     """The code of the refusal of a message, at MAIL if smtpd knows of the outage."""
-    for command in ("MAIL FROM:<a@b>", "RCPT TO:<r@b>", "DATA"):
+    for command in ("RSET", "MAIL FROM:<a@b>", "RCPT TO:<r@b>", "DATA"):
         reply = client.say(command)
         if reply[0] not in "23":
             return reply[:3]

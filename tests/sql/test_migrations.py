@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import MigrationError, SchemaMismatch
 from pgmta.states import Event, Removal, Status
@@ -18,6 +19,7 @@ from pgmta.store.migrate import migrate
 from pgmta.store.schema import migrations
 from tests.sql.test_surface import linked, message
 from tests.support.database import fresh_database
+from tests.support.waiting import until
 
 NEXT = "9000_next.sql"
 
@@ -150,3 +152,23 @@ async def test_a_claim_of_before_a_migration_gets_nothing(
         with pytest.raises(SchemaMismatch):
             await store.commit([message(first + 2, "d@example.com")])
     assert db.execute("SELECT attempts FROM queue ORDER BY id").fetchall() == [(1,), (0,)]
+
+
+def test_a_migration_that_lost_a_race_runs_again(
+    database: str, next_version: Callable[[str], None]
+) -> None:
+    """The session that began to wait first finds the deadlock, and is ended for it."""
+    next_version("LOCK TABLE queue; LOCK TABLE messages; COMMENT ON TABLE queue IS 'new'")
+    waiting = "SELECT FROM pg_locks WHERE relation = 'messages'::regclass AND NOT granted"
+    done: list[str] = []
+    migration = threading.Thread(target=lambda: done.extend(migrate(late)))
+    late = make_conninfo(database, options="-c deadlock_timeout=5s")
+    with psycopg.connect(database, options="-c deadlock_timeout=60s") as db:
+        db.execute("SET search_path = pgmta")
+        db.execute("LOCK TABLE messages IN ACCESS SHARE MODE")
+        migration.start()
+        until(lambda: db.execute(waiting).rowcount)
+        db.execute("LOCK TABLE queue IN ACCESS SHARE MODE")  # granted at the end of the other one
+        assert done == []
+    migration.join()
+    assert done == [NEXT]

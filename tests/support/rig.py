@@ -125,9 +125,13 @@ class Rig:
         hop.script = self.ledger.recorder(script or as_usual)  # type: ignore[arg-type]
 
     def start(self, daemon: Daemon) -> None:
-        """Start a daemon that has ended, as often as it takes: its port may not be free yet."""
+        """Start a daemon that has ended, as often as it takes: its port may not be free yet.
+
+        Children of a killed smtpd may still log `serving`, and have its port. `listening` is the
+        new master's.
+        """
         end = time.monotonic() + BACK
-        event = "serving" if daemon is self.smtpd else "ready"
+        event = "listening" if daemon is self.smtpd else "ready"
         while time.monotonic() < end:
             count = len(daemon.events(event)) + 1
             daemon.start()

@@ -60,6 +60,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     if not rows and not history and not any(reports):
         print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
+    now = datetime.now(UTC)
     deliver = {w["name"]: w["takes"] for w in workers if w["action"] == WorkerAction.DELIVER}
     for row in rows:
         verdict = [found.get(row["id"]) for found in says]  # "": matches; an error; or None
@@ -70,14 +71,14 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
                         if hit is not None]  # fmt: skip
         row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
         row["malformed"] = row["id"] in malformed
-        row["waits_for"] = waits_for(row, datetime.now(UTC), deliver)
-    unread = add_retry_end(config, rows, history)
+        row["waits_for"] = waits_for(row, now, deliver)
+    add_retry_end(config, rows, history)
     if as_json:
         print_json({"id": message_id, "recipients": rows, "history": history, **reports.as_json(),
                     "faults": [asdict(fault) for fault in refused]})  # fmt: skip
         return
-    for warning in [*refused, *unread]:
-        print_line(f"warning: {warning}", err=True)
+    for fault in refused:
+        print_line(f"warning: {fault}", err=True)
     if not rows:
         print_line(f"message {message_id} is done")
     print_senders(rows or history)

@@ -40,7 +40,9 @@ from queued.delivery.routes import return_addresses
     help="Message-ID of the header, * for any text.",
 )
 @click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds mail without K.")
-@click.option("--verp", multiple=True, metavar="ADDRESS", help="Sender that a route made by VERP.")
+@click.option(
+    "--verp", multiple=True, metavar="ADDRESS", help="VERP address, as a host saw the sender."
+)
 @click.option("--since", default="30d", show_default=True, help="How far back the log is searched.")
 @click.option(
     "--limit",
@@ -62,23 +64,23 @@ def find(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find mail by recipient, sender, Message-ID, metadata or VERP address, also gone mail.
+    """Find mail by addresses, Message-ID or metadata, also when it has left the queue.
 
     Each line is a recipient: its status in the queue, or the last event in the log. In the log an
     address without * is compared as given, or with its domain in lower case.
     """
-    rows = _named_rows(config, verp) if verp else []
-    wanted = Wanted(recipient, sender, message_id_header, metadata, rows)
+    named = _named_rows(config, verp) if verp else []
+    wanted = Wanted(recipient, sender, message_id_header, metadata, named)
     if not (recipient or sender or message_id_header or metadata or verp):
         raise ConfigError(["find needs --recipient, --sender, --message-id, --metadata or --verp"])
     try:
         seconds = parse_duration(since)
-        found = find_mail(database_of(config), wanted, seconds, limit)
+        rows = find_mail(database_of(config), wanted, seconds, limit)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     if as_json:
-        print_json(found)
-    elif found:
+        print_json(rows)
+    elif rows:
         print_table(
             ["ID", "STATE", "AT", "SENDER", "RECIPIENT", "MESSAGE-ID", "REPLY OR REASON"],
             [
@@ -91,10 +93,10 @@ def find(
                     row["message_id_header"] or "-",
                     shorten(why(row) or "-"),
                 ]
-                for row in found
+                for row in rows
             ],
         )
-    if not found:
+    if not rows:
         if not as_json:
             print_line("error: nothing found", err=True)
         sys.exit(EXIT_FAILURE)

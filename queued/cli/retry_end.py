@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pgmta.command import print_line
 from pgmta.errors import ConfigError
 from pgmta.states import Status
 from queued.config import QueuedConfig, read_config
@@ -15,20 +16,19 @@ from queued.upkeep.retry_until import end_of
 _TRIED = (Status.QUEUED, Status.SENDING, Status.DEFERRED)
 
 
-def add_retry_end(
-    config: Path, rows: list[dict[str, Any]], history: list[dict[str, Any]]
-) -> list[str]:
+def add_retry_end(config: Path, rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> None:
     """Give each row `tried_until`: a time, or None if it is not tried or has no end.
 
-    Returns the mistakes if a file that `config` names can't be read; then no time is known.
+    No time is known if a file that `config` names can't be read; then a warning says so.
     """
     classes = {entry["row_id"]: entry["class"] for entry in history}  # the last one counts
     settings: QueuedConfig | None = None
     try:
-        settings, problems = read_config(config, passwords=False), []
+        settings = read_config(config, passwords=False)
         routes = Routes(settings.routes, settings.routing)
     except ConfigError as error:
-        problems = [f"no row has its end: {each}" for each in error.problems]
+        for problem in error.problems:
+            print_line(f"warning: it is unknown when rows are given up: {problem}", err=True)
     for row in rows:
         row["tried_until"] = None
         if settings and row["status"] in _TRIED:
@@ -36,4 +36,3 @@ def add_retry_end(
             own = routes.retry(row["domain"], row["sender"], metadata, row["tenant"])
             answer_class = classes.get(row["id"]) or ""
             row["tried_until"] = end_of(own or settings.retry, row["ts"], answer_class, metadata)
-    return problems

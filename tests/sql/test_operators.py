@@ -131,6 +131,7 @@ def test_explain_says_when_a_row_is_given_up(
     assert unknown.exit_code == 0
     assert "shaping.yaml: No such file" in unknown.stderr
     assert "gives up" not in unknown.stdout
+    assert command("explain", "--json", "1").stderr == unknown.stderr
     route = {"domain": "slow.example", "to": "mx", "retry": {"expire": "10d"}}
     (config.parent / "shaping.yaml").write_text(yaml.safe_dump({"routes": [route]}))
     explained = json.loads(command("explain", "--json", "1").stdout)["recipients"]

@@ -13,7 +13,7 @@ import click
 import uvloop
 
 from pgmta import logs, signals
-from pgmta.command import attached_option, config_option, print_line, reporting
+from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import load, mistakes
 from pgmta.errors import ConfigError
 from pgmta.postgres.embedded import SMTPD
@@ -29,6 +29,7 @@ _LOOK = 0.1  # seconds between looks for a signal
 
 
 @click.group()
+@version_option("smtpd")
 def main() -> None:
     """Take mail by SMTP into the queue."""
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import config_option, json_option, print_json, print_line, reporting
+from pgmta.command import (
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    reporting,
+    version_option,
+)
 from pgmta.store.change import BATCH
 from pgmta.store.filters import Filter
 from pgmta.store.listing import Listing
@@ -36,6 +43,7 @@ _DONE = {Action.DELETE: "deleted", Action.RELEASE: "released"}
 )
 @click.option("--dry-run", is_flag=True, help="Only print how many rows would change.")
 @json_option
+@version_option("quarantine-retention")
 @reporting
 def main(
     config: Path,

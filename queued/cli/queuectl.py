@@ -21,6 +21,7 @@ from pgmta.command import (
     print_table,
     reporting,
     shorten,
+    version_option,
 )
 from pgmta.states import Status
 from pgmta.store.listing import Listing
@@ -45,6 +46,7 @@ from queued.cli.workers import workers
 
 
 @click.group()
+@version_option("queuectl")
 def main() -> None:
     """Show and change the queue."""
 

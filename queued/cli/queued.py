@@ -10,7 +10,7 @@ import psycopg
 import uvloop
 
 from pgmta import logs
-from pgmta.command import attached_option, config_option, print_line, reporting
+from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import mistakes
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, SchemaMismatch
@@ -29,6 +29,7 @@ _NO_QUEUE = "the database has no queue yet"
 
 
 @click.group()
+@version_option("queued")
 def main() -> None:
     """Deliver mail from the queue."""
 

@@ -24,6 +24,11 @@ def run(words: list[str], name: str) -> int:
         if options.mode == "help":
             print(HELP)
             return exits.OK
+        if options.mode == "version":
+            from importlib.metadata import version  # no other mode waits for this module
+
+            print(f"{name} (pgmta) {version('pgmta')}")
+            return exits.OK
         if name == "mailq":
             options.mode = "list"
         found = settings.read()

@@ -32,6 +32,7 @@ Give a message to smtpd. While smtpd is away, it waits in a directory.
   -bp           list the messages that wait, as mailq does
   -q            send the messages that wait
   -v            print the conversation to standard error
+  --version     print the version
 
 Exit codes: 0 taken or waiting; 64 wrong option, or no recipient; 65 wrong
 address; 67 some recipients refused; 69 message refused; 75 neither taken nor
@@ -45,7 +46,7 @@ class Options:
 
     def __init__(self) -> None:
         self.mode = "message"
-        """`message`, `smtp` (-bs), `list` (-bp), `flush` (-q) or `help` (--help)."""
+        """`message`, `smtp` (-bs), `list` (-bp), `flush` (-q), `help` or `version`."""
         self.from_header = False
         """-t: the recipients are in To, Cc and Bcc."""
         self.dot_ends = True
@@ -62,8 +63,8 @@ def parse(words: list[str]) -> Options:
     recipients = options.envelope.recipients
     rest = iter(words)
     for word in rest:
-        if word == "--help":
-            options.mode = "help"
+        if word in ("--help", "--version"):
+            options.mode = word[2:]
         elif word == "--":
             recipients.extend(rest)
         elif word[:1] == "-" and len(word) > 1:

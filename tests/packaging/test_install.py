@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -92,6 +93,24 @@ def install(wheel: Path, folder: Path) -> Path:
     return folder / "bin"
 
 
+def names_itself(empty: Path, commands: Path) -> None:
+    """Check that each command of the wheel says its version, also from a folder without pgmta."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert {"smtpd", "queued", "queuectl", "sendmail", "quarantine-retention"} < set(scripts)
+    for command in scripts:
+        assert run([commands / command, "--version"], empty)[0] == f"{command} (pgmta) 0.1.0\n"
+        assert "sage: " in run([commands / command, "--help"], empty)[0]
+    retention: list[str | Path] = [
+        commands / "quarantine-retention",
+        "suspects",
+        "--older",
+        "30d",
+        "-c",
+        "queued.yaml",
+    ]
+    assert run(retention, empty)[0] == "deleted 0 rows of quarantine suspects\n"
+
+
 def works_in(empty: Path, commands: Path) -> None:
     """Check that the commands do their work in a folder that has nothing of the repository."""
     stdout, stderr = run([commands / "queuectl", "migrate"], empty)
@@ -132,11 +151,15 @@ def greets(empty: Path, commands: Path) -> None:
 def test_a_wheel_in_an_empty_folder(tmp_path: Path, empty: Path) -> None:
     commands = install(build("wheel", tree(tmp_path / "tree")), tmp_path / "venv")
     works_in(empty, commands)
+    names_itself(empty, commands)
     greets(empty, commands)
 
 
 def test_the_editable_installation_in_an_empty_folder(empty: Path) -> None:
-    works_in(empty, Path(sys.executable).parent)
+    commands = Path(sys.executable).parent
+    works_in(empty, commands)
+    script = ROOT / "scripts" / "quarantine-retention"
+    assert run([script, "--version"], empty)[0] == "quarantine-retention (pgmta) 0.1.0\n"
 
 
 def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
@@ -156,6 +179,7 @@ def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
         "pgmta/etc/shaping.yaml",
         "pgmta/etc/dev/smtpd.yaml",
     } < set(names)
+    assert "pgmta-0.1.0.dist-info/licenses/LICENSE" in names
     assert not [name for name in names if name.startswith(("sql/", "etc/", "tests/", "bench/"))]
 
 

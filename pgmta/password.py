@@ -25,7 +25,7 @@ def login_name(text: str) -> str:
 
     Raises ValueError for an empty or overlong name, and for characters that no name may have.
     """
-    name = _prepared(text).lower()
+    name = prepared_name(text).lower()
     if not 0 < len(name) <= 255:
         raise ValueError("a login name has 1 to 255 characters")
     if not name.isprintable():
@@ -39,13 +39,13 @@ def prepared(password: bytes) -> bytes:
     So a password matches in whatever form a client sends its characters.
     """
     try:
-        return _prepared(password.decode()).encode()
+        return prepared_name(password.decode()).encode()
     except ValueError:
         return password
 
 
-def _prepared(text: str) -> str:
-    """Return the text prepared. Raises ValueError."""
+def prepared_name(text: str) -> str:
+    """Return the text prepared (RFC 4013). Raises ValueError."""
     if text.isascii() and text.isprintable():
         return text
     if not preparable(text):

@@ -150,7 +150,8 @@ class Commands:
         if argument[:5].upper() != "FROM:":
             return replies.SYNTAX_MAIL
         if self.transaction:
-            return replies.NESTED_MAIL
+            chunked = self.transaction.chunked
+            return self._break_chunks(self.transaction) if chunked else replies.NESTED_MAIL
         if self._tally.full and not self.login:
             return replies.SESSION_FULL.format(self._hostname)
         if self._gate.closed:
@@ -199,7 +200,7 @@ class Commands:
         except AddressError:
             return replies.SYNTAX_RCPT
         if transaction.chunked:
-            return replies.IN_CHUNKS
+            return self._break_chunks(transaction)
         self.path, self.options = path, []
         if rest:
             return self._rcpt_with(rest, transaction, path)
@@ -228,8 +229,19 @@ class Commands:
         if not self.transaction.recipients:
             return replies.NO_RCPT
         if self.transaction.chunked:
-            return replies.IN_CHUNKS
-        return replies.UNAVAILABLE if self._gate.closed else replies.DATA_GO
+            return self._break_chunks(self.transaction)
+        if self._gate.closed:  # a client that does not listen would mix it with its next mail
+            self.transaction = None
+            return replies.UNAVAILABLE
+        return replies.DATA_GO
+
+    def _break_chunks(self, transaction: Transaction) -> str:
+        """Refuse a command between chunks, and the chunks that follow (RFC 3030, section 2).
+
+        The next chunk of a client that does not listen may belong to another message.
+        """
+        transaction.broken = True
+        return replies.IN_CHUNKS
 
     def _bdat(self, argument: str) -> str:
         chunk = chunks.parse(argument)

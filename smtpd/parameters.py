@@ -43,7 +43,10 @@ class Parameters:
         for given in rest.split():
             parameter = given.upper()
             keyword, _, value = parameter.partition("=")
-            if keyword == "SMTPUTF8" and not value:
+            if keyword in seen:
+                return replies.REPEATED_PARAMETER.format(plain(keyword[:40]))
+            seen.add(keyword)
+            if parameter == "SMTPUTF8":
                 envelope.smtp_utf8 = True
             elif keyword == "BODY":
                 if value not in ("7BIT", "8BITMIME"):
@@ -54,12 +57,10 @@ class Parameters:
                 if int(value) > self._size:
                     return replies.TOO_LARGE.format(self._size)
             else:
-                refusal = replies.REPEATED_PARAMETER if keyword in seen else self._rare(
-                    keyword, given.partition("=")[2], transaction, secure=secure, login=login
-                )  # fmt: skip
+                value = given.partition("=")[2]
+                refusal = self._rare(keyword, value, transaction, secure=secure, login=login)
                 if refusal:
                     return refusal.format(plain(keyword[:40]))
-            seen.add(keyword)
             envelope.mail_options.append(parameter)
         return ""
 

@@ -72,6 +72,9 @@ class Reception:
         size, last = session.commands.chunk
         incoming, self.parked = self.parked or self._first(), None
         assert isinstance(incoming.wire_form, Chunks)  # noqa: S101 - DATA is refused after BDAT
+        transaction = session.commands.transaction
+        if transaction and transaction.broken:
+            incoming.give_up(replies.IN_CHUNKS)
         incoming.wire_form.begin(size, last=last)
         session.incoming = incoming
         if size > incoming.room:

@@ -56,6 +56,7 @@ class SmtpSession:
         """How content begins, and the message between two chunks."""
         self._early = listener.early == "refuse"
         self._label = listener.label
+        self._data_refused = False  # a client that does not listen sends its content
         self.copies = 0
         """How often the reply to the end of data is sent, beside once in SMTP."""
         self.auth: AuthCommand | None = None
@@ -130,6 +131,8 @@ class SmtpSession:
         """Refuse a command of no known name."""
         if word in HTTP:
             self._wire.closing.refuse(replies.NOT_HTTP)
+        elif self._data_refused and b":" in word:  # a header; commands of mail may follow in it
+            self._wire.closing.refuse(replies.CONTENT_UNASKED)
         elif self.tally.unknown() is Consequence.END:
             self._wire.closing.refuse(replies.TOO_MANY_UNKNOWN)
         else:
@@ -188,6 +191,7 @@ class SmtpSession:
 
     def _count_useless(self, word: bytes, known: int, reply: str) -> None:
         """Count a command that carries no mail, or a RCPT that added no recipient to `known`."""
+        self._data_refused = word == b"DATA"
         if reply[0] == "4":
             if reply[:3] == "421":  # RFC 5321, section 3.8
                 self._wire.closing.hang_up(linger=self._wire.unread)

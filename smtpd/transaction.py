@@ -25,6 +25,8 @@ class Transaction:
     """Decisions of hooks, if there are any."""
     chunked = False
     """Whether content has come with BDAT: it is too late for RCPT and DATA."""
+    broken = False
+    """Whether another command came between its chunks: no further chunk is taken."""
     priority = 5
     """Priority of the rows, 0 (first) to 9."""
     priority_given: int | None = None

@@ -18,6 +18,7 @@ from smtpd.auth.mechanisms import (
     USERNAME,
     Credentials,
     Malformed,
+    OtherIdentity,
     credentials,
     decode,
     offered,
@@ -161,6 +162,9 @@ class AuthExchange:
             self._next(response)
         except Malformed:
             self._session.reply(replies.AUTH_MALFORMED)
+        except OtherIdentity:
+            self._logins.refuse_identity(self.mechanism, self._wire.client)
+            self._wire.suspend(self._answer(_no_one))
 
     def _ask(self, challenge: bytes) -> None:
         self._session.reply(f"334 {b64encode(challenge).decode()}")
@@ -263,6 +267,10 @@ class AuthExchange:
         self._failures += 1
         if self._failures >= _FAILURES:
             self._wire.closing.refuse(replies.TOO_MANY_LOGINS)
+
+
+async def _no_one() -> None:
+    """Return no user, as the answer to a login that is wrong without a look at its password."""
 
 
 def _pause(failure: Exception | None) -> float:

@@ -59,8 +59,6 @@ class Logins:
     """
 
     def __init__(self, uri: str, config: Authentication) -> None:
-        if SCRAM in config.mechanisms:
-            import scramp  # noqa: F401 - now, because it takes 50 ms
         self._link = Link(uri, "logins", {"statement_timeout": "10s"})
         store = LoginStore(self._link)
         self.mechanisms = tuple(config.mechanisms)
@@ -160,7 +158,7 @@ class Logins:
         finally:
             if failed:
                 self._count(attempt)
-                self._log(attempt, mechanism, "", "the authenticator refuses it")
+                self._log(client, mechanism, "", "the authenticator refuses it")
             self.throttle.leave(units)
         return login
 
@@ -235,7 +233,7 @@ class Logins:
         if right:
             self._count(attempt)
         reason = objection or "wrong password"
-        self._log(attempt, mechanism, entry.verifier.name if entry.exists else "", reason)
+        self._log(attempt.client, mechanism, entry.verifier.name if entry.exists else "", reason)
         if attempt.quiet:
             raise TooManyFailures("too many failed logins")
         return None
@@ -247,11 +245,15 @@ class Logins:
             entry.own.add(network)
             self._notes.seen(entry.verifier.name, network)
 
-    def _log(self, attempt: _Attempt, mechanism: str, user: str, reason: str) -> None:
+    def refuse_identity(self, mechanism: str, client: str) -> None:
+        """Log a login that was refused because the user may not act for others."""
+        self._log(client, mechanism, "", "the identity to act as is another user")
+
+    def _log(self, client: str, mechanism: str, user: str, reason: str) -> None:
         self._failed += 1
         now = time.monotonic()
         if now >= self._logged + _LOG_INTERVAL:
-            log.info("login failed", user=user, client=attempt.client, mechanism=mechanism,
+            log.info("login failed", user=user, client=client, mechanism=mechanism,
                      reason=reason, failures=self._failed)  # fmt: skip
             self._failed, self._logged = 0, now
 

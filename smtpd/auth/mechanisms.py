@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+
+from pgmta.password import login_name
 
 LINE = 12288
 """Octets of a line of an exchange, at most (RFC 4954, section 4)."""
@@ -32,6 +35,10 @@ class Malformed(ValueError):
     """A response that does not follow its mechanism; the text has none of it."""
 
 
+class OtherIdentity(ValueError):
+    """A client wants to act for another user than that of its password."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """A name and a password, as the client sent them."""
@@ -49,18 +56,27 @@ def decode(text: bytes) -> bytes:
 
 
 def plain(response: bytes) -> Credentials:
-    """Return the credentials of PLAIN.
-
-    The identity to act as has to be empty or the login name: no user acts for others. Raises
-    Malformed.
-    """
+    """Return the credentials of PLAIN. Raises Malformed, and OtherIdentity."""
     parts = response.split(b"\0")
     if len(parts) != 3:
         raise Malformed("PLAIN has three parts")
     identity, name, password = parts
-    if identity not in (b"", name):
-        raise Malformed("PLAIN names another identity")
-    return credentials(name, password)
+    given = credentials(name, password)
+    check_identity(identity.decode("utf-8", "replace"), given.name)
+    return given
+
+
+def check_identity(identity: str, name: str) -> None:
+    """Raise OtherIdentity unless the identity to act as is empty or the login name.
+
+    No user acts for others (RFC 4616, section 2; RFC 5802, section 5.1).
+    """
+    if identity in ("", name):
+        return
+    with suppress(ValueError):
+        if login_name(identity) == login_name(name):
+            return
+    raise OtherIdentity
 
 
 def credentials(name: bytes, password: bytes) -> Credentials:

@@ -44,6 +44,11 @@ CASES: dict[str, list[str]] = {
         "MAIL FROM:<s@a.example> > 503", "NOOP > 250", "RSET > 250", *START[1:], "DATA > 354",
         f"y\r\n. > {OK}",
     ],
+    "no chunk after another command": [
+        *START, "BDAT 1|x > 250", "MAIL FROM:<t@a.example> > 503 5.5.1 Only",
+        "RCPT TO:<q@b.example> > 503 5.5.1 Only", "BDAT 6|QUIT\r\n > 503 5.5.1 Only",
+        "BDAT 1 LAST|x > 503 5.5.1 Send MAIL", *START[1:], f"BDAT 1 LAST|z > {OK}",
+    ],
     "EHLO ends it": [*START, "BDAT 1|x > 250", *START, f"BDAT 1 LAST|z > {OK}"],
     "a lone dot after a bare LF": [
         *START, "BDAT 5|a\n.\r\n > 550 5.5.2", "BDAT 5 LAST|b\r\nc\n > 503", *START[1:],

@@ -36,7 +36,8 @@ CASES: dict[str, list[str]] = {
         "EHLO > 501", "HELO > 501", "QUIT now > 501", "QUIT > 221",
     ],
     "small words": [
-        "NOOP > 250", "NOOP x > 250", "RSET > 250", "HELP > 250", "EXPN all > 502", "VRFY > 501",
+        "NOOP > 250", "NOOP x > 250", "RSET > 250", "HELP > 214 2.0.0", "HELP MAIL > 214",
+        "EXPN all > 502", "VRFY > 501",
         "VRFY r@example.org > 252", "VRFY \udcff\r\udcfe > 252",
     ],
     "syntax of MAIL": [
@@ -52,8 +53,14 @@ CASES: dict[str, list[str]] = {
         "MAIL FROM:<a@b> SIZE=² > 501", "MAIL FROM:<a@b> SIZE > 501",
         f"MAIL FROM:<a@b> SIZE={'9' * 40} > 501", "MAIL FROM:<a@b> BODY=BINARYMIME > 501",
         "MAIL FROM:<a@b> RET=ALL > 501 5.5.4", "MAIL FROM:<a@b> ü\udcff=1 > 555",
+        *(f"MAIL FROM:<a@b> {words} > 501 5.5.4 .*twice" for words in (
+            "SIZE=1 SIZE=1", "SIZE=1 BODY=7BIT size=2", "BODY=7BIT BODY=8BITMIME",
+            "SMTPUTF8 smtputf8", "RET=HDRS SIZE=1 ret=HDRS", "ENVID=a ENVID=a",
+        )),
         "MAIL FROM:<a@b> SMTPUTF8=1 > 555", "MAIL FROM:<a@b> SIZE=10240 > 250",
-        "RCPT TO:<r@example.org> NOTIFY=EVER > 501", "RCPT TO:<r@example.org> \udcff > 555",
+        "RCPT TO:<r@example.org> NOTIFY=EVER > 501",
+        "RCPT TO:<r@example.org> NOTIFY=DELAY ORCPT=rfc822;a notify=DELAY > 501 5.5.4 .*twice",
+        "RCPT TO:<r@example.org> \udcff > 555",
     ],
     "syntax of RCPT": [
         HELO, MAIL, "RCPT > 501", "RCPT FROM:<a@b> > 501", "RCPT TO:<r@example.org > 501",
@@ -91,6 +98,9 @@ CASES: dict[str, list[str]] = {
         "NOOP " + "x" * 200_000 + " > 500", "NOOP > 250",
         f"MAIL FROM:<{'l' * 200}@{'d' * 40}.example>{' ' * 1000}BODY=8BITMIME > 250",
         "HELO c > 250", "NOOP " + "x" * 2044 + " > 500", "NOOP > 250",
+    ],
+    "content after a refused DATA": [
+        HELO, "DATA > 503", "X > 500", MAIL, "DATA > 503", "X-Mailer: y > 503 5.5.1 Content",
     ],
     "unknown commands": ["\udcff > 500", " > 500", *["X > 500"] * 2, "X > 502"],
 }  # fmt: skip

@@ -67,9 +67,12 @@ def test_a_stuck_commit_slows_clients_down_and_then_refuses_before_content(datab
                 ingest={"wait": "60s"}) as port,
         ExitStack() as stack,
     ):  # fmt: skip
-        clients = [stack.enter_context(Client(port)) for _ in range(3)]
+        clients = [stack.enter_context(Client(port)) for _ in range(5)]
         assert {client.reply()[:3] for client in clients} == {"220"}
-        first, piped, early = clients
+        first, piped, early, deaf, blind = clients
+        for client in (deaf, blind):
+            for command in ("EHLO c", "MAIL FROM:<one@a>", "RCPT TO:<one@b>"):
+                assert client.say(command)[:3] == "250"
         with psycopg.connect(database) as blocker:
             blocker.execute("LOCK TABLE queue IN EXCLUSIVE MODE")
             assert begun(early)[:3] == "354"  # its content comes late
@@ -96,10 +99,20 @@ def test_a_stuck_commit_slows_clients_down_and_then_refuses_before_content(datab
             piped.send(b"EHLO c\r\nMAIL FROM:<a@b>\r\n" + rest)
             found = [piped.reply()[:3] for _ in range(33)]
             assert found == ["250", "451", *["503"] * 31]
+            # a client that does not listen mixes no mail, and its content is no commands
+            assert deaf.say("DATA")[:9] == "451 4.3.0"
+            blind.send(b"DATA\r\nSubject: x\r\n\r\nMAIL FROM:<x@a>\r\nRCPT TO:<x@b>\r\nDATA\r\n")
+            assert [reply[:9] for reply in blind.rest()] == ["451 4.3.0", "503 5.5.1"]
         assert first.reply()[:3] == "250"
         early.send(b".\r\n")
         assert early.reply()[:3] == "250"
         until(lambda: begun(piped)[:3] == "354")
+        deaf.send(b"MAIL FROM:<two@a>\r\nRCPT TO:<two@b>\r\nDATA\r\n")
+        assert [deaf.reply()[:3] for _ in range(3)] == ["250", "250", "354"]
+        number = deaf.say(".").split()[2]
+        with psycopg.connect(database) as db:
+            statement = "SELECT sender, recipient FROM queue WHERE message_id = %s"
+            assert db.execute(statement, [number]).fetchall() == [("two@a", "two@b")]
 
 
 def test_a_database_that_is_away(private_server: PrivateServer) -> None:

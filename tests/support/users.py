@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,8 +48,6 @@ def log_in(client: Client, name: str, password: str) -> str:
 
 def scram(client: Client, name: str, password: str) -> str:
     """The reply to a SCRAM exchange; its last message is checked."""
-    from base64 import b64decode
-
     peer = ScramClient(["SCRAM-SHA-256"], name, password)
     reply = client.say(f"AUTH SCRAM-SHA-256 {encoded(peer.get_client_first())}")
     if not reply.startswith("334 "):
@@ -57,4 +57,29 @@ def scram(client: Client, name: str, password: str) -> str:
     if not reply.startswith("334 "):
         return reply
     peer.set_server_final(b64decode(reply[4:]).decode())
+    return client.say("")
+
+
+def scram_by_hand(
+    client: Client, first: str, password: str, final: str = "c={binding},r={nonce},p={proof}"
+) -> str:
+    """The reply to an exchange with these messages, the proof of which is right."""
+    digest = hashlib.sha256
+    flag, identity, bare = first.split(",", 2)
+    reply = client.say(f"AUTH SCRAM-SHA-256 {encoded(first)}")
+    if not reply.startswith("334 "):
+        return reply
+    challenge = b64decode(reply[4:]).decode()
+    said = dict(part.split("=", 1) for part in challenge.split(","))
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), b64decode(said["s"]), int(said["i"]))
+    key = hmac.digest(salted, b"Client Key", digest)
+    text = final.replace("{binding}", encoded(f"{flag},{identity},")).replace("{nonce}", said["r"])
+    signed = ",".join((bare, challenge, text.partition(",p=")[0])).encode()
+    signature = hmac.digest(digest(key).digest(), signed, digest)
+    proof = encoded(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
+    reply = client.say(encoded(text.replace("{proof}", proof)))
+    if not reply.startswith("334 "):
+        return reply
+    server = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
+    assert b64decode(reply[4:]).decode() == f"v={encoded(server)}"
     return client.say("")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from pgmta.errors import Stage
 from pgmta.states import Event
@@ -23,6 +24,20 @@ INDEXED = 600
 
 ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
 """An enhanced status code at the start of a reply's text (RFC 2034)."""
+
+
+type Origin = Literal["stranger", "login", "user", "network", "certificate", "sql", "queued"]
+"""How a message came in: it decides who may sign.
+
+`user` has logged in and may send from the addresses in From. `login` has logged in too, but not so.
+"""
+
+
+TRUSTED: tuple[Origin, ...] = ("user", "network", "certificate", "sql", "queued")
+"""Origins of mail that is signed unless rules say less."""
+
+ANY_SENDER = "any"
+"""The entry among the senders of a user who may send from any address."""
 
 
 @dataclass(slots=True)
@@ -61,6 +76,7 @@ class NewMessage:
     message_id_header: str | None = None  # Message-ID of its header
     options: Options | None = None
     on_failed: str = "hold"  # after a final failure: hold, remove or bounce
+    origin: Origin | None = None  # nothing signs mail of which it is not known
 
 
 @dataclass(slots=True)
@@ -78,6 +94,7 @@ class Message:
     envid: str | None = None  # parameters of MAIL (RFC 3461)
     ret: str | None = None
     requiretls: bool = False  # RFC 8689
+    origin: Origin | None = None
 
 
 @dataclass(slots=True)
@@ -99,6 +116,7 @@ class Item:
     metadata: str | None = None  # JSON; None: empty
     message_id_header: str | None = None  # of the message
     submitted_by: str | None = None  # likewise
+    origin: Origin | None = None  # likewise
     notify: str | None = None  # parameters of RCPT (RFC 3461)
     orcpt: str | None = None
 

@@ -268,6 +268,8 @@ class Daemon:
             return
         for note in config.notes:
             log.warning("a key has a new name", note=note)
+        for risk in config.signing.risks:
+            log.warning("configuration", reason=risk)
         changed = [n for n in _FIXED if getattr(config, n) != getattr(self._config, n)]
         if changed:
             problems = [f"{name}: needs a restart" for name in changed]

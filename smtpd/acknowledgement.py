@@ -22,6 +22,7 @@ from smtpd.metadata import Metadata, Origin
 from smtpd.received import DATE
 from smtpd.server import Server
 from smtpd.share import Share
+from smtpd.submission import Submission
 from smtpd.tally import Tally
 from smtpd.transaction import Transaction
 
@@ -133,7 +134,13 @@ class Acknowledgement:
         if changed is not None and not refusal:
             incoming.content.discard()
             mode = self._listener.bare_newlines
-            incoming = IncomingMessage(server.config, server.committer, EndOfData(mode), whole=True)
+            incoming = IncomingMessage(
+                server.config,
+                server.committer,
+                EndOfData(mode),
+                submission=self._reading(),
+                whole=True,
+            )
             self._session.incoming = incoming
             incoming.take(changed)
             refusal = incoming.finish()
@@ -198,6 +205,7 @@ class Acknowledgement:
             options=options,
             message_id_header=incoming.message_id_header,
             on_failed=self._listener.bouncing.always or self._on_failed(login),
+            origin="user" if incoming.by_user else transaction.origin,
         )
         content.buffers.clear()
         if transaction.decided:
@@ -237,6 +245,14 @@ class Acknowledgement:
         self._hooked = ""
         self._wire.closing.data_deadline = math.inf
         self._wire.share.large = False
+
+    def _reading(self) -> Submission | None:
+        """Return what looks whether From is the user's, in content that a hook has changed."""
+        login = self._session.commands.login
+        if not login:
+            return None
+        host = self._server.hostname
+        return Submission(host, completes=False, senders=login.addresses, refuses=False)
 
     def _on_failed(self, login: Login | None) -> str:
         """Return what becomes of the rows if they fail, if that depends on the client."""

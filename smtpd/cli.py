@@ -5,19 +5,21 @@ Each command imports its own part, so that the master holds no memory for sessio
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import click
+import psycopg
 import uvloop
 
 from pgmta import logs, signals
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import load, mistakes
-from pgmta.errors import ConfigError
+from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.postgres.embedded import SMTPD
-from pgmta.postgres.locate import resolve
+from pgmta.postgres.locate import resolve, running
 from smtpd import privileges
 from smtpd.config import SmtpdConfig
 from smtpd.recipients.file import check as check_recipients
@@ -26,6 +28,8 @@ from smtpd.sockets import collisions
 
 _DEFAULT = "etc/smtpd.yaml"
 _LOOK = 0.1  # seconds between looks for a signal
+_ANSWER = 5.0  # seconds for an answer of PostgreSQL
+_NAMED = 20  # users whom a check names
 
 
 @click.group()
@@ -48,6 +52,7 @@ def check(config: Path) -> None:
     warnings = _warnings(settings)
     warnings += _check_certificates(settings, config)
     warnings += uvloop.run(_check_hooks(settings, config))
+    warnings += uvloop.run(_check_users(settings))
     for warning in warnings:
         print_line(f"warning: {config}: {warning}", err=True)
     print_line(f"{config}: ok")
@@ -111,6 +116,29 @@ async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
     hooks = await HookSet().load(settings, path)
     await hooks.stop(0.0)
     return hooks.warnings
+
+
+async def _check_users(settings: SmtpdConfig) -> list[str]:
+    """Return the users who may send from any address, or why they are not known."""
+    from pgmta.postgres.link import Link
+    from pgmta.store.logins import LoginStore
+
+    if all(settings.auth_of(listener) == "none" for listener in settings.listen):
+        return []
+    reason = "the embedded PostgreSQL does not run"
+    if uri := running(settings.environment, SMTPD):
+        link = Link(uri, "check")
+        try:
+            async with asyncio.timeout(_ANSWER):
+                names = await LoginStore(link).unbound(_NAMED)
+        except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
+            reason = " ".join(str(error).split()) or "PostgreSQL does not answer"
+        else:
+            return [f"user {name}: `senders: any` lets the user send from any address, and queued "
+                    "sign by any key" for name in names]  # fmt: skip
+        finally:
+            await link.close()
+    return [f"the users were not checked: {reason}"]
 
 
 @main.command()

@@ -9,6 +9,7 @@ from aiosmtpd.smtp import Session
 
 from pgmta.address import split_path
 from pgmta.errors import AddressError
+from pgmta.model import Origin
 from smtpd import chunks, replies
 from smtpd.login import Login
 from smtpd.parameters import Dsn
@@ -165,6 +166,7 @@ class Commands:
         tls, login = self.tls, self.login
         transaction = Transaction()
         transaction.trusted = self.trusted or self.identified
+        transaction.origin = self._origin()
         if rest:
             refusal = self._terms.parameters.mail(rest, transaction, secure=bool(tls), login=login)
             if refusal:
@@ -176,7 +178,7 @@ class Commands:
         if (
             login
             and transaction.sender
-            and not may_send_from(login.senders, transaction.sender, transaction.sender_domain)
+            and not may_send_from(login.addresses, transaction.sender, transaction.sender_domain)
         ):
             return replies.SENDER_DENIED
         name = self._extended if self.session.extended_smtp else "SMTP"
@@ -188,6 +190,14 @@ class Commands:
         if transaction.priority_given is None:
             return reply
         return replies.PRIORITY_CHANGED.format(transaction.priority_given)
+
+    def _origin(self) -> Origin:
+        """Return how mail comes in; a login counts more than the network."""
+        if self.login:
+            return "login"
+        if self.tls and self.tls.client:
+            return "certificate"
+        return "network" if self.trusted else "stranger"
 
     def _rcpt(self, argument: str) -> str:
         transaction = self.transaction

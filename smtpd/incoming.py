@@ -68,6 +68,8 @@ class IncomingMessage:
         """Octets of content so far."""
         self.message_id_header: str | None = None
         """The Message-ID of its header, once `finish` was called."""
+        self.by_user = False
+        """Whether From has addresses of the user alone, once `finish` was called."""
         self.ready = False
         """Whether the message can be committed at once; otherwise `prepare` it."""
 
@@ -194,6 +196,7 @@ class IncomingMessage:
         before = bytes(content.buffers[0])
         assert self._submission  # noqa: S101 - the caller has looked
         after, self._refusal = self._submission.apply(before, whole=whole)
+        self.by_user = self._submission.by_user
         self._submission = None
         content.buffers = [after]
         content.collected += len(after) - len(before)

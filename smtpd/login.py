@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
     """A user of the table `users`, or one whom a hook has accepted.
 
-    `senders` are addresses and domains (`@example.org`); None: any sender. `priorities` are the
+    `senders` are addresses and domains (`@example.org`), or `any`. `priorities` are the
     lowest and the highest number of a row's priority that the user may ask for. `reply` is that to
     AUTH, if a hook has its own.
     """
@@ -24,3 +25,9 @@ class Login:
     reply: str = ""
     version: int = 0
     """That of the user's row; 0 for a user whom a hook has accepted."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The senders; without any the name alone, which has to be an address then."""
+        given: Any = self.senders or ()  # a hook may have made it
+        return ((given,) if isinstance(given, str) else tuple(given)) or (self.user,)

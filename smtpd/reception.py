@@ -54,17 +54,21 @@ class Reception:
             server.config,
             server.committer,
             wire_form,
-            submission=self._submission() if self._completes or self._checks else None,
+            submission=self._submission(),
             whole=bool(session.hooks and session.hooks.whole),
         )
 
     def _submission(self) -> Submission | None:
         """Return the changes and checks of the header of a message, if there are any."""
         login = self._session.commands.login
-        checked = login.senders if login and self._checks else None
-        if not self._completes and checked is None:
+        if not self._completes and not login:
             return None
-        return Submission(self._server.hostname, completes=self._completes, senders=checked)
+        return Submission(
+            self._server.hostname,
+            completes=self._completes,
+            senders=login.addresses if login else None,
+            refuses=self._checks,
+        )
 
     def take_chunk(self) -> None:
         """Take the content that follows BDAT; if it is refused, its reply follows it too."""

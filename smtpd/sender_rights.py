@@ -6,14 +6,15 @@ from functools import lru_cache
 
 from pgmta.address import normalise_domain
 from pgmta.errors import AddressError
+from pgmta.model import ANY_SENDER
 
 
-def may_send_from(senders: tuple[str, ...] | None, mailbox: str, domain: str) -> bool:
+def may_send_from(senders: tuple[str, ...], mailbox: str, domain: str) -> bool:
     """Return whether a mailbox with this normalised domain is among addresses and `@domain`.
 
-    Upper and lower case are the same. None allows any sender.
+    Upper and lower case are the same. The entry `any` allows any sender.
     """
-    if senders is None:
+    if ANY_SENDER in senders:
         return True
     allowed = _normalised(senders)
     local = mailbox.rpartition("@")[0].lower()

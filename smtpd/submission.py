@@ -8,6 +8,7 @@ import time
 from email.utils import getaddresses
 
 from pgmta.address import parse_mailbox
+from pgmta.address_list import Place, UnreadableError, places
 from pgmta.errors import AddressError
 from smtpd import replies
 from smtpd.header import header_block
@@ -23,6 +24,7 @@ _DATE = re.compile(rb"^date[ \t]*+:", re.IGNORECASE | re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"^message-id[ \t]*+:", re.IGNORECASE | re.MULTILINE)
 # Some readers take a bare CR for a line end, and would see another From behind it
 _HIDING = re.compile(rb"\r(?!\n)|\0")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
 _NEWLINE = re.compile(r"[\r\n]+")
 _AUTHORS = 4096  # octets of From
 
@@ -31,15 +33,24 @@ class Submission:
     """Does so for one message, once: with its first octets, before any of them are stored.
 
     `completes` says whether Date and Message-ID are added where they are missing, and Bcc is
-    removed. `senders` are those of the user if From is checked, otherwise None.
+    removed. `senders` are those of the user, None without one. A From of others is refused if it
+    `refuses` that.
     """
 
     def __init__(
-        self, hostname: str, *, completes: bool, senders: tuple[str, ...] | None = None
+        self,
+        hostname: str,
+        *,
+        completes: bool,
+        senders: tuple[str, ...] | None = None,
+        refuses: bool = True,
     ) -> None:
         self._hostname = hostname
         self._completes = completes
         self._senders = senders
+        self._refuses = refuses
+        self.by_user = False
+        """Whether all addresses in From are the user's, by every reading of the header."""
 
     def apply(self, content: bytes, *, whole: bool) -> tuple[bytes, str]:
         """Return the content with its new header, and the reply of a refusal or ''.
@@ -49,11 +60,15 @@ class Submission:
         header = header_block(content, len(content))
         if len(header) == len(content) and not whole:
             return content, replies.HEADER_TOO_LARGE
-        if self._senders is not None and not self._written_by(header, self._senders):
-            return content, replies.AUTHOR_DENIED
+        body = content[len(header) :]
+        if self._senders is not None:
+            own = self._written_by(header, self._senders)
+            if self._refuses and not own:
+                return content, replies.AUTHOR_DENIED
+            # queued ends lines at CRLF alone, and the header at an empty one
+            self.by_user = own and not _BARE_LF.search(header) and body[:2] in (b"", b"\r\n")
         if not self._completes:
             return content, ""
-        body = content[len(header) :]
         kept = _BCC.sub(b"", header)
         added = self._missing(kept)
         if not header and body[:1] not in (b"", b"\r", b"\n"):
@@ -82,8 +97,17 @@ class Submission:
         try:
             text = _NEWLINE.sub("", authors[0].decode())
             mailboxes = [parse_mailbox(address, utf8=True) for _, address in getaddresses([text])]
-        except (AddressError, UnicodeDecodeError):
+            # the reader that queued asks who signs: both have to see addresses of the user alone
+            found, whole = places(text.encode())
+            mailboxes += [parse_mailbox(_written(each), utf8=True) for each in found]
+        except (AddressError, UnreadableError, UnicodeDecodeError):
             return False
-        return bool(mailboxes) and all(
-            may_send_from(senders, mailbox, domain) for mailbox, domain in mailboxes
+        return (
+            whole
+            and bool(found)
+            and all(may_send_from(senders, mailbox, domain) for mailbox, domain in mailboxes)
         )
+
+
+def _written(place: Place) -> str:
+    return b"@".join((place.local, place.domain)).decode()

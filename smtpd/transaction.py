@@ -6,7 +6,7 @@ from typing import Protocol
 
 from aiosmtpd.smtp import Envelope
 
-from pgmta.model import NewMessage, Options
+from pgmta.model import NewMessage, Options, Origin
 
 
 class Decided(Protocol):
@@ -46,6 +46,8 @@ class Transaction:
         """The trace field up to the message id."""
         self.trusted = False
         """Whether the client may send to any address."""
+        self.origin: Origin = "stranger"
+        """How the mail comes in; `login` becomes `user` if From has addresses of the user."""
         self.recipients: dict[tuple[str, str], str] = {}
         """Mailboxes by local part and normalised domain, each recipient once."""
 

@@ -202,9 +202,10 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('EXECUTE ON FUNCTION queue_bounce(text, text)', 'pgmta_operator');
-    PERFORM grant_to('SELECT ON report_rates', 'pgmta_operator', 'pgmta_reader');
-    RETURN grants_0024();
+    PERFORM grant_to('SELECT (origin) ON messages', 'pgmta_reader');
+    PERFORM grant_to('INSERT (origin) ON messages', 'pgmta_smtpd');
+    PERFORM grant_to('EXECUTE ON FUNCTION login_unbound', 'pgmta_smtpd');
+    RETURN grants_0027();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -437,6 +438,18 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0024() IS 'Part of grants().';
 
+CREATE FUNCTION pgmta.grants_0027() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('EXECUTE ON FUNCTION queue_bounce(text, text)', 'pgmta_operator');
+    PERFORM grant_to('SELECT ON report_rates', 'pgmta_operator', 'pgmta_reader');
+    RETURN grants_0024();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0027() IS 'Part of grants().';
+
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE event WHEN 'deleted'::text THEN 'cancelled'::text WHEN 'deferred'::text THEN 'unknown'::text ELSE event END;
@@ -510,6 +523,15 @@ CREATE FUNCTION pgmta.login_seen(names text[], nets cidr[]) RETURNS void
 $$;
 
 COMMENT ON FUNCTION pgmta.login_seen(names text[], nets cidr[]) IS 'Notes from which network each of some users has logged in, once per day; keeps the last 32 of each.';
+
+CREATE FUNCTION pgmta.login_unbound(most integer) RETURNS SETOF text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT name FROM users WHERE senders @> '{any}' AND NOT disabled ORDER BY name LIMIT most
+$$;
+
+COMMENT ON FUNCTION pgmta.login_unbound(most integer) IS 'Users who may send from any address, whom `smtpd check` names.';
 
 CREATE FUNCTION pgmta.login_verifier(wanted text) RETURNS TABLE(changes bigint, version bigint, password text, scram text, disabled boolean, senders text[], networks cidr[], tenant text, metadata text, priority_first integer, priority_last integer, own_networks cidr[])
     LANGUAGE sql STABLE SECURITY DEFINER ROWS 1
@@ -882,7 +904,7 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.queue_message_present() IS 'Refuses a row without a message.';
 
-CREATE FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[] DEFAULT NULL::text[], tenants text[] DEFAULT NULL::text[], on_failed text[] DEFAULT NULL::text[], once boolean[] DEFAULT NULL::boolean[], logins text[] DEFAULT NULL::text[], envids text[] DEFAULT NULL::text[], rets text[] DEFAULT NULL::text[], requiretls boolean[] DEFAULT NULL::boolean[], notifies text[] DEFAULT NULL::text[], orcpts text[] DEFAULT NULL::text[]) RETURNS void
+CREATE FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[] DEFAULT NULL::text[], tenants text[] DEFAULT NULL::text[], on_failed text[] DEFAULT NULL::text[], once boolean[] DEFAULT NULL::boolean[], logins text[] DEFAULT NULL::text[], envids text[] DEFAULT NULL::text[], rets text[] DEFAULT NULL::text[], requiretls boolean[] DEFAULT NULL::boolean[], notifies text[] DEFAULT NULL::text[], orcpts text[] DEFAULT NULL::text[], origins text[] DEFAULT NULL::text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
@@ -902,12 +924,12 @@ BEGIN
     -- The whole group fails if one id exists already, because the caller repeats a group then.
     WITH new_messages AS (
         INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant,
-            submitted_by, envid, ret, requiretls)
+            submitted_by, envid, ret, requiretls, origin)
         SELECT id, size, utf8, chunks, trace, body, header, coalesce(tenant, ''), login, envid, ret,
-            coalesce(requiretls, false)
+            coalesce(requiretls, false), origin
         FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, message_id_headers, tenants,
-                logins, envids, rets, queue_put.requiretls)
-            AS message (id, size, utf8, chunks, trace, body, header, tenant, login, envid, ret, requiretls)
+                logins, envids, rets, queue_put.requiretls, origins)
+            AS message (id, size, utf8, chunks, trace, body, header, tenant, login, envid, ret, requiretls, origin)
     )
     INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
         status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt)
@@ -922,7 +944,7 @@ BEGIN
     CROSS JOIN LATERAL array_position(ids, message_id) AS place;
 END $$;
 
-COMMENT ON FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[], tenants text[], on_failed text[], once boolean[], logins text[], envids text[], rets text[], requiretls boolean[], notifies text[], orcpts text[]) IS 'Stores a group of messages with all their rows. It checks nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
+COMMENT ON FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[], tenants text[], on_failed text[], once boolean[], logins text[], envids text[], rets text[], requiretls boolean[], notifies text[], orcpts text[], origins text[]) IS 'Stores a group of messages with all their rows. It checks nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
 
 CREATE FUNCTION pgmta.queue_quarantine(condition text, quarantine text, reason text, release_after interval DEFAULT NULL::interval) RETURNS bigint
     LANGUAGE sql
@@ -1362,9 +1384,9 @@ BEGIN
         message_id := nextval('message_ids');
         -- As queue_put does, which takes a group: its arrays would cost a single message as much again.
         -- tests/sql/test_one_door.py compares what all three store.
-        INSERT INTO messages (id, size, trace, body, message_id_header, submitted_by)
+        INSERT INTO messages (id, size, trace, body, message_id_header, submitted_by, origin)
         VALUES (message_id, octet_length(content), submit_trace((SELECT hostname FROM submit_settings), message_id),
-            content, message_id_header, session_user);
+            content, message_id_header, session_user, 'sql');
         INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, once)
         VALUES (message_id, sender, lower(split_part(sender COLLATE "C", '@', 2)), recipients[1],
             lower(split_part(recipients[1] COLLATE "C", '@', 2)), priority, once);
@@ -1432,13 +1454,13 @@ BEGIN
     END IF;
     -- As queue_put does, which takes a group: its arrays would cost a single message as much again.
     -- tests/sql/test_one_door.py compares what both store.
-    INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by)
+    INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, origin)
     VALUES (message_id, octets,
         concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C",
         CASE WHEN octets > chunk THEN (octets - 1) / chunk + 1 ELSE 0 END,
         submit_trace(settings.hostname, message_id),
         CASE WHEN octets > chunk THEN '' ELSE content END, message_id_header, tenant,
-        session_user);
+        session_user, 'sql');
     INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata, tenant, on_failed, once)
     SELECT message_id, sender, sender_domain, address, name, priority, metadata, tenant, on_failed, once
     FROM unnest(recipients, domains) AS recipient (address, name);
@@ -2448,6 +2470,7 @@ CREATE TABLE pgmta.messages (
     ret text,
     requiretls boolean DEFAULT false NOT NULL,
     submitted_by text,
+    origin text,
     CONSTRAINT messages_ret CHECK ((ret = ANY (ARRAY['FULL'::text, 'HDRS'::text])))
 )
 WITH (autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='20000', toast_tuple_target='8160', autovacuum_vacuum_scale_factor='0.02', toast.autovacuum_vacuum_scale_factor='0', toast.autovacuum_vacuum_threshold='4000', toast.autovacuum_vacuum_cost_delay='0');
@@ -2468,6 +2491,7 @@ ALTER TABLE ONLY pgmta.messages ALTER COLUMN envid SET STATISTICS 0;
 ALTER TABLE ONLY pgmta.messages ALTER COLUMN ret SET STATISTICS 0;
 ALTER TABLE ONLY pgmta.messages ALTER COLUMN requiretls SET STATISTICS 0;
 ALTER TABLE ONLY pgmta.messages ALTER COLUMN submitted_by SET STATISTICS 10;
+ALTER TABLE ONLY pgmta.messages ALTER COLUMN origin SET STATISTICS 10;
 
 COMMENT ON TABLE pgmta.messages IS 'Accepted messages, each body once however many recipients it has.';
 
@@ -2502,6 +2526,8 @@ COMMENT ON COLUMN pgmta.messages.ret IS 'RET of the envelope (RFC 3461, section 
 COMMENT ON COLUMN pgmta.messages.requiretls IS 'MAIL FROM carried REQUIRETLS (RFC 8689).';
 
 COMMENT ON COLUMN pgmta.messages.submitted_by IS 'Login of the SQL session that submitted the message; null: it came by a daemon or a program of pgmta.';
+
+COMMENT ON COLUMN pgmta.messages.origin IS 'How the message came in: stranger, network (relay.networks), certificate (a trusted one), user (who may send from its From), login (a user, and its From is not the user''s), sql, or queued (a DSN); null: unknown.';
 
 COMMENT ON CONSTRAINT messages_ret ON pgmta.messages IS 'The two values of RFC 3461.';
 
@@ -3304,7 +3330,7 @@ COMMENT ON COLUMN pgmta.users.scram IS 'Keys for SCRAM-SHA-256 (RFC 7677), as Po
 
 COMMENT ON COLUMN pgmta.users.disabled IS 'The user may not log in. smtpd ends open sessions at their next MAIL.';
 
-COMMENT ON COLUMN pgmta.users.senders IS 'Addresses and domains (@example.org) that the user may send from; null: any.';
+COMMENT ON COLUMN pgmta.users.senders IS 'Addresses and domains (@example.org) that the user may send from; null or empty: the name alone, if it is an address; {any}: any address, also for signatures (docs/dkim.md).';
 
 COMMENT ON COLUMN pgmta.users.networks IS 'Networks that the user may log in from; null: any.';
 
@@ -3452,6 +3478,11 @@ ALTER TABLE ONLY pgmta.login_failures
 
 ALTER TABLE ONLY pgmta.message_chunks
     ADD CONSTRAINT message_chunks_pkey PRIMARY KEY (message_id, "position");
+
+ALTER TABLE pgmta.messages
+    ADD CONSTRAINT messages_origin CHECK ((origin = ANY (ARRAY['stranger'::text, 'login'::text, 'user'::text, 'network'::text, 'certificate'::text, 'sql'::text, 'queued'::text]))) NOT VALID;
+
+COMMENT ON CONSTRAINT messages_origin ON pgmta.messages IS 'Signing looks at it, so that smtpd and submit() alone set it.';
 
 ALTER TABLE ONLY pgmta.messages
     ADD CONSTRAINT messages_pkey PRIMARY KEY (id);

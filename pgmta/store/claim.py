@@ -251,6 +251,7 @@ class Claims:
             if origin := messages.get(item.message_id):
                 item.message_id_header = origin.message_id_header
                 item.submitted_by = origin.submitted_by
+                item.origin = origin.origin
         for number, chunk in parts.items():
             message = messages[number]
             if sorted(chunk) == list(range(message.chunks)):
@@ -291,5 +292,7 @@ class Claims:
 
 
 def _message(*row: Any) -> Message:
-    number, header, login, envid, chunks, _, octets, utf8, strict, _, ret, trace, body = row
-    return Message(number, octets, utf8, trace, chunks, body, header, login, envid, ret, strict)
+    number, header, login, envid, chunks, _, octets, utf8, strict, origin, ret, trace, body = row
+    return Message(
+        number, octets, utf8, trace, chunks, body, header, login, envid, ret, strict, origin
+    )

@@ -136,6 +136,7 @@ class Enqueue:
             "traces": Texts(map(attrgetter("trace"), group)),
             "bodies": Bytes(map(attrgetter("body"), group)),
             "message_id_headers": OptionalTexts(map(attrgetter("message_id_header"), group)),
+            "origins": OptionalTexts(map(attrgetter("origin"), group)),
             "message_ids": Bigints(map(attrgetter("id"), of)),
             "senders": Texts(map(attrgetter("sender"), of)),
             "sender_domains": Texts(

@@ -66,6 +66,11 @@ class LoginStore:
         ((changes, secret),) = await self._link.run(_SQL["changes"])
         return changes, bytes(secret)
 
+    async def unbound(self, most: int) -> list[str]:
+        """Return the names of users who may send from any address, `most` at most."""
+        rows = await self._link.run(_SQL["unbound"], {"most": most})
+        return [name for (name,) in rows]
+
     async def failed(self, failures: Sequence[tuple[str, int, float]], most: float) -> Levels:
         """Add failures: unit, number, and seconds until they are forgotten, `most` at most.
 

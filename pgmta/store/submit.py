@@ -94,6 +94,7 @@ class Submission:
             utf8=not all(address.isascii() for address in addresses),
             message_id_header=message_id_header(mail.content),
             on_failed=mail.on_failed,
+            origin="sql",
         )
 
     async def close(self) -> None:

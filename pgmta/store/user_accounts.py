@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pgmta.config.types import Network
+from pgmta.model import ANY_SENDER
 from pgmta.password import hashed, prepared, scram_keys
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.logins import name_key
@@ -36,7 +37,7 @@ class Secret:
 class Rights:
     """Rights of a user; None: as before, or the default for a new user.
 
-    `any_sender` and `any_network` remove these limits.
+    `any_sender` and `any_network` remove these limits. A user without senders has the login name.
     """
 
     senders: Sequence[str] | None = None
@@ -50,10 +51,12 @@ class Rights:
     def params(self) -> dict[str, Any]:
         """Return the parameters of a statement."""
         first, last = self.priorities or (None, None)
+        senders = None if self.senders is None else list(self.senders)
+        if self.any_sender:
+            senders = [ANY_SENDER]
         networks = None if self.networks is None else [str(each) for each in self.networks]
         return {
-            "senders": None if self.senders is None else list(self.senders),
-            "any_sender": self.any_sender,
+            "senders": senders,
             "networks": networks,
             "any_network": self.any_network,
             "tenant": self.tenant,

@@ -51,7 +51,7 @@ def check(config: Path) -> None:
     for key, condition in conditions.items():
         if hint := case_hint(condition):
             print_line(f"warning: {config}: {key}: {hint}", err=True)
-    for note in settings.notes:
+    for note in settings.notes + settings.signing.risks:
         print_line(f"warning: {config}: {note}", err=True)
     if reason:
         print_line(f"warning: {config}: the conditions were not checked: {reason}", err=True)
@@ -120,6 +120,8 @@ async def _run(
             log.warning("a condition is case-sensitive", key=key, hint=hint)
     for note in settings.notes:
         log.warning("a key has a new name", note=note)
+    for risk in settings.signing.risks:
+        log.warning("configuration", reason=risk)
     signals = Signals()
     if attached:
         signals.attach()

@@ -184,7 +184,7 @@ def list_users(config: Path, as_json: bool) -> None:
                 [
                     each["name"],
                     "disabled" if each["disabled"] else "active",
-                    shorten(_words(each["senders"])),
+                    shorten(_words(each["senders"] or [each["name"]])),
                     shorten(_words(each["networks"])),
                     each["tenant"] or "-",
                     f"{each['priority_first']}-{each['priority_last']}",
@@ -214,7 +214,7 @@ def show(config: Path, name: str, as_json: bool) -> None:
         return
     each = found[0]
     print_line(f"user        {each['name']}{' (disabled)' if each['disabled'] else ''}")
-    print_line(f"senders     {_words(each['senders'])}")
+    print_line(f"senders     {_words(each['senders'] or [each['name']])}")
     print_line(f"networks    {_words(each['networks'])}")
     print_line(f"tenant      {each['tenant'] or '-'}")
     print_line(f"metadata    {json.dumps(each['metadata'], ensure_ascii=False)}")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from pgmta.address import normalise_domain
 from pgmta.config.loader import FOLDER
-from pgmta.config.types import Period, Section, Whole, hint
+from pgmta.config.types import Period, Section, Whole, each_by, hint
 from pgmta.errors import AddressError
+from pgmta.model import TRUSTED, Origin
 from queued.config.mail_conditions import MailConditions, Patterns, Senders, Tenants, Values
 
 _SELECTOR = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9_-]{1,63})*")
@@ -27,6 +28,7 @@ SIGNED = (
 )  # fmt: skip
 """Header fields that a signature covers if they are there (RFC 6376, section 5.4.1)."""
 
+_ORIGINS = get_args(Origin.__value__)
 _NAMES = {name.lower(): name for name in SIGNED}
 
 
@@ -67,6 +69,12 @@ def _signs(value: Any) -> str:
     return parse_signing_domain(value)
 
 
+def _origin(word: Any) -> str:
+    if word in _ORIGINS:
+        return str(word)
+    raise ValueError(f"no mail comes in as {word!r}; {hint(str(word), _ORIGINS)}")
+
+
 def _field(value: Any) -> str:
     name = _NAMES.get(value.lower()) if isinstance(value, str) else None
     if not name:
@@ -77,6 +85,7 @@ def _field(value: Any) -> str:
 Domain = Annotated[str, BeforeValidator(parse_signing_domain)]
 DkimSelector = Annotated[str, BeforeValidator(parse_selector)]
 Instant = Annotated[float, BeforeValidator(parse_instant)]
+Origins = Annotated[list[str], each_by(_origin)]
 
 
 class SigningKeyFile(Section):
@@ -103,7 +112,7 @@ class SigningKeyFile(Section):
 class SigningRule(MailConditions):
     """Which keys sign some mail. All of its conditions have to be met."""
 
-    origin: Patterns | None = Field(
+    author: Patterns | None = Field(
         default=None,
         alias="from",
         description="domain of the field From, *.domain (all below it), * or a list of these",
@@ -121,6 +130,13 @@ class SigningRule(MailConditions):
         default=None,
         description="true: only mail of users who logged in, or of SQL sessions; false: only other "
         "mail",
+    )
+    origin: Origins = Field(
+        default=list(TRUSTED),
+        min_length=1,
+        description="how the mail came in, one or a list of: stranger; network (relay.networks); "
+        "certificate (a trusted one); user (who may send from its From); login (a user, From is "
+        "another's); sql; queued (DSNs)",
     )
     metadata: dict[str, Values] = Field(
         default={}, alias="metadata.KEY", description="value of this metadata, or a list of values"
@@ -151,7 +167,8 @@ class Signing(Section):
     rules: list[SigningRule] = Field(
         default=[],
         description="the first that matches says who signs; mail that matches none is not signed; "
-        "without rules the domain of From signs, or one above it, if it has keys",
+        "without rules the domain of From signs, or one above it, if it has keys; mail of "
+        "strangers is signed only by rules whose origin has stranger",
     )
     missing: Literal["defer", "send"] = Field(
         default="defer",
@@ -181,6 +198,19 @@ class Signing(Section):
         if self.rules and not self.on and any(rule.sign != "none" for rule in self.rules):
             raise ValueError("there are rules, but neither keys nor the table")
         return self
+
+    @property
+    def risks(self) -> list[str]:
+        """Sentences about rules that sign what others write."""
+        found = []
+        for number, rule in enumerate(self.rules):
+            others = [name for name in rule.origin if name not in TRUSTED]
+            if others and rule.sign != "none":
+                whom = {"stranger": "strangers", "login": "users with a From of others"}
+                names = " and ".join(whom[name] for name in others)
+                found.append(f"signing.rules[{number}]: signs mail of {names}: receivers take it "
+                             "for mail of the domain that signs")  # fmt: skip
+        return found
 
     @property
     def on(self) -> bool:

@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pgmta.address_list import Place, UnreadableError, replaced
 from pgmta.model import Item
 from queued.config import ShapingRewrite
 from queued.config.address_map import AddressMap
-from queued.delivery.address_list import Place, UnreadableError, replaced
 from queued.delivery.header_fields import LIMIT, PART
 from queued.delivery.internal_hosts import InternalHosts
 from queued.delivery.verp import VerpAddresses, VerpKeys

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from pgmta.address import domain_of, normalise_domain
+from pgmta.address_list import UnreadableError, places
 from pgmta.errors import AddressError
 from pgmta.metadata import text_of, values_of
-from pgmta.model import Item
+from pgmta.model import Item, Origin
 from queued.config import Signing, SigningRule, domain_fits
-from queued.delivery.address_list import UnreadableError, places
 from queued.delivery.canonical import Fields
 
 type Rules = tuple[SigningRule, ...]
@@ -58,6 +58,7 @@ class SigningRules:
             rule.sender_domain is not None or rule.sign == "sender" for rule in self._rules
         )
         self._some: dict[tuple[bool, ...], Rules] = {}
+        self._of: dict[Origin | None, Rules] = {}
         self._by_row = any(
             rule.tenant is not None or rule.submitted is not None or rule.metadata
             for rule in self._rules
@@ -75,9 +76,13 @@ class SigningRules:
         return sender if self._by_address else domain_of(sender)
 
     def parts(self, items: list[Item]) -> list[tuple[Rules, list[Item]]]:
-        """Return the rules that rows may match, with these rows."""
+        """Return the rules that rows of a message may match, with these rows."""
         if not self._by_row:
-            return [(self._rules, items)]
+            origin = items[0].origin
+            if (rules := self._of.get(origin)) is None:
+                rules = tuple(rule for rule in self._rules if origin in rule.origin)
+                self._of[origin] = rules
+            return [(rules, items)]
         found: dict[tuple[bool, ...], list[Item]] = {}
         for item in items:
             values = _values(item.metadata) if item.metadata else {}
@@ -99,16 +104,16 @@ class SigningRules:
 
         The domain is '' if the mail has none that the rule asks for.
         """
-        origin, domain = from_domain(fields), domain_of(sender)
+        author, domain = from_domain(fields), domain_of(sender)
         for rule in rules:
             if (
-                domain_fits(rule.origin, origin)
+                domain_fits(rule.author, author)
                 and domain_fits(rule.sender_domain, domain)
                 and (rule.sender is None or sender.lower() in rule.sender)
             ):
                 if rule.sign == "none":
                     return None, ""
-                by = {"from": origin, "sender": domain}.get(rule.sign, rule.sign)
+                by = {"from": author, "sender": domain}.get(rule.sign, rule.sign)
                 return rule, by
         return None, ""
 
@@ -123,6 +128,8 @@ def _values(metadata: str) -> dict[str, object]:
 
 def _takes(rule: SigningRule, item: Item, values: dict[str, object]) -> bool:
     """Return whether a row meets the conditions on rows; `values` are its metadata."""
+    if item.origin not in rule.origin:
+        return False
     if rule.tenant is not None and item.tenant not in rule.tenant:
         return False
     if rule.submitted is not None and rule.submitted is (item.submitted_by is None):

@@ -97,6 +97,7 @@ class ReportWriter:
             message_id_header=message_id_header,
             options=Options(tenant=first.tenant),
             on_failed="bounce",
+            origin="queued",
         )
         if isinstance(dsn.content, bytes):
             message.body = b"".join((dsn.head, dsn.content, dsn.tail))

@@ -80,6 +80,9 @@ class SigningQueue:
         if self._draining:
             self._fail(envelope, [NOT_BEGUN] * len(envelope.items))
             return
+        if not rules:  # as all mail of strangers
+            self._put(destination, envelope)
+            return
         content = envelope.content
         # the same message for other next hops, in the same claim
         same = content if isinstance(content, bytes) else getattr(content, "same", content)
@@ -117,6 +120,12 @@ class SigningQueue:
         rule = job.rule
         if rule is None:
             self._unsigned(job)
+            return
+        if (fields := len(job.header.fields.get(b"from", ()))) > 1:
+            # readers show any of them
+            if signers.rules.given:
+                job.refuse(f"the header has {fields} fields From")
+            self._end(job)
             return
         if not domain and signers.rules.given and not job.problem:
             job.problem = f"{signers.rules.name(rule)} signs by {rule.sign}, which has no domain"

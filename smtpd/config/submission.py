@@ -11,6 +11,6 @@ class Submission(Section):
     """Rules for mail of users who have logged in (RFC 6409)."""
 
     check_from: bool = Field(
-        default=False,
+        default=True,
         description="refuse a message whose From has an address that the user may not send from",
     )

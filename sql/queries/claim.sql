@@ -177,7 +177,7 @@ CROSS JOIN LATERAL (
 -- `data` is NOTIFY, a space, and ORCPT, null if it has neither.
 -- Rows of kind 'message' are their messages, each once: `number` of chunks, `flag` for SMTPUTF8,
 -- `once` for REQUIRETLS, Message-ID in `sender`, the login that submitted it in `recipient`, ENVID in
--- `domain`, and RET in `tenant`. Rows of kind 'chunk' are
+-- `domain`, `origin` in `on_failed`, and RET in `tenant`. Rows of kind 'chunk' are
 -- chunks of their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
 -- in chunks.
 UNION ALL
@@ -191,7 +191,7 @@ SELECT 'row', id, message_id, sender, recipient, domain, attempts,
 FROM claimed
 UNION ALL
 SELECT 'message', NULL, id, message_id_header, submitted_by, envid, chunks, NULL, size, utf8,
-    requiretls, NULL, ret, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
+    requiretls, origin, ret, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))

@@ -7,10 +7,10 @@ SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
 -- because the caller is repeating a group that did commit then. It stores what queue_put stores, which would
 -- slow the relay down (docs/decisions/0029-submission.md; tests/sql/test_one_door.py compares both).
 WITH new_messages AS (
-    INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header)
+    INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, origin)
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
-        %(traces)b::text[], %(bodies)b::bytea[], %(message_id_headers)b::text[])
+        %(traces)b::text[], %(bodies)b::bytea[], %(message_id_headers)b::text[], %(origins)b::text[])
 )
 INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata, on_failed)
 SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb, %(on_failed)b::text
@@ -29,7 +29,8 @@ SELECT FROM queue_put(
     %(message_ids)b::bigint[], %(senders)b::text[], %(sender_domains)b::text[], %(recipients)b::text[],
     %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[],
     %(holds)b::text[], %(tenants)b::text[], %(on_failed)b::text[], %(once)b::boolean[], %(logins)b::text[],
-    %(envids)b::text[], %(rets)b::text[], %(requiretls)b::boolean[], %(notifies)b::text[], %(orcpts)b::text[])
+    %(envids)b::text[], %(rets)b::text[], %(requiretls)b::boolean[], %(notifies)b::text[], %(orcpts)b::text[],
+    %(origins)b::text[])
 
 -- name: known
 -- Which of these messages are stored, or were until a worker was done with them.

@@ -10,6 +10,10 @@ FROM login_verifier(%(name)s::text) AS v CROSS JOIN (
 -- The version of all users.
 SELECT changes, secret FROM login_changes()
 
+-- name: unbound
+-- Users who may send from any address.
+SELECT * FROM login_unbound(%(most)s)
+
 -- name: failed
 -- Add failures, and read those of all processes.
 SELECT unit, seconds FROM login_failed(%(units)s::text[], %(counts)s::bigint[],

@@ -16,7 +16,7 @@ UPDATE users SET disabled = %(disabled)s WHERE name = %(name)s RETURNING name
 -- name: set
 -- Other rights; null leaves one as it is.
 UPDATE users SET
-    senders = CASE WHEN %(any_sender)s::boolean THEN NULL ELSE coalesce(%(senders)s::text[], senders) END,
+    senders = coalesce(%(senders)s::text[], senders),
     networks = CASE WHEN %(any_network)s::boolean THEN NULL ELSE coalesce(%(networks)s::cidr[], networks) END,
     tenant = coalesce(%(tenant)s::text, tenant),
     metadata = coalesce(%(metadata)s::jsonb, metadata),

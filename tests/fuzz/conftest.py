@@ -63,6 +63,7 @@ def running(
     certificate, key = Certificate.root().issue("mx.example").files(tmp_path_factory.mktemp("tls"))
     settings = SmtpdConfig.model_validate({
         "environment": {"hostname": "mx.example"},
+        "submission": {"check_from": False},
         "listen": list(LISTENERS.values()),
         "certificates": [{"certificate": str(certificate), "key": str(key)}],
         "relay": {"networks": [], "domains": ["example.org"]},
@@ -72,7 +73,7 @@ def running(
         "auth": {"failures": {"address": 10**6, "network": 10**6, "user": 10**6, "own": 10**6}},
     })  # fmt: skip
     with fresh_database(server, template) as uri, pytest.MonkeyPatch.context() as patched:
-        add_user(uri, USER, PASSWORD)
+        add_user(uri, USER, PASSWORD, any_sender=True)
         run = Running(uri)
         fail = Closing.fail
 

@@ -181,6 +181,7 @@ class Stage:
         certificate, key = root.issue("mx.example").files(self.folder)
         self.settings = settings = SmtpdConfig.model_validate({
             "environment": {"hostname": "mx.example"},
+            "submission": {"check_from": False},
             "listen": LISTENERS,
             "certificates": [{"certificate": str(certificate), "key": str(key)}],
             "relay": {"networks": ["127.0.0.2"], "domains": ["example.org"]},

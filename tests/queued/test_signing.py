@@ -104,7 +104,7 @@ def message(number: int, domain: str = DOMAIN) -> Message:
 
 def item(number: int, of: int, domain: str = "b.example", metadata: str | None = None) -> Item:
     return Item(number, of, "s@s.example", f"r{number}@{domain}", domain, 1, NOW, number,
-                metadata=metadata)  # fmt: skip
+                metadata=metadata, origin="network")  # fmt: skip
 
 
 async def test_message_is_signed_once_for_all_its_destinations(site: Site) -> None:

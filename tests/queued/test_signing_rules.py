@@ -62,6 +62,7 @@ def test_condition_on_metadata(metadata: str | None, value: str, fits: bool) -> 
     config = {"keys": [{"domain": "a.example", "selector": "s", "file": "x"}]}
     rules = SigningRules(Signing.model_validate(config | {"rules": [{"metadata.n": value}]}))
     now = datetime.now(UTC)
-    row = Item(1, 1, "s@s.example", "r@b.example", "b.example", 1, now, 1, metadata=metadata)
+    row = Item(1, 1, "s@s.example", "r@b.example", "b.example", 1, now, 1, metadata=metadata,
+               origin="sql")  # fmt: skip
     ((found, rows),) = rules.parts([row])
     assert (bool(found), rows) == (fits, [row])

@@ -37,9 +37,9 @@ def users(request: pytest.FixtureRequest) -> Iterator[str]:
     server: str = request.getfixturevalue("server")
     template: str = request.getfixturevalue("template")
     with fresh_database(server, template) as uri:
-        add_user(uri, "ann@a.example", "Geheim, 42", tenant="t", metadata={"k": "v"})
+        add_user(uri, "ann@a.example", "Geheim, 42", any_sender=True, tenant="t")
         add_user(uri, "ümit", "pässwört", senders=["@a.example"], priorities=(3, 7))
-        add_user(uri, "emoji", "\U0001f600\U0001f600\U0001f600")
+        add_user(uri, "emoji", "\U0001f600\U0001f600\U0001f600", any_sender=True)
         add_user(uri, "off", "password")
         add_user(uri, "office", "password", networks=["192.0.2.0/24"])
         with accounts(uri) as operator:
@@ -226,7 +226,7 @@ def test_a_session_ends_after_some_failures(port: int) -> None:
 
 
 def test_changes_of_a_user_count_within_a_second(database: str, db: psycopg.Connection) -> None:
-    add_user(database, "ann", "first one")
+    add_user(database, "ann", "first one", any_sender=True)
     with accounts(database) as operator, serving(database, **NO_TRUST) as port:
         open_session = Client(port)
         open_session.reply()
@@ -362,7 +362,7 @@ def test_a_password_that_is_checked_during_passwd(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A login after it does not take over the result for the old password."""
-    add_user(database, "ann", "first one")
+    add_user(database, "ann", "first one", any_sender=True)
     begun, checked = threading.Semaphore(0), threading.Event()
 
     def slow(known: str, password: bytes) -> bool:

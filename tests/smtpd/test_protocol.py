@@ -22,7 +22,7 @@ USER = Login(
     "user@a.example", "PLAIN", tenant="t7", senders=("user@A.example", "@b.example"),
     priorities=(3, 7), metadata={"team": "red"},
 )  # fmt: skip
-ANY = Login("any", "PLAIN")
+ANY = Login("any", "PLAIN", senders=("any",))
 USERS = {"user": USER, "any": ANY}
 
 EHLO = "EHLO c > 250"
@@ -30,6 +30,7 @@ LOGIN = "AUTH PLAIN user > 235"
 MAIL = "MAIL FROM:<user@a.example>"
 RCPT = "RCPT TO:<r@example.org> > 250"
 DATA = "DATA > 354"
+OWN = "From: user@a.example\r\n\r\nx\r\n. > 250 2.0.0 [0-9]+ queued$"
 OK = "Subject: x\r\n\r\nx\r\n. > 250 2.0.0 [0-9]+ queued$"
 
 RELAY: dict[str, list[str]] = {
@@ -87,7 +88,7 @@ SUBMISSION: dict[str, list[str]] = {
         EHLO, "TLS > ", "EHLO c > (?s).*250-AUTH [A-Z]", f"{MAIL} > 530 5.7.0 Auth", LOGIN,
         f"{LOGIN.partition(' >')[0]} > 503 5.5.1", "EHLO c > (?!(?s:.*)AUTH )250",
         f"{MAIL} AUTH=<> > 250", "AUTH PLAIN user > 503 5.5.1", RCPT,
-        "RCPT TO:<any@where.example> > 250", DATA, OK,
+        "RCPT TO:<any@where.example> > 250", DATA, OWN,
     ],
     "senders of the user": [
         EHLO, "TLS > ", EHLO, LOGIN, "MAIL FROM:<other@a.example> > 553 5.7.1",
@@ -101,7 +102,7 @@ SUBMISSION: dict[str, list[str]] = {
         f"{MAIL} MT-PRIORITY=9 > 250 2.3.6 4 ", "RSET > 250",
         f"{MAIL} MT-PRIORITY=-9 > 250 2.3.6 -4 ", "RSET > 250",
         f"{MAIL} MT-PRIORITY=0 > 250 2.1.0", "RSET > 250",
-        f"{MAIL} MT-PRIORITY=3 > 250 2.1.0", RCPT, DATA, OK,
+        f"{MAIL} MT-PRIORITY=3 > 250 2.1.0", RCPT, DATA, OWN,
     ],
     "no TLS in a chunked transaction": [
         EHLO, "TLS > ", EHLO, LOGIN, f"{MAIL} > 250", RCPT, "BDAT 3\r\nx > 250", "STARTTLS > 503",

@@ -16,7 +16,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.enqueue import Enqueue
 
 CONTENT = b"Message-ID: <1@a.example>\r\nSubject: x\r\n\r\nx\r\n"
-OTHER = {"id", "message_id", "ts", "next_attempt", "received_at", "trace", "submitted_by"}
+OTHER = {"id", "message_id", "ts", "next_attempt", "received_at", "trace", "submitted_by", "origin"}
 
 
 def stored(db: psycopg.Connection) -> list[dict[str, Any]]:

@@ -217,6 +217,8 @@ async def test_reader_sees_all_but_the_bodies(database: str, db: psycopg.Connect
 FORBIDDEN = {
     "pgmta_submit": [
         "SELECT id FROM queue",
+        "SELECT queue_put('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}',"
+        " '{}', '{}', origins => '{sql}')",
         "SELECT id FROM messages",
         "SELECT message_id FROM attempts",
         "SELECT nextval('message_ids')",
@@ -239,6 +241,7 @@ FORBIDDEN = {
         "SELECT submit('', '{a@b}', 'S: x')",
         "DELETE FROM messages",
         "UPDATE messages SET body = ''",
+        "UPDATE messages SET origin = 'sql'",
         "SELECT nextval('lease_tokens')",
         "SELECT setval('message_ids', 1)",
         "SELECT attempts_expire('0')",
@@ -258,6 +261,7 @@ FORBIDDEN = {
         "UPDATE queue_def_def SET status = 'HOLD'",
         "DELETE FROM queue_def_def",
         "UPDATE messages SET body = ''",
+        "UPDATE messages SET origin = 'sql'",
         "INSERT INTO messages (id, size, trace, body) VALUES (5, 0, '', '')",
         "TRUNCATE queue",
         "DROP TABLE attempts_default",
@@ -275,6 +279,7 @@ FORBIDDEN = {
         "SELECT grants()",
     ],
     "pgmta_operator": [
+        "UPDATE messages SET origin = 'sql'",
         "UPDATE messages SET size = 1",
         "DELETE FROM messages",
         "DELETE FROM message_chunks",

@@ -205,6 +205,8 @@ BEGIN
     PERFORM grant_to('SELECT (origin) ON messages', 'pgmta_reader');
     PERFORM grant_to('INSERT (origin) ON messages', 'pgmta_smtpd');
     PERFORM grant_to('EXECUTE ON FUNCTION login_unbound', 'pgmta_smtpd');
+    PERFORM grant_to('SELECT (unpublished) ON dkim_keys', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (unpublished), UPDATE (unpublished) ON dkim_keys', 'pgmta_operator');
     RETURN grants_0027();
 END $$;
 
@@ -2146,6 +2148,7 @@ CREATE TABLE pgmta.dkim_keys (
     public_key text NOT NULL,
     active_from timestamp with time zone DEFAULT now() NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    unpublished boolean DEFAULT false NOT NULL,
     CONSTRAINT dkim_keys_domain CHECK (((domain = lower((domain COLLATE "C"))) AND (octet_length(domain) <= 253) AND (domain ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'::text))),
     CONSTRAINT dkim_keys_private_key CHECK (((octet_length(private_key) <= 65536) AND (private_key ~~ '-----BEGIN %PRIVATE KEY-----%'::text))),
     CONSTRAINT dkim_keys_public_key CHECK ((public_key ~ '^[A-Za-z0-9+/]+=*$'::text)),
@@ -2168,6 +2171,8 @@ COMMENT ON COLUMN pgmta.dkim_keys.public_key IS 'Public part as the tag p= of it
 COMMENT ON COLUMN pgmta.dkim_keys.active_from IS 'Time from which it signs. Of the keys of a domain and type, the last one that is active does.';
 
 COMMENT ON COLUMN pgmta.dkim_keys.created_at IS 'When the row was added.';
+
+COMMENT ON COLUMN pgmta.dkim_keys.unpublished IS 'It signs nothing before `queuectl dkim test` has seen its record in DNS.';
 
 COMMENT ON CONSTRAINT dkim_keys_domain ON pgmta.dkim_keys IS 'A domain name in lower case.';
 

@@ -55,8 +55,13 @@ class KeyTable(OperatorLink):
             return None
         return row["private_key"] if row else None
 
-    def add(self, key: DkimKey, public_key: str, *, at_once: bool) -> bool:
-        """Add a key; return False if there is one of that name. `at_once`: it is active now."""
+    def add(
+        self, key: DkimKey, public_key: str, *, at_once: bool, unpublished: bool = False
+    ) -> bool:
+        """Add a key; return False if there is one of that name.
+
+        `at_once`: its time is now. An `unpublished` one signs nothing before `publish`.
+        """
         params = {
             "domain": key.domain,
             "selector": key.selector,
@@ -64,9 +69,18 @@ class KeyTable(OperatorLink):
             "private_key": key.private_key,
             "public_key": public_key,
             "active_from": None if at_once else key.active_from,
+            "unpublished": unpublished,
         }
-        details = {"type": key.type, "active_from": params["active_from"]}
+        details = {name: params[name] for name in ("type", "active_from", "unpublished")}
         return self._change("add", params, details)
+
+    def publish(self, domain: str, selector: str, public_key: str) -> bool:
+        """Let a key sign whose record is in DNS; return False if it is gone, or signs already.
+
+        Raises InsufficientPrivilege for a role that may only look.
+        """
+        params = {"domain": domain, "selector": selector, "public_key": public_key}
+        return self._change("publish", params, {})
 
     def remove(self, domain: str, selector: str) -> bool:
         """Remove a key; return False if there is none of that name."""

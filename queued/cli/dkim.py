@@ -27,7 +27,7 @@ from pgmta.model import DkimKey
 from pgmta.store.dkim_keys import KeyTable
 from queued.cli.change import who
 from queued.cli.dkim_check import check_keys
-from queued.cli.dkim_keys import ShownKey, shown_keys
+from queued.cli.dkim_keys import UNPUBLISHED, ShownKey, publish, shown_keys
 from queued.cli.target import CONFIG, database_of
 from queued.config import parse_instant, parse_selector, parse_signing_domain, read_config
 from queued.delivery.signing_key import (
@@ -67,6 +67,11 @@ def _argument(parse: Callable[[str], Any], name: str, text: str | None) -> Any:
               help="Size of an RSA key.  [default: 2048]")  # fmt: skip
 @click.option("--file", type=click.Path(path_type=Path), help="Write the key into this new file.")
 @click.option("--table", is_flag=True, help="Store the key in the table dkim_keys.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="With --table: sign before `queuectl dkim test` has seen the record.",
+)
 @click.option("--active-from", metavar="TIME",
               help="Sign from this time on (RFC 3339); default: at once.")  # fmt: skip
 @json_option
@@ -79,18 +84,22 @@ def new(
     bits: int | None,
     file: Path | None,
     table: bool,
+    force: bool,
     active_from: str | None,
     as_json: bool,
 ) -> None:
     """Make a key for a domain and DKIM selector, and print its record in DNS.
 
-    Publish the record before mail is signed: `queuectl dkim test` checks it.
+    Publish the record before mail is signed. A key in the table signs once `queuectl dkim test` has
+    seen it.
     """
     domain = _argument(parse_signing_domain, "DOMAIN", domain)
     selector = _argument(parse_selector, "SELECTOR", selector)
     active = _argument(parse_instant, "--active-from", active_from)
     if table == bool(file):
         raise ConfigError(["give either --file PATH or --table"])
+    if force and not table:
+        raise ConfigError(["--force is for --table: a key in a file signs if queued.yaml names it"])
     if bits and kind != "rsa":
         raise ConfigError([f"--bits is for keys of type rsa, not {kind}"])
     private = new_private(kind, bits or 2048)
@@ -99,10 +108,10 @@ def new(
         _write(file, pem_of(private))
     else:
         key = DkimKey(domain, selector, kind, active or 0.0, pem_of(private))
-        _store(config, key, public, at_once=active is None)
+        _store(config, key, public, at_once=active is None, unpublished=not force)
     record, owner = record_of(kind, public), f"{selector}._domainkey.{domain}"
     if as_json:
-        place = {"file": str(file)} if file else {"table": True}
+        place = {"file": str(file)} if file else {"table": True, "unpublished": not force}
         print_json({"domain": domain, "selector": selector, "type": kind, **place,
                     "active_from": _time(active or 0.0), "owner": owner,
                     "record": record})  # fmt: skip
@@ -116,6 +125,9 @@ def new(
         entry = f"domain: {domain}, selector: {selector}, file: {file.resolve()}"
         from_then = f", active_from: {active_from}" if active_from else ""
         print_line(f"    - {{{entry}{from_then}}}", err=True)
+    elif not force:
+        print_line(f"the key signs nothing yet: publish its record, then run `queuectl dkim test "
+                   f"{domain} {selector}`", err=True)  # fmt: skip
 
 
 def _write(path: Path, text: str) -> None:
@@ -131,11 +143,11 @@ def _write(path: Path, text: str) -> None:
         os.fsync(number)
 
 
-def _store(config: Path, key: DkimKey, public: str, *, at_once: bool) -> None:
+def _store(config: Path, key: DkimKey, public: str, *, at_once: bool, unpublished: bool) -> None:
     used = read_config(config, passwords=False).signing.table
     table = KeyTable(database_of(config), who())
     try:
-        if not table.add(key, public, at_once=at_once):
+        if not table.add(key, public, at_once=at_once, unpublished=unpublished):
             raise PgmtaError(f"there is a key {key.domain}/{key.selector} already")
     finally:
         table.close()
@@ -236,10 +248,18 @@ def dns(config: Path, domain: str | None, selector: str | None, as_json: bool) -
 def test(config: Path, domain: str | None, selector: str | None, as_json: bool) -> None:
     """Check the records in DNS against the keys, then sign and verify a sample.
 
-    The name servers of queued.yaml are asked. Exits with 1 if a check fails.
+    The name servers of queued.yaml are asked. A key of the table without an error signs from then
+    on. Exits with 1 if a check fails.
     """
     found = _find(config, domain, selector)
     results = uvloop.run(check_keys(read_config(config, passwords=False), found))
+    pairs = zip(found, results, strict=True)
+    seen = [(e, r) for e, r in pairs if e.state == UNPUBLISHED and not r.error]
+    if seen:
+        allowed = publish(config, [each for each, _ in seen])
+        denied = "it signs nothing: this login may not change keys"
+        for _, result in seen:
+            result.remarks.append("it signs from now on" if allowed else denied)
     if as_json:
         print_json([
             {**_facts(each), "owner": each.key.owner, "error": result.error or None,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psycopg
 
 from pgmta.errors import PgmtaError
 from pgmta.store.dkim_keys import KeyTable
@@ -14,6 +17,9 @@ from queued.config import read_config
 from queued.delivery.signing_key import KeyProblem, SigningKey, public_of, record_of
 from queued.worker.keyring import read_key
 
+UNPUBLISHED = "unpublished"
+"""The state of a key of the table whose record no `queuectl dkim test` has seen in DNS."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShownKey:
@@ -22,7 +28,7 @@ class ShownKey:
     key: SigningKey
     public: str
     state: str
-    """signs, waits (for its time), replaced (by a later one), or broken."""
+    """signs, unpublished, waits (for its time), replaced (by a later one), or broken."""
 
     @property
     def record(self) -> str:
@@ -38,6 +44,7 @@ def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[S
     signing = read_config(config, passwords=False).signing
     keys = [read_key(entry) for entry in signing.keys]
     public: dict[str, str] = {}
+    unpublished: set[str] = set()
     if signing.table:
         table = KeyTable(database_of(config), who())
         try:
@@ -50,10 +57,12 @@ def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[S
                     continue  # that of the file signs
                 key.pem = (table.private(key.domain, key.selector) or "").encode()
                 public[key.name] = row["public_key"]
+                if row["unpublished"]:
+                    unpublished.add(key.name)
                 keys.append(key)
         finally:
             table.close()
-    found = _with_states(keys, public)
+    found = _with_states(keys, public, unpublished)
     found = [
         each
         for each in found
@@ -65,11 +74,29 @@ def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[S
     return found
 
 
-def _with_states(keys: list[SigningKey], public: dict[str, str]) -> list[ShownKey]:
+def publish(config: Path, keys: Sequence[ShownKey]) -> bool:
+    """Let keys sign whose records are in DNS; return False if this login may not do it.
+
+    Raises StoreUnavailable.
+    """
+    table = KeyTable(database_of(config), who())
+    try:
+        for each in keys:
+            table.publish(each.key.domain, each.key.selector, each.public)
+    except psycopg.errors.InsufficientPrivilege:
+        return False
+    finally:
+        table.close()
+    return True
+
+
+def _with_states(
+    keys: list[SigningKey], public: dict[str, str], unpublished: Collection[str]
+) -> list[ShownKey]:
     now = time.time()
     last: dict[tuple[str, str], SigningKey] = {}
     for key in sorted(keys, key=lambda key: (key.active_from, key.selector)):
-        if key.active_from <= now and not key.problem:
+        if key.active_from <= now and not key.problem and key.name not in unpublished:
             last[key.domain, key.type] = key
     shown = []
     for key in sorted(keys, key=lambda key: (key.domain, key.active_from, key.selector)):
@@ -81,6 +108,8 @@ def _with_states(keys: list[SigningKey], public: dict[str, str]) -> list[ShownKe
                 part = ""
         if key.problem:
             state = f"broken: {key.problem}"
+        elif key.name in unpublished:
+            state = UNPUBLISHED
         elif key.active_from > now:
             state = "waits"
         else:

@@ -1,4 +1,5 @@
--- How a message came in, which decides who may sign it: docs/decisions/0049-origin.md.
+-- How a message came in, which decides who may sign it, and keys that wait for their record in DNS:
+-- docs/decisions/0049-origin.md.
 
 -- 1. The column. Rows that are there have null, so nothing has to be read for the constraint.
 
@@ -102,6 +103,12 @@ CREATE FUNCTION login_unbound(most integer) RETURNS SETOF text STABLE LANGUAGE s
 $$;
 COMMENT ON FUNCTION login_unbound IS 'Users who may send from any address, whom `smtpd check` names.';
 
+-- 5. Receivers would find no record for the signatures of a key that is not in DNS yet.
+
+ALTER TABLE dkim_keys ADD COLUMN unpublished boolean NOT NULL DEFAULT false;
+COMMENT ON COLUMN dkim_keys.unpublished IS
+    'It signs nothing before `queuectl dkim test` has seen its record in DNS.';
+
 ALTER FUNCTION grants() RENAME TO grants_0027;
 COMMENT ON FUNCTION grants_0027() IS 'Part of grants().';
 CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
@@ -110,6 +117,8 @@ BEGIN
     PERFORM grant_to('SELECT (origin) ON messages', 'pgmta_reader');
     PERFORM grant_to('INSERT (origin) ON messages', 'pgmta_smtpd');
     PERFORM grant_to('EXECUTE ON FUNCTION login_unbound', 'pgmta_smtpd');
+    PERFORM grant_to('SELECT (unpublished) ON dkim_keys', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (unpublished), UPDATE (unpublished) ON dkim_keys', 'pgmta_operator');
     RETURN grants_0027();
 END $$;
 REVOKE EXECUTE ON FUNCTION grants(), grants_0027(), login_unbound FROM PUBLIC;

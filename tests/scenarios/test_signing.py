@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner, Result
 
 from pgmta.model import DkimKey
 from pgmta.store.dkim_keys import KeyTable
+from queued.cli.queuectl import main as queuectl
 from queued.delivery.signing_key import pem_of, public_of, type_of
 from tests.support.dkim import DOMAIN, Keys
+from tests.support.name_server import serving_names
 from tests.support.nexthop import NextHop
 from tests.support.submit import post
 from tests.support.system import System
@@ -72,6 +77,46 @@ def store(system: System, keys: Keys, selector: str, kind: str = "ed25519") -> N
         assert table.add(key, public_of(private), at_once=True)
     finally:
         table.close()
+
+
+def test_key_that_dns_does_not_have_signs_nothing(system: System, keys: Keys) -> None:
+    """Until its record is there the older key signs, and then the new one within a second."""
+    hop = system.hop()
+    smtpd = system.smtpd()
+    store(system, keys, "old")
+    system.queued(hop, signing={"table": True})
+    config = keys.folder / "queued.yaml"
+    with serving_names({}) as names:
+        config.write_text(yaml.safe_dump({
+            "environment": {"database": {"uri": system.uri}}, "signing": {"table": True},
+            "delivery": {"dns": {"servers": [names.where], "timeout": "2s"}},
+        }))  # fmt: skip
+
+        def run(*words: str) -> Result:
+            command, *rest = words
+            return CliRunner().invoke(queuectl, ["dkim", command, "-c", str(config), *rest])
+
+        def signed(origin: str = DOMAIN) -> str:
+            post(smtpd.port, "s@s.example", ["b@b.example"], mail(f"x@{origin}"))
+            system.wait_empty()
+            header = contents(hop)[-1].partition(b"\r\n\r\n")[0]
+            return b"".join(re.findall(rb"\ts=(\w+);", header)).decode()
+
+        new = ("new", DOMAIN, "new", "--table", "--type", "ed25519", "--json")
+        record = json.loads(run(*new).stdout)["record"]
+        first = run("new", "first.example", "f", "--table")
+        assert "the key signs nothing yet" in first.stderr
+        assert run("new", "forced.example", "now", "--table", "--force").exit_code == 0
+        until(lambda: signed("forced.example") == "now")  # so queued has read the table again
+        assert (signed(), signed("first.example")) == ("old", "")
+        failed = run("test", DOMAIN, "new")
+        assert (failed.exit_code, "has no TXT record" in failed.stdout) == (1, True)
+        parts = " ".join(f'"{part}"' for part in re.findall(".{1,200}", record))
+        names.zone[f"new._domainkey.{DOMAIN}"] = {"TXT": [parts]}
+        config.write_text(config.read_text().replace("2s", "3s"))  # answers are kept
+        tested = run("test", DOMAIN, "new")
+        assert (tested.exit_code, "it signs from now on" in tested.stdout) == (0, True)
+        until(lambda: signed() == "new")
 
 
 def test_key_of_the_table_counts_at_once_and_until_it_is_removed(

@@ -107,12 +107,20 @@ def test_keys_in_the_table(site: Site, db: psycopg.Connection) -> None:
     assert taken.stderr == "error: there is a key a.example/e already\n"
     assert site.run("new a.example next --type ed25519 --table --active-from 2099-01-01").stdout
     assert site.run("new b.example r --table").exit_code == 0
-    states = {k["selector"]: k["state"] for k in json.loads(site.run("list --json").stdout)}
-    assert states == {"e": "signs", "next": "waits", "r": "signs"}
+    assert made["unpublished"] is True
+
+    def states() -> dict[str, str]:
+        return {k["selector"]: k["state"] for k in json.loads(site.run("list --json").stdout)}
+
+    assert states() == dict.fromkeys(("e", "next", "r"), "unpublished")
+    assert "has no TXT record" in site.run("test b.example r").stdout
+    db.execute("UPDATE dkim_keys SET unpublished = false")
+    assert states() == {"e": "signs", "next": "waits", "r": "signs"}
     db.execute("UPDATE dkim_keys SET active_from = now() - interval '1 s' WHERE selector = 'next'")
     db.execute("UPDATE dkim_keys SET active_from = now() - interval '1 h' WHERE selector = 'e'")
-    states = {k["selector"]: k["state"] for k in json.loads(site.run("list --json").stdout)}
-    assert states == {"e": "replaced", "next": "signs", "r": "signs"}
+    assert states() == {"e": "replaced", "next": "signs", "r": "signs"}
+    db.execute("UPDATE dkim_keys SET unpublished = true WHERE selector = 'next'")
+    assert states() == {"e": "signs", "next": "unpublished", "r": "signs"}
 
     record = made["record"]
     name = made["owner"]
@@ -149,13 +157,22 @@ def test_only_queued_reads_private_parts(site: Site, database: str, db: psycopg.
     site.uri = acting(database, "pgmta_operator")
     site.write()
     assert site.run("new a.example e --type ed25519 --table").exit_code == 0
-    (listed,) = json.loads(site.run("list --json").stdout)
-    assert listed["state"] == "signs"
     record = "".join(strings(site.run("dns").stdout))
     site.publish(record, name="e._domainkey.a.example")
+    site.uri = acting(database, "pgmta_reader")
+    site.write()
+    assert "  it signs nothing: this login may not change keys\n" in site.run("test").stdout
+    site.uri = acting(database, "pgmta_operator")
+    site.write()
+    (listed,) = json.loads(site.run("list --json").stdout)
+    assert listed["state"] == "unpublished"
     tested = site.run("test")
     assert tested.exit_code == 0
     assert "no sample signed: only pgmta_queued reads the private part" in tested.stdout
+    assert tested.stdout.endswith("  it signs from now on\n")
+    (listed,) = json.loads(site.run("list --json").stdout)
+    assert listed["state"] == "signs"
+    assert "signs from now on" not in site.run("test").stdout
     for role in ("pgmta_operator", "pgmta_reader", "pgmta_smtpd", "pgmta_submit"):
         with db.transaction(force_rollback=True):
             db.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))

@@ -198,7 +198,7 @@ def _first_try(directory: Path, uri: str) -> list[str]:
 
 def _hint(port: int, host: str = "127.0.0.1", options: str = "") -> str:
     return (
-        f"printf 'Subject: first mail\\n\\nIt works.\\n' | curl -sS --crlf {options}"
+        f"printf 'From: {USER}\\nSubject: first mail\\n\\nIt works.\\n' | curl -sS --crlf {options}"
         f"smtp://{host}:{port} --mail-from me@example.org --mail-rcpt you@example.com -T -"
     )
 

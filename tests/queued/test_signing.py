@@ -253,6 +253,12 @@ async def test_no_later_attempt_finds_a_domain_in_from(
         {"sender_domain": "s.example"},
     ]
     site = Site(tmp_path, monkeypatch, rules=rules)
+    twice = message(2, f"{DOMAIN}\r\nFrom: y@{DOMAIN}")
+    site.dispatch.dispatch([item(9, 2)], {2: twice})
+    await site.until(outcomes=1)
+    outcome = site.outcomes.pop()
+    assert outcome.reply.text == "5.6.0 not signed: the header has 2 fields From"
+    assert outcome.event is Event.FAIL
     kinds = [None, '{"kind": "bulk"}', '{"kind": "report"}']
     items = [item(n, 1, metadata=kind) for n, kind in enumerate(kinds)]
     site.dispatch.dispatch(items, {1: message(1, "b.example, y@c.example")})

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from queued.cli.queued import main as queued_command
 from smtpd.cli import main as smtpd_command
 from tests.queued.test_sign import PLACE, SCRIPT
+from tests.scenarios.test_sendmail import Sendmail
 from tests.smtpd.handlers import examples
 from tests.smtpd.server import Client, serving
 from tests.sql.test_roles import acting
@@ -116,6 +117,7 @@ class House:
         checked = port(users)
         free = port(users, submission={"check_from": False})
         hooked = port(users, hooks=[hook])
+        local = Sendmail(folder, port({}, relay={"networks": [f"{STRANGER}/32"]}))
         add_user(system.uri, "ann@own.example", "a password")
         add_user(system.uri, "web", "a password", senders=["@own.example"])
         add_user(system.uri, "bot", "a password", any_sender=True)
@@ -138,6 +140,9 @@ class House:
             "`ann@own.example`, hook": lambda case: self.send(case, hooked, user="ann@own.example"),
             "`submit()`": self.submit,
             "earlier version": self.store,
+            "`sendmail`": lambda case: str(
+                250 + local.run("-f", case.sender, case.recipient, given=case.content).returncode
+            ),
         }
 
     def send(

@@ -202,12 +202,8 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('SELECT (origin) ON messages', 'pgmta_reader');
-    PERFORM grant_to('INSERT (origin) ON messages', 'pgmta_smtpd');
-    PERFORM grant_to('EXECUTE ON FUNCTION login_unbound', 'pgmta_smtpd');
-    PERFORM grant_to('SELECT (unpublished) ON dkim_keys', 'pgmta_operator', 'pgmta_reader');
-    PERFORM grant_to('INSERT (unpublished), UPDATE (unpublished) ON dkim_keys', 'pgmta_operator');
-    RETURN grants_0027();
+    PERFORM grant_to('UPDATE (begun) ON queue', 'pgmta_queued');
+    RETURN grants_0030();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -451,6 +447,21 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0027() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0030() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT (origin) ON messages', 'pgmta_reader');
+    PERFORM grant_to('INSERT (origin) ON messages', 'pgmta_smtpd');
+    PERFORM grant_to('EXECUTE ON FUNCTION login_unbound', 'pgmta_smtpd');
+    PERFORM grant_to('SELECT (unpublished) ON dkim_keys', 'pgmta_operator', 'pgmta_reader');
+    PERFORM grant_to('INSERT (unpublished), UPDATE (unpublished) ON dkim_keys', 'pgmta_operator');
+    RETURN grants_0027();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0030() IS 'Part of grants().';
 
 CREATE FUNCTION pgmta.log_state(event text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2275,6 +2286,7 @@ CREATE TABLE pgmta.queue (
     once boolean DEFAULT false NOT NULL,
     notify text,
     orcpt text,
+    begun bigint,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -2340,6 +2352,8 @@ COMMENT ON COLUMN pgmta.queue.once IS 'Never a second copy: an unknown outcome a
 COMMENT ON COLUMN pgmta.queue.notify IS 'NOTIFY of the recipient (RFC 3461, section 4.1); null: not given.';
 
 COMMENT ON COLUMN pgmta.queue.orcpt IS 'ORCPT of the recipient (RFC 3461, section 4.2); null: not given.';
+
+COMMENT ON COLUMN pgmta.queue.begun IS 'For a row with once: the lease_token under which its last SMTP transaction began. Null: none began.';
 
 COMMENT ON CONSTRAINT queue_on_failed ON pgmta.queue IS 'The three policies.';
 
@@ -2710,6 +2724,7 @@ CREATE TABLE pgmta.queue_def (
     once boolean DEFAULT false CONSTRAINT queue_once_not_null NOT NULL,
     notify text,
     orcpt text,
+    begun bigint,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -2749,6 +2764,7 @@ CREATE TABLE pgmta.queue_def_def (
     once boolean DEFAULT false CONSTRAINT queue_once_not_null NOT NULL,
     notify text,
     orcpt text,
+    begun bigint,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -2788,6 +2804,7 @@ CREATE TABLE pgmta.queue_delete (
     once boolean DEFAULT false CONSTRAINT queue_once_not_null NOT NULL,
     notify text,
     orcpt text,
+    begun bigint,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -2826,6 +2843,7 @@ CREATE TABLE pgmta.queue_hold (
     once boolean DEFAULT false CONSTRAINT queue_once_not_null NOT NULL,
     notify text,
     orcpt text,
+    begun bigint,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -2907,6 +2925,7 @@ CREATE TABLE pgmta.queue_report (
     once boolean DEFAULT false CONSTRAINT queue_once_not_null NOT NULL,
     notify text,
     orcpt text,
+    begun bigint,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -2946,6 +2965,7 @@ CREATE TABLE pgmta.queue_scheduled (
     once boolean DEFAULT false CONSTRAINT queue_once_not_null NOT NULL,
     notify text,
     orcpt text,
+    begun bigint,
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),

@@ -34,6 +34,15 @@ class RowLeases:
         params = {"ids": ids, "tokens": tokens, "lease": self.seconds}
         return {row[0]: row[1] for row in await self._link.run(_SQL["renew"], params)}
 
+    async def begin(self, items: list[Item]) -> set[int]:
+        """Note that the transactions of rows with `once` begin; return the ids of those that may.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        ids, tokens = [item.id for item in items], [item.token for item in items]
+        rows = await self._link.run(_SQL["begin"], {"ids": ids, "tokens": tokens})
+        return {row[0] for row in rows}
+
     async def give_back(self, known: list[int]) -> int:
         """Give back rows that carry our name and are not known; return how many.
 

@@ -48,7 +48,7 @@ async def take_lost(link: Link, who: str) -> bool:
 
 
 class FinalLeases:
-    """Leases of rows with `once` that ran out: the outcome is unknown, and no attempt follows.
+    """Leases of rows with `once` that ran out: no attempt follows one that had begun.
 
     `who` stands at the holds.
     """
@@ -67,27 +67,29 @@ class FinalLeases:
         ((last, number, ids),) = await self._link.run(_SQL["final"], params)
         return last or after, number, ids
 
-    async def settle(self, ids: list[int]) -> int:
-        """Log these rows as unknown, and hold or remove them; return how many.
+    async def settle(self, ids: list[int]) -> tuple[int, int]:
+        """Log these rows as unknown, and hold or remove them; free those that had not begun.
 
-        A row that another transaction has locked is left. A row whose log entry PostgreSQL refuses
-        goes on hold, with the reason. Raises StoreUnavailable, and psycopg.Error if the reason is
-        not one row.
+        Returns how many rows are settled, and how many are free again. A row that another
+        transaction has locked is left. A row whose log entry PostgreSQL refuses goes on hold, with
+        the reason. Raises StoreUnavailable, and psycopg.Error if the reason is not one row.
         """
         try:
-            return len(await self._run("settle_final", ids=Bigints(ids)))
+            found = [row[1] for row in await self._run("settle_final", ids=Bigints(ids))]
+            return sum(found), len(found) - sum(found)
         except psycopg.Error as error:
             if not about_a_row(error):
                 raise
             if len(ids) > 1:
-                return sum([await self.settle([each]) for each in ids])
+                each = [await self.settle([one]) for one in ids]
+                return sum(settled for settled, _ in each), sum(freed for _, freed in each)
             words = faults.words(error)
         reason = f"outcome unknown, but the database refuses to log that: {words}"[:_REASON]
         held = await self._run("hold_final", id=ids[0], reason=reason)
         for (message_id,) in held:
             log.error("a lost attempt can't be logged: the row is on hold", row=ids[0],
                       message=message_id, reason=words)  # fmt: skip
-        return len(held)
+        return len(held), 0
 
     async def _run(self, name: str, **params: Any) -> list[tuple[Any, ...]]:
         return await self._link.run(_SQL[name], {"who": self._who, **params})

@@ -218,7 +218,8 @@ class DestinationQueue:
             if len(envelope.items) > session.most_recipients:
                 self._leave(envelope, [*range(session.most_recipients, len(envelope.items))])
             try:
-                results = await session.send(envelope)
+                begun = not envelope.once or await envelope.guard.begin(envelope.items)
+                results = await session.send(envelope) if begun else []
                 vain = refused = connection.closed and hung_up(results)
             except Exception as error:
                 results, vain = failed(error, session, envelope)
@@ -227,6 +228,10 @@ class DestinationQueue:
                 result = CUT_OFF if connection.past_dot else NOT_BEGUN
                 self._finish(envelope, [result] * len(envelope.items), carried=True)
                 raise
+            if not results:
+                self._hand_back(envelope)
+                envelope = None
+                continue
             if vain and (kept or (refused and others_work(session, self._open))):
                 # the server closed before it had anything: that is no attempt
                 self._put_back(envelope)

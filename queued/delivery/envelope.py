@@ -16,6 +16,9 @@ class LeaseGuard(Protocol):
     def valid(self, items: list[Item]) -> bool:
         """Return whether all these rows are certainly still leased to this worker."""
 
+    async def begin(self, items: list[Item]) -> bool:
+        """Note durably that the transaction of rows with `once` begins; return whether it may."""
+
 
 @dataclass(slots=True, eq=False)
 class Envelope:
@@ -51,6 +54,11 @@ class Envelope:
     def domains(self) -> set[str]:
         """The names by which claims can leave out such mail: its labels, else its domains."""
         return self.labels or {item.domain for item in self.items}
+
+    @property
+    def once(self) -> bool:
+        """Whether a row has `once`."""
+        return any(item.once for item in self.items)
 
     @property
     def late(self) -> bool:

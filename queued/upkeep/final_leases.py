@@ -1,4 +1,4 @@
-"""Rows with `once` whose lease ran out: they are logged as unknown, and not sent again."""
+"""Rows with `once` whose lease ran out: no attempt follows one that had begun."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ class FinalLeaseDuty:
     async def settle(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
         sure, self._sure = self._sure, False
-        settled = 0
+        settled = free = 0
         try:
             more = True
             while more:
                 last, number, ran_out = await self._leases.next(self._after, _PAGE)
                 for start in range(0, len(ran_out) if sure else 0, _BATCH):
-                    settled += await self._leases.settle(ran_out[start : start + _BATCH])
+                    done, freed = await self._leases.settle(ran_out[start : start + _BATCH])
+                    settled, free = settled + done, free + freed
                 self._after = last if number == _PAGE else 0
                 more = sure and bool(ran_out and self._after)
         finally:
             if settled:
                 log.warning("leases ran out, and these rows are not sent again", rows=settled)
+            if free:
+                log.info("leases ran out before transactions began: rows are free again", rows=free)
         self._sure = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 
 import psycopg
 
@@ -16,6 +17,14 @@ _MARGIN = 1.0  # seconds before its end at which a lease no longer counts, at mo
 _BEATS = 3  # renewals in the time of a lease
 
 log = get("lease")
+
+
+@dataclass(slots=True, eq=False)
+class _Beginnings:
+    """Rows with `once` that one statement marks, and the ids of those that may begin."""
+
+    items: list[Item] = field(default_factory=list)
+    begun: set[int] | None = None  # None: not written yet
 
 
 class Leases:
@@ -32,6 +41,8 @@ class Leases:
         """Rows settled since the start."""
         self._until: dict[int, float] = {}
         self._again: dict[int, Item] = {}
+        self._beginnings = _Beginnings()  # of the next statement
+        self._writing = asyncio.Lock()
 
     def watch(self) -> asyncio.Event:
         """Return a new event, which is set whenever a slot becomes free."""
@@ -74,6 +85,27 @@ class Leases:
         """Return whether all these rows are certainly still leased to this worker."""
         limit = time.monotonic() + min(_MARGIN, self._leases.seconds / (2 * _BEATS))
         return all(self._until.get(item.id, 0.0) > limit for item in items)
+
+    async def begin(self, items: list[Item]) -> bool:
+        """Note in the database that the transaction of rows with `once` begins.
+
+        Returns False if a lease may be lost: then no command of the transaction may be sent. One
+        statement serves all transactions that came while the last one was under way.
+        """
+        items = [item for item in items if item.once]
+        batch = self._beginnings
+        batch.items += items
+        async with self._writing:
+            if batch.begun is None:
+                if batch is self._beginnings:
+                    self._beginnings = _Beginnings()
+                try:
+                    batch.begun = await self._leases.begin(batch.items)
+                except (StoreUnavailable, psycopg.Error) as error:
+                    log.warning("rows with once can't begin", rows=len(batch.items),
+                                reason=str(error))  # fmt: skip
+                    batch.begun = set()
+        return self.valid(items) and all(item.id in batch.begun for item in items)
 
     async def keep(self) -> None:
         """Renew the leases of rows that are not settled; runs until cancelled."""

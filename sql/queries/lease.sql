@@ -68,3 +68,16 @@ WITH ours AS MATERIALIZED (
     RETURNING id
 )
 SELECT id, id = ANY (ARRAY(SELECT id FROM prolonged)) FROM ours
+
+-- name: begin
+-- Note that the transactions of rows with `once` begin, and return those that may begin: rows under a lease
+-- of ours that lasts. A row that another transaction has locked may not.
+WITH free AS MATERIALIZED (
+    SELECT id FROM queue
+    WHERE id = ANY (%(ids)b::bigint[]) AND status = 'SENDING'
+        AND lease_token = ANY (%(tokens)b::bigint[]) AND lease_until > now()
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE queue SET begun = lease_token
+WHERE id = ANY (ARRAY(SELECT id FROM free)) AND status = 'SENDING'
+RETURNING id

@@ -47,34 +47,46 @@ SELECT max(id), count(*),
 FROM page
 
 -- name: settle_final
--- Settle rows with `once` whose lease ran out: the outcome is unknown, and no attempt follows. A row that an
--- operator held or bounced is on hold, and its hold does not end by time.
+-- Settle rows with `once` whose lease ran out. If a transaction had begun, the outcome is unknown, and no attempt
+-- follows: a row that an operator held or bounced is on hold, and its hold does not end by time. If none had
+-- begun, the row is free again, and that attempt is not counted.
 WITH picked AS MATERIALIZED (
     SELECT id, message_id, status, on_failed, sender, recipient, domain, attempts, lease_owner,
-        lease_token, lease_since, tenant, metadata
+        lease_token, lease_since, tenant, metadata, begun IS NOT DISTINCT FROM lease_token AS begun
     FROM queue
     WHERE id = ANY (%(ids)b::bigint[]) AND once AND lease_until < now() AND status <> 'DELETE'
     FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM queue
-    WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE on_failed = 'remove' AND status NOT IN ('HOLD', 'REPORT')))
+    WHERE id = ANY (ARRAY(SELECT id FROM picked
+        WHERE begun AND on_failed = 'remove' AND status NOT IN ('HOLD', 'REPORT')))
+), freed AS (
+    UPDATE queue
+    SET status = CASE WHEN status = 'SENDING' THEN 'QUEUED' ELSE status END, attempts = greatest(attempts - 1, 0),
+        lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+    WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE NOT begun))
+    RETURNING id
 ), held AS (
     UPDATE queue
     SET status = 'HOLD', held_by = coalesce(held_by, %(who)s), hold_until = NULL,
         hold_reason = concat_ws('; ', 'outcome unknown: a release may send a second copy', hold_reason),
         last_reply = 'lease ran out: the worker died or lost the database',
         lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
-    WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE on_failed <> 'remove' OR status IN ('HOLD', 'REPORT')))
+    WHERE id = ANY (ARRAY(SELECT id FROM picked
+        WHERE begun AND (on_failed <> 'remove' OR status IN ('HOLD', 'REPORT'))))
+), logged AS (
+    INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
+        sender, recipient, domain, worker, host, command, enhanced, reply,
+        tenant, message_id_header, submitted_by, metadata)
+    SELECT lease_since, picked.id, message_id, lease_token, attempts, 0, 'unknown',
+        sender, left(recipient, 600), domain, lease_owner, '', '', '',
+        'lease ran out: the worker died or lost the database',
+        picked.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
+    FROM picked LEFT JOIN messages ON messages.id = message_id
+    WHERE begun
+    RETURNING row_id
 )
-INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-    sender, recipient, domain, worker, host, command, enhanced, reply,
-    tenant, message_id_header, submitted_by, metadata)
-SELECT lease_since, picked.id, message_id, lease_token, attempts, 0, 'unknown',
-    sender, left(recipient, 600), domain, lease_owner, '', '', '',
-    'lease ran out: the worker died or lost the database',
-    picked.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
-FROM picked LEFT JOIN messages ON messages.id = message_id
-RETURNING row_id, message_id
+SELECT row_id, true FROM logged UNION ALL SELECT id, false FROM freed
 
 -- name: hold_final
 -- Put such a row on hold if its log entry is refused: never a second copy, and the reason is with it.

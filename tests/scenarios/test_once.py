@@ -17,6 +17,7 @@ from tests.support.system import System
 from tests.support.waiting import until
 
 PHASES = ("connect", "EHLO", "MAIL", "RCPT", "DATA", "content", "end of data", "settle")
+NOT_BEGUN = ("connect", "EHLO")  # MAIL was not sent
 PAST_DOT = ("content", "end of data", "settle")  # the hop has the message, also if a worker dies
 PROCESS = {"lease": "3s", "poll": "100ms"}
 POLICIES: dict[str, dict[str, Any]] = {
@@ -82,7 +83,8 @@ def test_a_worker_is_killed_in_each_phase(system: System) -> None:
     heir = system.queued(routes=routes, process=PROCESS)
     rows = system.wait_queue(
         lambda rows: (
-            {row["recipient"] for row in rows} == {people[phase, "once"] for phase in PHASES}
+            {row["recipient"] for row in rows}
+            == {people[phase, "once"] for phase in PHASES if phase not in NOT_BEGUN}
             and all(row["status"] == "HOLD" for row in rows)
         )
     )
@@ -93,14 +95,61 @@ def test_a_worker_is_killed_in_each_phase(system: System) -> None:
         assert row["last_reply"].startswith("lease ran out")
     for (phase, policy), person in people.items():
         sent = hops[phase].deliveries()[person]
-        assert sent == (policy == "plain") + (phase in PAST_DOT), (phase, policy)
+        free = policy == "plain" or phase in NOT_BEGUN
+        assert sent == free + (phase in PAST_DOT), (phase, policy)
+        unknown = policy == "plain" or phase not in NOT_BEGUN
         events = system.events(person)
-        assert events == (["unknown", "delivered"] if policy == "plain" else ["unknown"]), person
-    assert len(system.ask("SELECT id FROM messages")) == len(PHASES)
+        assert events == ["unknown"] * unknown + ["delivered"] * free, person
+    begun = len(PHASES) - len(NOT_BEGUN)
+    assert len(system.ask("SELECT id FROM messages")) == begun
     settled = heir.events("leases ran out, and these rows are not sent again")
-    assert sum(entry["rows"] for entry in settled) == 2 * len(PHASES)
+    assert sum(entry["rows"] for entry in settled) == 2 * begun
+    freed = heir.events("leases ran out before transactions began: rows are free again")
+    assert sum(entry["rows"] for entry in freed) == 2 * len(NOT_BEGUN)
     doubled = {row["recipient"] for row in system.ask("SELECT recipient FROM duplicates")}
     assert doubled == {people[phase, "plain"] for phase in PHASES}
+
+
+def test_a_kill_holds_only_the_transactions_under_way(system: System) -> None:
+    """The next worker sends rows that wait for a connection: their transactions had not begun."""
+    hop = system.hop(holding_at("end of data"))
+    settings: dict[str, Any] = {"process": PROCESS, "delivery": {"connections": 3}}
+    people = [f"x{n}@hop.example" for n in range(40)]
+    for person in people:
+        system.enqueue(person, once=True)
+    victim = system.queued(hop, **settings)
+    hop.wait_kept(3)
+    system.wait_queue(lambda rows: all(row["status"] == "SENDING" for row in rows))
+    assert len(system.ask("SELECT id FROM queue WHERE begun = lease_token")) == 3
+    victim.kill()
+    hop.script = as_usual
+    hop.release()
+    system.queued(hop, **settings)
+    held = system.wait_queue(
+        lambda rows: len(rows) == 3 and {r["status"] for r in rows} == {"HOLD"}
+    )
+    assert hop.deliveries() == dict.fromkeys(people, 1)
+    under_way = {row["recipient"] for row in held}
+    for person in people:
+        assert system.events(person) == (["unknown"] if person in under_way else ["delivered"])
+
+
+def test_without_the_note_no_command_is_sent(system: System) -> None:
+    """PostgreSQL refuses the note while a worker has the rows: they wait, and go out later."""
+    hop = system.hop()
+    system.ask("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'no note'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE OF begun ON queue
+        FOR EACH ROW EXECUTE FUNCTION refuse()""")
+    queued = system.queued(hop, process=PROCESS)
+    system.enqueue("x@hop.example", once=True)
+    queued.wait_log("rows with once can't begin")
+    assert hop.transactions == []
+    system.ask("DROP FUNCTION refuse CASCADE")
+    system.wait_empty()
+    assert hop.deliveries() == {"x@hop.example": 1}
+    assert system.events("x@hop.example") == ["delivered"]
 
 
 def losing(dice: random.Random) -> Script:

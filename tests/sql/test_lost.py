@@ -1,4 +1,4 @@
-"""Rows with `once` whose lease ran out: logged as unknown, and never sent again."""
+"""Rows with `once` whose lease ran out: one that had begun is never sent again, others are free."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.postgres.link import Link
 from pgmta.states import Status
 from pgmta.store.claim import SESSION, Claims
+from pgmta.store.lease import RowLeases
 from pgmta.store.lost import FinalLeases
 from queued.upkeep import final_leases
 from queued.upkeep.final_leases import FinalLeaseDuty
@@ -21,7 +22,8 @@ from tests.sql.rows import column, fetch, message, row
 
 POLICIES = ("hold", "remove", "bounce")
 UNCERTAIN = "outcome unknown: a release may send a second copy"
-LOST = {"lease": -1, "lease_token": 7, "lease_owner": "dead", "attempts": 2, "once": True}
+LOST = {"lease": -1, "lease_token": 7, "lease_owner": "dead", "attempts": 2, "once": True,
+        "begun": 7}  # fmt: skip
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ async def test_every_lost_row_is_logged_and_held_or_removed(
     leases = FinalLeases(link, "upkeep")
     last, number, ids = await leases.next(0, 100)
     assert (last, number) == (kept[1], 23)
-    assert await leases.settle([*ids, *kept]) == 18
+    assert await leases.settle([*ids, *kept]) == (18, 0)
     found = {
         each[0]: each[1:]
         for each in db.execute("SELECT id, status, lease_token, hold_reason, held_by FROM queue")
@@ -90,9 +92,51 @@ async def test_every_lost_row_is_logged_and_held_or_removed(
     fetch(db, "SELECT queue_release(%s)", f"id = {first}")
     items = (await Claims(link, "w", 60).claim(99, [])).items
     assert [item.attempts for item in items if item.id == first] == [3]
+    assert await RowLeases(link, "w", 60).begin([item for item in items if item.id == first])
     db.execute("UPDATE queue SET lease_until = now() - interval '1 s' WHERE id = %s", (first,))
-    assert await leases.settle([first]) == 1
+    assert await leases.settle([first]) == (1, 0)
     assert column(db, "SELECT message_id FROM duplicates") == [message_id]
+
+
+async def test_rows_that_had_not_begun_are_free_again(
+    database: str, db: psycopg.Connection, link: Link
+) -> None:
+    """A row may begin under a lease of ours that lasts, and not while another has it locked."""
+    ids = [row(db, message(db, number), once=True) for number in range(1, 8)]
+    begun, ran_out, taken, locked, held, waits, bounced = ids
+    items = (await Claims(link, "w", 60).claim(99, [])).items
+    assert [item.id for item in items] == ids
+    end = "UPDATE queue SET lease_until = now() - interval '1 s'"
+    db.execute(f"{end} WHERE id = %s".encode(), (ran_out,))
+    db.execute("UPDATE queue SET lease_token = nextval('lease_tokens') WHERE id = %s", (taken,))
+    db.execute("UPDATE queue SET status = 'HOLD', hold_reason = 'mine' WHERE id = %s", (held,))
+    db.execute("UPDATE queue SET status = 'REPORT', hold_reason = 'mine' WHERE id = %s", (bounced,))
+    leases = RowLeases(link, "w", 60)
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM queue WHERE id = %s FOR UPDATE", (locked,))
+        assert await leases.begin([item for item in items if item.id != waits]) == {begun}
+    db.execute(end.encode())
+    assert await FinalLeases(link, "upkeep").settle(ids) == (1, 6)
+    found = db.execute(
+        "SELECT id, status, attempts, lease_token, hold_reason FROM queue ORDER BY id"
+    )
+    free = {
+        ran_out: "QUEUED",
+        taken: "QUEUED",
+        locked: "QUEUED",
+        waits: "QUEUED",
+        bounced: "REPORT",
+    }
+    assert [tuple(each) for each in found] == [
+        (begun, "HOLD", 1, None, UNCERTAIN),
+        *((each, free.get(each, "HOLD"), 0, None, "mine" if each in (held, bounced) else None)
+          for each in ids[1:]),
+    ]  # fmt: skip
+    assert column(db, "SELECT row_id FROM attempts") == [begun]
+    again = (await Claims(link, "heir", 60).claim(99, [])).items
+    assert {item.id for item in again} == {ran_out, taken, locked, waits}
+    assert await leases.begin(items) == set()  # the former worker wakes, and sends nothing
+    assert await leases.begin(again) == {item.id for item in again}
 
 
 async def test_a_row_that_cannot_be_logged_is_held_and_a_locked_one_is_left(
@@ -108,7 +152,7 @@ async def test_a_row_that_cannot_be_logged_is_held_and_a_locked_one_is_left(
     leases = FinalLeases(link, "upkeep")
     with psycopg.connect(database) as other, capture_logs() as logs:
         other.execute("SELECT FROM queue WHERE id = %s FOR UPDATE", (ids[2],))
-        assert await leases.settle(ids) == 3
+        assert await leases.settle(ids) == (3, 0)
     assert [log["row"] for log in logs] == [ids[0], ids[3]]
     left = db.execute("SELECT id, status, hold_reason, lease_token FROM queue ORDER BY id")
     reason = "outcome unknown, but the database refuses to log that: no entry for "
@@ -116,7 +160,7 @@ async def test_a_row_that_cannot_be_logged_is_held_and_a_locked_one_is_left(
     assert first == (ids[0], "HOLD", f"{reason}x1", None)
     assert second == (ids[2], "SENDING", "None", 7)
     assert third == (ids[3], "HOLD", f"{reason}x2", None)
-    assert await leases.settle(ids) == 1
+    assert await leases.settle(ids) == (1, 0)
     assert column(db, "SELECT row_id FROM attempts ORDER BY 1") == ids[1:3]
 
 
@@ -134,7 +178,7 @@ async def test_the_duty_goes_through_all_rows_in_parts(
     ids = column(
         db,
         "UPDATE queue SET lease_token = 7, lease_until = now() - interval '1 s',"
-        " lease_since = now(), lease_owner = 'dead' WHERE id % 8 = 0 RETURNING id",
+        " lease_since = now(), begun = 7, lease_owner = 'dead' WHERE id % 8 = 0 RETURNING id",
     )
     for _ in range(10):
         await duty.settle()

@@ -141,6 +141,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         assert await Contents(link).body(1) == b"hello"
         assert await Contents(link).chunks(99, 0, 1) == b"x"
         assert await claims.leases.renew(again)
+        assert await claims.leases.begin(again) == {item.id for item in again}
         last = [Event.DELIVERED, Event.DELIVERED, Event.UNKNOWN, Event.FAIL, Event.HAND_BACK]
         events = [*last, *[Event.DEFER] * len(again)]
         for item, event in zip(again, events, strict=False):
@@ -156,12 +157,13 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         ):
             change = RowChange(action, where, "w", reason="test", quarantine="q")
             assert await changes.run(change) == 1 or action is Action.RETRY
-        db.execute("UPDATE queue SET once = true, lease_until = now() - interval '1 s',"
+        db.execute("UPDATE queue SET once = true, begun = lease_token,"
+                   " lease_until = now() - interval '1 s',"
                    " on_failed = CASE message_id WHEN 9 THEN 'remove' ELSE 'hold' END"
                    " WHERE lease_token IS NOT NULL")  # fmt: skip
         leases = FinalLeases(link, "upkeep")
         left = (await leases.next(0, 10))[2]
-        assert await leases.settle(left) == len(left) > 0
+        assert await leases.settle(left) == (len(left), 0)
         assert await upkeep.orphans(60, 10) == 2
         db.execute("UPDATE rules SET expires_at = now()")
         assert await upkeep.expire_rules() == ["r"]

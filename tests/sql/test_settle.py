@@ -294,13 +294,16 @@ async def test_every_entry_of_the_log_says_whose_mail_it_was(
         [outcome(i, Event.DELIVERED) for i in mine("delivered")[:1]]
         + [outcome(i, Event.DEFER, delay=3600.0) for i in mine("deferred")]
     )
-    db.execute("UPDATE queue SET lease_until = now() - interval '1 s' WHERE recipient ~ '^[lf]'")
+    db.execute(
+        "UPDATE queue SET begun = lease_token, lease_until = now() - interval '1 s'"
+        " WHERE recipient ~ '^[lf]'"
+    )
     db.execute("UPDATE queue SET priority = 9 WHERE recipient LIKE 'lost singly%'")
     db.execute("UPDATE queue SET status = 'DELETE', lease_until = now() WHERE recipient ~ '^del'")
     assert len((await Claims(link, "w", 60, priority=5).claim(99, [])).items) == 2
     assert not await take_lost(link, "w")
     final = FinalLeases(link, "w")
-    assert await final.settle((await final.next(0, 99))[2]) == 2
+    assert await final.settle((await final.next(0, 99))[2]) == (2, 0)
     changes = WorkerChanges(link)
     assert await changes.run(RowChange(Action.DELETE, "status = 'DELETE'", "w", "asked")) == 2
     logged = db.execute(

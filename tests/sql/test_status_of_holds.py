@@ -95,11 +95,11 @@ async def test_a_lost_attempt_that_the_log_refuses_is_unknown(
 ) -> None:
     number = submit(db, "bob", options=f", once => {once}")
     await claim(link)
-    db.execute("UPDATE queue SET lease_until = now() - interval '1 s'")
+    db.execute("UPDATE queue SET begun = lease_token, lease_until = now() - interval '1 s'")
     db.execute(REFUSE)
     if once == "true":
         (row,) = fetch(db, "SELECT id FROM queue")
-        assert await FinalLeases(link, "w").settle([row]) == 1
+        assert await FinalLeases(link, "w").settle([row]) == (1, 0)
     else:
         assert await take_lost(link, "w")
     assert states(db, number) == {"bob": "unknown"}

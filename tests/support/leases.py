@@ -12,5 +12,9 @@ class Always:
         """Say yes."""
         return True
 
+    async def begin(self, items: list[Item]) -> bool:
+        """Say yes."""
+        return self.valid(items)
+
 
 ALWAYS = Always()

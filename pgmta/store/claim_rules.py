@@ -76,8 +76,12 @@ class ClaimRules:
         self._schema.learn(found[0][3])
         self._schema.require()
         self.version = self.current = found[0][0]
-        rules = [Condition(f"rule {name}", text) for _, name, text, _ in found if name]
+        judged = {
+            Condition(f"rule {name}", text): fault for _, name, text, _, fault in found if name
+        }
+        rules = list(judged)
         self.refused = {rule: why for rule, why in self.refused.items() if rule in rules}
+        self._pass_over({rule: fault for rule, fault in judged.items() if fault})
         self.standing = [rule for rule in rules if rule not in self._aside]
         self._change()
 
@@ -102,6 +106,14 @@ class ClaimRules:
     async def _set_aside(self) -> bool:
         """Pass over the rules that are refused, for a while; return whether there are any."""
         found = await refused(self._link, self.standing)
+        self._pass_over(found)
+        self.standing = [rule for rule in self.standing if rule not in found]
+        self._change()
+        return bool(found)
+
+    def _pass_over(self, found: dict[Condition, str]) -> None:
+        if not found:
+            return
         for rule, reason in found.items():
             if self.refused.get(rule) != reason:
                 log.error("a standing rule is passed over", condition=rule.owner, worker=self._name,
@@ -109,9 +121,6 @@ class ClaimRules:
         self.refused.update(found)
         self._aside.update(found)
         self._aside_until = time.monotonic() + _ASIDE
-        self.standing = [rule for rule in self.standing if rule not in found]
-        self._change()
-        return bool(found)
 
     def claimed(self) -> None:
         """Note a claim that succeeded while there are refused rules."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Container
 
 import psycopg
 from psycopg import errors as pg_errors
@@ -37,6 +38,12 @@ _CASE = re.compile(
     r"(?<![\w.])(?P<column>sender|recipient)\s*(?:NOT\s+)?"
     r"(?P<operator>LIKE\b|IN\b|SIMILAR\b|=|<>|!=|!?~(?![~*]))(?!\s*'')",
     re.IGNORECASE,
+)
+_DOMAIN = re.compile(
+    r"(?<![\w.'])(?:queue\.)?(?P<column>(?i:sender_domain|domain))\s*(?i:NOT\s+)?"
+    r"(?:(?i:LIKE\b|SIMILAR\s+TO\b)|=|<>|!=|(?i:IN)\s*\((?:[^()']|'[^']*')*?"
+    r"|=\s*(?i:ANY)\s*\(\s*(?i:ARRAY)\s*\[(?:[^]']|'[^']*')*?)"
+    r"\s*(?P<text>'[^']*[A-Z][^']*')"
 )
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
 _LOGIC = re.compile(
@@ -75,7 +82,15 @@ def reach(condition: str | None) -> str:
 
 
 def case_hint(condition: str) -> str | None:
-    """Return a warning of a condition that compares an address case-sensitively, or None."""
+    """Return a warning of a condition whose comparison misses rows by their case, or None.
+
+    Domains are stored in lower case, so that a text with a capital letter never matches.
+    """
+    if match := _DOMAIN.search(condition):
+        return (
+            f"{match['column'].lower()} is in lower case, so {match['text']} never matches: "
+            "write it in lower case"
+        )
     bare = _LITERAL.sub(lambda literal: literal[0] if literal[0] == "''" else "'x'", condition)
     match = _CASE.search(bare)
     if not match:
@@ -88,13 +103,16 @@ def case_hint(condition: str) -> str | None:
     )
 
 
-async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
+async def check_conditions(
+    uri: str, conditions: dict[str, str], stored: Container[str] = ()
+) -> None:
     """Let PostgreSQL analyse each condition and run none; the keys name them in errors.
 
     A condition is one boolean expression over the columns of queue: no subselect, no volatile
-    function, nothing after it. Raises ConfigError with all problems; psycopg.OperationalError if
-    the server cannot be reached; UndefinedTable if it has no queue; SchemaMismatch if conditions
-    are wrong and the schema is of another version.
+    function, nothing after it. Those with a key in `stored` become rules: the function
+    condition_fault of the database judges them too. Raises ConfigError with all problems;
+    psycopg.OperationalError if the server cannot be reached; UndefinedTable if it has no queue;
+    SchemaMismatch if conditions are wrong and the schema is of another version.
     """
     problems = []
     connection = await connect(uri, "check", {"default_transaction_read_only": "off"})
@@ -104,6 +122,8 @@ async def check_conditions(uri: str, conditions: dict[str, str]) -> None:
             raise pg_errors.UndefinedTable("the database has no queue yet")
         for key, condition in conditions.items():
             reason = await _problem(connection, condition)
+            if not reason and key in stored:
+                reason = await _judge(connection, condition)
             if reason:
                 problems.append(f"{key}: {reason}")
         if problems:
@@ -148,6 +168,15 @@ async def _problem(connection: Connection, condition: str) -> str | None:
         return f"can't be checked: {error.diag.message_primary}"
     except (pg_errors.DataError, pg_errors.ProgrammingError, pg_errors.NotSupportedError) as error:
         return str(error.diag.message_primary)
+
+
+async def _judge(connection: Connection, condition: str) -> str | None:
+    try:
+        cursor = await connection.execute("SELECT condition_fault(%s)", [condition])
+        ((fault,),) = await cursor.fetchall()
+    except pg_errors.UndefinedFunction as error:
+        return str(error.diag.message_primary)  # an earlier schema, which the caller names
+    return str(fault) if fault else None
 
 
 def _words(result: PGresult, offset: int) -> str:

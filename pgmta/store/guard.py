@@ -58,6 +58,11 @@ class Condition:
     text: str
 
     @property
+    def stored(self) -> bool:
+        """Whether an operator may have stored it, so that it is judged before it is evaluated."""
+        return self.owner.startswith("rule ")
+
+    @property
     def key(self) -> str:
         """The key of the condition in `queue.faults`."""
         words = f"{self.owner}\0{self.text}".encode()

@@ -108,7 +108,8 @@ def tree(db: Connection, *, exact: bool = False) -> list[Partition]:
             continue
         more: dict[str, Any] = {}
         if row["leaf"]:
-            counted = run(db, "exact" if exact else "oldest", leaf=table(row["name"]))
+            leaf = sql.Literal(table(row["name"]).as_string(None))
+            counted = run(db, "exact" if exact else "oldest", leaf=leaf)
             more = {"rows": row["rows"], "size": row["size"], **(counted[0] if counted else {})}
         values: Values = [
             None if match[0] == "NULL" else match[1].replace("''", "'")

@@ -26,8 +26,14 @@ async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition
     """
     found: dict[Condition, str] = {}
     for condition in (_CONTROL, *conditions):
+        params = {"condition": condition.text}
         try:
-            await link.run(_SQL["probe"], {"condition": condition.text})
+            if condition.stored:
+                ((fault,),) = await link.run(_SQL["judge"], params)
+                if fault:
+                    found[condition] = fault
+                    continue
+            await link.run(_SQL["probe"], params)
         except psycopg.Error as error:
             _note(found, condition, error)
     return found
@@ -39,8 +45,14 @@ def refused_now(
     """Return the same as `refused`, over the connection of a command."""
     found: dict[Condition, str] = {}
     for condition in (_CONTROL, *conditions):
+        params = {"condition": condition.text}
         try:
-            db.execute(_SQL["probe"], {"condition": condition.text})
+            if condition.stored:
+                row = db.execute(_SQL["judge"], params).fetchone() or {}
+                if row["fault"]:
+                    found[condition] = row["fault"]
+                    continue
+            db.execute(_SQL["probe"], params)
         except psycopg.Error as error:
             _note(found, condition, error)
     return found

@@ -56,6 +56,7 @@ class Registry:
     def __init__(self, link: Link, owner: str) -> None:
         self._link = link
         self._owner = owner
+        self._judged: dict[str, bool] = {}  # by the text of a rule: whether it may be evaluated
 
     async def register(self, entries: list[Entry], rules: list[Rule]) -> None:
         """Announce the workers and their rules. Raises StoreUnavailable."""
@@ -92,6 +93,8 @@ class Registry:
         for action, test in tests:
             if test is None:
                 return []
+            if action == "rule" and not await self._may_evaluate(test):
+                continue
             try:
                 hits = await self._link.run(
                     _SQL["tested"], {"condition": test, "ids": Bigints(waiting)}
@@ -114,8 +117,17 @@ class Registry:
         await self._link.run(NOTIFY)
 
     async def operator_rules(self) -> list[Rule]:
-        """Return the standing rules that operators have made."""
-        return [Rule(*row) for row in await self._link.run(_SQL["rules"])]
+        """Return the standing rules of operators, without those that may not be evaluated."""
+        rules = [Rule(*row) for row in await self._link.run(_SQL["rules"])]
+        texts = {rule.condition for rule in rules}
+        self._judged = {text: may for text, may in self._judged.items() if text in texts}
+        return [rule for rule in rules if await self._may_evaluate(rule.condition)]
+
+    async def _may_evaluate(self, condition: str) -> bool:
+        if condition not in self._judged:
+            ((fault,),) = await self._link.run(_SQL["judge"], {"condition": condition})
+            self._judged[condition] = fault is None
+        return self._judged[condition]
 
 
 def _fields(entry: Entry | Rule) -> dict[str, Any]:

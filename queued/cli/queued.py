@@ -22,6 +22,7 @@ from pgmta.store.conditions import case_hint, check_conditions
 from queued.cli.target import CONFIG
 from queued.config import QueuedConfig, read_config
 from queued.daemon import Daemon
+from queued.row_changes import is_rule
 from queued.worker.keyring import key_problems
 
 _RETRY = 0.5  # seconds
@@ -64,7 +65,7 @@ async def _unchecked(path: Path, settings: QueuedConfig, conditions: dict[str, s
     if not uri:
         return "the embedded PostgreSQL does not run"
     try:
-        await _check(path, uri, conditions)
+        await _check(path, uri, conditions, _stored(settings))
     except psycopg.errors.UndefinedTable:
         return _NO_QUEUE
     except SchemaMismatch as error:
@@ -74,9 +75,9 @@ async def _unchecked(path: Path, settings: QueuedConfig, conditions: dict[str, s
     return None
 
 
-async def _check(path: Path, uri: str, conditions: dict[str, str]) -> None:
+async def _check(path: Path, uri: str, conditions: dict[str, str], stored: set[str]) -> None:
     try:
-        await check_conditions(uri, conditions)
+        await check_conditions(uri, conditions, stored)
     except ConfigError as error:
         raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
 
@@ -91,6 +92,13 @@ def _conditions(settings: QueuedConfig) -> dict[str, str]:
     if settings.environment.database.where:
         conditions["environment.database.where"] = settings.environment.database.where
     return conditions
+
+
+def _stored(settings: QueuedConfig) -> set[str]:
+    """Return the keys of the conditions that become standing rules."""
+    rules = [(number, worker) for number, worker in enumerate(settings.workers) if is_rule(worker)]
+    keys = {f"workers[{number}].where (worker {worker.name})" for number, worker in rules}
+    return keys | {"environment.database.where"} if rules else keys
 
 
 @main.command()
@@ -128,7 +136,7 @@ async def _run(
     logged = ""
     while conditions and not signals.stop.is_set():
         try:
-            await _check(path, uri, conditions)
+            await _check(path, uri, conditions, _stored(settings))
             break
         except psycopg.errors.UndefinedTable:
             reason = f"{_NO_QUEUE}: run `queuectl migrate`"

@@ -101,7 +101,7 @@ def add_rule(
     chosen = condition(uri, filters)
     if chosen is None:
         raise ConfigError(["a standing rule needs a condition"])
-    asyncio.run(check_conditions(uri, {"rule": chosen}))
+    asyncio.run(check_conditions(uri, {"rule": chosen}, {"rule"}))
     overview = Overview(uri)
     try:
         _try(overview, name, chosen, force=force)

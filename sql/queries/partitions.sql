@@ -12,11 +12,11 @@ ORDER BY t.level, pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT', name
 
 -- name: oldest
 -- The row of a leaf with the lowest id, by its index: about the oldest one.
-SELECT ts AS oldest FROM {leaf} ORDER BY id LIMIT 1
+SELECT oldest FROM pgmta.leaf_rows({leaf}, false)
 
 -- name: exact
 -- Rows of a leaf, and the time of the oldest. Reads the whole leaf.
-SELECT count(*) AS rows, min(ts) AS oldest FROM {leaf}
+SELECT rows, oldest FROM pgmta.leaf_rows({leaf}, true)
 
 -- name: deserving
 -- Values in the default leaf with enough rows for a separate leaf.
@@ -26,7 +26,7 @@ GROUP BY 1 HAVING count(*) >= {least} ORDER BY 2 DESC, 1 LIMIT 10
 
 -- name: log_default
 -- Rows of the log that are in no partition of a day.
-SELECT count(*) AS rows, min(ended_at) AS oldest FROM pgmta.attempts_default
+SELECT rows, oldest FROM pgmta.leaf_rows('pgmta.attempts_default', true)
 
 -- name: findings
 -- Problems and hints, without reading rows.

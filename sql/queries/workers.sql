@@ -72,6 +72,10 @@ WHERE (rules.action, rules.condition, rules.reason, rules.quarantine, rules.hold
     IS DISTINCT FROM (excluded.action, excluded.condition, excluded.reason, excluded.quarantine,
         excluded.hold_seconds)
 
+-- name: judge
+-- Why the condition of a rule may not be evaluated, or null.
+SELECT condition_fault(%(condition)s)
+
 -- name: rules
 -- Standing rules of operators: what their holds need.
 SELECT name, action, condition, reason, quarantine, hold_seconds FROM rules

@@ -28,12 +28,12 @@ BEGIN
     RETURN false;
 END $$"""
 CONDITIONS = {
-    "regconfig": ("", "(metadata->>'v')::regconfig = 'simple'::regconfig", "text search"),
+    "regconfig": ("", "(metadata->>'v')::regconfig = 'simple'::regconfig", "42704"),
     "tsquery": ("", "to_tsvector('simple', recipient) @@ ('a & ' || (metadata->>'v'))::tsquery",
-                "syntax error in tsquery"),
-    "branch": ("RETURN EXISTS (SELECT FROM gone);", "judge(metadata)", 'relation "gone"'),
+                "42601"),
+    "branch": ("RETURN EXISTS (SELECT FROM gone);", "judge(metadata)", "42P01"),
     "raise": ("RAISE EXCEPTION 'no judge knows' USING ERRCODE = 'MY001';", "judge(metadata)",
-              "no judge knows"),
+              "MY001"),
 }  # fmt: skip
 
 
@@ -44,6 +44,8 @@ async def test_a_row_is_blamed_whatever_the_error(
     db: psycopg.Connection, link: Link, name: str, before: int, own: bool
 ) -> None:
     body, condition, error = CONDITIONS[name]
+    if body and not own:
+        return  # no rule may call a function of others
     if body:
         db.execute(FUNCTION.format(body).encode())
     good = "english" if name == "regconfig" else "b"
@@ -58,7 +60,7 @@ async def test_a_row_is_blamed_whatever_the_error(
         assert await claim_all(claims) == rows
     assert [(log["event"], log["row"]) for log in logs] == [("a condition fails", bad)]
     (mark,) = column(db, "SELECT faults::text FROM queue WHERE faults IS NOT NULL")
-    assert error in mark.replace('\\"', '"')
+    assert f"SQLSTATE {error}" in mark
 
 
 async def test_a_hold_holds_a_row_that_it_cannot_judge(db: psycopg.Connection, link: Link) -> None:
@@ -75,6 +77,7 @@ async def test_a_hold_holds_a_row_that_it_cannot_judge(db: psycopg.Connection, l
 async def test_a_rule_whose_schema_is_dropped_stops_nothing(
     db: psycopg.Connection, link: Link
 ) -> None:
+    db.execute("ALTER TABLE rules DISABLE TRIGGER rules_valid")  # as before migration 0027
     db.execute("CREATE SCHEMA ops")
     db.execute(
         "CREATE FUNCTION ops.blocked(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT false'"

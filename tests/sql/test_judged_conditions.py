@@ -1,0 +1,222 @@
+"""Conditions that a role stores see the columns of queue alone."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import errors as pg_errors
+from structlog.testing import capture_logs
+
+from pgmta.store.claim import SESSION, Claims
+from pgmta.store.workers import Registry
+from tests.sql.rows import column, message, row
+from tests.sql.test_surface import linked
+
+SECRET = "SELECT private_key FROM pgmta.dkim_keys"
+
+OUTSIDE = [
+    f"EXISTS ({SECRET})",
+    f"sender = ({SECRET} LIMIT 1)",
+    "sender IN (SELECT name FROM pgmta.users)",
+    "sender = ANY (ARRAY(SELECT name FROM pgmta.users))",
+    "(SELECT count(*) FROM pg_authid) > 0",
+    "EXISTS (WITH x AS (SELECT 1) TABLE x)",
+    f"(SELECT word FROM ts_stat('{SECRET}') LIMIT 1)::int = 1",
+    f"ts_stat('{SECRET}') IS NOT NULL",
+    f"ts_rewrite('a'::tsquery, '{SECRET}') IS NOT NULL",
+    f"query_to_xml('{SECRET}', true, true, '') IS NOT NULL",
+    f"query_to_xmlschema('{SECRET}', true, true, '') IS NOT NULL",
+    f"query_to_xml_and_xmlschema('{SECRET}', true, true, '') IS NOT NULL",
+    "table_to_xml('pgmta.dkim_keys', true, true, '') IS NOT NULL",
+    "table_to_xmlschema('pgmta.dkim_keys', true, true, '') IS NOT NULL",
+    "schema_to_xml('pgmta', true, true, '')::text = ''",
+    "database_to_xml(true, true, '')::text = ''",
+    "cursor_to_xml('c', 1, true, true, '')::text = ''",
+    "xpath('/a', query_to_xml('SELECT 1', true, true, ''))::text = ''",
+    "xmlelement(name a, sender)::text = ''",
+    "xmlparse(document metadata->>'x')::text = ''",
+    "metadata->>'x' = xmlserialize(content '<a/>' AS text)",
+    "lo_import('/etc/passwd') > 0",
+    "lo_export(1, '/tmp/x') > 0",
+    "lo_get(1) IS NULL",
+    "lo_creat(1) > 0",
+    "lo_from_bytea(0, 'x') > 0",
+    "pg_read_file('/etc/passwd') = ''",
+    "pg_read_binary_file('/etc/passwd') = ''",
+    "pg_ls_dir('/') = 'etc'",
+    "pg_stat_file('/etc/passwd') IS NULL",
+    "pg_relation_filepath('queue') = ''",
+    "set_config('search_path', 'evil', false) = ''",
+    "current_setting('data_directory') = ''",
+    "nextval('pgmta.message_ids') > 0",
+    "currval('pgmta.message_ids') > 0",
+    "setval('pgmta.message_ids', 1) > 0",
+    "pg_notify('x', sender) IS NULL",
+    "pg_terminate_backend(1)",
+    "pg_sleep(1) IS NULL",
+    "pg_advisory_lock(1) IS NULL",
+    "pg_get_viewdef('pgmta.queue_overview'::regclass) = ''",
+    "pg_stat_get_backend_activity(1) = ''",
+    "pg_has_role('pg_monitor', 'MEMBER')",
+    "has_table_privilege('pgmta.dkim_keys', 'SELECT')",
+    "pg_input_is_valid('x', 'regclass') AND pg_column_size(sender) > 0",
+    "'pgmta.dkim_keys'::regclass = 1",
+    "sender::regclass = 'x'::regclass",
+    "(sender || '')::text::regrole IS NULL",
+    "to_regclass(sender) IS NULL",
+    "ctid IS NULL",
+    "queue IS NULL",
+    "queue::text = ''",
+    "row_to_json(queue)::text = ''",
+    "outer_space.spy(sender)",
+    "outer_space.quiet(sender)",
+    "public.own(sender)",
+    "sender OPERATOR(outer_space.~~~) 'x'",
+    "sender::outer_space.checked = 'x'",
+    "CAST(sender AS outer_space.checked) = ''",
+    "sender::outer_space.mood IS NULL",
+    "metadata->>'x' = 'sad'::outer_space.mood::text",
+    "pgmta.sees_all_mail()",
+    "pgmta.queue_delete('true', 'x') > 0",
+    "pgmta.condition_path() = ''",
+    "inet_server_addr() IS NULL",
+    "txid_current() > 0",
+    "random() < 0.5",
+    "dblink('host=x', 'SELECT 1') IS NULL",
+    "count(*) > 1",
+    "row_number() OVER () > 1",
+    "generate_series(1, 2) = 1",
+    "true; DROP TABLE pgmta.traces",
+    "true); DROP TABLE pgmta.traces; SELECT (true",
+    "true) UNION SELECT 1 FROM pgmta.dkim_keys WHERE (true",
+]
+
+INSIDE = [
+    "true",
+    "(queue).sender = '' OR queue.id = 4",
+    "sender_domain = 'x.example' AND NOT recipient ILIKE '%@y.example'",
+    "metadata->>'_partid' IN ('1', '2') OR metadata ? 'x' OR metadata @> '{\"a\": 1}'",
+    "CASE WHEN metadata->>'n' ~ '^[0-9]{1,9}$' THEN (metadata->>'n')::int > 3 ELSE false END",
+    "ts < now() - interval '1 day' AND extract(hour FROM ts AT TIME ZONE 'UTC') BETWEEN 1 AND 5",
+    "date_trunc('day', ts) = current_date AND to_char(ts, 'YYYY') = '2026'",
+    "coalesce(last_reply, '') LIKE '4%' AND nullif(attempts, 2) IS DISTINCT FROM 3",
+    "greatest(attempts, 2) = ANY (ARRAY[2, 3]) AND (attempts, priority) = (2, 5)",
+    "lower(recipient) SIMILAR TO '%x' AND split_part(sender, '@', 2) <> '' AND length(sender) > 3",
+    "jsonb_path_exists(metadata, '$.a[*] ? (@ > 2)') AND jsonb_typeof(metadata->'a') = 'array'",
+    "regexp_replace(sender, '\\+.*@', '@') COLLATE \"C\" < 'b' AND md5(sender) <> format('%s', id)",
+    "queue_malformed(sender, recipient, domain) AND hashtext(domain) % 2 = 0",
+    "concat(sender, id) <> '{SUBLINK' AND (metadata->>'ip')::inet <<= '10.0.0.0/8'",
+    "to_tsvector(coalesce(last_reply, '')) @@ to_tsquery('spam')",
+]
+
+TRAPS = """
+CREATE SCHEMA outer_space;
+CREATE FUNCTION outer_space.spy(text) RETURNS boolean STABLE LANGUAGE sql
+    AS $$ SELECT EXISTS (SELECT FROM pgmta.dkim_keys) $$;
+CREATE FUNCTION outer_space.quiet(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true';
+CREATE FUNCTION public.own(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true';
+CREATE FUNCTION outer_space.match(text, text) RETURNS boolean IMMUTABLE LANGUAGE sql
+    AS 'SELECT true';
+CREATE OPERATOR outer_space.~~~ (LEFTARG = text, RIGHTARG = text, FUNCTION = outer_space.match);
+CREATE DOMAIN outer_space.checked AS text CHECK (outer_space.spy(VALUE));
+CREATE TYPE outer_space.mood AS ENUM ('sad');
+CREATE FUNCTION outer_space.feel(text) RETURNS outer_space.mood IMMUTABLE LANGUAGE sql
+    AS $$ SELECT 'sad'::outer_space.mood $$;
+CREATE CAST (text AS outer_space.mood) WITH FUNCTION outer_space.feel(text);
+GRANT USAGE ON SCHEMA outer_space TO PUBLIC;
+"""  # fmt: skip
+
+ADD = "INSERT INTO rules (name, action, condition, reason, origin) VALUES (%s, 'hold', %s, '', %s)"
+
+
+@pytest.fixture
+def trapped(db: psycopg.Connection) -> psycopg.Connection:
+    """A database with a row, and objects of another schema that every role may use."""
+    db.execute(TRAPS.encode())
+    row(db, message(db, 1), metadata={"n": "secret"})
+    return db
+
+
+@pytest.mark.parametrize("role", ["pgmta_operator", "pgmta_queued", None])
+def test_no_role_stores_a_condition_that_reaches_outside(
+    trapped: psycopg.Connection, role: str | None
+) -> None:
+    db = trapped
+    origin = "operator" if role == "pgmta_operator" else "worker"
+    if role:
+        db.execute(f"SET ROLE {role}".encode())
+    for number, condition in enumerate(INSIDE):
+        db.execute(ADD, (f"in{number}", condition, origin))
+    for number, condition in enumerate(OUTSIDE):
+        for statement, values in (
+            (ADD, (f"out{number}", condition, origin)),
+            ("UPDATE rules SET condition = %s WHERE name = 'in0'", (condition,)),
+        ):
+            try:
+                with db.transaction():
+                    db.execute(statement, values)
+            except psycopg.Error:
+                continue
+            pytest.fail(f"{role} stores: {condition}")
+    assert len(column(db, "SELECT name FROM rules")) == len(INSIDE)
+    db.execute("RESET ROLE")
+    assert column(db, "SELECT count(*) FROM pg_class WHERE relname LIKE 'condition%'") == [0]
+
+
+def test_the_judge_evaluates_nothing_and_knows_each_condition(trapped: psycopg.Connection) -> None:
+    before = column(trapped, "SELECT last_value FROM message_ids")
+    for condition in OUTSIDE:
+        assert column(trapped, "SELECT condition_fault(%s)", condition) != [None], condition
+    for condition in INSIDE:
+        assert column(trapped, "SELECT condition_fault(%s)", condition) == [None], condition
+    assert column(trapped, "SELECT last_value FROM message_ids") == before
+    trapped.execute("SET ROLE pgmta_smtpd")
+    with pytest.raises(pg_errors.InsufficientPrivilege):
+        trapped.execute("SELECT condition_fault('true')")
+
+
+async def test_a_rule_is_judged_again_when_it_is_read(
+    trapped: psycopg.Connection, database: str
+) -> None:
+    trapped.execute("ALTER TABLE rules DISABLE TRIGGER rules_valid")
+    leak = f"(xpath('//text()', query_to_xml('{SECRET}', true, true, '')))[1]::text::int > 0"
+    for name, condition in (("old", leak), ("good", "domain = 'held.example'")):
+        trapped.execute(ADD, (name, condition, "operator"))
+    held = row(trapped, 1, domain="held.example")
+    async with linked(database, role="pgmta_queued", **SESSION) as link:
+        with capture_logs() as logs:
+            items = (await Claims(link, "w", 60).claim(9, [])).items
+        assert held not in {item.id for item in items}
+        assert len(items) == 1
+        (told,) = [log for log in logs if log["event"] == "a standing rule is passed over"]
+        assert (told["condition"], told["reason"]) == (
+            "rule old",
+            "function query_to_xml is not allowed in a condition",
+        )
+        assert [rule.name for rule in await Registry(link, "h:1").operator_rules()] == ["good"]
+    assert column(trapped, "SELECT faults FROM queue WHERE faults IS NOT NULL") == []
+
+
+def test_a_fault_has_no_value_of_the_row(trapped: psycopg.Connection) -> None:
+    found = trapped.execute(
+        "SELECT error FROM queue_test('(metadata->>''n'')::int > 1', ARRAY(SELECT id FROM queue))"
+    ).fetchall()
+    assert found == [("SQLSTATE 22P02 (no value of that type)",)]
+
+
+def test_a_rule_with_a_domain_in_capitals_is_told(db: psycopg.Connection) -> None:
+    told: list[str] = []
+    db.add_notice_handler(lambda diag: told.append(str(diag.message_primary)))
+    for number, (condition, hint) in enumerate(
+        {
+            "domain = 'Bad.Test'": "domain is in lower case, so 'Bad.Test' never matches",
+            "domain IN ('a.test', 'B.test')": "domain is in lower case, so 'B.test' never matches",
+            "domain LIKE '%.Test'": "domain is in lower case, so '%.Test' never matches",
+        }.items()
+    ):
+        db.execute(ADD, (f"r{number}", condition, "operator"))
+        assert told.pop() == hint
+    db.execute(
+        ADD, ("good", "domain ILIKE 'Bad%' OR domain = 'x' OR recipient = 'A@b'", "operator")
+    )
+    assert told == []

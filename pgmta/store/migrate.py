@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -47,7 +48,13 @@ GRANT SELECT ON public.schema_migrations TO PUBLIC;
 """A history with which earlier versions refuse the database as newer than they are."""
 _MINIMUM = 150000
 _PATIENCE = "5s"
-_TRIES, _PAUSE = 10, 0.1  # of a migration that lost a race, and seconds between them
+_TRIES, _PAUSE = 100, 0.1  # of a migration that lost a race, and seconds between them
+_SHORT = "800ms"  # PostgreSQL looks for deadlocks after 1 s, and would end statements of daemons
+_TABLES = """
+SELECT format('%I.%I', nspname, relname) FROM pg_catalog.pg_class
+JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace
+WHERE nspname = current_schema() AND relkind IN ('r', 'p') AND NOT relispartition
+"""
 _HOLDERS = """
 SELECT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1
@@ -170,11 +177,14 @@ def _known(db: psycopg.Connection, home: str) -> dict[str, str]:
 def _run(db: psycopg.Connection, name: str, text: str, checksum: str, *, quiet: bool) -> None:
     """Apply one migration; `quiet` without warnings, because a later one repeats them.
 
-    Daemons and operators lock tables in another order, so it may lose a race, and runs again then.
+    Daemons and operators lock tables in other orders, so it may lose a race. Then it takes the
+    locks before it does anything.
     """
     for left in reversed(range(_TRIES)):
         try:
             with db.transaction():
+                if left < _TRIES - 1:
+                    _lock_tables(db)
                 if quiet:
                     db.execute("SET LOCAL client_min_messages = error")
                 db.execute(text.encode())
@@ -184,13 +194,27 @@ def _run(db: psycopg.Connection, name: str, text: str, checksum: str, *, quiet: 
                 db.execute(history, (name, checksum))
                 _notify_workers(db)
         except psycopg.OperationalError as error:
-            if not (left and lost_race(error)):
+            lost = lost_race(error) or isinstance(error, psycopg.errors.LockNotAvailable)
+            if not (left and lost):
                 raise
             time.sleep(_PAUSE)
         except psycopg.Error as error:
             raise MigrationError(f"{name} is not applied: {_words(error.diag) or error}") from error
         else:
             return
+
+
+def _lock_tables(db: psycopg.Connection) -> None:
+    """Lock all tables of the queue, each for a short time, in an order of chance.
+
+    An order that suits the statements under way is found in some tries. Raises LockNotAvailable.
+    """
+    tables = [str(name) for (name,) in db.execute(_TABLES)]
+    random.shuffle(tables)
+    db.execute("SELECT set_config('lock_timeout', %s, true)", (_SHORT,))
+    for table in tables:
+        db.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
+    db.execute("SELECT set_config('lock_timeout', '0', true)")
 
 
 def _leave_sign(db: psycopg.Connection, warn: Callable[[str], None]) -> None:

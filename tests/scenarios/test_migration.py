@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pgmta.errors import MigrationError
@@ -101,6 +105,36 @@ def test_nobody_works_on_a_schema_he_does_not_know(
     for daemon in (smtpd, queued):  # said once, not again and again
         assert len(daemon.events(MISMATCH)) == 1
         assert len(daemon.log) < 200
+
+
+def test_a_migration_wins_against_statements_that_lock_in_another_order(
+    system: System, migrate_to: Callable[..., list[str]]
+) -> None:
+    """There is always a transaction that has one table, and wants the one of the migration."""
+    done = threading.Event()
+    count, ended = itertools.count(), []
+
+    def work() -> None:
+        with psycopg.connect(system.uri, autocommit=True) as db:
+            while not done.is_set():
+                with suppress(psycopg.errors.DeadlockDetected), db.transaction():
+                    db.execute("LOCK TABLE queue IN ROW EXCLUSIVE MODE")
+                    db.execute("SELECT pg_sleep(0.2)")
+                    db.execute("LOCK TABLE attempts IN ROW EXCLUSIVE MODE")
+                ended.append(next(count))
+
+    with ThreadPoolExecutor(8) as pool:
+        workers = [pool.submit(work) for _ in range(8)]
+        try:
+            until(lambda: len(ended) > 8)
+            text = "LOCK TABLE attempts; ALTER TABLE queue ADD COLUMN more integer"
+            assert migrate_to(system.uri, text) == [NEXT]
+            after = len(ended)
+            until(lambda: len(ended) > after + 8)
+        finally:
+            done.set()
+    for worker in workers:
+        worker.result()
 
 
 def test_daemons_that_start_on_another_schema_wait(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
@@ -64,6 +65,14 @@ class OperatorChanges:
     async def close(self) -> None:
         """End the connection."""
         await self._link.close()
+
+    async def require_rights(self) -> None:
+        """Raise PgmtaError if the role may not change rows, also if there is nothing to change."""
+        ((role, may),) = await self._link.run(_SQL["may_change"])
+        if not may:
+            raise PgmtaError(
+                f"the role {role} may not change rows: take a file whose login has pgmta_operator"
+            )
 
     async def batches(
         self, change: RowChange, size: int = BATCH, about: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pgmta.command import (
     reporting,
     version_option,
 )
-from pgmta.store.change import BATCH
+from pgmta.store.change import BATCH, OperatorChanges
 from pgmta.store.filters import Filter
 from pgmta.store.listing import Listing
 from pgmta.store.row_change import Action, RowChange
@@ -67,6 +68,7 @@ def main(
     reason = f"quarantine {quarantine} ended"
     change = RowChange(Action(action), where or "false", who(), reason=reason)
     uri = database_of(config)
+    asyncio.run(_require_rights(uri))
     listing = Listing(uri)
     try:
         total = listing.matching(change.where)
@@ -83,6 +85,15 @@ def main(
         print_line(f"{count} rows of quarantine {quarantine}{end}")
     if stopped:
         sys.exit(EXIT_INTERRUPTED)
+
+
+async def _require_rights(uri: str) -> None:
+    """Fail on the first day, and not on the day on which the first row is old enough."""
+    changes = OperatorChanges(uri)
+    try:
+        await changes.require_rights()
+    finally:
+        await changes.close()
 
 
 if __name__ == "__main__":

@@ -75,6 +75,12 @@ SELECT (SELECT count(*) FROM found),
 )
 SELECT (SELECT count(*) FROM found), count(*) FROM logged
 
+-- name: may_change
+-- The role, and whether it may change many rows as an operator.
+SELECT current_user::text,
+    has_function_privilege('pgmta.queue_change_rows(text, bigint[], text, jsonb)', 'EXECUTE')
+    AND has_column_privilege('pgmta.audit', 'who', 'INSERT') AND has_column_privilege('pgmta.queue', 'status', 'UPDATE')
+
 -- name: standing
 -- Whether a standing rule is there.
 SELECT name FROM rules WHERE name = %(rule)s

@@ -13,11 +13,13 @@ import psycopg
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from psycopg.conninfo import make_conninfo
 
 from pgmta.postgres.link import Link
 from pgmta.postgres.locate import DIRECTORY, INHERITED
 from pgmta.store.change import WorkerChanges
 from pgmta.store.row_change import Action, RowChange
+from queued.cli.quarantine_retention import main as retention
 from queued.cli.queuectl import main
 from tests.sql.rows import column, fetch, message, row
 
@@ -180,6 +182,31 @@ def test_retention_runs_from_cron(db: psycopg.Connection, config: Path, tmp_path
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout == "would have deleted 1 rows of quarantine suspects\n"
+
+
+@pytest.mark.parametrize("role", ["pgmta_operator", "pgmta_reader", "pgmta_queued"])
+def test_roles_list_partitions_and_retention_says_at_once_that_it_may_not(
+    database: str, db: psycopg.Connection, tmp_path: Path, role: str
+) -> None:
+    path = tmp_path / "role.yaml"
+    uri = make_conninfo(database, options=f"-c role={role}")
+    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": uri}}}))
+    message(db, 1)
+    row(db, 1, ts="2020-01-01")
+    if role != "pgmta_queued":
+        for more in ([], ["--exact"]):
+            done = CliRunner().invoke(main, ["partition", "list", "-c", str(path), *more])
+            assert done.exit_code == 0, done.output
+            assert "2020-01-01" in done.stdout
+    done = CliRunner().invoke(retention, ["suspects", "--older", "30d", "-c", str(path)])
+    if role == "pgmta_operator":
+        assert done.stdout == "deleted 0 rows of quarantine suspects\n", done.output
+        row(db, 1, status="HOLD", ts="2020-01-01", metadata={"_quarantineid": "suspects"})
+        done = CliRunner().invoke(retention, ["suspects", "--older", "30d", "-c", str(path)])
+        assert done.stdout == "deleted 1 rows of quarantine suspects\n", done.output
+    else:
+        assert done.exit_code == 1
+        assert f"the role {role} may not change rows" in done.stderr
 
 
 def test_a_command_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,20 @@
-"""The rights of each role to each object of the schema, compared with docs/rights.md."""
+"""The rights of each role to each object of the schema, compared with docs/rights.md.
+
+`python -m tests.sql.test_rights` writes the tables of the page anew.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
+from collections import defaultdict
 from pathlib import Path
 
 import psycopg
+
+from pgmta.postgres.embedded import Server
+from pgmta.store.migrate import migrate
+from tests.support.database import data_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
 ROLES = ("smtpd", "queued", "operator", "reader", "submit")
@@ -110,3 +119,42 @@ def test_the_owner_may_do_all_and_a_stranger_nothing(db: psycopg.Connection) -> 
     }
     every = {name for (name,) in db.execute(OBJECTS.encode())}
     assert every - held - triggers == set()
+
+
+def write(db: psycopg.Connection) -> None:
+    """Write the tables of the page, and keep what stands above them."""
+    rights: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name, role, right in granted(db):
+        rights[name][role].append(right)
+    kinds = {
+        name: {"v": "Views", "S": "Sequences"}.get(kind, "Tables")
+        for name, kind in db.execute("SELECT relname::text, relkind::text FROM pg_class"
+                                     " WHERE relnamespace = 'pgmta'::regnamespace")
+    }  # fmt: skip
+    order = ["select", "insert", "update", "delete", "truncate", "usage", "execute"]
+    text = PAGE.read_text().partition("\n## Tables")[0]
+    for group in ("Tables", "Views", "Sequences", "Functions"):
+        text += f"\n## {group}\n\n| {group[:-1].lower()} | who may do what |\n|---|---|\n"
+        for name in sorted(rights):
+            if kinds.get(name, "Functions") == group:
+                cells = [
+                    f"{role}: "
+                    + ", ".join(sorted(held, key=lambda right: order.index(right.split()[0])))
+                    for role in ROLES
+                    if (held := rights[name].get(role))
+                ]
+                text += f"| `{name}` | {'; '.join(cells)} |\n"
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    folder = data_folder()
+    server = Server(folder)
+    server.start()
+    try:
+        migrate(server.uri("postgres"))
+        with psycopg.connect(server.uri("postgres"), options="-c search_path=pgmta") as database:
+            write(database)
+    finally:
+        server.stop("immediate")
+        shutil.rmtree(folder, ignore_errors=True)

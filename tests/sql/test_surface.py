@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import errors as pg_errors
+from psycopg import sql
 
 from pgmta.errors import Stage, StoreUnavailable
 from pgmta.model import Item, NewMessage, Outcome, Reply
@@ -308,6 +309,22 @@ async def test_every_sql_block_of_the_manual_runs_in_psql(database: str) -> None
     with psycopg.connect(database, autocommit=True) as db:
         db.execute("UPDATE queue SET status = 'HOLD', ts = now() - interval '2 days' WHERE id = 1")
         db.execute("UPDATE queue SET status = 'REPORT' WHERE id = 3")
+        # as in a database that pg_restore has filled
+        name = sql.Identifier(db.info.dbname)
+        db.execute(sql.SQL("ALTER DATABASE {} RESET search_path").format(name))
+    folder = Path(__file__).parents[2] / "docs"
+    others = ("submission", "rewriting", "bounces", "answers", "operations")
+    for page in others:
+        found = re.findall(
+            r"^```sql\n((?:SELECT|INSERT).*?)^```",
+            (folder / f"{page}.md").read_text(encoding="utf-8"),
+            re.MULTILINE | re.DOTALL,
+        )
+        assert found
+        with psycopg.connect(database) as db:
+            for block in found:
+                db.execute(block.encode())
+            db.rollback()
     text = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 8
@@ -319,7 +336,9 @@ async def test_every_sql_block_of_the_manual_runs_in_psql(database: str) -> None
             input=block, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{block}\n{done.stderr}"
-        if block.startswith("UPDATE queue SET status = 'DELETE'"):
+        if block.startswith("UPDATE pgmta.queue SET status = 'DELETE'"):
             assert "UPDATE 1" in done.stdout  # retention
     with psycopg.connect(database) as db:
-        assert db.execute("SELECT array_agg(id ORDER BY id) FROM queue").fetchone() == ([1, 2, 3],)
+        assert db.execute("SELECT array_agg(id ORDER BY id) FROM pgmta.queue").fetchone() == (
+            [1, 2, 3],
+        )

@@ -15,6 +15,7 @@ from pgmta.postgres.notify import listen
 from pgmta.service import Signals, first, report_error, tune_memory
 from pgmta.store.broken_tls import BrokenTlsHosts
 from pgmta.store.change import WorkerChanges
+from pgmta.store.clock import DatabaseClock
 from pgmta.store.conditions import both, reach
 from pgmta.store.daemons import Heartbeat
 from pgmta.store.dkim_keys import DkimKeys
@@ -32,6 +33,7 @@ from queued.presence import Presence
 from queued.row_changes import is_rule, row_change, rule
 from queued.upkeep import (
     attempts,
+    clock,
     dane_check,
     final_leases,
     keys,
@@ -246,6 +248,8 @@ class Daemon:
             TlsReports(self._link),
             lambda: self._connector.security.fetcher,
         )
+        stored = DatabaseClock(self._link, clock.STEP, self._config.process.lease)
+        steps = clock.ClockDuty(stored, self._registry.wake)
         dane = partial(dane_check.check_dane, self._connector, lambda: self._config)
         return {
             "requests": RegularDuty(requests.EVERY, answer, schema, self._turns),
@@ -253,6 +257,7 @@ class Daemon:
             "final leases": RegularDuty(final_leases.EVERY, final.settle, schema, self._turns),
             "attempts": RegularDuty(attempts.EVERY, log_days, schema),
             "transcripts": RegularDuty(transcripts.EVERY, dialogues, schema),
+            "clock": RegularDuty(clock.EVERY, steps.look, schema),
             "orphans": RegularDuty(orphans.EVERY, bodies, schema),
             "keys": RegularDuty(keys.EVERY, submissions, schema),
             "TLS policies": RegularDuty(sts_policies.EVERY, policies.do, schema, self._turns),

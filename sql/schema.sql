@@ -268,6 +268,47 @@ $$;
 
 COMMENT ON FUNCTION pgmta.condition_path() IS 'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may create objects there. pgmta/postgres/locate.py has the same.';
 
+CREATE FUNCTION pgmta.database_clock_look(least_step interval, lease interval, OUT seen timestamp with time zone, OUT back interval, OUT rows bigint) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    instant timestamptz;
+BEGIN
+    -- one session shortens the waits, and once
+    SELECT c.seen_at INTO instant FROM database_clock AS c FOR UPDATE SKIP LOCKED;
+    seen := clock_timestamp();
+    IF instant IS NULL THEN RETURN; END IF;
+    UPDATE database_clock SET seen_at = clock_timestamp();
+    IF instant <= seen + least_step THEN RETURN; END IF;
+    back := instant - seen;
+    -- Waits begin anew. A lease of a row in flight stays long enough for its worker.
+    WITH late AS MATERIALIZED (
+        SELECT id FROM queue
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+            AND (next_attempt > seen AND next_attempt < 'infinity' OR lease_until > seen + back - least_step)
+        FOR UPDATE SKIP LOCKED
+    ), moved AS (
+        UPDATE queue SET
+            next_attempt = CASE WHEN next_attempt > seen AND next_attempt < 'infinity'
+                THEN greatest(next_attempt - back, seen) ELSE next_attempt END,
+            lease_until = CASE WHEN lease_until > seen + back - least_step
+                THEN least(lease_until, greatest(lease_until - back, seen + lease)) ELSE lease_until END
+        WHERE id = ANY (ARRAY(SELECT id FROM late)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+        RETURNING id
+    )
+    SELECT count(*) INTO rows FROM moved;
+    WITH late AS MATERIALIZED (
+        SELECT id FROM queue WHERE status = 'REPORT' AND held_at > seen FOR UPDATE SKIP LOCKED
+    )
+    UPDATE queue SET held_at = seen WHERE id = ANY (ARRAY(SELECT id FROM late)) AND status = 'REPORT';
+    UPDATE delays SET at = seen WHERE noticed_at IS NULL AND at > seen;
+    UPDATE daemons SET seen_at = seen WHERE seen_at > seen;
+    UPDATE workers SET seen_at = seen WHERE seen_at > seen;
+END $$;
+
+COMMENT ON FUNCTION pgmta.database_clock_look(least_step interval, lease interval, OUT seen timestamp with time zone, OUT back interval, OUT rows bigint) IS 'Notes the time in database_clock. If the clock was set back by more than least_step, shortens the waits.';
+
 CREATE FUNCTION pgmta.deadline_valid(deadline jsonb) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $_$
@@ -313,8 +354,11 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('UPDATE (begun) ON queue', 'pgmta_queued');
-    RETURN grants_0030();
+    PERFORM grant_to('SELECT, UPDATE (seen_at) ON database_clock', 'pgmta_queued');
+    PERFORM grant_to('EXECUTE ON FUNCTION database_clock_look(interval, interval)', 'pgmta_queued');
+    PERFORM grant_to('UPDATE (held_at) ON queue', 'pgmta_queued');
+    PERFORM grant_to('UPDATE (at) ON delays', 'pgmta_queued');
+    RETURN grants_0031();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -586,6 +630,17 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0030() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0031() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('UPDATE (begun) ON queue', 'pgmta_queued');
+    RETURN grants_0030();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0031() IS 'Part of grants().';
 
 CREATE FUNCTION pgmta.leaf_rows(leaf regclass, exact boolean, OUT rows bigint, OUT oldest timestamp with time zone) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -2290,6 +2345,21 @@ COMMENT ON COLUMN pgmta.daemons.started_at IS 'When it was first seen.';
 
 COMMENT ON COLUMN pgmta.daemons.seen_at IS 'Last heartbeat; older than a minute means dead.';
 
+CREATE TABLE pgmta.database_clock (
+    one boolean DEFAULT true NOT NULL,
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT database_clock_one CHECK (one)
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE pgmta.database_clock IS 'The latest time that a queued saw, in one row: a later clock is never before it.';
+
+COMMENT ON COLUMN pgmta.database_clock.one IS 'Always true: there is one row.';
+
+COMMENT ON COLUMN pgmta.database_clock.seen_at IS 'The time; in the future only if the clock was set back.';
+
+COMMENT ON CONSTRAINT database_clock_one ON pgmta.database_clock IS 'One row.';
+
 CREATE TABLE pgmta.delays (
     row_id bigint NOT NULL,
     after interval NOT NULL,
@@ -3644,6 +3714,9 @@ ALTER TABLE ONLY pgmta.broken_tls
 
 ALTER TABLE ONLY pgmta.daemons
     ADD CONSTRAINT daemons_pkey PRIMARY KEY (process);
+
+ALTER TABLE ONLY pgmta.database_clock
+    ADD CONSTRAINT database_clock_pkey PRIMARY KEY (one);
 
 ALTER TABLE ONLY pgmta.delays
     ADD CONSTRAINT delays_pkey PRIMARY KEY (row_id, after);

@@ -97,7 +97,7 @@ FROM (VALUES ('0007', '{queue_urgent}'::text[]), ('0008', '{daemons}'),
     ('0017', '{transcripts,transcripts_default,transcripts_message_id,transcripts_traced,traces}'),
     ('0019', '{users,users_version,user_networks,login_failures}'), ('0020', '{recipients}'),
     ('0022', '{queue_report,queue_report_held_at,reports,reports_message_id,reports_report_id,reports_default,delays,delays_new,delays_message,report_counts}'),
-    ('0023', '{dkim_keys,dkim_keys_version}'), ('0025', '{report_rates}')
+    ('0023', '{dkim_keys,dkim_keys_version}'), ('0025', '{report_rates}'), ('0032', '{database_clock}')
 ) AS brought (since, names)
 JOIN pg_class ON relname = ANY (names)
 WHERE since > %(last)s AND (oid IN (SELECT oid FROM named)

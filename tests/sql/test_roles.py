@@ -140,8 +140,8 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         assert {m.body for m in claim.messages.values()} == {b"hello"}
         assert await Contents(link).body(1) == b"hello"
         assert await Contents(link).chunks(99, 0, 1) == b"x"
-        assert await claims.leases.renew(again)
         assert await claims.leases.begin(again) == {item.id for item in again}
+        assert await claims.leases.renew(again)
         last = [Event.DELIVERED, Event.DELIVERED, Event.UNKNOWN, Event.FAIL, Event.HAND_BACK]
         events = [*last, *[Event.DEFER] * len(again)]
         for item, event in zip(again, events, strict=False):

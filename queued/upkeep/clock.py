@@ -1,0 +1,56 @@
+"""Steps of the database's clock: each is named, and one back shortens the waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from pgmta.logs import get
+from pgmta.store.clock import ClockLook
+
+EVERY = 5.0  # seconds
+STEP = 30.0  # seconds; a clock that is off by less is no reason
+
+log = get("upkeep")
+
+
+class Clock(Protocol):
+    """The clock of the database."""
+
+    async def look(self) -> ClockLook:
+        """Note the time, and shorten waits after a step back."""
+
+
+class ClockDuty:
+    """Compares the clock of the database with the `monotonic` one, and with the time it showed.
+
+    `wake` is called if waits are shorter now.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        wake: Callable[[], Awaitable[None]],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._wake = wake
+        self._monotonic = monotonic
+        self._ahead: float | None = None  # of the monotonic clock
+
+    async def look(self) -> None:
+        """Do one round. Raises StoreUnavailable, psycopg.Error."""
+        asked = self._monotonic()
+        found = await self._clock.look()
+        late = found.seen - self._monotonic()  # the answer may have taken a while
+        before, self._ahead = self._ahead, late
+        if found.back is not None:
+            log.error("the clock of the database was set back: waits are shortened",
+                      seconds=round(found.back), rows=found.rows)  # fmt: skip
+            await self._wake()
+        elif before is not None and late - before > STEP:
+            log.error("the clock of the database was set forward: waits end early",
+                      seconds=round(late - before))  # fmt: skip
+        elif before is not None and before - (found.seen - asked) > STEP:
+            log.error("the clock of the database was set back", seconds=round(before - late))

@@ -17,7 +17,7 @@ from smtpd.chunks import Chunks
 from smtpd.config import SmtpdConfig
 from smtpd.content_file import ContentFile, Spool
 from smtpd.end_of_data import EndOfData
-from smtpd.header import LIMIT, header_block, hops
+from pgmta.header import LIMIT, header_block, hops
 from smtpd.submission import Submission
 
 _EXCESS = 2  # times the largest message

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import secrets
-import time
 from email.utils import getaddresses
 
 from pgmta.address import parse_mailbox
 from pgmta.address_list import Place, UnreadableError, places
 from pgmta.errors import AddressError
+from pgmta.header import completed, header_block
 from smtpd import replies
-from smtpd.header import header_block
-from smtpd.received import DATE
 from smtpd.sender_rights import may_send_from
 
 # A field with its continuations, whatever precedes its colon (RFC 5322, section 4.5)
@@ -20,8 +17,6 @@ _BCC = re.compile(
     rb"^(?:resent-)?bcc[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z)", re.IGNORECASE | re.MULTILINE
 )
 _FROM = re.compile(rb"^from[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.IGNORECASE | re.MULTILINE)
-_DATE = re.compile(rb"^date[ \t]*+:", re.IGNORECASE | re.MULTILINE)
-_MESSAGE_ID = re.compile(rb"^message-id[ \t]*+:", re.IGNORECASE | re.MULTILINE)
 # Some readers take a bare CR for a line end, and would see another From behind it
 _HIDING = re.compile(rb"\r(?!\n)|\0")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -69,23 +64,7 @@ class Submission:
             self.by_user = own and not _BARE_LF.search(header) and body[:2] in (b"", b"\r\n")
         if not self._completes:
             return content, ""
-        kept = _BCC.sub(b"", header)
-        added = self._missing(kept)
-        if not header and body[:1] not in (b"", b"\r", b"\n"):
-            added += b"\r\n"  # the body has no empty line before it
-        if added and kept and not kept.endswith(b"\n"):
-            kept += b"\r\n"
-        return kept + added + body, ""
-
-    def _missing(self, header: bytes) -> bytes:
-        """Return the fields that the header has to have and lacks (RFC 5322, section 3.6)."""
-        fields = ""
-        if not _DATE.search(header):
-            fields = f"Date: {time.strftime(DATE, time.gmtime())}\r\n"
-        if not _MESSAGE_ID.search(header):
-            unique = f"{time.time_ns() // 1000:x}.{secrets.token_hex(8)}"
-            fields += f"Message-ID: <{unique}@{self._hostname}>\r\n"
-        return fields.encode()
+        return completed(_BCC.sub(b"", header), body, self._hostname), ""
 
     def _written_by(self, header: bytes, senders: tuple[str, ...]) -> bool:
         """Return whether the header has one From, whose addresses are all among the senders."""

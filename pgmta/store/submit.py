@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 
 from pgmta.address import parse_mailbox
+from pgmta.header import completed, header_block
 from pgmta.message_id_header import message_id_header
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.newlines import check
@@ -24,7 +25,8 @@ _OCTETS = 16 << 20  # of bodies a commit, about
 class Mail:
     """A message as a program gives it: envelope, and content with CRLF at the line ends.
 
-    `on_failed` says what becomes of it after a final failure: hold, remove or bounce.
+    The header gets Date and Message-ID if they are missing. `on_failed` says what becomes of the
+    message after a final failure: hold, remove or bounce.
     """
 
     sender: str
@@ -34,7 +36,7 @@ class Mail:
 
 
 class Submission:
-    """Puts mail into the queue over some connections at once; `hostname` goes into Received."""
+    """Puts mail into the queue over some connections at once; `hostname` goes into Received and Message-ID."""
 
     def __init__(self, uri: str, hostname: str, connections: int = 2) -> None:
         self._hostname = hostname
@@ -84,15 +86,17 @@ class Submission:
         self, number: int, mail: Mail, recipients: list[tuple[str, str]], now: str
     ) -> NewMessage:
         addresses = (mail.sender, *mail.recipients)
+        header = header_block(mail.content)
+        content = completed(header, mail.content[len(header) :], self._hostname)
         return NewMessage(
             id=number,
             sender=mail.sender,
             recipients=recipients,
-            size=len(mail.content),
+            size=len(content),
             trace=f"Received: by {self._hostname} (pgmta) id {number};\r\n\t{now}\r\n",
-            body=mail.content,
+            body=content,
             utf8=not all(address.isascii() for address in addresses),
-            message_id_header=message_id_header(mail.content),
+            message_id_header=message_id_header(content),
             on_failed=mail.on_failed,
             origin="sql",
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from smtpd.content_file import ContentFile
-from smtpd.header import fields
+from pgmta.header import fields
 from smtpd.hooks.asking import Asking
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.phases import Phases, Step

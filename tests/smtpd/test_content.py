@@ -19,7 +19,7 @@ from pgmta.newlines import Mode
 from queued.delivery.wire import DotStuffer
 from smtpd.config import SmtpdConfig, Source
 from smtpd.end_of_data import EndOfData
-from smtpd.header import LIMIT, header_block, hops
+from pgmta.header import LIMIT, header_block, hops
 from smtpd.incoming import IncomingMessage
 from smtpd.metadata import Metadata, Origin
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from smtpd import commands
-from smtpd.header import header_block
+from pgmta.header import header_block
 from smtpd.login import Login
 from smtpd.sender_rights import may_send_from
 from smtpd.submission import Submission

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from email import message_from_bytes
+from email.utils import parsedate_to_datetime
 
 import psycopg
 import pytest
@@ -12,7 +15,7 @@ from pgmta.model import PART_SIZE
 from pgmta.store.submit import Mail, Submission
 from tests.sql.rows import column, fetch
 
-TEXT = b"Subject: x\r\n\r\nx\r\n"
+TEXT = b"Subject: x\r\nDate: x\r\nMessage-ID: <1@x>\r\n\r\nx\r\n"
 
 
 @pytest.fixture
@@ -44,13 +47,29 @@ async def test_every_mail_is_stored_once_and_in_order(
 async def test_a_large_content_is_stored_in_chunks(
     submission: Submission, db: psycopg.Connection
 ) -> None:
-    content = b"x" * (2 * PART_SIZE) + b"\r\n"
+    content = TEXT + b"x" * (2 * PART_SIZE - len(TEXT)) + b"\r\n"
     (number,) = await submission.submit([Mail("s@a.example", ["r@a.example"], content)])
     assert fetch(db, "SELECT id, size, chunks, body FROM messages") == (
         number, len(content), 129, b""
     )  # fmt: skip
     chunks = column(db, "SELECT data FROM message_chunks ORDER BY position")
     assert b"".join(chunks) == content
+
+
+@pytest.mark.parametrize("content", [b"Subject: x\r\n\r\nx\r\n", b"Subject: x\r\n", b"x\r\n", b"\r\nx\r\n"])
+async def test_date_and_message_id_are_added(
+    submission: Submission, db: psycopg.Connection, content: bytes
+) -> None:
+    await submission.submit([Mail("s@a.example", ["r@a.example"], content)])
+    body, size, name = fetch(db, "SELECT body, size, message_id_header FROM messages")
+    found = message_from_bytes(body)
+    given = message_from_bytes(content)
+    assert not found.defects
+    assert size == len(body)
+    assert found["Subject"] == given["Subject"]
+    assert found.get_payload() == given.get_payload()
+    assert found["Message-ID"] == name and name.endswith("@app.example>")
+    assert parsedate_to_datetime(found["Date"]).utcoffset() == timedelta(0)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
-"""The header block of a message that comes in (RFC 5322, section 2.2; pure)."""
+"""The header block of a message that comes in (RFC 5322, section 2.2)."""
 
 from __future__ import annotations
 
 import re
+import secrets
+import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
 
 LIMIT = 1 << 16
 """Octets of a message in which its header is looked for."""
@@ -15,6 +19,8 @@ _HEADER = re.compile(
 )
 _FIELD = re.compile(rb"^([!-9;-~]+)[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.MULTILINE)
 _FOLD = re.compile(rb"\r?\n(?=[ \t])")  # section 2.2.3
+_DATE = re.compile(rb"^date[ \t]*+:", re.IGNORECASE | re.MULTILINE)
+_MESSAGE_ID = re.compile(rb"^message-id[ \t]*+:", re.IGNORECASE | re.MULTILINE)
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -45,3 +51,21 @@ def fields(header: bytes) -> list[tuple[str, str]]:
         )
         for name, value in _FIELD.findall(header)
     ]
+
+
+def completed(header: bytes, body: bytes, hostname: str) -> bytes:
+    """Return a message with Date and Message-ID in its header (RFC 5322, section 3.6).
+
+    It is unchanged if it has both. The function submit_missing() of the database adds the same.
+    """
+    added = ""
+    if not _DATE.search(header):
+        added = f"Date: {format_datetime(datetime.now(UTC))}\r\n"
+    if not _MESSAGE_ID.search(header):
+        unique = f"{time.time_ns() // 1000:x}.{secrets.token_hex(8)}"
+        added += f"Message-ID: <{unique}@{hostname}>\r\n"
+    if not header and body[:1] not in (b"", b"\r", b"\n"):
+        added += "\r\n"  # the body has no empty line before it
+    if added and header and not header.endswith(b"\n"):
+        header += b"\r\n"
+    return header + added.encode() + body

@@ -7,6 +7,7 @@ import asyncio
 import psycopg
 
 from pgmta.errors import StoreUnavailable
+from pgmta.header import LIMIT, header_block, hops
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
 from pgmta.logs import get
@@ -17,7 +18,6 @@ from smtpd.chunks import Chunks
 from smtpd.config import SmtpdConfig
 from smtpd.content_file import ContentFile, Spool
 from smtpd.end_of_data import EndOfData
-from pgmta.header import LIMIT, header_block, hops
 from smtpd.submission import Submission
 
 _EXCESS = 2  # times the largest message

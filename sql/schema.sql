@@ -106,13 +106,14 @@ BEGIN
     END IF;
     FOR chance IN 1 .. chances LOOP
         BEGIN
-            -- under a lease, also one that ran out: the next hop may have the mail
+            -- A row in REPORT has its outcome, and its sender gets a DSN.
+            -- Under a lease, also one that ran out: the next hop may have the mail
             SELECT array_agg(found.id) FILTER (WHERE found.lease_until IS NOT NULL),
                 array_agg(found.id) FILTER (WHERE found.lease_until IS NULL)
             INTO flying, waiting
             FROM (
                 SELECT q.id, q.lease_until FROM queue AS q
-                WHERE q.message_id = cancel.id AND q.status <> 'DELETE' ORDER BY q.id FOR UPDATE
+                WHERE q.message_id = cancel.id AND q.status NOT IN ('DELETE', 'REPORT') ORDER BY q.id FOR UPDATE
             ) AS found;
             -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
             -- of the first statement would clear what the second one sets.
@@ -138,7 +139,7 @@ BEGIN
     END LOOP;
 END $$;
 
-COMMENT ON FUNCTION pgmta.cancel(id bigint, reason text) IS 'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed after its attempt, unless that delivers. A login that only submits has its own mail.';
+COMMENT ON FUNCTION pgmta.cancel(id bigint, reason text) IS 'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits has its own mail.';
 
 CREATE FUNCTION pgmta.condition_error(state text) RETURNS text
     LANGUAGE sql IMMUTABLE
@@ -1591,6 +1592,7 @@ DECLARE
     header text := encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape');
     message_id_header text := substring(header FROM '(?in)^message-id[ \t]*:[ \t]*([^\r]*(?:\r\n[ \t])?)' COLLATE "C");
     message_id bigint;
+    added text;
 BEGIN
     -- The usual mail, which has one recipient. PL/pgSQL prepares each expression anew in each transaction, so
     -- there are few of them. Whatever else is there goes to submit_any, with the same outcome.
@@ -1600,8 +1602,8 @@ BEGIN
             '[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$' COLLATE "C")
         AND send_at IS NULL AND priority BETWEEN 0 AND 9 AND metadata = '{}' AND key IS NULL
         AND tenant = '' COLLATE "C" AND on_failed = 'hold' COLLATE "C" AND once IS NOT NULL AND NOT wake
-        -- fields, an empty line, and no bare CR or LF
-        AND octet_length(content) <= 8096 AND position('\x00'::bytea IN content) = 0
+        -- fields, an empty line, and no bare CR or LF; with added fields it needs no chunk
+        AND octet_length(content) <= 7500 AND position('\x00'::bytea IN content) = 0
         AND encode(content, 'escape') ~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
             '\r\n\r\n([^\r\n]|\r\n)*$' COLLATE "C")
         AND header !~ '(?in)^received' COLLATE "C"
@@ -1609,6 +1611,11 @@ BEGIN
     THEN
         -- each submission opens a block of ids, so that smtpd's blocks never have this one
         message_id := nextval('message_ids');
+        IF message_id_header IS NULL OR header !~ '(?in)^date[ \t]*:' COLLATE "C" THEN
+            added := submit_missing(header, (SELECT hostname FROM submit_settings));
+            message_id_header := coalesce(message_id_header, substring(added FROM '<.*>'));
+            content := convert_to(added, 'UTF8') || content;
+        END IF;
         -- As queue_put does, which takes a group: its arrays would cost a single message as much again.
         -- tests/sql/test_one_door.py compares what all three store.
         INSERT INTO messages (id, size, trace, body, message_id_header, submitted_by, origin)
@@ -1634,7 +1641,9 @@ DECLARE
     message_id bigint;
     known bigint;
     octets integer;
+    header_end integer := position('\x0d0a0d0a'::bytea IN substring(content FROM 1 FOR 65536));
     message_id_header text;
+    added text;
     settings submit_settings;
     sender_domain text;
     domains text[];
@@ -1671,6 +1680,12 @@ BEGIN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
             metadata, on_failed, once, send_at)::text, getdatabaseencoding()) || sha256(content)));
         IF known IS NOT NULL THEN RETURN known; END IF;
+    END IF;
+    added := submit_missing(encode(substring(content FROM 1 FOR CASE header_end WHEN 0 THEN 65536 ELSE header_end END),
+        'escape'), settings.hostname);
+    IF added <> '' THEN
+        message_id_header := coalesce(message_id_header, substring(added FROM '<.*>'));
+        content := convert_to(added, 'UTF8') || content;
     END IF;
     octets := octet_length(content);
     IF octets > chunk THEN
@@ -1726,7 +1741,8 @@ BEGIN
     END IF;
     IF bare THEN
         PERFORM submit_refuse('content', 'it has a bare CR or LF', NULL,
-            'Each line ends with CR LF: replace(content, E''\n'', E''\r\n'').');
+            'Each line ends with CR LF: convert_to(regexp_replace(convert_from(content, ''LATIN1''), '
+            'E''\r\n?|\n'', E''\r\n'', ''g''), ''LATIN1'').');
     END IF;
     ending := position('\x0d0a0d0a'::bytea IN substring(content FROM 1 FOR slice));
     IF ending = 0 AND octets > slice THEN
@@ -1820,6 +1836,23 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.submit_key(tenant text, key text, message_id bigint, fingerprint bytea) IS 'Takes a key for a message; returns null, or the id of the message that had it first. Raises an error if that was another message, or belongs to another login.';
+
+CREATE FUNCTION pgmta.submit_missing(header text, hostname text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    added text := '';
+BEGIN
+    IF header !~ '(?in)^date[ \t]*:' COLLATE "C" THEN
+        added := 'Date: ' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'Dy, DD Mon YYYY HH24:MI:SS +0000') || E'\r\n';
+    END IF;
+    IF header !~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN
+        added := concat(added, 'Message-ID: <', gen_random_uuid(), '@', coalesce(hostname, 'localhost'), E'>\r\n');
+    END IF;
+    RETURN added;
+END $$;
+
+COMMENT ON FUNCTION pgmta.submit_missing(header text, hostname text) IS 'The fields Date and Message-ID, if a header lacks them (RFC 5322, section 3.6). They go in front of it.';
 
 CREATE FUNCTION pgmta.submit_options(send_at timestamp with time zone, priority integer, metadata jsonb, key text, tenant text, on_failed text) RETURNS void
     LANGUAGE plpgsql

@@ -51,4 +51,6 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
     forbid_pooler(connection, {"search_path": "pgmta"})
     for statement in LOOK_IN_PGMTA:
         connection.execute(statement)
+    # to compile a query of a command takes longer than the query, over many partitions
+    connection.execute("SET jit = off")
     instants.register(connection)

@@ -36,7 +36,10 @@ class Mail:
 
 
 class Submission:
-    """Puts mail into the queue over some connections at once; `hostname` goes into Received and Message-ID."""
+    """Puts mail into the queue over some connections at once.
+
+    `hostname` goes into Received and an added Message-ID.
+    """
 
     def __init__(self, uri: str, hostname: str, connections: int = 2) -> None:
         self._hostname = hostname

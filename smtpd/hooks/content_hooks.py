@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from smtpd.content_file import ContentFile
 from pgmta.header import fields
+from smtpd.content_file import ContentFile
 from smtpd.hooks.asking import Asking
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.phases import Phases, Step

@@ -13,13 +13,13 @@ import stringzilla
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pgmta.header import LIMIT, header_block, hops
 from pgmta.intake.content import Content, State
 from pgmta.model import CHUNK_SIZE
 from pgmta.newlines import Mode
 from queued.delivery.wire import DotStuffer
 from smtpd.config import SmtpdConfig, Source
 from smtpd.end_of_data import EndOfData
-from pgmta.header import LIMIT, header_block, hops
 from smtpd.incoming import IncomingMessage
 from smtpd.metadata import Metadata, Origin
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from smtpd import commands
 from pgmta.header import header_block
+from smtpd import commands
 from smtpd.login import Login
 from smtpd.sender_rights import may_send_from
 from smtpd.submission import Submission

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +16,29 @@ from pgmta.model import NewMessage, Options
 from pgmta.postgres.link import Link
 from pgmta.store.enqueue import Enqueue
 
-CONTENT = b"Message-ID: <1@a.example>\r\nSubject: x\r\n\r\nx\r\n"
+CONTENT = b"Date: x\r\nMessage-ID: <1@a.example>\r\nSubject: x\r\n\r\nx\r\n"
+ADDED = re.compile(
+    r"Date: ..., .{2} ... .{4} .{2}:.{2}:.{2} \+0000\r\n"
+    r"|(?:Message-ID: )?<[0-9a-f-]{36}@localhost>(?:\r\n)?"
+)
 OTHER = {"id", "message_id", "ts", "next_attempt", "received_at", "trace", "submitted_by", "origin"}
 
 
 def stored(db: psycopg.Connection) -> list[dict[str, Any]]:
-    """Everything in both tables, without times, numbers and who it came from."""
+    """Everything in both tables, without times, numbers, added fields and who it came from."""
+    body = "jsonb_build_object('body', convert_from(body, 'LATIN1'))"
     rows = (
-        db.execute("SELECT to_jsonb(m) FROM messages AS m ORDER BY id").fetchall()
+        db.execute(f"SELECT to_jsonb(m) || {body} FROM messages AS m ORDER BY id").fetchall()
         + db.execute("SELECT to_jsonb(q) FROM queue AS q ORDER BY id").fetchall()
     )
-    return [{name: value for name, value in row.items() if name not in OTHER} for (row,) in rows]
+    return [
+        {
+            name: ADDED.sub("added ", value) if isinstance(value, str) else value
+            for name, value in row.items()
+            if name not in OTHER
+        }
+        for (row,) in rows
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +99,8 @@ mailboxes = st.sampled_from(
 )  # fmt: skip
 usual = st.just("a.b@b.example")
 fields = st.sampled_from(
-    [b"S: x\r\n", b"MESSAGE-ID: <I>\r\n", b"Message-ID\t:<a>\r\n", b"message-id: <a> \r\n",
+    [b"S: x\r\n", b"Date: x\r\n", b"date\t:\r\n x\r\n", b"MESSAGE-ID: <I>\r\n",
+     b"Message-ID\t:<a>\r\n", b"message-id: <a> \r\n",
      b"Message-ID:\r\n <a>\r\n", b"Message-ID: <a\r\n b>\r\n", b"Message-ID: <\\>\r\n",
      b"Message-ID: <\xe9>\r\n", b"Message-ID:\r\n", b"Message-ID: <%s>\r\n" % (b"x" * 248),
      b"Message-ID: <%s>\r\n" % (b"x" * 249), b"Message-ID: <%s>\r\n" % (b"x" * 997),

@@ -116,6 +116,19 @@ async def test_cancel_stops_what_waits(db: psycopg.Connection, link: Link) -> No
         db.execute("SELECT cancel(1, E'a\\nb')")
 
 
+async def test_cancel_leaves_what_has_an_outcome(db: psycopg.Connection, link: Link) -> None:
+    number = submit(db, "done", "failed", "waits")
+    db.execute("UPDATE queue SET on_failed = 'bounce'")
+    for name, reason in (("done", "delivered"), ("failed", "undeliverable")):
+        db.execute(
+            "UPDATE queue SET status = 'REPORT', hold_reason = %s WHERE recipient LIKE %s",
+            (reason, f"{name}@%"),
+        )
+    assert fetch(db, "SELECT cancel(%s)", number) == (1,)
+    assert states(db, number) == {"done": "delivered", "failed": "failed", "waits": "cancelled"}
+    assert column(db, "SELECT status FROM queue") == ["REPORT"] * 2
+
+
 @pytest.mark.parametrize("held", [False, True])
 async def test_cancel_of_one_in_flight_lets_its_outcome_count(
     db: psycopg.Connection, link: Link, held: bool

@@ -18,6 +18,7 @@ MAIL = b"""From: "The Shop" <shop@a.example>
 To: One <one@b.example>, two@b.example
 Bcc: three@b.example,
  four@b.example
+Date: Tue, 24 Nov 2026 08:00:00 +0000
 Message-ID: <1@a.example>
 Subject: x
 

@@ -56,7 +56,9 @@ async def test_a_large_content_is_stored_in_chunks(
     assert b"".join(chunks) == content
 
 
-@pytest.mark.parametrize("content", [b"Subject: x\r\n\r\nx\r\n", b"Subject: x\r\n", b"x\r\n", b"\r\nx\r\n"])
+@pytest.mark.parametrize(
+    "content", [b"Subject: x\r\n\r\nx\r\n", b"Subject: x\r\n", b"x\r\n", b"\r\nx\r\n"]
+)
 async def test_date_and_message_id_are_added(
     submission: Submission, db: psycopg.Connection, content: bytes
 ) -> None:
@@ -68,7 +70,8 @@ async def test_date_and_message_id_are_added(
     assert size == len(body)
     assert found["Subject"] == given["Subject"]
     assert found.get_payload() == given.get_payload()
-    assert found["Message-ID"] == name and name.endswith("@app.example>")
+    assert found["Message-ID"] == name
+    assert name.endswith("@app.example>")
     assert parsedate_to_datetime(found["Date"]).utcoffset() == timedelta(0)
 
 

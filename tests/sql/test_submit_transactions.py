@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import psycopg
@@ -93,12 +96,19 @@ def test_mail_is_sent_with_the_order_and_not_without(shop: str, app: psycopg.Con
     app.commit()
     assert mails(shop) == ["buyer1@example.com", "buyer2@example.com"]
     assert second > first
-    assert fetch(
+    size, body, name, *rest = fetch(
         app,
-        "SELECT size, body, chunks, utf8, submitted_by, tenant, message_id_header"
+        "SELECT size, body, message_id_header, chunks, utf8, submitted_by, tenant"
         " FROM pgmta.messages WHERE id = %s",
         first,
-    ) == (len(MAIL), MAIL, 0, False, fetch(app, "SELECT session_user")[0], "", None)
+    )
+    assert rest == [0, False, fetch(app, "SELECT session_user")[0], ""]
+    assert size == len(body)
+    added, _, found = body.decode().partition(f"Message-ID: {name}\r\n")
+    assert found == MAIL.decode()
+    age = datetime.now(UTC) - parsedate_to_datetime(added.removeprefix("Date: ").rstrip())
+    assert timedelta(seconds=-2) < age < timedelta(minutes=1)
+    assert re.fullmatch("<[0-9a-f-]{36}@localhost>", name)
     row = "sender, sender_domain, domain, status, priority, metadata, on_failed, once, attempts"
     assert fetch(app, f"SELECT {row} FROM pgmta.queue WHERE message_id = {first}") == (
         "shop@example.org", "example.org", "example.com", "QUEUED", 5, {}, "hold", False, 0,
@@ -203,7 +213,11 @@ def test_wake_notifies_at_the_commit(shop: str, app: psycopg.Connection) -> None
 
 
 def test_a_large_content_goes_into_chunks(app: psycopg.Connection) -> None:
-    content = MAIL + b"".join(b"%07d \xc3\xa9\r\n" % n for n in range(20_000))
+    content = (
+        b"Date: x\r\nMessage-ID: <1@x>\r\n"
+        + MAIL
+        + b"".join(b"%07d \xc3\xa9\r\n" % n for n in range(20_000))
+    )
     sent = [content[:8096], content[:8097], content]
     for each in sent:
         fetch(app, SUBMIT, "bob@example.com", each if each.endswith(b"\n") else each[:-2] + b"..")

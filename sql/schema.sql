@@ -1611,8 +1611,8 @@ BEGIN
     THEN
         -- each submission opens a block of ids, so that smtpd's blocks never have this one
         message_id := nextval('message_ids');
-        IF message_id_header IS NULL OR header !~ '(?in)^date[ \t]*:' COLLATE "C" THEN
-            added := submit_missing(header, (SELECT hostname FROM submit_settings));
+        added := submit_missing(header, (SELECT hostname FROM submit_settings));
+        IF added <> '' THEN
             message_id_header := coalesce(message_id_header, substring(added FROM '<.*>'));
             content := convert_to(added, 'UTF8') || content;
         END IF;
@@ -1838,19 +1838,14 @@ END $$;
 COMMENT ON FUNCTION pgmta.submit_key(tenant text, key text, message_id bigint, fingerprint bytea) IS 'Takes a key for a message; returns null, or the id of the message that had it first. Raises an error if that was another message, or belongs to another login.';
 
 CREATE FUNCTION pgmta.submit_missing(header text, hostname text) RETURNS text
-    LANGUAGE plpgsql
+    LANGUAGE sql
     AS $$
-DECLARE
-    added text := '';
-BEGIN
-    IF header !~ '(?in)^date[ \t]*:' COLLATE "C" THEN
-        added := 'Date: ' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'Dy, DD Mon YYYY HH24:MI:SS +0000') || E'\r\n';
-    END IF;
-    IF header !~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN
-        added := concat(added, 'Message-ID: <', gen_random_uuid(), '@', coalesce(hostname, 'localhost'), E'>\r\n');
-    END IF;
-    RETURN added;
-END $$;
+    SELECT concat(
+        CASE WHEN header !~ '(?in)^date[ \t]*:' COLLATE "C" THEN
+            to_char(clock_timestamp() AT TIME ZONE 'UTC', '"Date:" Dy, DD Mon YYYY HH24:MI:SS "+0000"') || E'\r\n' END,
+        CASE WHEN header !~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN
+            concat('Message-ID: <', gen_random_uuid(), '@', coalesce(hostname, 'localhost'), E'>\r\n') END)
+$$;
 
 COMMENT ON FUNCTION pgmta.submit_missing(header text, hostname text) IS 'The fields Date and Message-ID, if a header lacks them (RFC 5322, section 3.6). They go in front of it.';
 

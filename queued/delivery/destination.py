@@ -218,7 +218,8 @@ class DestinationQueue:
             if len(envelope.items) > session.most_recipients:
                 self._leave(envelope, [*range(session.most_recipients, len(envelope.items))])
             try:
-                begun = not envelope.once or await envelope.guard.begin(envelope.items)
+                once = any(item.once for item in envelope.items)
+                begun = not once or await envelope.guard.begin(envelope.items)
                 results = await session.send(envelope) if begun else []
                 vain = refused = connection.closed and hung_up(results)
             except Exception as error:

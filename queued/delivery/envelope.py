@@ -56,11 +56,6 @@ class Envelope:
         return self.labels or {item.domain for item in self.items}
 
     @property
-    def once(self) -> bool:
-        """Whether a row has `once`."""
-        return any(item.once for item in self.items)
-
-    @property
     def late(self) -> bool:
         """Whether the deadline is over."""
         return self.deadline is not None and self.deadline <= datetime.now(UTC)

@@ -1,17 +1,13 @@
 -- submit() adds Date and Message-ID where they are missing, as submission by SMTP does (RFC 6409, section 8).
 
-CREATE FUNCTION submit_missing(header text, hostname text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    added text := '';
-BEGIN
-    IF header !~ '(?in)^date[ \t]*:' COLLATE "C" THEN
-        added := 'Date: ' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'Dy, DD Mon YYYY HH24:MI:SS +0000') || E'\r\n';
-    END IF;
-    IF header !~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN
-        added := concat(added, 'Message-ID: <', gen_random_uuid(), '@', coalesce(hostname, 'localhost'), E'>\r\n');
-    END IF;
-    RETURN added;
-END $$;
+-- SQL, so that PostgreSQL puts it into the expression of the caller
+CREATE FUNCTION submit_missing(header text, hostname text) RETURNS text LANGUAGE sql AS $$
+    SELECT concat(
+        CASE WHEN header !~ '(?in)^date[ \t]*:' COLLATE "C" THEN
+            to_char(clock_timestamp() AT TIME ZONE 'UTC', '"Date:" Dy, DD Mon YYYY HH24:MI:SS "+0000"') || E'\r\n' END,
+        CASE WHEN header !~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN
+            concat('Message-ID: <', gen_random_uuid(), '@', coalesce(hostname, 'localhost'), E'>\r\n') END)
+$$;
 COMMENT ON FUNCTION submit_missing IS
     'The fields Date and Message-ID, if a header lacks them (RFC 5322, section 3.6). They go in front of it.';
 
@@ -176,8 +172,8 @@ BEGIN
     THEN
         -- each submission opens a block of ids, so that smtpd's blocks never have this one
         message_id := nextval('message_ids');
-        IF message_id_header IS NULL OR header !~ '(?in)^date[ \t]*:' COLLATE "C" THEN
-            added := submit_missing(header, (SELECT hostname FROM submit_settings));
+        added := submit_missing(header, (SELECT hostname FROM submit_settings));
+        IF added <> '' THEN
             message_id_header := coalesce(message_id_header, substring(added FROM '<.*>'));
             content := convert_to(added, 'UTF8') || content;
         END IF;

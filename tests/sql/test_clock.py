@@ -37,7 +37,8 @@ async def test_a_step_back_shortens_waits_once(database: str, db: psycopg.Connec
     assert found.rows == 4
 
     def left(name: str, column: str) -> float:
-        text = f"SELECT extract(epoch FROM {column} - now())::float8 FROM queue WHERE id = %s"
+        wait = f"extract(epoch FROM {column}) - extract(epoch FROM now())"
+        text = f"SELECT ({wait})::float8 FROM queue WHERE id = %s"
         (seconds,) = fetch(db, text, ids[name])
         return round(float(seconds), -1)
 

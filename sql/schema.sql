@@ -1589,10 +1589,10 @@ CREATE FUNCTION pgmta.submit(sender text, recipients text[], content bytea, send
     AS $_$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
 DECLARE
-    header text := encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape');
+    header text COLLATE "C" := encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape');
     message_id_header text := substring(header FROM '(?in)^message-id[ \t]*:[ \t]*([^\r]*(?:\r\n[ \t])?)' COLLATE "C");
     message_id bigint;
-    added text;
+    added text COLLATE "C";
 BEGIN
     -- The usual mail, which has one recipient. PL/pgSQL prepares each expression anew in each transaction, so
     -- there are few of them. Whatever else is there goes to submit_any, with the same outcome.
@@ -1669,7 +1669,7 @@ BEGIN
         OR position('\x00'::bytea IN content) > 0
         OR encode(content, 'escape') !~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
             '\r\n\r\n([^\r\n]|\r\n)*$' COLLATE "C")
-        OR encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape')
+        OR encode(substring(content FROM 1 FOR header_end), 'escape')
             ~ '(?in)^(received|message-id)' COLLATE "C"
     THEN
         message_id_header := submit_content(content, settings.message_size);

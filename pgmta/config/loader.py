@@ -25,6 +25,7 @@ type Problem = tuple[Key, str]
 Lines = dict[Key, int]
 
 _DEPTH = 16  # levels; without a limit an alias that contains itself would never end
+_VALUES = 200_000  # aliases of aliases make as many of a few lines as they like
 _TAG = "tag:yaml.org,2002:"
 _ANY = ".KEY"  # end of an alias whose keys are in the section itself
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
@@ -121,6 +122,8 @@ def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: Lines, bad: _Mis
     lines.setdefault(path, line)
     if len(path) > _DEPTH:
         raise RecursionError
+    if len(lines) > _VALUES:
+        raise yaml.YAMLError(f"over {_VALUES} values; aliases (*NAME) may multiply them")
     if isinstance(node, yaml.SequenceNode):
         return [_plain(child, (*path, i), lines, bad) for i, child in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):

@@ -697,6 +697,7 @@ CREATE FUNCTION pgmta.login_forget() RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+    DELETE FROM pgmta.user_networks WHERE last_login < now() - interval '90 days';
     WITH gone AS (
         DELETE FROM pgmta.login_failures WHERE unit IN (
             SELECT unit FROM pgmta.login_failures WHERE forgotten_at < now() - interval '1 day'
@@ -705,7 +706,7 @@ CREATE FUNCTION pgmta.login_forget() RETURNS bigint
     SELECT count(*) FROM gone
 $$;
 
-COMMENT ON FUNCTION pgmta.login_forget() IS 'Removes failures that were forgotten over a day ago; returns how many.';
+COMMENT ON FUNCTION pgmta.login_forget() IS 'Removes failures that were forgotten over a day ago, and returns how many. Removes networks of logins that count no more.';
 
 CREATE FUNCTION pgmta.login_levels(units text[]) RETURNS TABLE(unit text, seconds double precision)
     LANGUAGE sql STABLE SECURITY DEFINER ROWS 4
@@ -722,8 +723,7 @@ CREATE FUNCTION pgmta.login_seen(names text[], nets cidr[]) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     INSERT INTO pgmta.user_networks AS n (name, network)
-    SELECT DISTINCT s.name, s.network FROM unnest(names, nets) AS s (name, network)
-    JOIN pgmta.users AS u ON u.name = s.name ORDER BY 1, 2
+    SELECT DISTINCT s.name, s.network FROM unnest(names, nets) AS s (name, network) ORDER BY 1, 2
     ON CONFLICT (name, network) DO UPDATE SET last_login = now()
         WHERE n.last_login < now() - interval '1 day';
     -- a user has few networks; one who travels has the last ones
@@ -751,11 +751,11 @@ CREATE FUNCTION pgmta.login_verifier(wanted text) RETURNS TABLE(changes bigint, 
     SELECT v.version, u.version, u.password, u.scram, u.disabled, u.senders, u.networks, u.tenant,
         u.metadata::text, u.priority_first::integer, u.priority_last::integer,
         ARRAY(SELECT n.network FROM pgmta.user_networks AS n
-            WHERE n.name = u.name AND n.last_login > now() - interval '90 days')
+            WHERE n.name = wanted AND n.last_login > now() - interval '90 days')
     FROM pgmta.users_version AS v LEFT JOIN pgmta.users AS u ON u.name = wanted
 $$;
 
-COMMENT ON FUNCTION pgmta.login_verifier(wanted text) IS 'One user: all null but changes (users_version.version) if there is none of that name. So the role of smtpd can list no users.';
+COMMENT ON FUNCTION pgmta.login_verifier(wanted text) IS 'One user: all null but changes (users_version.version) and own_networks if there is none of that name. So the role of smtpd can list no users.';
 
 CREATE FUNCTION pgmta.mailbox_domain_any(address text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
@@ -2014,6 +2014,17 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.users_changed() IS 'Counts changes of users.';
+
+CREATE FUNCTION pgmta.users_forgotten() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    DELETE FROM pgmta.user_networks WHERE name = OLD.name;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION pgmta.users_forgotten() IS 'Removes the networks of a user who is gone.';
 
 CREATE FUNCTION pgmta.users_touched() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3562,9 +3573,9 @@ CREATE TABLE pgmta.user_networks (
     last_login timestamp with time zone DEFAULT now() NOT NULL
 );
 
-COMMENT ON TABLE pgmta.user_networks IS 'Networks that a user logged in from. Failures from elsewhere do not lock the user out there.';
+COMMENT ON TABLE pgmta.user_networks IS 'Networks that a user logged in from, of the table users or of a hook. Failures from elsewhere do not lock the user out there.';
 
-COMMENT ON COLUMN pgmta.user_networks.name IS 'users.name.';
+COMMENT ON COLUMN pgmta.user_networks.name IS 'users.name, or the login name of a user of a hook, in lower case.';
 
 COMMENT ON COLUMN pgmta.user_networks.network IS 'Network of the client: IPv4 /24, IPv6 /48.';
 
@@ -4141,9 +4152,10 @@ CREATE TRIGGER users_changed AFTER INSERT OR DELETE OR UPDATE OR TRUNCATE ON pgm
 
 COMMENT ON TRIGGER users_changed ON pgmta.users IS 'Every smtpd sees it within a second.';
 
+CREATE TRIGGER users_forgotten AFTER DELETE ON pgmta.users FOR EACH ROW EXECUTE FUNCTION pgmta.users_forgotten();
+
+COMMENT ON TRIGGER users_forgotten ON pgmta.users IS 'Another user may get the name.';
+
 CREATE TRIGGER users_touched BEFORE INSERT OR UPDATE ON pgmta.users FOR EACH ROW EXECUTE FUNCTION pgmta.users_touched();
 
 COMMENT ON TRIGGER users_touched ON pgmta.users IS 'A password that smtpd remembers belongs to one version.';
-
-ALTER TABLE ONLY pgmta.user_networks
-    ADD CONSTRAINT user_networks_name_fkey FOREIGN KEY (name) REFERENCES pgmta.users(name) ON UPDATE CASCADE ON DELETE CASCADE;

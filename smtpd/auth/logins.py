@@ -135,15 +135,12 @@ class Logins:
     ) -> Login | None:
         """Return the user whom another authenticator accepts, or None.
 
-        Without a name its failures count for the client alone. Raises as `password`, and
-        AuthRefused.
+        Without a name its failures count for the client alone. A user of a hook has own networks
+        as one of the table has. Raises as `password`, and AuthRefused.
         """
-        units = list(self.throttle.places(client))
-        if given:
-            units.append(f"user {await self.users.key(given.name)}")
-        if not await self.throttle.enter(units):
-            self._refuse(client, units)
-        attempt = _Attempt(client, None, units, units, own=False, quiet=False)
+        entry, attempt = await self._hooked(given, client)
+        if not await self.throttle.enter(attempt.gates):
+            self._refuse(client, attempt.gates)
         failed = True
         try:
             name, password = (given.name, given.password) if given else ("", b"")
@@ -154,13 +151,31 @@ class Logins:
             raise
         except AuthRefused as error:
             failed = str(error)[:1] == "5"
-            raise
+            if not (failed and attempt.quiet):
+                raise
+            login = None
         finally:
             if failed:
                 self._count(attempt)
                 self._log(client, mechanism, "", "the authenticator refuses it")
-            self.throttle.leave(units)
+            self.throttle.leave(attempt.gates)
+        if failed and attempt.quiet:
+            raise TooManyFailures("too many failed logins")
+        if login and entry:
+            self._seen(entry, attempt.network)
         return login
+
+    async def _hooked(
+        self, given: Credentials | None, client: str
+    ) -> tuple[Entry | None, _Attempt]:
+        """Look up the user of a login that a hook judges. Raises as `password`."""
+        name = _name(given.name) if given else ""
+        if name:
+            return await self._attempt(name, client)
+        units = list(self.throttle.places(client))
+        if given:  # a name that the table can't have
+            units.append(f"user {await self.users.key(given.name)}")
+        return None, _Attempt(client, None, units, units, own=False, quiet=False)
 
     # -- one attempt --
 
@@ -203,7 +218,9 @@ class Logins:
             self._refuse(attempt.client, attempt.gates, entry.verifier.name if entry.exists else "")
         failed = True
         try:
-            failed = not await self.users.check(entry, password, digest, first=attempt.own)
+            failed = not await self.users.check(
+                entry, password, digest, attempt.client, first=attempt.own
+            )
         except AuthUnavailable:
             failed = False
             raise

@@ -21,7 +21,7 @@ from smtpd.auth.authenticator import AuthUnavailable
 from smtpd.auth.passwords import Passwords
 from smtpd.auth.scram import Keys, keys_of
 from smtpd.login import Login
-from smtpd.networks import Networks
+from smtpd.networks import Networks, address_of
 
 _FRESH = 0.5  # seconds after which smtpd asks whether a user has changed
 _TIME = 5.0  # seconds for an answer of the database, because a client waits meanwhile
@@ -195,15 +195,19 @@ class Users:
         text = name.encode() + b"\0" + password
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
-    async def check(self, entry: Entry, password: bytes, digest: bytes, *, first: bool) -> bool:
+    async def check(
+        self, entry: Entry, password: bytes, digest: bytes, client: str, *, first: bool
+    ) -> bool:
         """Return whether a prepared password is right, and remember it.
 
         It takes as long for a name that no user has. `first` has it checked before those of others.
-        Raises AuthUnavailable.
+        Addresses of clients take turns. Raises AuthUnavailable.
         """
         known = entry.verifier.password or self._nobody
         try:
-            right = await self._passwords.match(known, password, first=first)
+            right = await self._passwords.match(
+                known, password, str(address_of(client)), first=first
+            )
         except ValueError as error:
             raise AuthUnavailable(f"user {entry.verifier.name}: {error}") from None
         right = right and entry.exists

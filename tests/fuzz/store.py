@@ -137,7 +137,7 @@ class Accounts:
 class Passwords:
     """Compares passwords as they are, without a thread."""
 
-    async def match(self, known: str, password: bytes, *, first: bool) -> bool:
+    async def match(self, known: str, password: bytes, address: str, *, first: bool) -> bool:
         """Return whether a password is right."""
         await asyncio.sleep(0.025)
         return known == password.decode("utf-8", "replace")

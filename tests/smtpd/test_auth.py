@@ -27,8 +27,7 @@ WRONG = "535 5.7.8"
 LATER = "454 4.7.0"
 GOOD = "235 2.7.0"
 MAIL = "MAIL FROM:<ann@a.example>"
-LONG = "\ufdfa" * 3000
-"""Becomes 54,000 characters when it is prepared (RFC 4013)."""
+LONG = "\ufdfa" * 3000  # becomes 54,000 characters when it is prepared (RFC 4013)
 
 
 @pytest.fixture(scope="module")
@@ -266,8 +265,9 @@ def test_changes_of_a_user_count_within_a_second(database: str, db: psycopg.Conn
     assert "first one" not in str(db.execute("SELECT * FROM audit").fetchall())
 
 
+@pytest.mark.parametrize("hooks", [[], [{"authenticator": "tests.smtpd.handlers.logins:RightOne"}]])
 def test_a_user_who_is_attacked_gets_in_from_his_own_network(
-    database: str, db: psycopg.Connection
+    database: str, db: psycopg.Connection, hooks: list[dict[str, str]]
 ) -> None:
     add_user(database, "ann", "right one")
     add_user(database, "bob", "right one")
@@ -281,8 +281,8 @@ def test_a_user_who_is_attacked_gets_in_from_his_own_network(
             return log_in(client, name, password)
 
     with (
-        serving(database, **NO_TRUST, auth=limits) as port,
-        serving(database, **NO_TRUST, auth=limits) as other,
+        serving(database, **NO_TRUST, auth=limits, hooks=hooks) as port,
+        serving(database, **NO_TRUST, auth=limits, hooks=hooks) as other,
     ):
         assert tried(port, home, "ann", "right one").startswith(GOOD)
         guesses = iter(range(1000))

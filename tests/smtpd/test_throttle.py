@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smtpd.auth import passwords
+from smtpd.auth.authenticator import AuthUnavailable
 from smtpd.auth.notes import Notes
 from smtpd.auth.throttle import Throttle
 from smtpd.config import Failures
@@ -91,6 +94,30 @@ async def test_what_other_processes_know_counts_and_an_operator_may_forget_it() 
     throttle.learn(["user a"], {}, {"user a": 1})
     assert not throttle.blocked(["user a"])
     assert Throttle(Failures.model_validate({"exempt": ["192.0.2.0/24"]})).places("192.0.2.1") == ()
+
+
+async def test_an_address_that_floods_waits_behind_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[bytes] = []
+
+    def matches(_: str, password: bytes) -> bool:
+        checked.append(password)
+        return True
+
+    monkeypatch.setattr(passwords, "matches", matches)
+    monkeypatch.setattr(passwords, "_WAITING", 5)
+    found = passwords.Passwords(1)
+    logins = [*((f"flood {n}", "192.0.2.1") for n in range(9)), ("stranger", "192.0.2.2"),
+              *((f"other {n}", "192.0.2.3") for n in range(2))]  # fmt: skip
+    answers = await asyncio.gather(
+        *(found.match("", name.encode(), address, first=False) for name, address in logins),
+        return_exceptions=True,
+    )
+    found.close()
+    pairs = zip(logins, answers, strict=True)
+    refused = [name for (name, _), answer in pairs if isinstance(answer, AuthUnavailable)]
+    assert refused == [f"flood {n}" for n in range(3, 9)]
+    assert answers.count(True) == 6
+    assert b" ".join(checked) == b"flood 0 flood 1 stranger other 0 flood 2 other 1"
 
 
 class Store:

@@ -79,18 +79,20 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
     assert one(db, "SELECT count(*) FROM message_chunks") == 0
 
 
-async def test_smtpd_knows_one_user_at_a_time(database: str) -> None:
+async def test_smtpd_knows_one_user_at_a_time(database: str, db: psycopg.Connection) -> None:
     add_user(acting(database, "pgmta_operator"), "ann", "right one", tenant="t")
     home = ipaddress.ip_network("192.0.2.0/24")
     async with linked(database, role="pgmta_smtpd") as link:
         store = LoginStore(link)
-        await store.seen([("ann", home), ("nobody", home), ("ann", home)])
+        await store.seen([("ann", home), ("of a hook", home), ("ann", home)])
         ann, levels = await store.find("ann", ["user x"])
         assert (ann.tenant, set(ann.own_networks), levels) == ("t", {home}, {})
         assert ann.version
         assert "argon2" not in repr(ann)
         nobody, _ = await store.find("nobody", [])
         assert (nobody.version, nobody.own_networks) == (None, frozenset())
+        hooked, _ = await store.find("of a hook", [])
+        assert (hooked.version, set(hooked.own_networks)) == (None, {home})
         assert (await store.changes())[0] == ann.changes == nobody.changes
         failures = [("user x", 2, 60.0), ("address y", 1, 900.0)]
         assert (await store.failed(failures, 300.0))["user x"] == pytest.approx(60, abs=2)
@@ -103,13 +105,17 @@ async def test_smtpd_knows_one_user_at_a_time(database: str) -> None:
         }
         await store.seen([("ann", ipaddress.ip_network(f"10.0.{n}.0/24")) for n in range(40)])
         assert len((await store.find("ann", []))[0].own_networks) == 32
+        db.execute("UPDATE user_networks SET last_login = now() - interval '91 d' "
+                   "WHERE name <> 'ann'")  # fmt: skip
         assert await store.forget() == 0
+        assert one(db, "SELECT array_agg(DISTINCT name) FROM user_networks") == ["ann"]
     with accounts(acting(database, "pgmta_operator")) as operator:
         assert [user["name"] for user in operator.users()] == ["ann"]
         assert len(operator.networks("ann")) == 32
         assert operator.passwd("ann", secret("another one"))
         assert operator.unlock("ann") == 0
         assert operator.delete("ann")
+        assert operator.networks("ann") == []
 
 
 async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connection) -> None:

@@ -48,6 +48,16 @@ def _key(password: bytes) -> bytes:
     return hashlib.pbkdf2_hmac("sha256", password, b"salt", 1000)
 
 
+class RightOne:
+    """An authenticator: each user has the same password, and `nobody` is no user."""
+
+    def __call__(
+        self, server: Any, session: Any, envelope: Any, mechanism: str, auth_data: Any
+    ) -> AuthResult:
+        right = auth_data.password == b"right one" and auth_data.login != b"nobody"
+        return AuthResult(success=right, handled=False)
+
+
 class Peeker:
     """Has an authenticator with messages, and mechanisms that answer in each form."""
 

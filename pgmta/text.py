@@ -27,6 +27,15 @@ def printable(text: str) -> str:
     return "".join(REPLACEMENT if unsafe(char) else char for char in text)
 
 
+def escaped(text: str) -> str:
+    r"""Return the text with escapes such as \x1b in place of every unsafe character."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode() if unsafe(char) else char for char in text
+    )
+
+
 def printable_lines(text: str) -> str:
     """Return the text with every line printable; only LF ends a line."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))

@@ -11,6 +11,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from pgmta.errors import PgmtaError
 from pgmta.service import Signals
+from pgmta.text import escaped
 
 _LIMIT = 100 << 20
 
@@ -54,9 +55,9 @@ class KeepHandler:
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
         """Keep the message."""
         sender = (envelope.mail_from or "").strip("<>")  # aiosmtpd says <> for the null path
-        lines = [f"Return-Path: <{sender}>\r\n"]
-        lines += [f"Delivered-To: {recipient}\r\n" for recipient in envelope.rcpt_tos]
-        content = "".join(lines).encode("utf-8", "surrogateescape")
+        lines = [f"Return-Path: <{escaped(sender)}>\r\n"]
+        lines += [f"Delivered-To: {escaped(recipient)}\r\n" for recipient in envelope.rcpt_tos]
+        content = "".join(lines).encode()
         name = self._maildir.add(content + (envelope.original_content or b""))
         return f"250 2.0.0 kept as {name}"
 

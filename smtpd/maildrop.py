@@ -65,7 +65,7 @@ class MaildropWatch:
             if directory.stat().st_mode & _OPEN == stat.S_IWOTH:
                 log.warning("users can remove the waiting mail of others: use mode 1733",
                             directory=str(directory))  # fmt: skip
-            return os.access(directory, os.R_OK | os.W_OK | os.X_OK)
+            return self._owns(directory) and os.access(directory, os.R_OK | os.W_OK | os.X_OK)
         try:
             directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             directory.mkdir()
@@ -77,6 +77,16 @@ class MaildropWatch:
             log.debug("no directory for waiting mail", directory=str(directory), reason=str(error))
             return False
         return True
+
+    def _owns(self, directory: Path) -> bool:
+        """Return whether the process may remove what users put there, so that it goes once."""
+        uid = pwd.getpwnam(self._user).pw_uid if self._user else os.getuid()
+        found = directory.stat()
+        if uid in (0, found.st_uid) or not found.st_mode & stat.S_ISVTX:
+            return True
+        log.warning("waiting mail stays: its directory belongs to another user",
+                    directory=str(directory))  # fmt: skip
+        return False
 
     def _waiting(self, directory: Path) -> bool:
         try:

@@ -25,7 +25,8 @@ type Problem = tuple[Key, str]
 Lines = dict[Key, int]
 
 _DEPTH = 16  # levels; without a limit an alias that contains itself would never end
-_VALUES = 200_000  # aliases of aliases make as many of a few lines as they like
+_VALUES = 200_000  # of a file, at most, if its text is not longer than that
+_MANY = "too many values; an alias (*NAME) repeats each value of its anchor (&NAME)"
 _TAG = "tag:yaml.org,2002:"
 _ANY = ".KEY"  # end of an alias whose keys are in the section itself
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
@@ -74,7 +75,7 @@ def load_lines[M: BaseModel](path: Path, model: type[M]) -> tuple[M, Lines]:
     lines: Lines = {}
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = _plain(node, (), lines, mistakes) if node is not None else None
+        data = _Reader(text, lines, mistakes).read(node) if node is not None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -82,6 +83,10 @@ def load_lines[M: BaseModel](path: Path, model: type[M]) -> tuple[M, Lines]:
         raise mistakes.error() from None
     except RecursionError:
         raise ConfigError([f"{path}: YAML: nested too deeply"]) from None
+    except _TooMany as error:
+        mistakes = _Mistakes(path)
+        mistakes.add(error.line, error.key, f"YAML: {_MANY}")
+        raise mistakes.error() from None
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -104,10 +109,11 @@ def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:
     A key that is not in the file gets the line of the nearest section around it.
     """
     found, lines = _Mistakes(path), Lines()
-    with suppress(OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    with suppress(OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, _TooMany):
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None:
-            _plain(node, (), lines, _Mistakes(path))
+            _Reader(text, lines, _Mistakes(path)).read(node)
     for key, reason in problems:
         known = key
         while known and known not in lines:
@@ -116,55 +122,75 @@ def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:
     return found.error()
 
 
-def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: Lines, bad: _Mistakes) -> Any:
-    """Return a YAML node as plain values; note the line of each key and report duplicate keys."""
-    line = node.start_mark.line + 1
-    lines.setdefault(path, line)
-    if len(path) > _DEPTH:
-        raise RecursionError
-    if len(lines) > _VALUES:
-        raise yaml.YAMLError(f"over {_VALUES} values; aliases (*NAME) may multiply them")
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(child, (*path, i), lines, bad) for i, child in enumerate(node.value)]
-    if isinstance(node, yaml.MappingNode):
+class _TooMany(Exception):
+    """Says at which key of the file its aliases have made too many values."""
+
+    def __init__(self, line: int, key: str) -> None:
+        super().__init__(line, key)
+        self.line = line
+        self.key = key
+
+
+class _Reader:
+    """Reads nodes of YAML as plain values; notes the line of each key, and mistakes.
+
+    Aliases may repeat values, but only some: a few lines can ask for any number.
+    """
+
+    def __init__(self, text: str, lines: Lines, bad: _Mistakes) -> None:
+        self._lines = lines
+        self._bad = bad
+        self._left = max(_VALUES, len(text))  # without aliases no text has more values
+
+    def read(self, node: yaml.Node, path: Key = ()) -> Any:
+        """Return a node as plain values. Raises RecursionError and _TooMany."""
+        line = node.start_mark.line + 1
+        self._lines.setdefault(path, line)
+        if len(path) > _DEPTH:
+            raise RecursionError
+        self._left -= 1
+        if self._left < 0:
+            raise _TooMany(self._lines[path[:1]], _dotted(path[:1]))
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(child, (*path, i)) for i, child in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            return self._scalar(node, path)
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                bad.add(line, _dotted(path), "a key is a single word")
+                self._bad.add(line, _dotted(path), "a key is a single word")
                 continue
             key = str(key_node.value)
+            inner = (*path, key)
             if key in result:
-                first = lines[(*path, key)]
-                bad.add(line, _dotted((*path, key)), f"is written twice, first on line {first}")
-            lines[(*path, key)] = line
-            result[key] = _plain(value_node, (*path, key), lines, bad)
+                first = self._lines[inner]
+                self._bad.add(line, _dotted(inner), f"is written twice, first on line {first}")
+            self._lines[inner] = line
+            result[key] = self.read(value_node, inner)
         return result
-    return _scalar(node, _dotted(path), line, bad)
 
-
-def _scalar(node: yaml.Node, key: str, line: int, bad: _Mistakes) -> Any:
-    """Return a single value, without YAML's surprising readings of 0525, 1:30 and 2025-01-31."""
-    text = str(node.value)
-    kind = node.tag.removeprefix(_TAG)
-    if kind in ("str", "timestamp", "value"):
-        return text
-    if kind == "null":
+    def _scalar(self, node: yaml.Node, path: Key) -> Any:
+        """Return a value, without YAML's surprising readings of 0525, 1:30 and 2025-01-31."""
+        text = str(node.value)
+        kind = node.tag.removeprefix(_TAG)
+        if kind in ("str", "timestamp", "value"):
+            return text
+        if kind == "null":
+            return None
+        if kind == "bool" and text.lower() in _BOOLEANS:
+            return _BOOLEANS[text.lower()]
+        if kind == "int" and _WHOLE.fullmatch(text):
+            return int(text)
+        if kind == "float":
+            with suppress(ValueError):
+                return float(text)
+        word = {"int": "decimal number", "float": "decimal number", "bool": "boolean"}.get(
+            kind, f"{kind} value"
+        )
+        reason = f"{text[:60]!r} is no plain {word}; write a text in quotes"
+        self._bad.add(node.start_mark.line + 1, _dotted(path), reason)
         return None
-    if kind == "bool" and text.lower() in _BOOLEANS:
-        return _BOOLEANS[text.lower()]
-    if kind == "int" and _WHOLE.fullmatch(text):
-        return int(text)
-    if kind == "float":
-        try:
-            return float(text)
-        except ValueError:
-            pass
-    word = {"int": "decimal number", "float": "decimal number", "bool": "boolean"}.get(
-        kind, f"{kind} value"
-    )
-    bad.add(line, key, f"{text[:60]!r} is no plain {word}; write a text in quotes")
-    return None
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:

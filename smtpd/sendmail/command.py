@@ -129,10 +129,13 @@ def show(drop: Maildrop) -> int:
 def flush(found: Settings, drop: Maildrop, *, verbose: bool) -> int:
     """Send the messages that wait; return 75 if some have to go on waiting."""
     try:
+        drop.check_owner()
         drop.tidy()
-        names = drop.names()
+        names, misnamed = drop.names(), drop.misnamed()
     except OSError as error:
         raise Exit(exits.TEMPORARY, f"can't read {drop.directory}: {error.strerror}") from None
+    for name in misnamed:
+        _set_aside(drop, name, "its name is none of a message")
     client: Client | None = None
     left = lost = 0
     for name in names:
@@ -166,11 +169,13 @@ def flush(found: Settings, drop: Maildrop, *, verbose: bool) -> int:
 
 
 def _set_aside(drop: Maildrop, name: str, reason: str) -> None:
+    named = name if name.isprintable() and name.isascii() else ascii(name)
     try:
-        drop.set_aside(name)
+        new = drop.set_aside(name)
     except OSError as error:  # its owner may have done anything
-        print(f"sendmail: {name} can't be set aside: {error.strerror}", file=sys.stderr)
-    print(f"sendmail: {name} is set aside: {reason}", file=sys.stderr)
+        print(f"sendmail: {named} can't be set aside: {error.strerror}", file=sys.stderr)
+        return
+    print(f"sendmail: {named} is set aside as {new}: {reason}", file=sys.stderr)
 
 
 def _send_kept(client: Client, drop: Maildrop, name: str, *, verbose: bool) -> None:

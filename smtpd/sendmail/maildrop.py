@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -16,7 +17,10 @@ from smtpd.sendmail.exits import TEMPORARY, Exit
 
 _SUFFIX = ".mail"
 _NAME = re.compile(r"[0-9A-Za-z.-]+\.mail")  # other names may be made up to mislead a reader
+_UNSAFE = re.compile(r"[^0-9A-Za-z.-]")
 _REFUSED = ".refused"
+_STEM = 100  # characters of a name that are kept behind `.refused`
+_NEVER = (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM)  # of links and so on
 _HEAD = 1 << 22  # octets of the first line, at most
 _WORD = 2000  # characters of an address or a parameter
 _LARGEST = 1 << 28  # octets of a message, unless smtpd says another number
@@ -67,10 +71,24 @@ class Maildrop:
             finally:
                 os.close(fd)
 
+    def check_owner(self) -> None:
+        """Raise Exit with code 75 if this user can't remove the messages of others.
+
+        They would be sent again and again.
+        """
+        found = os.stat(self.directory)
+        if found.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid):
+            raise Exit(TEMPORARY, f"only the owner of {self.directory} can send what waits there")
+
     def names(self) -> list[str]:
         """Return the names of the messages that wait, the oldest first. Raises OSError."""
         found = [name for name in os.listdir(self.directory) if _NAME.fullmatch(name)]
         return sorted(found, key=lambda name: (len(name.partition("-")[0]), name))
+
+    def misnamed(self) -> list[str]:
+        """Return the names that look like those of messages, and are none. Raises OSError."""
+        found = os.listdir(self.directory)
+        return [name for name in found if name.endswith(_SUFFIX) and not _NAME.fullmatch(name)]
 
     @contextlib.contextmanager
     def take(self, name: str, largest: int = _LARGEST) -> Iterator[tuple[Envelope, bytes] | None]:
@@ -81,7 +99,12 @@ class Maildrop:
         and OSError.
         """
         path = os.path.join(self.directory, name)
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _NEVER:
+                raise ValueError(f"it can't be opened: {error.strerror}") from None
+            raise
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             os.close(fd)
@@ -105,10 +128,19 @@ class Maildrop:
         """Remove a message that smtpd has taken."""
         os.unlink(os.path.join(self.directory, name))
 
-    def set_aside(self, name: str) -> None:
-        """Rename a message that smtpd refuses for good, so that it is not tried again."""
-        path = os.path.join(self.directory, name)
-        os.rename(path, path.removesuffix(_SUFFIX) + _REFUSED)
+    def set_aside(self, name: str) -> str:
+        """Rename a message that smtpd refuses for good, so that it is not tried again.
+
+        Returns the new name, which is none that another file has. Any user may have made the old
+        one. Raises OSError.
+        """
+        stem = name.removesuffix(_SUFFIX)
+        new = _UNSAFE.sub("_", stem)[:_STEM]
+        if new != stem or not new or os.path.lexists(os.path.join(self.directory, new + _REFUSED)):
+            new += f"-{os.urandom(8).hex()}"
+        new += _REFUSED
+        os.rename(os.path.join(self.directory, name), os.path.join(self.directory, new))
+        return new
 
     def tidy(self) -> None:
         """Remove files whose writers died long ago."""

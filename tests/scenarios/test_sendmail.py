@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from smtpd.sendmail.command import flush
+from smtpd.sendmail.envelope import Envelope
+from smtpd.sendmail.exits import Exit
+from smtpd.sendmail.maildrop import Maildrop
 from smtpd.sendmail.message import Message
 from smtpd.sendmail.options import parse
+from smtpd.sendmail.settings import Settings
 from tests.support.system import System
 from tests.support.waiting import until
 
@@ -153,7 +160,7 @@ def test_smtpd_stops_meanwhile_and_nothing_is_lost_or_doubled(system: System) ->
 
 
 def test_files_that_are_not_ours_harm_nothing(system: System, tmp_path: Path) -> None:
-    """Links and pipes in the maildrop are set aside or left; other mail goes on."""
+    """Links, pipes and odd names in the maildrop are named once and set aside; other mail goes."""
     smtpd = system.smtpd()
     sendmail = Sendmail(system.folder, 1)
     assert sendmail.run("x@y.example").returncode == 0
@@ -161,15 +168,39 @@ def test_files_that_are_not_ours_harm_nothing(system: System, tmp_path: Path) ->
     secret = tmp_path / "secret"
     secret.write_text(json.dumps({"sender": "", "recipients": ["thief@y.example"]}) + "\nx")
     (sendmail.drop / "0-link.mail").symlink_to(secret)
+    (sendmail.drop / "0-loop.mail").symlink_to("0-loop.mail")
     os.link(secret, sendmail.drop / "0-hard.mail")
     os.mkfifo(sendmail.drop / "0-pipe.mail")
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(sendmail.drop / "0-socket.mail"))
+    odd = ["made\nup.mail", "made up.mail", "\x1b[2J.mail", ".mail", "\udcff.mail"]
+    for name in (odd := [*odd, "a" * 250 + ".mail"]):
+        (sendmail.drop / name).write_bytes(b"x")
     sendmail.settings.write_text(
         f"server = 127.0.0.1:{smtpd.port}\ndirectory = {sendmail.drop}\ndomain = host.example\n"
     )
-    assert sendmail.run("-q").returncode == 75  # the symbolic link stays
+    first, second = sendmail.run("-q"), sendmail.run("-q")
+    assert (first.returncode, second.returncode, second.stderr) == (0, 0, b"")
+    lines = first.stderr.decode("ascii").splitlines()
+    assert len(lines) == 5 + len(odd), lines
+    assert all("set aside" in line and line.isprintable() for line in lines)
     assert [row[1] for row in rows(system)] == ["x@y.example"]
     assert good not in sendmail.waiting
+    assert len(sendmail.waiting) == 5 + len(odd)
+    assert all(name.endswith(".refused") for name in sendmail.waiting)
     assert secret.exists()
+
+
+def test_only_who_may_remove_waiting_mail_sends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would send the same files again and again."""
+    tmp_path.chmod(0o1777)
+    drop = Maildrop(str(tmp_path))
+    drop.keep(Envelope("a@b.example", ["c@d.example"]), b"x", "test")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(Exit, match=r"only the owner of .* can send what waits there"):
+        flush(Settings(), drop, verbose=False)
 
 
 def test_hostile_files_of_a_user_harm_no_mail_of_others(system: System) -> None:
@@ -205,7 +236,7 @@ def test_hostile_files_of_a_user_harm_no_mail_of_others(system: System) -> None:
     assert b"Traceback" not in done.stderr
     recipients = [row[1] for row in rows(system)]
     assert recipients == ["g0@y.example", "g1@y.example"]
-    assert [name for name in sendmail.waiting if name.endswith(".mail")] == ["0-00.mail"]
+    assert [name for name in sendmail.waiting if name.endswith(".mail")] == []
     assert len([name for name in sendmail.waiting if name.startswith("1")]) == 1
 
 

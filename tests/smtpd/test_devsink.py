@@ -56,10 +56,19 @@ def test_the_sink_keeps_what_it_gets(port: int, folder: Path) -> None:
         client.send(b"MAIL FROM:<s@a.example>\r\nRCPT TO:<r@b.example>\r\nDATA\r\n")
         assert [client.reply()[:3] for _ in range(3)] == ["250", "250", "354"]
         other = client.say(".").removeprefix("250 2.0.0 kept as ")
+        client.send(b'MAIL FROM:<"s\x1b[2J"@a.example>\r\n')
+        client.send(b'RCPT TO:<"r\rX: y\x9b\xc2\x9b"@b.example>\r\n')
+        assert [client.reply()[:3] for _ in range(2)] == ["250", "250"]
+        assert client.say("DATA")[:3] == "354"
+        odd = client.say(".").removeprefix("250 2.0.0 kept as ")
         assert client.say("QUIT")[:3] == "221"
     envelope = "Return-Path: <>\r\n" + "".join(f"Delivered-To: {r}\r\n" for r in recipients)
     assert (folder / "new" / name).read_bytes() == envelope.encode() + content
     envelope = "Return-Path: <s@a.example>\r\nDelivered-To: r@b.example\r\n"
     assert (folder / "new" / other).read_bytes() == envelope.encode()
+    assert (folder / "new" / odd).read_bytes().splitlines() == [
+        b'Return-Path: <"s\\x1b[2J"@a.example>',
+        b'Delivered-To: "r\\rX: y\\udc9b\\x9b"@b.example',  # a terminal obeys none of it
+    ]
     assert {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()} == {0o600}
     assert {path.stat().st_mode & 0o777 for path in (folder, *folder.glob("???"))} == {0o700}

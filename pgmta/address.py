@@ -16,9 +16,13 @@ MAX_ADDRESS = 254
 """Octets in a mailbox: a path of 256 less its angle brackets (RFC 5321, section 4.5.3.1.3)."""
 
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\U0010ffff-]+"
+_DOTTED = rf"{_ATOM}(?:\.{_ATOM})*"
 _LOCAL = re.compile(
-    rf'(?:{_ATOM}(?:\.{_ATOM})*|"(?:[\x20\x21\x23-\x5b\x5d-\x7e\x80-\U0010ffff]|\\[\x20-\x7e])*")'
+    rf'(?:{_DOTTED}|"(?:[\x20\x21\x23-\x5b\x5d-\x7e\x80-\U0010ffff]|\\[\x20-\x7e])*")'
 )
+_NEEDS_NO_QUOTES = re.compile(_DOTTED)
+_PAIR = re.compile(r"\\(.)", re.DOTALL)
+_SPECIAL = re.compile(r'(["\\])')
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _JOINERS = "\u200c\u200d"  # format characters that some scripts and emoji need
@@ -94,6 +98,28 @@ def parse_mailbox(text: str, *, utf8: bool = False) -> tuple[str, str]:
     if not _LOCAL.fullmatch(local):
         raise AddressError(f"malformed local part in {text!r}")
     return text, normalise_domain(domain)
+
+
+def unquoted(local: str) -> str:
+    """Return a local part with as few quotes and backslashes as it needs.
+
+    All quoted forms of a local part are one mailbox (RFC 5321, section 4.1.2).
+    """
+    if local[:1] != '"' or local[-1:] != '"' or len(local) == 1:
+        return local
+    text = _PAIR.sub(r"\1", local[1:-1])
+    if _NEEDS_NO_QUOTES.fullmatch(text):
+        return text
+    return '"' + _SPECIAL.sub(r"\\\1", text) + '"'
+
+
+def mailbox_key(address: str) -> str:
+    """Return the text by which addresses are compared: other addresses have other ones.
+
+    Case and needless quotes make no difference, and domains are in A-labels.
+    """
+    local, at, _ = address.rpartition("@")
+    return f"{unquoted(local).lower()}@{domain_of(address)}" if at else address.lower()
 
 
 @lru_cache(maxsize=1024)

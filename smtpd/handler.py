@@ -57,7 +57,7 @@ class RelayHandler:
 
         A `directory` has to know the recipient. LOOK_UP says that it has to be asked first.
         """
-        ours = self._postmaster.find(path) if path[:1] in "pP" else ""
+        ours = self._postmaster.find(path) if path[:1] in 'pP"' else ""
         utf8 = transaction.envelope.smtp_utf8 or bool(ours)
         try:
             mailbox, domain = parse_mailbox(ours or path, utf8=utf8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgmta.address import normalise_domain
+from pgmta.address import normalise_domain, unquoted
 from pgmta.errors import AddressError
 from smtpd.config import SmtpdConfig
 from smtpd.policy import Policy
@@ -27,4 +27,6 @@ class Postmaster:
 
     def find(self, path: str) -> str:
         """Return the recipient if the path means the postmaster of this host, or nothing."""
-        return self._address if path.lower() in self._names else ""
+        local, at, domain = path.rpartition("@")
+        plain = f"{unquoted(local)}@{domain}" if at else unquoted(path)
+        return self._address if plain.lower() in self._names else ""

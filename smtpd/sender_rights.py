@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pgmta.address import normalise_domain
+from pgmta.address import normalise_domain, unquoted
 from pgmta.errors import AddressError
 from pgmta.model import ANY_SENDER
 
@@ -12,12 +12,13 @@ from pgmta.model import ANY_SENDER
 def may_send_from(senders: tuple[str, ...], mailbox: str, domain: str) -> bool:
     """Return whether a mailbox with this normalised domain is among addresses and `@domain`.
 
-    Upper and lower case are the same. The entry `any` allows any sender.
+    Upper and lower case are the same, and so are all spellings of a local part. The entry `any`
+    allows any sender.
     """
     if ANY_SENDER in senders:
         return True
     allowed = _normalised(senders)
-    local = mailbox.rpartition("@")[0].lower()
+    local = unquoted(mailbox.rpartition("@")[0]).lower()
     return f"@{domain}" in allowed or f"{local}@{domain}" in allowed
 
 
@@ -29,7 +30,7 @@ def _normalised(senders: tuple[str, ...]) -> frozenset[str]:
         if not at:
             continue
         try:
-            found.add(f"{local.lower()}@{normalise_domain(domain)}")
+            found.add(f"{unquoted(local).lower()}@{normalise_domain(domain)}")
         except AddressError:
             continue  # no mail has it
     return frozenset(found)

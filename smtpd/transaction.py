@@ -6,6 +6,7 @@ from typing import Protocol
 
 from aiosmtpd.smtp import Envelope
 
+from pgmta.address import unquoted
 from pgmta.model import NewMessage, Options, Origin
 
 
@@ -49,11 +50,11 @@ class Transaction:
         self.origin: Origin = "stranger"
         """How the mail comes in; `login` becomes `user` if From has addresses of the user."""
         self.recipients: dict[tuple[str, str], str] = {}
-        """Mailboxes by local part and normalised domain, each recipient once."""
+        """Mailboxes by unquoted local part and normalised domain, each recipient once."""
 
     def add(self, mailbox: str, domain: str, limit: int, *, hold: bool) -> bool:
         """Add a recipient, each once; return False if there would be more than `limit`."""
-        key = (mailbox.rpartition("@")[0], domain)
+        key = (unquoted(mailbox.rpartition("@")[0]), domain)
         if key in self.recipients:
             return True
         if len(self.recipients) >= limit:

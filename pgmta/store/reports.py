@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from pgmta.address import mailbox_key
 from pgmta.model import CHUNK_SIZE, INDEXED
 from pgmta.postgres.binary import Bigints, Integers, Texts
 from pgmta.postgres.link import Link
@@ -42,7 +43,7 @@ def limited(error: BaseException) -> bool:
 
 def counted(address: str) -> str:
     """Return the form in which the DSNs to an address are counted."""
-    return address[:INDEXED].lower()
+    return mailbox_key(address)[:INDEXED]
 
 
 @dataclass(slots=True)

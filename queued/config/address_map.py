@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from pgmta.address import domains_above, normalise_domain, parse_mailbox
+from pgmta.address import domains_above, normalise_domain, parse_mailbox, unquoted
 from pgmta.errors import AddressError
 
 
@@ -130,15 +130,8 @@ def _value(text: str) -> _Target:
 
 
 def _plain(local: str) -> str:
-    """Return a local part in lower case, without the quotes that it may or may not have."""
-    if len(local) > 1 and local[0] == local[-1] == '"':
-        text, parts = local[1:-1], []
-        while text:
-            head, backslash, text = text.partition("\\")
-            parts += [head, text[:1] if backslash else ""]
-            text = text[1:]
-        local = "".join(parts)
-    return local.lower()
+    """Return a local part in lower case, without quotes that it does not need."""
+    return unquoted(local).lower()
 
 
 @lru_cache(maxsize=4096)

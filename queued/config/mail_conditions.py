@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import model_validator
 
-from pgmta.address import parse_mailbox
+from pgmta.address import mailbox_key, parse_mailbox
 from pgmta.config.types import Section, each_by
 from pgmta.errors import AddressError
 from queued.config.routes import parse_pattern
@@ -31,6 +31,10 @@ def _sender(word: Any) -> str:
         raise ValueError(f"expected an address or <>: {error}") from None
 
 
+def _sender_key(word: Any) -> str:
+    return mailbox_key(_sender(word))
+
+
 def _tenant(word: Any) -> str:
     text = str(word) if type(word) is int else word
     if isinstance(text, str) and _TENANT.fullmatch(text):
@@ -49,6 +53,11 @@ def _text(word: Any) -> str:
 
 Patterns = Annotated[list[str], each_by(_pattern)]
 Senders = Annotated[list[str], each_by(_sender)]
+"""As PostgreSQL compares them by lower(sender)."""
+
+SenderKeys = Annotated[list[str], each_by(_sender_key)]
+"""As mailbox_key() has them."""
+
 Tenants = Annotated[list[str], each_by(_tenant)]
 Values = Annotated[list[str], each_by(_text)]
 

@@ -14,7 +14,7 @@ from pgmta.config.loader import FOLDER
 from pgmta.config.types import Period, Section, Whole, each_by, hint
 from pgmta.errors import AddressError
 from pgmta.model import TRUSTED, Origin
-from queued.config.mail_conditions import MailConditions, Patterns, Senders, Tenants, Values
+from queued.config.mail_conditions import MailConditions, Patterns, SenderKeys, Tenants, Values
 
 _SELECTOR = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9_-]{1,63})*")
 
@@ -120,7 +120,7 @@ class SigningRule(MailConditions):
     sender_domain: Patterns | None = Field(
         default=None, description="domain of the reverse-path, likewise"
     )
-    sender: Senders | None = Field(
+    sender: SenderKeys | None = Field(
         default=None, description="reverse-path, <> for none, or a list of these"
     )
     tenant: Tenants | None = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pgmta.address import domain_of, normalise_domain
+from pgmta.address import domain_of, mailbox_key, normalise_domain
 from pgmta.address_list import UnreadableError, places
 from pgmta.errors import AddressError
 from pgmta.metadata import text_of, values_of
@@ -109,7 +109,7 @@ class SigningRules:
             if (
                 domain_fits(rule.author, author)
                 and domain_fits(rule.sender_domain, domain)
-                and (rule.sender is None or sender.lower() in rule.sender)
+                and (rule.sender is None or mailbox_key(sender) in rule.sender)
             ):
                 if rule.sign == "none":
                     return None, ""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
+from pgmta.address import unquoted
 from queued.config import VerpTemplate
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"  # base32hex of RFC 4648, section 7
@@ -100,7 +101,7 @@ class ReturnAddresses:
 
     def named(self, recipient: str, domain: str, now: datetime) -> Named | None:
         """Return the row that a recipient names; None if it is no VERP address."""
-        local = recipient.rpartition("@")[0]
+        local = unquoted(recipient.rpartition("@")[0])
         for each in self._by_domain.get(domain, ()):
             if found := each.named(local, now):
                 return found

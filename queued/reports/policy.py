@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pgmta.address import parse_mailbox
+from pgmta.address import mailbox_key, parse_mailbox
 from pgmta.errors import AddressError
 from pgmta.report_row import Kind, ReportRow
 from queued.config import BounceLimits
@@ -95,7 +95,7 @@ def _target(row: ReportRow, postmaster: str | None) -> tuple[str, str]:
         raise AddressError(what)
     if postmaster is None:
         raise AddressError(f"{what}, and bounces.postmaster is not set")
-    if row.recipient.casefold() == postmaster.casefold():
+    if mailbox_key(row.recipient) == mailbox_key(postmaster):
         raise AddressError(f"{what}, and its recipient is bounces.postmaster")
     return parse_mailbox(postmaster, utf8=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pgmta.address import unquoted
 from pgmta.store.recipients import Recipients
 from smtpd.config import SmtpdConfig
 from smtpd.domain_set import DomainSet
@@ -74,7 +75,7 @@ def _spellings(entry: _Entry, mailbox: str, domain: str) -> tuple[str, ...]:
     local = mailbox.rpartition("@")[0]
     if entry.spelled:
         return (f"{local}@{domain}",)
-    local = lower(local)
+    local = lower(unquoted(local))
     if local == "postmaster":
         return ()
     user, tagged, _ = local.partition(entry.delimiter) if entry.delimiter else (local, "", "")

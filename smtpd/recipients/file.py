@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from pgmta.address import normalise_domain, parse_mailbox
+from pgmta.address import normalise_domain, parse_mailbox, unquoted
 from pgmta.config.loader import Key, mistakes
 from pgmta.errors import AddressError, ConfigError
 from pgmta.logs import get
@@ -100,7 +100,7 @@ def canonical(text: str) -> str:
     if text.startswith("@"):
         return f"@{normalise_domain(text[1:])}"
     mailbox, domain = parse_mailbox(text, utf8=True)
-    return f"{lower(mailbox.rpartition('@')[0])}@{domain}"
+    return f"{lower(unquoted(mailbox.rpartition('@')[0]))}@{domain}"
 
 
 def lower(text: str) -> str:

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pgmta.address import MAX_ADDRESS, normalise_domain, parse_mailbox, split_path
+from pgmta.address import (
+    MAX_ADDRESS,
+    mailbox_key,
+    normalise_domain,
+    parse_mailbox,
+    split_path,
+    unquoted,
+)
 from pgmta.errors import AddressError
 
 LABEL63 = "a" * 63
@@ -169,6 +176,32 @@ def test_bad_mailboxes(text: str) -> None:
         with pytest.raises(AddressError) as caught:
             parse_mailbox(text, utf8=utf8)
         str(caught.value).encode()  # fits into a reply to the client
+
+
+SPELLINGS = [
+    ("one", ["one", '"one"', r'"\o\n\e"', r'"on\e"']),
+    ("a.b", ["a.b", '"a.b"', r'"a\.b"']),
+    ('"a b"', ['"a b"', r'"a\ b"', r'"\a\ \b"']),
+    (r'"\\"', [r'"\\"']),
+    (r'"a\"b"', [r'"a\"b"', r'"\a\"b"']),
+    *((text, [text]) for text in ('""', '".a"', '"a..b"', '"a."', '"@"', '"a,b"')),
+    ("zoë", ["zoë", '"zoë"', r'"\zoë"']),
+]
+
+
+def test_spellings_of_one_mailbox() -> None:
+    """RFC 5321, section 4.1.2: all quoted forms are equivalent. Others are other mailboxes."""
+    for least, spellings in SPELLINGS:
+        assert {unquoted(text) for text in spellings} == {least}
+        hosts = "É.example", "xn--9ca.EXAMPLE"
+        addresses = [f"{text}@{host}" for text in spellings for host in hosts]
+        for address in addresses:
+            parse_mailbox(address, utf8=True)
+        assert {mailbox_key(address) for address in addresses} == {f"{least}@xn--9ca.example"}
+        parse_mailbox(f"{least}@b.example", utf8=True)
+    assert len({least for least, _ in SPELLINGS}) == len(SPELLINGS)
+    assert mailbox_key('"One"@b.example') == mailbox_key("one@b.example")
+    assert [mailbox_key(text) for text in ("", "One", '"')] == ["", "one", '"']
 
 
 def outside_quotes(text: str) -> str:

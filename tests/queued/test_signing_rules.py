@@ -66,3 +66,13 @@ def test_condition_on_metadata(metadata: str | None, value: str, fits: bool) -> 
                origin="sql")  # fmt: skip
     ((found, rows),) = rules.parts([row])
     assert (bool(found), rows) == (fits, [row])
+
+
+@pytest.mark.parametrize("sender", ["ann@A.example", '"Ann"@a.example', r'"a\nn"@a.example'])
+def test_condition_on_each_spelling_of_a_sender(sender: str) -> None:
+    never = {"sender": '"ann"@a.example', "sign": "none"}
+    config = {"keys": [{"domain": "a.example", "selector": "s", "file": "x"}], "rules": [never, {}]}
+    rules = SigningRules(Signing.model_validate(config))
+    fields = {b"from": [b"ann@a.example"]}
+    assert rules.find(tuple(rules._rules), sender, fields) == (None, "")
+    assert rules.find(tuple(rules._rules), "bob@a.example", fields)[1] == "a.example"

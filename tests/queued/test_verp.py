@@ -60,6 +60,10 @@ def test_no_other_address_is_good() -> None:
     wrong = "5.7.1 the hash of the address is wrong"
     for others in (VerpKeys((SECOND,)), VerpKeys((FIRST[:-1] + b"2",))):
         assert VerpAddresses(TEMPLATE, others).named(local, NOW).problem == wrong  # type: ignore[union-attr]
+    returns = ReturnAddresses([TEMPLATE], keys)
+    named = returns.named(good, "news.example", NOW)
+    for quoted in (f'"{local}"', f'"\\{local}"'):  # the same mailbox
+        assert returns.named(f"{quoted}@news.example", "news.example", NOW) == named
     elsewhere = ReturnAddresses(["bounce+{id}-{hash}@other.example"], keys)
     assert elsewhere.named(good, "news.example", NOW) is None
     assert elsewhere.named(good, "other.example", NOW).problem == wrong  # type: ignore[union-attr]

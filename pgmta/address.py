@@ -26,6 +26,7 @@ _SPECIAL = re.compile(r'(["\\])')
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _JOINERS = "\u200c\u200d"  # format characters that some scripts and emoji need
+_BLANKS = " \t"  # what str.strip() takes for blanks too is no space of SMTP
 _SOURCE_ROUTE = re.compile(r"@[^:<>\s]+:")
 
 
@@ -149,16 +150,19 @@ def split_path(argument: str) -> tuple[str, str]:
 
     The obsolete source route is cut off (RFC 5321, appendix C). Raises AddressError.
     """
-    argument = argument.strip()
+    argument = argument.strip(_BLANKS)
     if not argument.startswith("<"):
         path, _, rest = argument.partition(" ")
         if not path or "<" in path or ">" in path:
             raise AddressError("path is not in angle brackets")
-        return path, rest.strip()
+        return path, rest.strip(_BLANKS)
     end = _closing(argument)
     route = _SOURCE_ROUTE.match(argument, 1, end)
     start = route.end() if route and route.end() < end else 1
-    return argument[start:end], argument[end + 1 :].strip()
+    rest = argument[end + 1 :]
+    if rest and rest[0] not in _BLANKS:
+        raise AddressError("there is no space behind the path")
+    return argument[start:end], rest.strip(_BLANKS)
 
 
 def _closing(argument: str) -> int:

@@ -12,7 +12,7 @@ from pgmta.errors import AddressError
 from pgmta.model import Origin
 from smtpd import chunks, replies
 from smtpd.login import Login
-from smtpd.parameters import Dsn
+from smtpd.parameters import Dsn, separated
 from smtpd.received import protocol, received
 from smtpd.sender_rights import may_send_from
 from smtpd.server import Server
@@ -228,7 +228,7 @@ class Commands:
             key = next(reversed(transaction.recipients))
             transaction.dsn = transaction.dsn or {}
             transaction.dsn[key] = dsn
-            self.options = rest.split()
+            self.options = separated(rest)
         return reply
 
     def _data(self, argument: str) -> str:

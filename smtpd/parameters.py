@@ -13,7 +13,7 @@ from smtpd.transaction import Transaction
 
 _DIGITS = 20  # of SIZE (RFC 1870, section 3)
 # RFC 3461, sections 4 and 5
-_XTEXT = r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})"
+_XTEXT = r"(?:[!-*,-<>-~]|\+(?:09|[2-689A-F][0-9A-F]|7[0-9A-E]))"  # of no control character
 _ENVID = re.compile(rf"{_XTEXT}{{1,100}}")
 _ORCPT = re.compile(rf"[A-Za-z0-9-]{{1,64}};{_XTEXT}{{1,500}}")
 _NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}")
@@ -40,7 +40,7 @@ class Parameters:
     ) -> str:
         """Take the parameters of MAIL; `secure` says whether the session has TLS."""
         envelope, seen = transaction.envelope, set[str]()
-        for given in rest.split():
+        for given in separated(rest):
             parameter = given.upper()
             keyword, _, value = parameter.partition("=")
             if keyword in seen:
@@ -99,7 +99,7 @@ class Parameters:
         """Return the refusal of the parameters of RCPT, or '' and their values."""
         notify: str | None = None
         orcpt: str | None = None
-        for given in rest.split():
+        for given in separated(rest):
             keyword, _, value = given.partition("=")
             keyword = keyword.upper()
             if not self._dsn or keyword not in ("NOTIFY", "ORCPT"):
@@ -116,6 +116,11 @@ class Parameters:
                 if not _ORCPT.fullmatch(orcpt):
                     return replies.BAD_ORCPT, (None, None)
         return "", (notify, orcpt)
+
+
+def separated(rest: str) -> list[str]:
+    """Return the parameters behind a path. Only spaces are between them."""
+    return [word for word in rest.split(" ") if word]
 
 
 def _xtext(orcpt: str) -> str:

@@ -99,7 +99,7 @@ class SmtpSession:
         ):  # without EHLO there is no pipelining: the client has to wait for every reply
             self._wire.closing.refuse(replies.NOT_HTTP if word in HTTP else replies.TOO_EARLY)
             return
-        argument = rest.strip().decode("utf-8", "surrogateescape")
+        argument = rest.strip(b" \t").decode("utf-8", "surrogateescape")
         transaction = self.commands.transaction
         known = len(transaction.recipients) if transaction and word == b"RCPT" else 0
         if self.auth and word == b"MAIL" and self.auth.delays(line):

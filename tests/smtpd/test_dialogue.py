@@ -46,7 +46,9 @@ CASES: dict[str, list[str]] = {
         "MAIL FROM:<a b@c> > 553", "MAIL FROM:<ü@b> > 553 5.1.7 .*SMTPUTF8",
         "MAIL FROM:<\udcff@b> SMTPUTF8 > 553", f"MAIL FROM:<{'l' * 250}@b.example> > 553",
         "MAIL FROM:<a\r@b> > 553", "MAIL FROM:<a\0@b> > 553", "RCPT TO:<r@example.org> > 503 5.5.1",
-        "mail from:<a@b>  body=8bitmime  size=5 > 250",
+        "MAIL FROM:<a@b>SIZE=1 > 501 5.5.4 Syntax", "MAIL FROM:<<a@b>> > 501 5.5.4 Syntax",
+        "MAIL FROM:<a@b>\x0b > 501", "MAIL FROM:<a@b>\xa0 > 501",
+        "mail from:<a@b>  body=8bitmime  size=5 \t > 250",
     ],
     "parameters": [
         HELO, "MAIL FROM:<a@b> SIZE=10241 > 552 5.3.4", "MAIL FROM:<a@b> SIZE=x > 501",
@@ -61,6 +63,16 @@ CASES: dict[str, list[str]] = {
         "RCPT TO:<r@example.org> NOTIFY=EVER > 501",
         "RCPT TO:<r@example.org> NOTIFY=DELAY ORCPT=rfc822;a notify=DELAY > 501 5.5.4 .*twice",
         "RCPT TO:<r@example.org> \udcff > 555",
+    ],
+    "only spaces between parameters, and no control characters": [
+        HELO, *(f"MAIL FROM:<a@b> {words} > 501 5.5.4" for words in (
+            "SIZE=1\tBODY=7BIT", "SIZE=1\x0bBODY=7BIT", "SIZE=1\u2028BODY=7BIT", "SIZE=1\x0b",
+            "ENVID=+0D+0A", "ENVID=a+00", "ENVID=+7F",
+        )),
+        MAIL, "RCPT TO:<r@example.org>NOTIFY=NEVER > 501",
+        "RCPT TO:<r@example.org> NOTIFY=DELAY\tORCPT=rfc822;a > 501",
+        "RCPT TO:<r@example.org> ORCPT=rfc822;a+0D+0Ab > 501",
+        "RCPT TO:<r@example.org>   NOTIFY=DELAY  ORCPT=rfc822;a+20b \t > 250",
     ],
     "syntax of RCPT": [
         HELO, MAIL, "RCPT > 501", "RCPT FROM:<a@b> > 501", "RCPT TO:<r@example.org > 501",

@@ -135,9 +135,9 @@ def parse_host_port(value: Any, default_port: int = 25) -> HostPort:
     if isinstance(value, HostPort):
         return value
     match = _HOST_PORT.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not match or (match[1] and not _is_ip(match[1])):
+    if not match or (match[1] and not is_address(match[1])):
         named = _BRACKETS.match(value.strip()) if isinstance(value, str) else None
-        if named and not _is_ip(named[1]):
+        if named and not is_address(named[1]):
             raise ValueError(f"{value!r} is no host:port (write a name without brackets)")
         raise ValueError(f"{value!r} is no host:port (write an IPv6 address in brackets)")
     port = int(match[3]) if match[3] else default_port
@@ -155,7 +155,7 @@ def without_port(name: str) -> str:
 def parse_server(value: Any) -> HostPort:
     """Return the `address` or `address:port` of a name server; raises ValueError otherwise."""
     server = parse_host_port(value, 53)
-    if not _is_ip(server.host):
+    if not is_address(server.host):
         raise ValueError(f"{server.host!r} is no IP address; names can't be looked up yet")
     return server
 
@@ -174,7 +174,8 @@ def parse_network(value: object) -> Network:
         raise ValueError(reason) from None
 
 
-def _is_ip(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Return whether a text is an IP address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

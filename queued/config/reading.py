@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgmta.config.loader import load, load_lines, mistakes
+from pgmta.config.loader import Problem, load, load_lines, mistakes
+from pgmta.config.types import is_address
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import read_texts
 from queued.config.file import QueuedConfig
-from queued.config.retry import Retry
 from queued.config.shaping import Shaping
 
 
@@ -18,20 +18,34 @@ def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
     Raises ConfigError with the mistakes.
     """
     config = _with_texts(path, load(path, QueuedConfig))
-    if problems := [(("retry", *keys), reason) for keys, reason in config.retry.problems()]:
+    problems = _wrong_dane(config)
+    problems += ((("retry", *keys), reason) for keys, reason in config.retry.problems())
+    if problems:
         raise mistakes(path, problems)
     if config.shaping is not None:
-        shaping = _shaping(path, config.shaping, config.retry, passwords=passwords)
+        shaping = _shaping(path, config.shaping, config, passwords=passwords)
         config = config.with_routing(shaping)
     if config.answers is not None:
         config = config.with_answering(_answers(path, config.answers))
     return config
 
 
-def _shaping(path: Path, name: Path, retry: Retry, *, passwords: bool) -> Shaping:
+def _wrong_dane(config: QueuedConfig) -> list[Problem]:
+    """Return the routes that ask for TLSA records of an address."""
+    if config.delivery.tls.mode != "dane":
+        return []
+    found = {name: to.host for name, to in config.routes.items() if to != "mx"}
+    return [
+        (("routes", name), f"delivery.tls.mode is dane, but no TLSA record can be for {host}; "
+         "write the host's name, or a route with tls: verify in shaping.yaml")
+        for name, host in found.items() if is_address(host)
+    ]  # fmt: skip
+
+
+def _shaping(path: Path, name: Path, config: QueuedConfig, *, passwords: bool) -> Shaping:
     file = _file(path, "shaping", name)
-    shaping = load(file, Shaping).with_retry(retry)
-    problems = shaping.problems()
+    shaping = load(file, Shaping).with_retry(config.retry)
+    problems = shaping.problems(config.delivery.tls.mode)
     if passwords:
         problems += shaping.read_passwords(file.parent)
     if problems:

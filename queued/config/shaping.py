@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from pydantic import Field, PrivateAttr
 
 from pgmta.config.loader import Problem
-from pgmta.config.types import Section, hint
+from pgmta.config.types import Section, hint, is_address
 from queued.config.retry import Retry
 from queued.config.shaping_login import ShapingLogin, read_password
 from queued.config.shaping_route import ShapingRoute
@@ -58,12 +59,12 @@ class Shaping(Section):
         ]
         return self.model_copy(update={"routes": routes})
 
-    def problems(self) -> list[Problem]:
-        """Return the mistakes that no single key has."""
+    def problems(self, usual_tls: str = "best") -> list[Problem]:
+        """Return the mistakes that no single key has; `usual_tls` is delivery.tls.mode."""
         found: list[Problem] = []
         names: dict[str, int] = {}
         for number, route in enumerate(self.routes):
-            for key, reason in self._wrong(route):
+            for key, reason in chain(self._wrong(route), _wrong_dane(route, usual_tls)):
                 found.append((("routes", number, key), reason))
             for keys, reason in route.retry.problems() if route.retry else ():
                 found.append((("routes", number, "retry", *keys), reason))
@@ -103,6 +104,17 @@ class Shaping(Section):
             yield "implicit", "is missing: port 465 speaks TLS from the first octet (RFC 8314)"
         if route.protocol == "lmtp" and 25 in (route.port, *(host.port for host in route.to)):
             yield "protocol", "lmtp must not use port 25 (RFC 2033, section 5)"
+
+
+def _wrong_dane(route: ShapingRoute, usual_tls: str) -> Iterator[tuple[str, str]]:
+    """Yield the key that asks for TLSA records of an address, and the reason."""
+    found = next((host.host for host in route.to if is_address(host.host)), None)
+    if found and (route.tls or usual_tls) == "dane":
+        words = f"is dane, but no TLSA record can be for {found}; write the host's name"
+        if route.tls:
+            yield "tls", f"{words} in `to`, or tls: verify"
+        else:
+            yield "to", f"delivery.tls.mode {words}, or add tls: verify"
 
 
 def takes_all(route: ShapingRoute) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections.abc import Awaitable, Callable
 
+from pgmta.config.types import is_address
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import TlsResult
 from queued.config import Tls
@@ -97,7 +97,7 @@ class Security:
 
         Raises DeliveryError if no name server answers: no downgrade (section 2.1.2).
         """
-        if _is_address(host.name):
+        if is_address(host.name):
             return None
         # a validated MX answer proves that the name servers validate; without one the log says so
         if not host.secure and not (await self._questions.validating() and host.listed):
@@ -289,11 +289,3 @@ class Security:
         if domain:
             text = why[:_REASON]
             self._results.count(TlsResult(domain, policy_type, policy, result, host, address, text))
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

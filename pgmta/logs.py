@@ -50,6 +50,13 @@ def configure(log: Log, **bound: Any) -> None:
         logging.getLogger(library).setLevel(logging.ERROR)
 
 
+def keep_off_stdout() -> None:
+    """Write lines of a command without a log to stderr, because stdout has its result."""
+    if not structlog.is_configured():
+        # the stream at the time of the line: tests replace it
+        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
 def _printable_values(
     logger: Any, name: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:

@@ -23,6 +23,7 @@ from pgmta.command import (
     shorten,
     version_option,
 )
+from pgmta.logs import keep_off_stdout
 from pgmta.states import Status
 from pgmta.store.listing import Listing
 from pgmta.store.migrate import migrate as apply_migrations
@@ -49,6 +50,7 @@ from queued.cli.workers import workers
 @version_option("queuectl")
 def main() -> None:
     """Show and change the queue."""
+    keep_off_stdout()
 
 
 main.add_command(up)

@@ -133,6 +133,7 @@ def _host(found: SurveyedHost, reasons: Mapping[str, str]) -> dict[str, Any]:
         "port": found.host.port,
         "secure": found.host.secure,
         "addresses": found.addresses,
+        "left_out": found.left_out,
         "tls": policy
         and {
             "mode": str(policy.mode),
@@ -176,6 +177,8 @@ def _print(
         print_line(f"host       {_key(each)}")
         if each.addresses:
             print_line(f"addresses  {', '.join(each.addresses)}")
+        for line in each.left_out:
+            print_line(f"left out   {line}")
         if policy := each.policy:
             evidence = f": {policy.evidence}" if policy.evidence else ""
             print_line(f"policy     {policy.mode}, by {policy.source}{evidence}")

@@ -12,8 +12,12 @@ from queued.config.dns import Dns
 from queued.config.timeouts import Timeouts
 from queued.config.tls import Tls
 
+# networks that are not of the Internet: the registries of IANA for RFC 6890, and multicast
 _FORBIDDEN = (
-    "127.0.0.0/8", "::1/128", "169.254.0.0/16", "fe80::/10", "0.0.0.0/8", "::/128"
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+    "192.0.0.0/24", "192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
+    "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "::/128", "::1/128", "100::/64", "2001:2::/48",
+    "2001:db8::/32", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
 )  # fmt: skip
 
 
@@ -61,6 +65,9 @@ class Delivery(Section):
     forbidden: NetworkList = Field(
         default=[ip_network(network) for network in _FORBIDDEN],
         description="no mail goes to hosts in these networks, unless a route names the host",
+    )
+    allowed: NetworkList = Field(
+        default=[], description="parts of `forbidden` to which DNS may lead mail all the same"
     )
     timeouts: Timeouts = Field(default=Timeouts())
     dns: Dns = Field(default=Dns())

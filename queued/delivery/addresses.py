@@ -34,7 +34,7 @@ class Addresses:
         self._unresponsive = unresponsive
         self._kinds = ("AAAA", "A") if delivery.ipv6 else ("A",)
         self._most = delivery.addresses
-        self._forbidden = ForbiddenNetworks(delivery.forbidden)
+        self._forbidden = ForbiddenNetworks(delivery.forbidden, delivery.allowed)
         self._system = (
             None if delivery.dns.servers else SystemNames(delivery.dns.timeout, delivery.ipv6)
         )
@@ -97,6 +97,14 @@ class Addresses:
         return [
             ipaddress.ip_address(each.address) for each in records if isinstance(each, A | AAAA)
         ]
+
+    async def left_out(self, name: str) -> list[str]:
+        """Return the addresses of a host from DNS that are not used, with the reasons.
+
+        Raises DeliveryError if no name server answers, or without any address.
+        """
+        found = [(each, self._forbidden.find(each)) for each in await self._find(name, False)]
+        return [f"{each}: delivery.forbidden has {network}" for each, network in found if network]
 
     def _allowed(self, name: str, found: list[Address]) -> list[Address]:
         """Return the addresses that are not forbidden, at least one. Raises DeliveryError."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
 
 _EMBEDDING = {
     IPv6Network("::/96"): 96,  # IPv4-compatible (RFC 4291, section 2.5.5.1)
@@ -24,18 +25,23 @@ _BITS = 0xFFFFFFFF
 
 
 class ForbiddenNetworks:
-    """The networks of `delivery.forbidden`."""
+    """The networks of `delivery.forbidden`, but for those of `delivery.allowed`."""
 
-    def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
+    def __init__(self, networks: Iterable[Network], allowed: Iterable[Network] = ()) -> None:
         self._networks = tuple(networks)
+        self._allowed = tuple(allowed)
 
-    def find(self, address: Address) -> IPv4Network | IPv6Network | None:
+    def find(self, address: Address) -> Network | None:
         """Return the network that has the address, or the IPv4 address in it; None without any."""
         for each in embedded(address):
-            for network in self._networks:
-                if each.version == network.version and each in network:
-                    return network
+            network = _first(self._networks, each)
+            if network and not _first(self._allowed, each):
+                return network
         return None
+
+
+def _first(networks: Iterable[Network], address: Address) -> Network | None:
+    return next((n for n in networks if n.version == address.version and address in n), None)
 
 
 def embedded(address: Address) -> list[Address]:
@@ -45,7 +51,7 @@ def embedded(address: Address) -> list[Address]:
     number = int(address)
     found: list[Address] = [ipaddress.IPv6Address(number)]  # without a scope
     for network, start in _EMBEDDING.items():
-        if address in network:
+        if address in network and number > 1:  # :: and ::1 have no IPv4 address in them
             found.append(IPv4Address((number >> (96 - start)) & _BITS))
     if address in _TEREDO:
         found.append(IPv4Address(~number & _BITS))

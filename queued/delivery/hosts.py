@@ -97,6 +97,10 @@ class Hosts:
             )
         return found
 
+    async def left_out(self, host: Host) -> list[str]:
+        """Return the addresses that `addresses` leaves out because they are forbidden, and why."""
+        return [] if host.listed else await self._addresses.left_out(host.name)
+
     async def web_addresses(self, name: str) -> list[str]:
         """Return the addresses of a web server, which may be on this host. Raises DeliveryError."""
         return await self._addresses.of(name, listed=False)

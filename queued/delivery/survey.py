@@ -27,10 +27,14 @@ class HostAnswer:
 
 @dataclass(slots=True)
 class SurveyedHost:
-    """A host with its addresses and its TLS policy, or the error that passes it over."""
+    """A host with its addresses and its TLS policy, or the error that passes it over.
+
+    `left_out` has the addresses that are not used, with the reasons.
+    """
 
     host: Host
     addresses: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     policy: HostPolicy | None = None
     error: str = ""
     answer: HostAnswer | None = None
@@ -55,6 +59,7 @@ async def _look(connector: Connector, destination: Destination, found: SurveyedH
     """Find the policy and the addresses of a host."""
     try:
         found.policy = await connector.security.policy(destination, found.host)
+        found.left_out = await connector.hosts.left_out(found.host)
         found.addresses = await connector.hosts.addresses(found.host)
     except DeliveryError as error:
         found.error = error.line

@@ -149,7 +149,7 @@ class Internet:
         base: Plan = {
             "delivery": {
                 "ipv6": True,
-                "forbidden": ["127.0.0.1/32"],
+                "allowed": ["127.64.0.0/10", "127.128.0.0/9", "::1/128"],  # hosts, policies
                 "timeouts": TIMES,
                 "dns": {"servers": [resolver], "timeout": "2s"},
                 "tls": {"ca": str(self.authority.path), "sts_port": self.sts_port},

@@ -23,6 +23,8 @@ from tests.support.name_server import NameServer, Says, Zone, serving_names
 
 OWN = "relay.example"
 OWN_ADDRESS = "198.51.100.7"
+PUBLIC = ["192.0.2.0/24", "198.51.100.0/24", "2001:db8::/32"]
+"""Networks of documentation, which stand for those of the Internet here."""
 LABEL = "l" * 63
 
 ZONE: Zone = {
@@ -85,7 +87,7 @@ def name_server() -> Iterator[NameServer]:
 
 def hosts_of(server: NameServer, *, timeout: str = "30s", **options: object) -> Hosts:
     config = Delivery.model_validate(
-        {"dns": {"servers": [server.where], "timeout": timeout}, **options}
+        {"dns": {"servers": [server.where], "timeout": timeout}, "allowed": PUBLIC, **options}
     )
     return Hosts(OWN, config, Questions(config.dns), Unresponsive())
 
@@ -294,10 +296,51 @@ async def test_forbidden_networks(name_server: NameServer) -> None:
     assert caught.value.permanent
     assert await addresses(found, "partly.example") == ["192.0.2.5"]
     assert "127.0.0.1" in await addresses(found, "partly.example", listed=True)
-    more = hosts_of(name_server, forbidden=["192.0.2.0/24", "2001:db8::/32"])
+    more = hosts_of(name_server, forbidden=["192.0.2.0/24", "2001:db8::/32"], allowed=[])
     assert len(await addresses(more, "mapped.example")) == 4
     with pytest.raises(DeliveryError, match="has 192.0.2.0/24|has 2001:db8::/32"):
         await addresses(more, "a.example")
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("0.1.2.3", "0.0.0.0/8"), ("10.255.0.1", "10.0.0.0/8"), ("100.64.0.1", "100.64.0.0/10"),
+        ("100.127.255.254", "100.64.0.0/10"), ("127.0.0.2", "127.0.0.0/8"),
+        ("169.254.169.254", "169.254.0.0/16"), ("172.16.0.1", "172.16.0.0/12"),
+        ("172.31.255.254", "172.16.0.0/12"), ("192.0.0.8", "192.0.0.0/24"),
+        ("192.0.2.1", "192.0.2.0/24"), ("192.168.1.1", "192.168.0.0/16"),
+        ("198.18.0.1", "198.18.0.0/15"), ("198.19.255.1", "198.18.0.0/15"),
+        ("198.51.100.1", "198.51.100.0/24"), ("203.0.113.1", "203.0.113.0/24"),
+        ("224.0.0.1", "224.0.0.0/4"), ("239.255.255.250", "224.0.0.0/4"),
+        ("240.0.0.1", "240.0.0.0/4"), ("255.255.255.255", "240.0.0.0/4"),
+        ("::", "::/128"), ("::1", "::1/128"), ("100::1", "100::/64"), ("2001:2::1", "2001:2::/48"),
+        ("2001:db8::1", "2001:db8::/32"), ("3fff:fff::1", "3fff::/20"), ("5f00::1", "5f00::/16"),
+        ("fd00:ec2::254", "fc00::/7"), ("fe80::1%eth0", "fe80::/10"), ("fec0::1", "fec0::/10"),
+        ("ff02::1", "ff00::/8"),
+        ("::ffff:10.1.2.3", "10.0.0.0/8"), ("64:ff9b::192.168.1.1", "192.168.0.0/16"),
+        ("2002:6440:1::1", "100.64.0.0/10"),
+        ("8.8.8.8", None), ("100.63.255.255", None), ("100.128.0.1", None), ("172.15.0.1", None),
+        ("172.32.0.1", None), ("198.17.0.1", None), ("198.20.0.1", None), ("223.255.255.1", None),
+        ("2606:4700::1", None), ("64:ff9b::8.8.8.8", None), ("64:ff9b:1::8.8.8.8", None),
+        ("2002:808:808::1", None), ("::ffff:8.8.8.8", None), ("4000::1", None),
+    ],
+)  # fmt: skip
+def test_networks_that_are_forbidden_by_default(address: str, network: str | None) -> None:
+    found = ForbiddenNetworks(Delivery().forbidden).find(ipaddress.ip_address(address))
+    assert (found and str(found)) == network
+
+
+async def test_networks_of_the_operator_are_allowed(name_server: NameServer) -> None:
+    name_server.zone["inside.example"] = {"A": ["10.1.2.3"], "AAAA": ["fd00::1"]}
+    name_server.zone["other.example"] = {"A": ["10.2.0.1"], "AAAA": ["::ffff:10.2.0.2"]}
+    found = hosts_of(name_server, allowed=["10.1.0.0/16", "::/0"])
+    assert sorted(await addresses(found, "inside.example")) == ["10.1.2.3", "fd00::1"]
+    with pytest.raises(DeliveryError, match=r"delivery\.forbidden has 10\.0\.0\.0/8"):
+        await addresses(found, "other.example")
+    found = hosts_of(name_server, allowed=["10.2.0.2/32"])
+    (left,) = await addresses(found, "other.example")
+    assert ipaddress.ip_address(left) == ipaddress.ip_address("::ffff:10.2.0.2")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +370,7 @@ async def test_addresses_take_turns_and_are_few(name_server: NameServer) -> None
 
 
 async def test_addresses_that_did_not_answer_come_last(name_server: NameServer) -> None:
-    config = Delivery.model_validate({"dns": {"servers": [name_server.where]}})
+    config = Delivery.model_validate({"dns": {"servers": [name_server.where]}, "allowed": PUBLIC})
     unresponsive = Unresponsive()
     found = Hosts(OWN, config, Questions(config.dns), unresponsive)
     unresponsive.add("192.0.2.1")

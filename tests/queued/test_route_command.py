@@ -21,6 +21,7 @@ from queued.delivery.tls_policy import TlsMode
 from tests.queued.test_config import keys, mentioned
 from tests.support.authority import Authority
 from tests.support.daemons import ROOT
+from tests.support.name_server import Zone, serving_names
 from tests.support.nexthop import NextHop, at
 
 SECRET = "topsecret"
@@ -76,6 +77,30 @@ def test_a_probe_shows_every_answer_and_sends_no_mail(folder: Path) -> None:
         assert "Not you" in second["answer"]["error"]
 
 
+def test_route_says_why_a_host_or_an_address_is_left_out(folder: Path) -> None:
+    zone: Zone = {
+        "b.example": {"MX": ["1 inner.example.", "2 outer.example."]},
+        "inner.example": {"A": ["10.1.2.3"]},
+        "outer.example": {"A": ["192.168.1.25", "9.9.9.9"]},
+    }
+    path = configure(folder)
+    with serving_names(zone) as server:
+        delivery = {"dns": {"servers": [server.where]}, "ipv6": False}
+        path.write_text(yaml.safe_dump({"delivery": delivery}))
+        lines = route(path, "x@b.example").stdout.splitlines()
+        hosts = json.loads(route(path, "b.example", "--json").stdout)["hosts"]
+    assert [line for line in lines if line.startswith(("host", "left", "error", "addr"))] == [
+        "host       inner.example:25",
+        "left out   10.1.2.3: delivery.forbidden has 10.0.0.0/8",
+        "error      5.4.4 inner.example has the address 10.1.2.3, and delivery.forbidden has "
+        "10.0.0.0/8",
+        "host       outer.example:25",
+        "addresses  9.9.9.9",
+        "left out   192.168.1.25: delivery.forbidden has 192.168.0.0/16",
+    ]
+    assert hosts[1]["left_out"] == [lines[-2].removeprefix("left out   ")]
+
+
 def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     relay = {"host": "::1", "port": 1}
     path = configure(
@@ -107,6 +132,7 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
         "rewrite": None,
         "hosts": [{
             "host": "127.0.0.1", "port": 1, "secure": False, "addresses": ["127.0.0.1"],
+            "left_out": [],
             "error": None, "answer": None, "tls": {
                 "mode": "opportunistic", "source": "default", "evidence": "",
                 "names": ["127.0.0.1"],

@@ -39,6 +39,7 @@ class NullOpener:
         destination: Destination,
         sessions: set[Session],
         tried: frozenset[HostPort] = frozenset(),
+        earlier: int = 0,
     ) -> Session:
         """Return a session."""
         return NullSession(ClientProtocol(Timeouts()), Host("nowhere", 25))

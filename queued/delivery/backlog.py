@@ -37,6 +37,12 @@ class Backlog:
             return self.waiting.popleft()
         return None
 
+    @property
+    def earlier(self) -> int:
+        """The number of earlier attempts of the mail that a new connection gets first."""
+        following = self.urgent or self.waiting
+        return following[0].earlier if following else 0
+
     def startable(self) -> int:
         """Return how many waiting envelopes could begin if they had a connection."""
         ordinary = max(0, self.most_ordinary - self.ordinary)

@@ -37,9 +37,11 @@ class Opener(Protocol):
         destination: Destination,
         sessions: set[Session],
         tried: frozenset[HostPort] = frozenset(),
+        earlier: int = 0,
     ) -> Session:
         """Return a session that is ready for a transaction, with none of the hosts in `tried`.
 
+        After this number of `earlier` attempts it begins after their hosts, if there are more.
         The session is in `sessions` from its connection on, unless the greeting or EHLO failed.
         Raises DeliveryError: NoHostLeft if every host that may be tried is in `tried`.
         """
@@ -98,20 +100,12 @@ class Connector:
         destination: Destination,
         sessions: set[Session],
         tried: frozenset[HostPort] = frozenset(),
+        earlier: int = 0,
     ) -> Session:
-        """Return a session, as Opener says. Raises DeliveryError with what each host said.
-
-        Hosts that did not answer a moment ago are tried after the others.
-        """
+        """Return a session, as Opener says. Raises DeliveryError with what each host said."""
         tries = Tries()
         began = time.monotonic()
-        late: list[Host] = []
-        async for host in self._hosts.of(destination, tried):
-            if host.name in self._unresponsive:
-                late.append(host)
-            elif session := await self._try(destination, host, sessions, tries, began):
-                return session
-        for host in late:
+        async for host in self._hosts.of(destination, tried, earlier):
             if session := await self._try(destination, host, sessions, tries, began):
                 return session
         if tried and not tries:

@@ -165,8 +165,9 @@ class DestinationQueue:
         task = asyncio.current_task()
         assert task  # noqa: S101 - for the type checker
         self._connecting.add(task)
+        opener, earlier = self._context.opener, self.backlog.earlier
         try:
-            return await self._context.opener.open(self.destination, self._sessions)
+            return await opener.open(self.destination, self._sessions, earlier=earlier)
         except DeliveryError as error:
             problem = error
         except Exception as error:

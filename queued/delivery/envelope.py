@@ -56,6 +56,11 @@ class Envelope:
         return self.labels or {item.domain for item in self.items}
 
     @property
+    def earlier(self) -> int:
+        """The number of attempts before this one: each of them begins at other hosts."""
+        return max(item.attempts for item in self.items) - 1
+
+    @property
     def late(self) -> bool:
         """Whether the deadline is over."""
         return self.deadline is not None and self.deadline <= datetime.now(UTC)

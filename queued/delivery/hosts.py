@@ -29,6 +29,7 @@ _LONGEST = 253  # characters of a name (RFC 1035, section 2.3.4)
 _PATIENCE = 2.0  # seconds for the addresses of hosts of one preference, to find our own
 _LOOKED_AT = 10  # hosts of one preference whose addresses are looked up for it
 _RECORDS = 1000  # MX records of a domain that count
+_BEGINNINGS = 30  # hosts that may come first: to look for this host takes up to 2 s per host
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +62,49 @@ class Hosts:
         self._literals = delivery.literals
         self._questions = questions
         self._own = OwnHost(hostname)
+        self._unresponsive = unresponsive
         self._addresses = Addresses(delivery, questions, unresponsive)
 
     async def of(
-        self, destination: Destination, tried: Collection[HostPort] = ()
+        self, destination: Destination, tried: Collection[HostPort] = (), earlier: int = 0
     ) -> AsyncIterator[Host]:
         """Iterate over at most `delivery.hosts` hosts in order, without those in `tried`.
 
-        The ones in `tried` count. Raises DeliveryError if the domain has no host that may be used.
+        The ones in `tried` count. After `earlier` attempts the order begins after their hosts, if
+        there are more. Hosts that did not answer a moment ago come after the others. Raises
+        DeliveryError if the domain has no host that may be used.
         """
         left = self._most - len(tried)
-        if destination.hops:
-            found = _listed(destination)
-        elif destination.domain.startswith("["):
-            found = self._literal(destination)
-        else:
-            found = self._mail_exchangers(destination)
-        async for host in found:
+        late: list[Host] = []
+        async for host in self._all(destination, earlier):
             if left <= 0:
                 return
-            if host.place not in tried:
+            if host.place in tried:
+                continue
+            if host.name in self._unresponsive:
+                late.append(host)
+            else:
                 left -= 1
                 yield host
+        for host in late[: max(0, left)]:
+            yield host
+
+    def _all(self, destination: Destination, earlier: int) -> AsyncIterator[Host]:
+        """Iterate over all hosts of a destination, as `of` says of earlier attempts."""
+        after = earlier * self._most
+        if destination.hops:
+            return _from(_listed(destination), self._start(after, len(destination.hops)))
+        if destination.domain.startswith("["):
+            return self._literal(destination)
+        return self._mail_exchangers(destination, after)
+
+    def _start(self, after: int, number: int) -> int:
+        """Return the place of the host that comes first, of this number of hosts.
+
+        Each attempt tries all of few hosts, so there the best one comes first.
+        """
+        number = min(number, _BEGINNINGS)
+        return after % number if number > self._most else 0
 
     async def addresses(self, host: Host) -> list[str]:
         """Return the addresses of a host in the order of trying, at least one.
@@ -120,8 +142,10 @@ class Hosts:
             raise _failed(f"5.4.6 {domain} is this host: mail would go round")
         yield Host(str(address), destination.port or self._port)
 
-    async def _mail_exchangers(self, destination: Destination) -> AsyncIterator[Host]:
+    async def _mail_exchangers(self, destination: Destination, after: int) -> AsyncIterator[Host]:
         """Iterate over the MX hosts of a domain, by preference, equal ones in random order.
+
+        The first `after` hosts come last, as `_start` says.
 
         Hosts of the preference of this host, and after it, are left out: they would send the mail
         back here. Hosts of one preference are looked at together for it.
@@ -133,6 +157,15 @@ class Hosts:
         records = _records(answer, domain)
         own = min((preference for preference, name in records if self._own.has_name(name)),
                   default=1 << 16)  # fmt: skip
+        number = sum(preference < own for preference, _ in records)
+        found = self._by_preference(records, own, domain, port, secure=answer.secure)
+        async for host in _from(found, self._start(after, number)):
+            yield host
+
+    async def _by_preference(
+        self, records: list[tuple[int, str]], own: int, domain: str, port: int, *, secure: bool
+    ) -> AsyncIterator[Host]:
+        """Iterate over the MX hosts before this one, which has the preference `own`."""
         for preference, group in groupby(records, key=lambda record: record[0]):
             names = [name for _, name in group]
             random.shuffle(names)
@@ -142,7 +175,7 @@ class Hosts:
                                   "say where its mail goes")  # fmt: skip
                 return
             for name in names:
-                yield Host(name, port, secure=answer.secure)
+                yield Host(name, port, secure=secure)
 
     async def _leads_here(self, names: list[str]) -> bool:
         """Return whether one of the hosts has an address of this host."""
@@ -159,6 +192,18 @@ class Hosts:
             return any(map(self._own.has_address, await self._addresses.ask(name)))
         except DeliveryError:
             return False  # the host is not used without an address
+
+
+async def _from(found: AsyncIterator[Host], start: int) -> AsyncIterator[Host]:
+    """Iterate over the hosts from a place on, and then over those before it."""
+    before: list[Host] = []
+    async for host in found:
+        if len(before) < start:
+            before.append(host)
+        else:
+            yield host
+    for host in before:
+        yield host
 
 
 async def _listed(destination: Destination) -> AsyncIterator[Host]:

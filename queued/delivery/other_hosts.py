@@ -117,8 +117,9 @@ class OtherHosts:
                 del self._idle[session]
                 return session
         opener = self.context.opener
+        earlier = attempt.envelope.earlier if attempt.envelope else 0
         try:
-            return await opener.open(self._destination, self._sessions, attempt.tried)
+            return await opener.open(self._destination, self._sessions, attempt.tried, earlier)
         except NoHostLeft:
             return None
         except DeliveryError as error:

@@ -251,6 +251,7 @@ class Faulty:
         destination: Destination,
         sessions: set[Session],
         tried: frozenset[HostPort] = frozenset(),
+        earlier: int = 0,
     ) -> Session:
         session = await connector(Delivery(connections=2)).open(destination, sessions, tried)
         send = session.send
@@ -292,6 +293,7 @@ class Failing:
         destination: Destination,
         sessions: set[Session],
         tried: frozenset[HostPort] = frozenset(),
+        earlier: int = 0,
     ) -> Session:
         raise self.error
 

@@ -14,7 +14,6 @@ from queued.config import Delivery
 from queued.delivery import hosts as hosts_module
 from queued.delivery.addresses import in_turns
 from queued.delivery.dns import Questions
-from queued.delivery.forbidden import ForbiddenNetworks
 from queued.delivery.hosts import Host, Hosts
 from queued.delivery.own_host import OwnHost
 from queued.delivery.route import Destination, Hop
@@ -97,9 +96,11 @@ def patience(name: str) -> str:
     return "1s" if name.startswith("silent.") else "30s"
 
 
-async def names(found: Hosts, domain: str, tried: tuple[str, ...] = ()) -> list[str]:
+async def names(
+    found: Hosts, domain: str, tried: tuple[str, ...] = (), earlier: int = 0
+) -> list[str]:
     places = [HostPort(name, 25) for name in tried]
-    hosts = [host async for host in found.of(Destination(domain=domain), places)]
+    hosts = [host async for host in found.of(Destination(domain=domain), places, earlier)]
     assert all(host.port == 25 and not host.listed for host in hosts)
     return [host.name for host in hosts]
 
@@ -128,6 +129,44 @@ async def test_hosts_that_were_tried_are_left_out_and_count(name_server: NameSer
     assert await names(found, "order.example", ("a.example",)) == ["a2.example", "b.example"]
     assert await names(found, "many.example", ("mx0.example", "mx1.example")) == ["mx2.example"]
     assert await names(found, "many.example", ("mx0.example", "mx1.example", "mx2.example")) == []
+
+
+async def test_each_attempt_begins_after_the_hosts_of_the_one_before(
+    name_server: NameServer,
+) -> None:
+    name_server.zone["six.test"] = {"MX": [f"{n} mx{n}.example." for n in range(6)]}
+    found = hosts_of(name_server)
+    orders = ["01234", "50123", "45012", "34501", "23450", "12345", "01234"]
+    for earlier, order in enumerate(orders):
+        assert await names(found, "six.test", earlier=earlier) == [f"mx{n}.example" for n in order]
+    assert (await names(found, "many.example", earlier=5))[0] == "mx25.example"
+    assert await names(found, "six.test", ("mx5.example",), 1) == [
+        f"mx{n}.example" for n in range(4)
+    ]
+    assert [n[0] for n in await names(found, "order.example", earlier=1)] == ["a", "a", "b", "c"], (
+        "each attempt tries all of few hosts"
+    )
+    few = hosts_of(name_server, hosts=1)
+    assert await names(few, "order.example", earlier=2) == ["b.example"]
+    for domain in ("second.example", "hidden.example"):  # this host cuts off all but one
+        assert await names(few, domain, earlier=1) == ["a.example"]
+    hops = *(Hop(f"relay{n}.example") for n in range(5)), Hop("last.example", fallback=True)
+    first, *others = [host.name async for host in found.of(Destination(hops), earlier=1)]
+    assert (first, len(others)) == ("last.example", 4)
+
+
+async def test_hosts_that_did_not_answer_take_the_place_of_no_other(
+    name_server: NameServer,
+) -> None:
+    config = Delivery.model_validate({"dns": {"servers": [name_server.where]}})
+    unresponsive = Unresponsive()
+    found = Hosts(OWN, config, Questions(config.dns), unresponsive)
+    for n in (0, 1, 2, 3, 4, 6):
+        unresponsive.add(f"mx{n}.example")
+    order = await names(found, "many.example")
+    assert order == [f"mx{n}.example" for n in (5, 7, 8, 9, 10)]
+    name_server.zone["two.test"] = {"MX": ["1 mx4.example.", "2 mx5.example."]}
+    assert await names(found, "two.test") == ["mx5.example", "mx4.example"]
 
 
 async def test_without_mx_the_domain_itself_is_the_host(name_server: NameServer) -> None:
@@ -302,35 +341,6 @@ async def test_forbidden_networks(name_server: NameServer) -> None:
         await addresses(more, "a.example")
 
 
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("0.1.2.3", "0.0.0.0/8"), ("10.255.0.1", "10.0.0.0/8"), ("100.64.0.1", "100.64.0.0/10"),
-        ("100.127.255.254", "100.64.0.0/10"), ("127.0.0.2", "127.0.0.0/8"),
-        ("169.254.169.254", "169.254.0.0/16"), ("172.16.0.1", "172.16.0.0/12"),
-        ("172.31.255.254", "172.16.0.0/12"), ("192.0.0.8", "192.0.0.0/24"),
-        ("192.0.2.1", "192.0.2.0/24"), ("192.168.1.1", "192.168.0.0/16"),
-        ("198.18.0.1", "198.18.0.0/15"), ("198.19.255.1", "198.18.0.0/15"),
-        ("198.51.100.1", "198.51.100.0/24"), ("203.0.113.1", "203.0.113.0/24"),
-        ("224.0.0.1", "224.0.0.0/4"), ("239.255.255.250", "224.0.0.0/4"),
-        ("240.0.0.1", "240.0.0.0/4"), ("255.255.255.255", "240.0.0.0/4"),
-        ("::", "::/128"), ("::1", "::1/128"), ("100::1", "100::/64"), ("2001:2::1", "2001:2::/48"),
-        ("2001:db8::1", "2001:db8::/32"), ("3fff:fff::1", "3fff::/20"), ("5f00::1", "5f00::/16"),
-        ("fd00:ec2::254", "fc00::/7"), ("fe80::1%eth0", "fe80::/10"), ("fec0::1", "fec0::/10"),
-        ("ff02::1", "ff00::/8"),
-        ("::ffff:10.1.2.3", "10.0.0.0/8"), ("64:ff9b::192.168.1.1", "192.168.0.0/16"),
-        ("2002:6440:1::1", "100.64.0.0/10"),
-        ("8.8.8.8", None), ("100.63.255.255", None), ("100.128.0.1", None), ("172.15.0.1", None),
-        ("172.32.0.1", None), ("198.17.0.1", None), ("198.20.0.1", None), ("223.255.255.1", None),
-        ("2606:4700::1", None), ("64:ff9b::8.8.8.8", None), ("64:ff9b:1::8.8.8.8", None),
-        ("2002:808:808::1", None), ("::ffff:8.8.8.8", None), ("4000::1", None),
-    ],
-)  # fmt: skip
-def test_networks_that_are_forbidden_by_default(address: str, network: str | None) -> None:
-    found = ForbiddenNetworks(Delivery().forbidden).find(ipaddress.ip_address(address))
-    assert (found and str(found)) == network
-
-
 async def test_networks_of_the_operator_are_allowed(name_server: NameServer) -> None:
     name_server.zone["inside.example"] = {"A": ["10.1.2.3"], "AAAA": ["fd00::1"]}
     name_server.zone["other.example"] = {"A": ["10.2.0.1"], "AAAA": ["::ffff:10.2.0.2"]}
@@ -341,19 +351,6 @@ async def test_networks_of_the_operator_are_allowed(name_server: NameServer) -> 
     found = hosts_of(name_server, allowed=["10.2.0.2/32"])
     (left,) = await addresses(found, "other.example")
     assert ipaddress.ip_address(left) == ipaddress.ip_address("::ffff:10.2.0.2")
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["::10.1.2.3", "::ffff:10.1.2.3", "::ffff:0:10.1.2.3", "64:ff9b::10.1.2.3",
-     "64:ff9b:1::10.1.2.3", "2002:a01:203::1", "2001:0:1:2:3:4:f5fe:fdfc",
-     "2001:db8::5efe:a01:203", "2001:db8::200:5efe:a01:203", "::ffff:10.1.2.3%1", "10.1.2.3"],
-)  # fmt: skip
-def test_ipv4_addresses_in_ipv6_ones(address: str) -> None:
-    (ten,) = Delivery.model_validate({"forbidden": ["10.0.0.0/8"]}).forbidden
-    assert ForbiddenNetworks([ten]).find(ipaddress.ip_address(address)) is ten
-    other = ipaddress.ip_network("11.0.0.0/8")
-    assert ForbiddenNetworks([other]).find(ipaddress.ip_address(address)) is None
 
 
 async def test_addresses_take_turns_and_are_few(name_server: NameServer) -> None:

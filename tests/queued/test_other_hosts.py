@@ -53,6 +53,7 @@ class Hosts:
         destination: Destination,
         sessions: set[Session],
         tried: frozenset[HostPort] = frozenset(),
+        earlier: int = 0,
     ) -> Session:
         left = [(n, hop) for n, hop in enumerate(self.hops) if HostPort(f"mx{n}", 25) not in tried]
         if not left:

@@ -52,7 +52,7 @@ def mail_command(
         if "SMTPUTF8" not in extensions:
             raise _unfit("5.6.7 the next hop does not know SMTPUTF8")
         command += " SMTPUTF8"
-    if envelope.dsn and "DSN" in extensions:
+    if passes_dsn(envelope, extensions):
         if envelope.ret in _RET:
             command += f" RET={envelope.ret}"
         if envelope.envid and _ENVID.fullmatch(envelope.envid):
@@ -60,6 +60,11 @@ def mail_command(
     if envelope.requiretls:
         command += " REQUIRETLS"  # the session was opened with a host that knows it
     return command
+
+
+def passes_dsn(envelope: Envelope, extensions: Mapping[str, str]) -> bool:
+    """Return whether the host gets the parameters of RFC 3461, and so notifies the sender."""
+    return envelope.dsn and not envelope.bare and "DSN" in extensions
 
 
 def rcpt_command(item: Item) -> str:

@@ -7,6 +7,7 @@ import asyncio
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
 from queued.delivery.backlog import Backlog
+from queued.delivery.commands import passes_dsn
 from queued.delivery.connect import DeliveryContext
 from queued.delivery.envelope import Envelope
 from queued.delivery.failure import failed, others_work
@@ -24,7 +25,7 @@ from queued.delivery.reply import (
 )
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
-from queued.delivery.sorting import sort
+from queued.delivery.sorting import WITHOUT_DSN, sort
 
 _OK = 2  # first digit of a positive reply
 
@@ -252,23 +253,34 @@ class DestinationQueue:
 
     async def _go_on(self, session: Session, envelope: Envelope, results: list[Result]) -> None:
         """Finish the recipients whose results count; the others are tried again at once."""
-        found = sort(results)
+        found = sort(results, envelope if passes_dsn(envelope, session.extensions) else None)
+        if found.bare:
+            session.remark(WITHOUT_DSN)
+            if len(found.later) == len(results):
+                envelope.bare = True
+                self._put_back(envelope)
+                return
         if found.later:
-            session.learn_recipients(len(results) - len(found.later))
+            if not found.bare:
+                session.learn_recipients(len(results) - len(found.later))
             left = set(found.later)
             kept = [place for place in range(len(results)) if place not in left]
             places = {place: number for number, place in enumerate(kept)}
             found.elsewhere = [places[place] for place in found.elsewhere]
             results = [results[place] for place in kept]
-            self._leave(envelope, found.later)
+            self._leave(envelope, found.later, bare=found.bare)
         if found.elsewhere:
             await self._others.try_all(session, envelope, results, found.elsewhere)
         else:
             self._finish(envelope, results, carried=True)
 
-    def _leave(self, envelope: Envelope, places: list[int]) -> None:
-        """Leave the recipients at these places to the next transaction."""
+    def _leave(self, envelope: Envelope, places: list[int], *, bare: bool = False) -> None:
+        """Leave the recipients at these places to the next transaction, maybe without parameters.
+
+        It begins in any case after this call.
+        """
         rest = self.backlog.split(envelope, places, wait=not self._draining)
+        rest.bare |= bare
         if self._draining:
             self._hand_back(rest)
 

@@ -29,8 +29,9 @@ class Envelope:
     a lease may be lost, the session drops the connection without the dot. `urgent` mail goes before
     other mail of its destination. The attempt counts from `started`. `room` are the octets that the
     content takes from the worker's memory. `envid` and `ret` are parameters of RFC 3461; `dsn` says
-    whether the envelope or a row has any. `labels` are those of the items, if any mail has labels.
-    No transaction begins after the `deadline`.
+    whether the envelope or a row has any. A `bare` one goes without them, because a host refused
+    them. `labels` are those of the items, if any mail has labels. No transaction begins after the
+    `deadline`.
     """
 
     items: list[Item]
@@ -44,6 +45,7 @@ class Envelope:
     urgent: bool = False
     room: int = 0
     dsn: bool = False
+    bare: bool = False
     envid: str | None = None
     ret: str | None = None
     requiretls: bool = False  # RFC 8689

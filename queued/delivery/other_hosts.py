@@ -9,13 +9,14 @@ from typing import Protocol
 from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft
 from pgmta.logs import get
+from queued.delivery.commands import passes_dsn
 from queued.delivery.connect import DeliveryContext
 from queued.delivery.envelope import Envelope
 from queued.delivery.failure import failed
 from queued.delivery.reply import CUT_OFF, Result, hung_up
 from queued.delivery.route import Destination
 from queued.delivery.session import Session
-from queued.delivery.sorting import after, sort
+from queued.delivery.sorting import WITHOUT_DSN, after, sort
 
 log = get("delivery")
 
@@ -137,12 +138,13 @@ class OtherHosts:
         waiting = list(range(len(envelope.items)))
         elsewhere: list[int] = []
         places: list[int] = []
-        noted = False
+        noted, bare = False, envelope.bare
         try:
             while waiting and not session.connection.closed:
                 most = session.most_recipients
                 places, waiting = waiting[:most], waiting[most:]
-                part = replace(envelope, items=[envelope.items[place] for place in places])
+                items = [envelope.items[place] for place in places]
+                part = replace(envelope, items=items, bare=bare)
                 try:
                     results = await session.send(part)
                     vain = connection.closed and hung_up(results)
@@ -155,9 +157,13 @@ class OtherHosts:
                     attempt.note()
                     noted = True
                 results = session.note(results)
-                for place, result in zip(places, results, strict=True):
-                    attempt.last[place] = result
-                found = sort(results)
+                found = sort(results, part if passes_dsn(part, session.extensions) else None)
+                if found.bare:
+                    session.remark(WITHOUT_DSN)
+                    bare = True
+                for number, result in enumerate(results):
+                    if number not in found.later:
+                        attempt.last[places[number]] = result
                 elsewhere += [places[n] for n in found.elsewhere]
                 waiting[:0] = [places[n] for n in found.later]
                 places = []

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from time import monotonic
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Delivery
-from queued.delivery.commands import UNLIMITED, limit, mail_command, rcpt_command, size_limit
+from queued.delivery.commands import (
+    UNLIMITED,
+    limit,
+    mail_command,
+    passes_dsn,
+    rcpt_command,
+    size_limit,
+)
 from queued.delivery.end_of_data import send_content, send_nothing
 from queued.delivery.envelope import Envelope
 from queued.delivery.exchange import lock_step, pipelined, reset
@@ -61,9 +69,14 @@ class Session:
         """The number of recipients that the host takes at once (RCPTMAX, or its refusals)."""
         self._delivery = delivery
         self._ascii_only = False
+        self._bare = False  # the transaction, of DSN parameters that a host refused
         self._loop = asyncio.get_running_loop()
         self._limit = 0  # octets of a message; 0: none
         self._timeouts = connection.timeouts
+
+    @property
+    def _success(self) -> str:
+        return "delivered" if self.lmtp else "relayed"
 
     def remark(self, text: str) -> None:
         """Add a note of ours to the dialogue, for its transcript."""
@@ -101,8 +114,7 @@ class Session:
                 self.extensions[keyword.upper()] = value
         elif reply.code // 100 == 5 and not self.lmtp:
             reply = await self._hello(Stage.HELO, hostname)
-        confirms = "delivered" if self.lmtp else "relayed"
-        self.facts.confirms = "" if "DSN" in self.extensions else confirms
+        self.facts.confirms = "" if "DSN" in self.extensions else self._success
         self._limit = size_limit(self.extensions.get("SIZE", ""))
         limits = self.extensions.get("LIMITS", "")
         self.most_transactions = limit(limits, "MAILMAX")
@@ -142,7 +154,8 @@ class Session:
         connection.deadline = self._loop.time() + self._delivery.transaction
         only = self._ascii_only
         commands = [mail_command(envelope, self.extensions, self._limit, ascii_only=only)]
-        if envelope.dsn and "DSN" in self.extensions:
+        self._bare = envelope.bare
+        if passes_dsn(envelope, self.extensions):
             commands += [rcpt_command(item) for item in envelope.items]
         else:
             commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]
@@ -188,9 +201,11 @@ class Session:
         if connection.content:  # it ended before the final dot
             connection.said.append((monotonic(), CONTENT, connection.content))
         said = facts.dialogue, connection.said
+        if self._bare:
+            facts = replace(facts, confirms=self._success)
         connection.said = deque(maxlen=ENTRIES)
         for result in results:
             result.facts, result.seconds, result.said = facts, seconds, said
         if self.transactions == 1:
-            self.facts = facts.kept()
+            self.facts = self.facts.kept()
         return results

@@ -16,6 +16,7 @@ USUAL = {
     "HELO": b"250 hop.example\r\n",
     "MAIL": b"250 2.1.0 Ok\r\n",
     "RCPT": b"250 2.1.5 Ok\r\n",
+    "early": b"503 5.5.1 Too early\r\n",
     "DATA": b"354 Go on\r\n",
     "content": b"",
     "dot": b"250 2.0.0 Ok\r\n",
@@ -38,6 +39,8 @@ class RawHop:
 
     says: dict[str, bytes | Callable[[int], bytes | None]] = field(default_factory=dict)
     ehlo: bytes = PIPED
+    refuses: dict[bytes, bytes] = field(default_factory=dict)
+    """Replies to MAIL and RCPT with these words in them; 503 follows if nothing is left."""
     port: int = 0
     connections: int = 0
     open: int = 0
@@ -70,6 +73,7 @@ class _Dialogue:
     writer: asyncio.StreamWriter
     accepted: list[str] = field(default_factory=list)
     rcpts: int = 0
+    begun: bool = False
 
     async def run(self) -> None:
         await self._say("greeting")
@@ -77,11 +81,14 @@ class _Dialogue:
             verb = line[:4].decode("latin-1")
             if verb == "MAIL":
                 self.accepted, self.rcpts = [], 0
-                await self._say(verb)
+                self.begun = (await self._say(verb, line)).startswith(b"2")
+            elif verb in ("RCPT", "DATA") and self.hop.refuses and not self._has(verb):
+                await self._say("early")
             elif verb == "RCPT":
                 self.rcpts += 1
                 name = f"RCPT {self.rcpts}"
-                if (await self._say(name if name in self.hop.says else verb)).startswith(b"2"):
+                point = name if name in self.hop.says else verb
+                if (await self._say(point, line)).startswith(b"2"):
                     self.accepted.append(line[line.index(b"<") + 1 : line.index(b">")].decode())
             elif verb == "DATA":
                 if (await self._say(verb)).startswith(b"354"):
@@ -90,6 +97,10 @@ class _Dialogue:
                 return
             else:
                 await self._say(verb)
+
+    def _has(self, verb: str) -> bool:
+        """Return whether the command may come now."""
+        return self.begun if verb == "RCPT" else bool(self.accepted)
 
     async def _content(self) -> None:
         lines = [await self.reader.readline()]
@@ -112,8 +123,9 @@ class _Dialogue:
         words = says if isinstance(says, bytes) else says(self.number)
         return usual if words is None else words
 
-    async def _say(self, point: str) -> bytes:
-        words = self._words(point)
+    async def _say(self, point: str, line: bytes = b"") -> bytes:
+        refused = (reply for words, reply in self.hop.refuses.items() if words in line)
+        words = next(refused, None) or self._words(point)
         octets = words.removesuffix(DROP).removesuffix(HANG)
         self.writer.write(octets)
         await self.writer.drain()

@@ -95,7 +95,7 @@ class Daemon:
         self._traces = Traces(self._link)
         self._observer = Observer(lines=config.log.attempts)
         self._workers = [w for w in config.workers if not names or w.name in names]
-        self._tls = TlsMemory(uri, config.delivery.tls.remember)
+        self._tls = TlsMemory(uri, config.delivery.tls)
         host = config.environment.hostname
         self._connector = Connector(host, config.delivery, self._tls)
         self._keys = Link(uri, "queued keys", {"lock_timeout": "2s"})
@@ -242,9 +242,10 @@ class Daemon:
         final = final_leases.FinalLeaseDuty(FinalLeases(self._link, f"upkeep@{self._process}"))
         host = self._config.environment.hostname
         submissions = partial(keys.expire_keys, upkeep, host, retention.keys)
+        tls = self._config.delivery.tls
         policies = sts_policies.StsPolicyDuty(
             StsPolicies(self._link),
-            BrokenTlsHosts(self._link, self._config.delivery.tls.remember),
+            BrokenTlsHosts(self._link, tls.remember, tls.minimum),
             TlsReports(self._link),
             lambda: self._connector.security.fetcher,
         )
@@ -280,7 +281,7 @@ class Daemon:
             problems = [f"{name}: needs a restart" for name in changed]
             log.warning("configuration kept in part", problems=problems)
         self._config = config.model_copy(update={n: getattr(self._config, n) for n in _FIXED})
-        self._tls.configure(self._config.delivery.tls.remember)
+        self._tls.configure(self._config.delivery.tls)
         self._connector.configure(self._config.delivery)
         self._signers.configure(self._config.signing)
         for worker in self._delivering:

@@ -2344,16 +2344,19 @@ COMMENT ON SEQUENCE pgmta.audit_id_seq IS 'audit.id.';
 CREATE TABLE pgmta.broken_tls (
     host text NOT NULL COLLATE pg_catalog."C",
     until timestamp with time zone NOT NULL,
-    reason text NOT NULL
+    reason text NOT NULL,
+    minimum text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C"
 );
 
-COMMENT ON TABLE pgmta.broken_tls IS 'Hosts whose TLS handshake failed: mail that may leave in plain text does so for a while.';
+COMMENT ON TABLE pgmta.broken_tls IS 'Hosts whose TLS handshake failed twice: mail that may leave in plain text does so for a while.';
 
 COMMENT ON COLUMN pgmta.broken_tls.host IS 'Host name and port.';
 
 COMMENT ON COLUMN pgmta.broken_tls.until IS 'TLS is tried again then (delivery.tls.remember in queued.yaml).';
 
-COMMENT ON COLUMN pgmta.broken_tls.reason IS 'The failure.';
+COMMENT ON COLUMN pgmta.broken_tls.reason IS 'The last failure.';
+
+COMMENT ON COLUMN pgmta.broken_tls.minimum IS 'The lowest version of TLS with which it failed (delivery.tls.minimum); the row counts with no other.';
 
 CREATE TABLE pgmta.daemons (
     process text NOT NULL,

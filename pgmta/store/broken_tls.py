@@ -16,6 +16,7 @@ _SQL = queries("broken_tls")
 
 _FRESH = 30.0  # seconds for which an answer of the database counts, because other workers write too
 _TIME = 5.0  # seconds for the database, because a session waits meanwhile
+_MOST = 10_000  # hosts with one failure that are kept
 _REASON = 300  # characters of a reason that are kept
 
 
@@ -25,13 +26,24 @@ class BrokenTlsHosts:
     Without the database the memory counts: a handshake that fails again costs a connection.
     """
 
-    def __init__(self, link: Link, remember: float) -> None:
+    def __init__(self, link: Link, remember: float, minimum: str) -> None:
         self._link = link
-        self.time = remember
-        """Seconds for which a host is kept."""
-        self._until: dict[str, float] = {}
-        self._read = float("-inf")
         self._lock = asyncio.Lock()
+        self._minimum = ""
+        self.configure(remember, minimum)
+
+    def configure(self, remember: float, minimum: str) -> None:
+        """Keep hosts for this number of seconds; `minimum` is the lowest version of TLS.
+
+        A host that failed with another lowest version may well work with this one.
+        """
+        self._time = remember
+        if minimum != self._minimum:
+            self._minimum = minimum
+            self._since = time.monotonic()
+            self._once: dict[str, float] = {}  # when hosts failed for the first time
+            self._until: dict[str, float] = {}
+            self._read = float("-inf")
 
     async def known(self, host: str) -> bool:
         """Return whether the host's TLS failed a while ago."""
@@ -42,17 +54,42 @@ class BrokenTlsHosts:
         return self._until.get(host, 0.0) > time.monotonic()
 
     async def _reread(self) -> None:
+        minimum = self._minimum
         with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
             async with asyncio.timeout(_TIME):
-                rows = await self._link.run(_SQL["all"])
+                rows = await self._link.run(_SQL["all"], {"minimum": minimum})
             now = time.monotonic()
-            self._until = {host: now + left for host, left in rows}
-        self._read = time.monotonic()
+            if minimum == self._minimum:
+                self._until = {host: now + left for host, left in rows}
+        if minimum == self._minimum:
+            self._read = time.monotonic()
 
-    async def remember(self, host: str, reason: str) -> None:
-        """Keep the host for a while."""
-        self._until[host] = time.monotonic() + self.time
-        params = {"host": host, "time": self.time, "reason": reason[:_REASON]}
+    def worked(self, host: str) -> None:
+        """Note that TLS with the host works."""
+        self._once.pop(host, None)
+
+    async def failed(self, host: str, reason: str, begun: float) -> None:
+        """Keep the host for a while if this is its second failure, without a success in between.
+
+        `begun` is when the connection began, by the monotonic clock. One cause may end all
+        connections at once. So the second one begins after the first failure.
+        """
+        if begun < self._since:
+            return
+        now = time.monotonic()
+        first = self._once.get(host)
+        if first is None or first < now - self._time:
+            self._once.pop(host, None)  # the last one goes to the end
+            self._once[host] = now
+            if len(self._once) > _MOST:
+                del self._once[next(iter(self._once))]
+            return
+        if begun < first:
+            return
+        del self._once[host]
+        self._until[host] = now + self._time
+        params = {"host": host, "time": self._time, "reason": reason[:_REASON],
+                  "minimum": self._minimum}  # fmt: skip
         with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
             async with asyncio.timeout(_TIME):
                 await self._link.run(_SQL["remember"], params)

@@ -32,8 +32,8 @@ class Tls(Section):
     sts: bool = Field(default=True, description="mode best: obey MTA-STS policies")
     remember: Period = Field(
         default=3600.0,
-        description="a host whose handshake failed gets plain text for this time, unless a policy "
-        "asks for TLS",
+        description="a host whose handshake failed twice within this time gets plain text for as "
+        "long, unless a policy asks for TLS",
     )
     sts_port: Whole = Field(
         default=443, ge=1, le=65535, description="port of MTA-STS policies, for tests"

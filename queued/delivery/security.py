@@ -173,8 +173,9 @@ class Security:
         """Return the session that `connect` opens under the policy, or under a weaker one.
 
         The weaker one is for a host whose TLS is broken, if the policy allows it. A host that gets
-        plain text does so for a while, without another failure first. Raises DeliveryError.
+        plain text twice does so for a while, without another failure first. Raises DeliveryError.
         """
+        begun = time.monotonic()
         while True:
             try:
                 return await connect(policy)
@@ -184,7 +185,7 @@ class Security:
                     raise
                 policy = weaker
                 if policy.mode is TlsMode.NONE:
-                    await self._memory.remember(str(host.place), error.line)
+                    await self._memory.failed(str(host.place), error.line, begun)
 
     async def secure(self, session: Session, policy: HostPolicy, hostname: str) -> None:
         """Start TLS as the policy asks, and greet the server again (RFC 3207).
@@ -220,6 +221,7 @@ class Security:
             await session.greet(hostname)
         except DeliveryError as error:
             raise self._broken(session, policy, error) from None
+        self._memory.worked(str(host.place))
         self._accept(session, policy)
 
     def _broken(self, session: Session, policy: HostPolicy, error: DeliveryError) -> DeliveryError:

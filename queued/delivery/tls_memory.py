@@ -18,13 +18,16 @@ class PolicyStore(Protocol):
 
 
 class HostMemory(Protocol):
-    """Remembers hosts whose TLS failed."""
+    """Remembers hosts whose TLS failed twice."""
 
     async def known(self, host: str) -> bool:
-        """Return whether the host's TLS failed a while ago."""
+        """Return whether the host's TLS failed twice a while ago."""
 
-    async def remember(self, host: str, reason: str) -> None:
-        """Keep the host for a while."""
+    async def failed(self, host: str, reason: str, begun: float) -> None:
+        """Note that TLS failed on a connection that began then; a second time is remembered."""
+
+    def worked(self, host: str) -> None:
+        """Note that TLS with the host works."""
 
 
 class ResultCounter(Protocol):
@@ -65,9 +68,12 @@ class NoMemory:
         """Return False."""
         return False
 
-    async def remember(self, host: str, reason: str) -> None:
+    async def failed(self, host: str, reason: str, begun: float) -> None:
         """Keep the reason."""
         self.reasons[host] = reason
+
+    def worked(self, host: str) -> None:
+        """Do nothing."""
 
     def count(self, result: TlsResult) -> None:
         """Do nothing."""

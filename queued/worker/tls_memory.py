@@ -8,6 +8,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.broken_tls import BrokenTlsHosts
 from pgmta.store.sts_policies import StsPolicies
 from pgmta.store.tls_reports import TlsReports
+from queued.config import Tls
 from queued.delivery.tls_memory import HostMemory, PolicyStore, ResultCounter
 
 _EVERY = 10.0  # seconds between two writes of the results
@@ -16,17 +17,17 @@ _EVERY = 10.0  # seconds between two writes of the results
 class TlsMemory:
     """Policies, broken hosts and results, over one connection to PostgreSQL."""
 
-    def __init__(self, uri: str, remember: float) -> None:
+    def __init__(self, uri: str, config: Tls) -> None:
         self._link = Link(uri, "queued tls")
         self._reports = TlsReports(self._link)
         self.policies: PolicyStore = StsPolicies(self._link)
-        self._broken = BrokenTlsHosts(self._link, remember)
+        self._broken = BrokenTlsHosts(self._link, config.remember, config.minimum)
         self.broken: HostMemory = self._broken
         self.results: ResultCounter = self._reports
 
-    def configure(self, remember: float) -> None:
-        """Keep broken hosts for this number of seconds from now on."""
-        self._broken.time = remember
+    def configure(self, config: Tls) -> None:
+        """Keep broken hosts as these settings say, and forget those of other ones."""
+        self._broken.configure(config.remember, config.minimum)
 
     async def run(self) -> None:
         """Write the results again and again until cancelled."""

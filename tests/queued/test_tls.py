@@ -87,6 +87,7 @@ def test_the_extensions_are_those_under_tls(tmp_path: Path) -> None:
     async def act(trial: Attempt) -> None:
         assert await trial.send("encrypt") == YES
         assert trial.session
+        assert trial.internet.worked_hosts == [f"{MX}:{trial.hop.port}"]
         assert "STARTTLS" not in trial.session.extensions
         assert trial.session.extensions["SIZE"] == "1000"
         assert trial.hop.names == [MX]  # SNI

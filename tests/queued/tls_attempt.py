@@ -50,6 +50,7 @@ class Internet:
     policies: Any = None
     results: Any = None
     known_hosts: dict[str, str] = field(default_factory=dict)
+    worked_hosts: list[str] = field(default_factory=list)
     sts: StsPolicy | None = None
     counted: Counter[tuple[str, str]] = field(default_factory=Counter)
     secure: bool = True
@@ -84,8 +85,11 @@ class Internet:
     async def known(self, host: str) -> bool:
         return host in self.known_hosts
 
-    async def remember(self, host: str, reason: str) -> None:
+    async def failed(self, host: str, reason: str, begun: float) -> None:
         self.known_hosts[host] = reason
+
+    def worked(self, host: str) -> None:
+        self.worked_hosts.append(host)
 
     async def find(self, domain: str) -> StsPolicy | None:
         return self.sts

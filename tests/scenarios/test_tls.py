@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -40,16 +41,25 @@ def test_plain_text_after_broken_tls_is_known_to_all_workers(
 ) -> None:
     hop = system.hop(at("STAR", drop=True), tls=GOOD.server(tmp_path))
     hop.extensions = ()
-    system.queued(routes={"*": f"localhost:{hop.port}"}, delivery={"idle": 0})
-    system.enqueue("x@b.example")
-    hop.wait_kept(1)
+    config: dict[str, Any] = {"routes": {"*": f"localhost:{hop.port}"}, "delivery": {"idle": 0}}
+    first = system.queued(**config)
+    for number, name in enumerate("xy", 1):
+        assert not system.ask("SELECT FROM broken_tls"), "one failure may have any cause"
+        system.enqueue(f"{name}@b.example")
+        hop.wait_kept(number)
     (host,) = until(lambda: system.ask("SELECT host FROM broken_tls"))
     assert host == {"host": f"localhost:{hop.port}"}
-    system.queued(routes={"*": f"localhost:{hop.port}"}, delivery={"idle": 0})
-    for number in range(2, 8):
+    queued = system.queued(**config)
+    for number in range(3, 8):
         system.enqueue(f"{number}@b.example")
         hop.wait_kept(number)
-    assert hop.commands.count("STARTTLS") == 1
+    assert hop.commands.count("STARTTLS") == 2
+    config["delivery"]["tls"] = {"minimum": "TLSv1.3"}
+    queued.reload(config)
+    first.stop()
+    system.enqueue("z@b.example")
+    hop.wait_kept(8)
+    assert hop.commands.count("STARTTLS") == 3, "it failed under other settings"
 
 
 def test_requiretls_is_asked_of_the_host(system: System, tmp_path: Path) -> None:

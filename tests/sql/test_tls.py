@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import psycopg
@@ -19,6 +20,8 @@ from queued.upkeep.sts_policies import StsPolicyDuty
 from tests.sql.test_surface import linked, one
 from tests.support.waiting import PATIENCE
 
+TLS = (60.0, "TLSv1.2")
+MX = "mx.b.example:25"
 POLICY = StsPolicy("b.example", "1", "enforce", ("mx.b.example", "*.c.example"), 86400, 86400.0)
 
 
@@ -79,7 +82,7 @@ async def test_policies_are_fetched_again_before_they_end(
 ) -> None:
     async with linked(database, role="pgmta_queued") as link:
         policies, web = StsPolicies(link), Web()
-        duty = StsPolicyDuty(policies, BrokenTlsHosts(link, 60), TlsReports(link), lambda: web)
+        duty = StsPolicyDuty(policies, BrokenTlsHosts(link, *TLS), TlsReports(link), lambda: web)
         for domain in ("b.example", "away.example", "unused.example", "fresh.example"):
             await policies.keep(replace(POLICY, domain=domain))
         db.execute("UPDATE sts_policies SET next_fetch = now() WHERE domain <> 'fresh.example'")
@@ -96,21 +99,65 @@ async def test_policies_are_fetched_again_before_they_end(
         ]
 
 
+async def fail_twice(hosts: BrokenTlsHosts, host: str) -> None:
+    for _ in range(2):
+        await hosts.failed(host, "handshake failure", time.monotonic())
+
+
 async def test_broken_hosts_are_known_to_all_workers(database: str, db: psycopg.Connection) -> None:
     async with linked(database, role="pgmta_queued") as link:
-        first, second = BrokenTlsHosts(link, 60), BrokenTlsHosts(link, 60)
-        assert not await first.known("mx.b.example:25")
-        await first.remember("mx.b.example:25", "handshake failure")
-        assert await first.known("mx.b.example:25")
-        assert await second.known("mx.b.example:25")
+        first, second = BrokenTlsHosts(link, *TLS), BrokenTlsHosts(link, *TLS)
+        assert not await first.known(MX)
+        await fail_twice(first, MX)
+        assert await first.known(MX)
+        assert await second.known(MX)
         db.execute("UPDATE broken_tls SET until = now()")
-        assert not await BrokenTlsHosts(link, 60).known("mx.b.example:25")
+        assert not await BrokenTlsHosts(link, *TLS).known(MX)
         assert await first.expire() == 1
-    away = BrokenTlsHosts(link, 60)
+    away = BrokenTlsHosts(link, *TLS)
     link._uri = "postgresql://127.0.0.1:1/none"  # without a database the memory counts
     await link.close()
-    await away.remember("a:25", "x")
+    await fail_twice(away, "a:25")
     assert await away.known("a:25")
+
+
+async def test_only_a_second_failure_makes_a_host_broken(database: str) -> None:
+    async with linked(database, role="pgmta_queued") as link:
+        hosts = BrokenTlsHosts(link, *TLS)
+        begun = time.monotonic()
+        for _ in range(3):  # of connections side by side: one cause may end them all
+            await hosts.failed(MX, "reset", begun)
+        assert not await hosts.known(MX)
+        hosts.worked(MX)
+        await hosts.failed(MX, "reset", time.monotonic())
+        assert not await hosts.known(MX), "TLS worked in between"
+        hosts.configure(1e-9, "TLSv1.2")
+        await hosts.failed(MX, "reset", time.monotonic())
+        assert not await hosts.known(MX), "the first failure is long ago"
+        hosts.configure(*TLS)
+        await hosts.failed(MX, "reset", time.monotonic())
+        assert await hosts.known(MX)
+
+
+async def test_broken_hosts_count_for_the_lowest_version_of_tls_they_failed_with(
+    database: str,
+) -> None:
+    other = 60.0, "TLSv1.3"
+    async with linked(database, role="pgmta_queued") as link:
+        hosts = BrokenTlsHosts(link, *other)
+        await fail_twice(hosts, MX)
+        await hosts.failed("a:25", "reset", time.monotonic())
+        assert await hosts.known(MX)
+        hosts.configure(30.0, "TLSv1.3")
+        assert await hosts.known(MX)
+        begun = time.monotonic()
+        hosts.configure(*TLS)
+        assert not await hosts.known(MX)
+        await hosts.failed("a:25", "reset", begun)
+        await hosts.failed("a:25", "reset", time.monotonic())
+        assert not await hosts.known("a:25"), "nor does a failure before that"
+        assert not await BrokenTlsHosts(link, *TLS).known(MX), "nor after a restart"
+        assert await BrokenTlsHosts(link, *other).known(MX), "of a process with the old one"
 
 
 async def test_results_are_added_up(database: str, db: psycopg.Connection) -> None:

@@ -21,6 +21,9 @@ _FIELD = re.compile(rb"^([!-9;-~]+)[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.MULTIL
 _FOLD = re.compile(rb"\r?\n(?=[ \t])")  # section 2.2.3
 _DATE = re.compile(rb"^date[ \t]*+:", re.IGNORECASE | re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"^message-id[ \t]*+:", re.IGNORECASE | re.MULTILINE)
+_TLS_REQUIRED = re.compile(
+    rb"^tls-required[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE
+)
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -37,6 +40,17 @@ def header_block(content: bytes, limit: int = LIMIT) -> bytes:
 def hops(header: bytes) -> int:
     """Return the number of Received fields, one for each relay so far (RFC 5321, section 6.3)."""
     return len(_RECEIVED.findall(header))
+
+
+def tls_optional(header: bytes) -> bool:
+    """Return whether the sender asks for delivery even if TLS fails (RFC 8689, section 3).
+
+    Its field TLS-Required has to be the only one. The function submit_tls_optional() of the
+    database finds the same.
+    """
+    if b"tls-required" not in header.lower():
+        return False
+    return [value.strip().lower() for value in _TLS_REQUIRED.findall(header)] == [b"no"]
 
 
 def fields(header: bytes) -> list[tuple[str, str]]:

@@ -52,6 +52,7 @@ class Options:
     requiretls: bool = False
     notify: list[str | None] | None = None  # for each recipient
     orcpt: list[str | None] | None = None  # for each recipient
+    tls_optional: bool = False  # the header says TLS-Required: No
 
 
 @dataclass(slots=True)
@@ -95,6 +96,7 @@ class Message:
     ret: str | None = None
     requiretls: bool = False  # RFC 8689
     origin: Origin | None = None
+    tls_optional: bool = False  # its header says TLS-Required: No
 
 
 @dataclass(slots=True)

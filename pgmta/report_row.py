@@ -80,4 +80,5 @@ class ReportedMessage:
     envid: str | None
     ret: str | None
     received_at: datetime
+    requiretls: bool = False
     content: bytes = b""

@@ -182,6 +182,9 @@ class Acknowledgement:
             )
         if login or transaction.dsn:
             options = _options(transaction, login)
+        if incoming.tls_optional and not (options and options.requiretls):  # RFC 8689, section 4.1
+            options = options or Options()
+            options.tls_optional = True
         second = int(time.time())
         if second != server.second:
             server.second, server.date = second, time.strftime(DATE, time.gmtime(second))

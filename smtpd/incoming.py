@@ -7,7 +7,7 @@ import asyncio
 import psycopg
 
 from pgmta.errors import StoreUnavailable
-from pgmta.header import LIMIT, header_block, hops
+from pgmta.header import LIMIT, header_block, hops, tls_optional
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
 from pgmta.logs import get
@@ -68,6 +68,8 @@ class IncomingMessage:
         """Octets of content so far."""
         self.message_id_header: str | None = None
         """The Message-ID of its header, once `finish` was called."""
+        self.tls_optional = False
+        """Whether its header says TLS-Required: No, once `finish` was called."""
         self.by_user = False
         """Whether From has addresses of the user alone, once `finish` was called."""
         self.ready = False
@@ -135,6 +137,8 @@ class IncomingMessage:
             return replies.TOO_MANY_HOPS
         if (place := words.find(NAME)) >= 0:
             self.message_id_header = message_id_header(head, place)
+        if b"tls-required" in words:
+            self.tls_optional = tls_optional(self.header())
         if not content.chunks and content.collected <= PART_SIZE:
             available = self._committer.ids.available
             if not content.id and available:

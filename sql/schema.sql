@@ -355,11 +355,8 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('SELECT, UPDATE (seen_at) ON database_clock', 'pgmta_queued');
-    PERFORM grant_to('EXECUTE ON FUNCTION database_clock_look(interval, interval)', 'pgmta_queued');
-    PERFORM grant_to('UPDATE (held_at) ON queue', 'pgmta_queued');
-    PERFORM grant_to('UPDATE (at) ON delays', 'pgmta_queued');
-    RETURN grants_0031();
+    PERFORM grant_to('SELECT (tls_optional) ON messages', 'pgmta_reader');
+    RETURN grants_0044();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -642,6 +639,20 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0031() IS 'Part of grants().';
+
+CREATE FUNCTION pgmta.grants_0044() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT, UPDATE (seen_at) ON database_clock', 'pgmta_queued');
+    PERFORM grant_to('EXECUTE ON FUNCTION database_clock_look(interval, interval)', 'pgmta_queued');
+    PERFORM grant_to('UPDATE (held_at) ON queue', 'pgmta_queued');
+    PERFORM grant_to('UPDATE (at) ON delays', 'pgmta_queued');
+    RETURN grants_0031();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0044() IS 'Part of grants().';
 
 CREATE FUNCTION pgmta.leaf_rows(leaf regclass, exact boolean, OUT rows bigint, OUT oldest timestamp with time zone) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -1115,7 +1126,7 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.queue_message_present() IS 'Refuses a row without a message.';
 
-CREATE FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[] DEFAULT NULL::text[], tenants text[] DEFAULT NULL::text[], on_failed text[] DEFAULT NULL::text[], once boolean[] DEFAULT NULL::boolean[], logins text[] DEFAULT NULL::text[], envids text[] DEFAULT NULL::text[], rets text[] DEFAULT NULL::text[], requiretls boolean[] DEFAULT NULL::boolean[], notifies text[] DEFAULT NULL::text[], orcpts text[] DEFAULT NULL::text[], origins text[] DEFAULT NULL::text[]) RETURNS void
+CREATE FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[] DEFAULT NULL::text[], tenants text[] DEFAULT NULL::text[], on_failed text[] DEFAULT NULL::text[], once boolean[] DEFAULT NULL::boolean[], logins text[] DEFAULT NULL::text[], envids text[] DEFAULT NULL::text[], rets text[] DEFAULT NULL::text[], requiretls boolean[] DEFAULT NULL::boolean[], notifies text[] DEFAULT NULL::text[], orcpts text[] DEFAULT NULL::text[], origins text[] DEFAULT NULL::text[], tls_optional boolean[] DEFAULT NULL::boolean[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
@@ -1135,12 +1146,13 @@ BEGIN
     -- The whole group fails if one id exists already, because the caller repeats a group then.
     WITH new_messages AS (
         INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant,
-            submitted_by, envid, ret, requiretls, origin)
+            submitted_by, envid, ret, requiretls, origin, tls_optional)
         SELECT id, size, utf8, chunks, trace, body, header, coalesce(tenant, ''), login, envid, ret,
-            coalesce(requiretls, false), origin
+            coalesce(requiretls, false), origin, coalesce(tls_optional, false)
         FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, message_id_headers, tenants,
-                logins, envids, rets, queue_put.requiretls, origins)
-            AS message (id, size, utf8, chunks, trace, body, header, tenant, login, envid, ret, requiretls, origin)
+                logins, envids, rets, queue_put.requiretls, origins, queue_put.tls_optional)
+            AS message (id, size, utf8, chunks, trace, body, header, tenant, login, envid, ret, requiretls, origin,
+                tls_optional)
     )
     INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
         status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt)
@@ -1155,7 +1167,7 @@ BEGIN
     CROSS JOIN LATERAL array_position(ids, message_id) AS place;
 END $$;
 
-COMMENT ON FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[], tenants text[], on_failed text[], once boolean[], logins text[], envids text[], rets text[], requiretls boolean[], notifies text[], orcpts text[], origins text[]) IS 'Stores a group of messages with all their rows. It checks nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
+COMMENT ON FUNCTION pgmta.queue_put(ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[], message_id_headers text[], message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[], priorities smallint[], metadata text[], holds text[], tenants text[], on_failed text[], once boolean[], logins text[], envids text[], rets text[], requiretls boolean[], notifies text[], orcpts text[], origins text[], tls_optional boolean[]) IS 'Stores a group of messages with all their rows. It checks nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
 
 CREATE FUNCTION pgmta.queue_quarantine(condition text, quarantine text, reason text, release_after interval DEFAULT NULL::interval) RETURNS bigint
     LANGUAGE sql
@@ -1606,7 +1618,7 @@ BEGIN
         AND octet_length(content) <= 7500 AND position('\x00'::bytea IN content) = 0
         AND encode(content, 'escape') ~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
             '\r\n\r\n([^\r\n]|\r\n)*$' COLLATE "C")
-        AND header !~ '(?in)^received' COLLATE "C"
+        AND header !~ '(?in)^(received|tls-required)' COLLATE "C"
         AND (message_id_header IS NULL OR message_id_header ~ '^[!-[\]-~]{1,250}$' COLLATE "C")
     THEN
         -- each submission opens a block of ids, so that smtpd's blocks never have this one
@@ -1696,13 +1708,15 @@ BEGIN
     END IF;
     -- As queue_put does, which takes a group: its arrays would cost a single message as much again.
     -- tests/sql/test_one_door.py compares what both store.
-    INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, origin)
+    INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, origin,
+        tls_optional)
     VALUES (message_id, octets,
         concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C",
         CASE WHEN octets > chunk THEN (octets - 1) / chunk + 1 ELSE 0 END,
         submit_trace(settings.hostname, message_id),
         CASE WHEN octets > chunk THEN '' ELSE content END, message_id_header, tenant,
-        session_user, 'sql');
+        session_user, 'sql',
+        submit_tls_optional(encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape')));
     INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata, tenant, on_failed, once)
     SELECT message_id, sender, sender_domain, address, name, priority, metadata, tenant, on_failed, once
     FROM unnest(recipients, domains) AS recipient (address, name);
@@ -1945,6 +1959,15 @@ EXCEPTION WHEN untranslatable_character OR character_not_in_repertoire THEN
 END $$;
 
 COMMENT ON FUNCTION pgmta.submit_text(argument text, value text) IS 'Raises the error of text that UTF-8 has no character for: the worker that reads it would stop.';
+
+CREATE FUNCTION pgmta.submit_tls_optional(header text) RETURNS boolean
+    LANGUAGE sql
+    AS $_$
+    SELECT header ~ '(?in)^tls-required[ \t]*:([ \t]*\r\n)?[ \t]*no[ \t]*(?=\r|$)(?!\r\n[ \t])' COLLATE "C"
+        AND regexp_count(header, '^tls-required[ \t]*:' COLLATE "C", 1, 'in') = 1
+$_$;
+
+COMMENT ON FUNCTION pgmta.submit_tls_optional(header text) IS 'Whether a header has the only field TLS-Required: No (RFC 8689, section 3). pgmta/header.py finds the same.';
 
 CREATE FUNCTION pgmta.submit_trace(hostname text, message_id bigint) RETURNS text
     LANGUAGE sql
@@ -2761,6 +2784,7 @@ CREATE TABLE pgmta.messages (
     requiretls boolean DEFAULT false NOT NULL,
     submitted_by text,
     origin text,
+    tls_optional boolean DEFAULT false NOT NULL,
     CONSTRAINT messages_ret CHECK ((ret = ANY (ARRAY['FULL'::text, 'HDRS'::text])))
 )
 WITH (autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='20000', toast_tuple_target='8160', autovacuum_vacuum_scale_factor='0.02', toast.autovacuum_vacuum_scale_factor='0', toast.autovacuum_vacuum_threshold='4000', toast.autovacuum_vacuum_cost_delay='0');
@@ -2782,6 +2806,7 @@ ALTER TABLE ONLY pgmta.messages ALTER COLUMN ret SET STATISTICS 0;
 ALTER TABLE ONLY pgmta.messages ALTER COLUMN requiretls SET STATISTICS 0;
 ALTER TABLE ONLY pgmta.messages ALTER COLUMN submitted_by SET STATISTICS 10;
 ALTER TABLE ONLY pgmta.messages ALTER COLUMN origin SET STATISTICS 10;
+ALTER TABLE ONLY pgmta.messages ALTER COLUMN tls_optional SET STATISTICS 0;
 
 COMMENT ON TABLE pgmta.messages IS 'Accepted messages, each body once however many recipients it has.';
 
@@ -2818,6 +2843,8 @@ COMMENT ON COLUMN pgmta.messages.requiretls IS 'MAIL FROM carried REQUIRETLS (RF
 COMMENT ON COLUMN pgmta.messages.submitted_by IS 'Login of the SQL session that submitted the message; null: it came by a daemon or a program of pgmta.';
 
 COMMENT ON COLUMN pgmta.messages.origin IS 'How the message came in: stranger, network (relay.networks), certificate (a trusted one), user (who may send from its From), login (a user, and its From is not the user''s), sql, or queued (a DSN); null: unknown.';
+
+COMMENT ON COLUMN pgmta.messages.tls_optional IS 'Its header says TLS-Required: No, and MAIL had no REQUIRETLS (RFC 8689): DANE and MTA-STS may fail.';
 
 COMMENT ON CONSTRAINT messages_ret ON pgmta.messages IS 'The two values of RFC 3461.';
 

@@ -205,6 +205,7 @@ def _more(group: list[NewMessage]) -> dict[str, object]:
         "envids": OptionalTexts(o.envid for o in options),
         "rets": OptionalTexts(o.ret for o in options),
         "requiretls": Booleans(o.requiretls for o in options),
+        "tls_optional": Booleans(o.tls_optional for o in options),
         "notifies": OptionalTexts(notify),
         "orcpts": OptionalTexts(orcpt),
     }

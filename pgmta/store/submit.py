@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 
 from pgmta.address import parse_mailbox
-from pgmta.header import completed, header_block
+from pgmta.header import completed, header_block, tls_optional
 from pgmta.message_id_header import message_id_header
-from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
 from pgmta.newlines import check
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
@@ -100,6 +100,7 @@ class Submission:
             body=content,
             utf8=not all(address.isascii() for address in addresses),
             message_id_header=message_id_header(content),
+            options=Options(tls_optional=True) if tls_optional(header) else None,
             on_failed=mail.on_failed,
             origin="sql",
         )

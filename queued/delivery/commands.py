@@ -57,8 +57,8 @@ def mail_command(
             command += f" RET={envelope.ret}"
         if envelope.envid and _ENVID.fullmatch(envelope.envid):
             command += f" ENVID={envelope.envid}"
-    if envelope.requiretls:
-        command += " REQUIRETLS"  # the session was opened with a host that knows it
+    if envelope.requiretls and "REQUIRETLS" in extensions:
+        command += " REQUIRETLS"  # only the null reverse-path goes to other hosts
     return command
 
 

@@ -53,7 +53,8 @@ class Destination:
     """The hosts that mail goes to, and how: fixed `hops`, or the `domain` whose MX are looked up.
 
     `port` is that of MX hosts; None means `delivery.port`. `implicit` is TLS from the first octet.
-    A `tls` of None means `delivery.tls.mode`. `route` is the name of its route, for operators.
+    A `tls` of None means `delivery.tls.mode`. `requiretls` and `tls_optional` are wishes of
+    the sender (RFC 8689). `route` is the name of its route, for operators.
     Mail of equal destinations may share a connection, and `key` is equal only for them. Mail with
     the same `group` may share a transaction: it is rewritten alike, too.
     `retry` is that of its route.
@@ -67,6 +68,7 @@ class Destination:
     tls: TlsMode | None = None
     login: Login | None = None
     requiretls: bool = False
+    tls_optional: bool = False
     route: str = field(default="", compare=False)
     retry: Retry | None = field(default=None, repr=False, compare=False)
     rewriting: Rewriting | None = field(default=None, repr=False, compare=False)
@@ -77,7 +79,8 @@ class Destination:
         # no part has a space or a comma in it
         hosts = ",".join(f"{h}*{h.weight}{'-' if h.fallback else ''}" for h in self.hops)
         parts = [hosts or f"mx {self.domain}"]
-        how = (self.port or "", self.protocol, self.implicit, self.tls or "", self.requiretls)
+        wish = "optional" if self.tls_optional else self.requiretls
+        how = (self.port or "", self.protocol, self.implicit, self.tls or "", wish)
         if how != ("", "smtp", False, "", False):
             parts += [str(value) for value in how]
         if self.login:
@@ -86,6 +89,11 @@ class Destination:
         object.__setattr__(self, "key", key)
         group = f"{key} {self.rewriting.name}" if self.rewriting else key
         object.__setattr__(self, "group", group)
+
+    @property
+    def wished(self) -> bool:
+        """Whether a sender has asked for another TLS than usual."""
+        return self.requiretls or self.tls_optional
 
     def __str__(self) -> str:
         return ",".join(map(str, self.hops)) or f"mx:{self.domain}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from pgmta.config.types import is_address
 from pgmta.errors import DeliveryError, Stage
@@ -53,8 +54,22 @@ class Security:
         """Return the policy of a host.
 
         Raises DeliveryError if the host must not have the mail: no name server answers for its TLSA
-        records, an MTA-STS policy does not name it, or nothing can authenticate it.
+        records, an MTA-STS policy does not name it, or nothing can authenticate it. With
+        TLS-Required: No in the mail, no promise of the domain stops it (RFC 8689, section 4.2.2).
         """
+        mode = destination.tls or self._mode
+        if not destination.tls_optional or mode is not TlsMode.BEST or destination.login:
+            return await self._policy(destination, host)
+        if not destination.implicit:
+            try:
+                return replace(await self._policy(destination, host), testing=True)
+            except DeliveryError:
+                pass  # counted where it was raised
+        # implicit TLS has no plain text to return to
+        least = TlsMode.ENCRYPT if destination.implicit else TlsMode.OPPORTUNISTIC
+        return HostPolicy(least, (host.name,), report=("no-policy-found", destination.domain, ""))
+
+    async def _policy(self, destination: Destination, host: Host) -> HostPolicy:
         mode = destination.tls or self._mode
         source = "route" if destination.tls else "default"
         strict = destination.requiretls

@@ -112,6 +112,8 @@ class Session:
             for line in connection.lines[1:]:
                 keyword, _, value = line.partition(" ")
                 self.extensions[keyword.upper()] = value
+            if not self.facts.tls_version:
+                self.extensions.pop("REQUIRETLS", None)  # RFC 8689, section 2
         elif reply.code // 100 == 5 and not self.lmtp:
             reply = await self._hello(Stage.HELO, hostname)
         self.facts.confirms = "" if "DSN" in self.extensions else self._success

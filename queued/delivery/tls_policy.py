@@ -30,8 +30,9 @@ class HostPolicy:
 
     `names` are the names of which a certificate needs one. `tlsa` has usable TLSA records. `source`
     says who asked for it: 'route', 'dane', 'sts' or 'default'. `evidence` is for operators.
-    `testing` marks an MTA-STS policy that only reports (RFC 8461, section 5.1). `requiretls` asks
-    the host for REQUIRETLS (RFC 8689). `report` is the policy as TLSRPT names it: its type, domain
+    `testing` marks a policy that only reports: an MTA-STS policy may be so (RFC 8461, section 5.1),
+    and each one is for mail with TLS-Required: No. `requiretls` asks the host for REQUIRETLS (RFC
+    8689). `report` is the policy as TLSRPT names it: its type, domain
     and text (RFC 8460, section 4.2).
     """
 
@@ -80,6 +81,6 @@ class HostPolicy:
         """
         if self.requiretls or self.required:
             return None
-        if self.mode is TlsMode.VERIFY:
-            return replace(self, mode=TlsMode.OPPORTUNISTIC, testing=False)
-        return self.plain() if self.mode is TlsMode.OPPORTUNISTIC else None
+        if self.mode in (TlsMode.VERIFY, TlsMode.DANE):
+            return replace(self, mode=TlsMode.OPPORTUNISTIC, tlsa=(), testing=False)
+        return None if self.mode is TlsMode.NONE else self.plain()

@@ -42,9 +42,15 @@ class Letter:
 
 
 def returns_content(plan: Plan, message: ReportedMessage, config: QueuedConfig) -> bool:
-    """Return whether a DSN returns the whole message (RFC 3461, section 4.3)."""
+    """Return whether a DSN returns the whole message (RFC 3461, section 4.3).
+
+    Of a message with REQUIRETLS it never does (RFC 8689, section 5).
+    """
     return (
-        plan.kind == "failed" and message.ret != "HDRS" and message.size <= config.bounces.content
+        plan.kind == "failed"
+        and message.ret != "HDRS"
+        and not message.requiretls
+        and message.size <= config.bounces.content
     )
 
 
@@ -95,7 +101,7 @@ class ReportWriter:
             priority=min(row.priority for row in plan.rows),
             sender_domain="",
             message_id_header=message_id_header,
-            options=Options(tenant=first.tenant),
+            options=Options(tenant=first.tenant, requiretls=bool(original and original.requiretls)),
             on_failed="bounce",
             origin="queued",
         )

@@ -122,7 +122,7 @@ class Dispatch:
                 continue
             # its domain was not known to go there
             if down := self.left_out.down.get(destination.key):
-                if not destination.requiretls:
+                if not destination.wished:
                     down.domains.update(self._names(group))
                 self._conclude(group, [down.result] * len(group))
                 continue
@@ -171,7 +171,7 @@ class Dispatch:
         """Return the rows that may share a transaction, and settle those that can't be sent."""
         groups: dict[Key, tuple[Destination, list[Item]]] = {}
         problems: dict[int, str] = {}
-        strict = {number for number, message in messages.items() if message.requiretls}
+        wishes = {m.id: m for m in messages.values() if m.requiretls or m.tls_optional}
         unfit: list[tuple[int, str]] = []
         for item in items:
             number = item.message_id
@@ -197,8 +197,8 @@ class Dispatch:
                 destination = known or self._routes.find(
                     item.domain, item.sender, item.metadata, item.tenant
                 )
-                if number in strict:
-                    destination = replace(destination, requiretls=True)
+                if wishes and number in wishes:
+                    destination = _as_wished(destination, wishes[number], item)
             except Exception as error:
                 self._fail([item], error)
                 continue
@@ -268,7 +268,7 @@ class Dispatch:
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
         # other mail of the domain may find a host that is no good for REQUIRETLS
-        names = set() if destination.requiretls else domains
+        names = set() if destination.wished else domains
         self.left_out.unreachable(destination.key, names, result)
 
     def closed(self, destination: Destination) -> None:
@@ -298,3 +298,13 @@ class Dispatch:
             queue.abort()
         for queue in queues:
             await queue.wait()
+
+
+def _as_wished(destination: Destination, message: Message, item: Item) -> Destination:
+    """Return the destination with the TLS that the sender asks for (RFC 8689).
+
+    REQUIRETLS stops no mail with the null reverse-path (section 5).
+    """
+    if message.tls_optional:
+        return replace(destination, tls_optional=True)
+    return replace(destination, requiretls=True) if item.sender else destination

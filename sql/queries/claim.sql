@@ -176,7 +176,7 @@ CROSS JOIN LATERAL (
 -- are the leased rows: `flag` says whether each is urgent, and `text` is its metadata, null if empty;
 -- `data` is NOTIFY, a space, and ORCPT, null if it has neither.
 -- Rows of kind 'message' are their messages, each once: `number` of chunks, `flag` for SMTPUTF8,
--- `once` for REQUIRETLS, Message-ID in `sender`, the login that submitted it in `recipient`, ENVID in
+-- `once` for REQUIRETLS (null for TLS-Required: No), Message-ID in `sender`, the login that submitted it in `recipient`, ENVID in
 -- `domain`, `origin` in `on_failed`, and RET in `tenant`. Rows of kind 'chunk' are
 -- chunks of their content. Content comes if it is small, up to `budget` octets in message rows, and up to as much
 -- in chunks.
@@ -191,7 +191,7 @@ SELECT 'row', id, message_id, sender, recipient, domain, attempts,
 FROM claimed
 UNION ALL
 SELECT 'message', NULL, id, message_id_header, submitted_by, envid, chunks, NULL, size, utf8,
-    requiretls, origin, ret, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
+    CASE WHEN NOT tls_optional THEN requiretls END, origin, ret, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))

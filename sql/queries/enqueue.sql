@@ -30,7 +30,7 @@ SELECT FROM queue_put(
     %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[],
     %(holds)b::text[], %(tenants)b::text[], %(on_failed)b::text[], %(once)b::boolean[], %(logins)b::text[],
     %(envids)b::text[], %(rets)b::text[], %(requiretls)b::boolean[], %(notifies)b::text[], %(orcpts)b::text[],
-    %(origins)b::text[])
+    %(origins)b::text[], %(tls_optional)b::boolean[])
 
 -- name: known
 -- Which of these messages are stored, or were until a worker was done with them.

@@ -57,7 +57,7 @@ SELECT format('table public.%%s already has a column %%I', relation, name),
 FROM (VALUES
     ('0006', 'queue', '{sender_domain,faults}'::text[]),
     ('0011', 'queue', '{send_at,tenant,on_failed,once,notify,orcpt,begun}'),
-    ('0011', 'messages', '{tenant,format,template_id,params,message_id_header,envid,ret,requiretls,submitted_by,origin}'),
+    ('0011', 'messages', '{tenant,format,template_id,params,message_id_header,envid,ret,requiretls,submitted_by,origin,tls_optional}'),
     ('0011', 'attempts', '{row_id,tenant,message_id_header,submitted_by,metadata}'),
     ('0011', 'attempts', '{address,tls_version,tls_cipher,tls_verified,dns_seconds,connect_seconds,tls_seconds,transaction_seconds}'),
     ('0011', 'attempts', '{class,returned_at,returned}')

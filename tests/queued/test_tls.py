@@ -258,6 +258,37 @@ def test_requiretls(tmp_path: Path) -> None:
     attempt(tmp_path, GOOD, unaware)
 
 
+def test_tls_required_no(tmp_path: Path) -> None:
+    """RFC 8689, section 4.2.2: what the domain promises may fail, what the operator asks not."""
+
+    async def wrong_certificate(trial: Attempt) -> None:
+        trial.internet.tlsa(WRONG)
+        assert await trial.send("best") == NO
+        assert await trial.send("best", tls_optional=True) == YES
+        assert trial.session
+        assert trial.session.facts.tls_verified == "no"
+        for mode in ("dane", "verify"):
+            assert await trial.send(mode, tls_optional=True) == NO
+            assert await trial.send("none", tls=TlsMode(mode), tls_optional=True) == NO
+        trial.internet.tlsa(CERTIFICATES["other name"].tlsa(3, 1, 1))
+        assert await trial.send("best", tls_optional=True) == YES
+        assert trial.session.facts.tls_verified == "dane"
+        trial.internet.zone.clear()
+        trial.internet.sts = StsPolicy(DOMAIN, "2", "enforce", ("mx.c.example",), 86400, 86400.0)
+        assert await trial.send("best") == NO
+        assert await trial.send("best", tls_optional=True) == YES
+
+    attempt(tmp_path, CERTIFICATES["other name"], wrong_certificate)
+
+    async def plain(trial: Attempt) -> None:
+        trial.internet.tlsa(GOOD.tlsa(3, 1, 1))
+        assert await trial.send("best") == NO
+        assert await trial.send("best", tls_optional=True) == PLAIN
+        assert await trial.send("encrypt", tls_optional=True) == NO
+
+    attempt(tmp_path, GOOD, plain, Fault.STRIPPED)
+
+
 @pytest.mark.parametrize("mode", ["opportunistic", "verify", "dane"])
 def test_sessions_are_resumed(tmp_path: Path, mode: str) -> None:
     async def act(trial: Attempt) -> None:

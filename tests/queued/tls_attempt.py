@@ -22,6 +22,7 @@ from queued.delivery.hosts import Host
 from queued.delivery.route import Destination
 from queued.delivery.security import Security
 from queued.delivery.session import Session
+from queued.delivery.tls_policy import TlsMode
 from tests.support.certificates import Certificate
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import run
@@ -122,6 +123,8 @@ class Attempt:
         self,
         mode: str,
         requiretls: bool = False,
+        tls_optional: bool = False,
+        tls: TlsMode | None = None,
         security: Security | None = None,
         **options: object,
     ) -> str:
@@ -131,7 +134,8 @@ class Attempt:
         opener = Connector("client.example", delivery, internet)
         opener._hosts = internet
         opener.security = security or self.security(mode, **options)
-        destination = Destination(domain=DOMAIN, implicit=self.hop.implicit, requiretls=requiretls)
+        destination = Destination(domain=DOMAIN, implicit=self.hop.implicit, tls=tls,
+                                  requiretls=requiretls, tls_optional=tls_optional)  # fmt: skip
         item = Item(1, 1, "s@a.example", "r@b.example", DOMAIN, 1, NOW, 1)
         envelope = Envelope([item], "s@a.example", b"X: y\r\n", 3, False, b"\r\nx", ALWAYS, NOW,
                             requiretls=requiretls)  # fmt: skip

@@ -91,3 +91,35 @@ def test_requiretls_is_asked_of_the_host(system: System, tmp_path: Path) -> None
     }
     assert rows["x@unable.example"]["last_reply"].startswith("5.7.30 ")
     assert rows["x@plain.example"]["last_reply"].startswith("4.7.4 ")
+
+
+def test_bounces_of_requiretls_are_headers_that_ask_for_it(system: System, tmp_path: Path) -> None:
+    """RFC 8689, section 5: the null reverse-path goes to hosts that do not know it, too."""
+    able = system.hop(extensions=(*EXTENSIONS, "REQUIRETLS"), tls=GOOD.server(tmp_path))
+    unaware = system.hop(tls=GOOD.server(tmp_path))
+    refusing = system.hop(
+        at("RCPT", "550 5.1.1 No such user"), (*EXTENSIONS, "REQUIRETLS"), GOOD.server(tmp_path)
+    )
+    plain = system.hop(extensions=(*EXTENSIONS, "REQUIRETLS"))  # announced in plain text
+    hops = {"able": able, "unaware": unaware, "plain": plain, "refusing": refusing}
+    for sender in ("able", "unaware", "plain"):
+        system.enqueue(
+            f"{sender}@refusing.example", sender=f"ann@{sender}.example", on_failed="bounce"
+        )
+    system.enqueue("relayed@unaware.example", sender="")
+    with psycopg.connect(system.uri) as db:
+        db.execute("UPDATE messages SET requiretls = true, ret = 'FULL'")
+    routes = {f"{name}.example": f"localhost:{hop.port}" for name, hop in hops.items()}
+    system.queued(routes=routes, retry=LATER, delivery={"tls": ca(tmp_path)})
+    (to_able,), (to_plain,) = able.wait_kept(1), plain.wait_kept(1)
+    to_unaware = unaware.wait_kept(2)
+    assert to_able.mail.startswith("MAIL FROM:<> ")
+    assert to_able.mail.endswith(" REQUIRETLS")
+    assert not [each for each in (to_plain, *to_unaware) if "REQUIRETLS" in each.mail]
+    contents = [each.content or b"" for each in (to_able, to_plain, *to_unaware)]
+    bounces = [each for each in contents if b"Action: failed" in each]
+    assert len(bounces) == 3
+    for bounce in bounces:
+        assert b"text/rfc822-headers" in bounce
+        assert b"message/rfc822" not in bounce
+    system.wait_empty()

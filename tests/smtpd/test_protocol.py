@@ -217,6 +217,22 @@ def test_requiretls_goes_into_the_row(
     assert " with ESMTPS (TLSv1.3 " in row[1]
 
 
+def test_tls_required_goes_into_the_row_unless_requiretls_does(
+    database: str, db: psycopg.Connection, files: dict[str, Any], root: Certificate
+) -> None:
+    """RFC 8689, section 4.1."""
+    optional = "TLS-Required: No\r\n" + OK
+    large = "tls-required:\r\n no\r\n\r\n" + f"{'y' * 900}\r\n" * 800 + OK
+    with listening(database, files, "relay") as client:
+        talk(client, root, [
+            EHLO, "TLS > ", EHLO, f"{MAIL} > 250", RCPT, DATA, optional,
+            f"{MAIL} REQUIRETLS > 250", RCPT, DATA, optional, f"{MAIL} > 250", RCPT, DATA, OK,
+            f"{MAIL} > 250", RCPT, DATA, large,
+        ])  # fmt: skip
+    rows = db.execute("SELECT requiretls, tls_optional FROM messages ORDER BY id").fetchall()
+    assert rows == [(False, True), (True, False), (False, False), (False, True)]
+
+
 EARLY = {
     "EHLO": (b"EHLO c\r\nNOOP\r\n", ["554"]),
     "a second EHLO": (

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pgmta.model import NewMessage, Options
 from pgmta.postgres.link import Link
 from pgmta.store.enqueue import Enqueue
+from pgmta.store.submit import Mail, Submission
 
 CONTENT = b"Date: x\r\nMessage-ID: <1@a.example>\r\nSubject: x\r\n\r\nx\r\n"
 ADDED = re.compile(
@@ -92,6 +93,29 @@ async def test_both_ways_store_the_same(
     assert len(by_sql) == 1 + len(recipients)
 
 
+async def test_each_way_finds_tls_required(database: str, db: psycopg.Connection) -> None:
+    """RFC 8689, section 3: the only field of the name, with the value No."""
+    submission = Submission(database, "relay.example")
+    for field, wanted in {
+        b"TLS-Required: No": True,
+        b"tls-required\t:\r\n\tnO ": True,
+        b"TLS-Required:No": True,
+        b"Tls-Required: No\r\nTLS-Required: No": False,
+        b"TLS-Required: No\r\n way": False,
+        b"TLS-Required: Yes": False,
+        b"X-TLS-Required: No": False,
+        b"X: y\r\n\r\nTLS-Required: No": False,
+    }.items():
+        for before, after in ((b"X: y\r\n", b""), (b"", b"\r\nX: y")):
+            content = before + field + after + b"\r\n\r\nx\r\n"
+            db.execute("SELECT submit('a@a.example', '{b@b.example}', %b)", (content,))
+            await submission.submit([Mail("a@a.example", ["b@b.example"], content)])
+            found = db.execute("SELECT tls_optional FROM messages").fetchall()
+            db.execute("DELETE FROM queue")
+            assert found == [(wanted,)] * 2, content
+    await submission.close()
+
+
 mailboxes = st.sampled_from(
     ["a.b@b.example", "I_+=-@I.INFO", "", None, "a", "é@b.example", "a\n@b.example", "a@b_c.INFO",
      "a@b.example\n", "a@b.", "a@-b", "a b@c", "<a@b>", f"{'a' * 65}@b", "a@[192.0.2.1]",
@@ -105,7 +129,8 @@ fields = st.sampled_from(
      b"Message-ID: <\xe9>\r\n", b"Message-ID:\r\n", b"Message-ID: <%s>\r\n" % (b"x" * 248),
      b"Message-ID: <%s>\r\n" % (b"x" * 249), b"Message-ID: <%s>\r\n" % (b"x" * 997),
      b"RECEIVED: x\r\n" * 101, b"X: \0\r\n", b"X: a\rb\r\n", b"X: a\nb\r\n", b"no field\r\n",
-     b" x\r\n", b"\xe9: x\r\n", b"Message-ID: <a>\x0b\r\n"]
+     b" x\r\n", b"\xe9: x\r\n", b"Message-ID: <a>\x0b\r\n", b"TLS-Required: No\r\n",
+     b"tls-required\t:\r\n\tNO \r\n", b"TLS-Required: No way\r\n"]
 )  # fmt: skip
 bodies = st.sampled_from(
     [b"\r\nx\r\n", b"\r\n", b"", b"\r\n\r", b"\r\n\n", b"\r\n\xe9\0", b"\r\n" + b"y" * 8096,

@@ -69,7 +69,10 @@ class ReportRow:
 
 @dataclass(slots=True)
 class ReportedMessage:
-    """The message of such rows. `content` comes later: the whole of it, or its first octets."""
+    """The message of such rows. `content` comes later: the whole of it, or its first octets.
+
+    `torn` says that no DSN can return the whole: a part is gone, or no host may get it.
+    """
 
     id: int
     size: int
@@ -82,3 +85,4 @@ class ReportedMessage:
     received_at: datetime
     requiretls: bool = False
     content: bytes = b""
+    torn: bool = False

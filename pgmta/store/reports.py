@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
 import psycopg
@@ -189,7 +190,11 @@ class Reports:
             parts.setdefault(number, {})[position] = data
         for message in (*whole, *heads):
             found = parts.get(message.id, {})
-            message.content = b"".join(bytes(found[position]) for position in sorted(found))
+            places = [-1] if message.chunks == 0 else range(message.chunks)
+            there = list(takewhile(found.__contains__, places))
+            message.content = b"".join(bytes(found[place]) for place in there)
+        for message in whole:
+            message.torn = len(parts.get(message.id, ())) != (message.chunks or 1)
 
     async def used(self, addresses: Iterable[str]) -> dict[str, int]:
         """Return how many DSNs went to these addresses in the last hour, and in all under ''.

@@ -177,11 +177,19 @@ class ReportRound:
     async def _stored(self, letters: list[Letter], config: QueuedConfig) -> list[Letter]:
         """Store the chunks of DSNs, and return those that can be queued now.
 
-        A content may be gone, and the database may refuse chunks. Nothing is stored twice.
+        A content may be gone or not fit to be sent: then its DSN returns the header alone. The
+        database may refuse chunks. Nothing is stored twice.
         """
         try:
             await self._writer.store(letters)
-        except (LookupError, psycopg.Error) as error:
+        except LookupError:  # of a stream, which is stored by itself
+            await self._drop(letters)
+            originals = {each.id: each for letter in letters if (each := letter.original)}
+            for original in originals.values():
+                original.torn = True
+            plans = [letter.plan for letter in letters]
+            return await self._stored(await self._write(plans, originals, config), config)
+        except psycopg.Error as error:
             if not faults.about_row(error):
                 await self._drop(letters)
                 raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
-from pgmta.newlines import check
+from pgmta.newlines import Mode, NewlineGuard, check
 from pgmta.report_row import ReportedMessage, ReportRow
 from pgmta.store.contents import Contents
 from pgmta.store.enqueue import Enqueue, chunk_count
@@ -29,9 +29,10 @@ _PARTS = PART_SIZE // CHUNK_SIZE
 
 @dataclass(slots=True)
 class Letter:
-    """A DSN on its way into the queue, with its plan."""
+    """A DSN on its way into the queue, with its plan and the message that it is about."""
 
     plan: Plan
+    original: ReportedMessage | None
     message: NewMessage
     dsn: Dsn
 
@@ -49,7 +50,7 @@ def returns_content(plan: Plan, message: ReportedMessage, config: QueuedConfig) 
     return (
         plan.kind == "failed"
         and message.ret != "HDRS"
-        and not message.requiretls
+        and not (message.requiretls or message.torn)
         and message.size <= config.bounces.content
     )
 
@@ -108,7 +109,7 @@ class ReportWriter:
         if isinstance(dsn.content, bytes):
             message.body = b"".join((dsn.head, dsn.content, dsn.tail))
             message.chunks = chunk_count(len(message.body)) if len(message.body) > CHUNK_SIZE else 0
-        return Letter(plan, message, dsn)
+        return Letter(plan, original, message, dsn)
 
     def _report(self, plan: Plan, original: ReportedMessage | None, config: QueuedConfig) -> Report:
         first = plan.rows[0]
@@ -129,6 +130,7 @@ class ReportWriter:
             report.until = max(ends, default=None)
         if original is None:
             return report
+        mode = config.delivery.bare_newlines
         trace = original.trace.encode()
         report.arrival = original.received_at
         report.envid, report.ret, report.utf8 = original.envid, original.ret, original.utf8
@@ -137,10 +139,9 @@ class ReportWriter:
         if returns_content(plan, original, config):
             content = trace + original.content
             if original.chunks and original.size > LARGE:
-                content = self._stream(trace, original)
+                content = self._stream(trace, original, mode)
         header = trace + header_of(original.content)
         # what can't be sent as it is would stop its DSN too
-        mode = config.delivery.bare_newlines
         if isinstance(content, bytes) and check(content, mode):
             content = None
         if check(header, mode):
@@ -148,21 +149,29 @@ class ReportWriter:
         report.original = Original(header, len(trace) + original.size, content)
         return report
 
-    async def _stream(self, trace: bytes, original: ReportedMessage) -> AsyncIterator[bytes]:
-        """Yield a message part by part. Raises LookupError if a part is gone."""
+    async def _stream(
+        self, trace: bytes, original: ReportedMessage, mode: Mode
+    ) -> AsyncIterator[bytes]:
+        """Yield a message part by part. Raises LookupError if a part is gone, or can't be sent."""
         yield trace
+        guard = NewlineGuard(mode)
         for first in range(0, original.chunks, _PARTS):
             number = min(_PARTS, original.chunks - first)
             part = await self._contents.chunks(original.id, first, number)
             if part is None:
                 raise LookupError(f"content of message {original.id} is gone")
+            guard.see(part)
+            if first + number == original.chunks:
+                guard.end()
+            if guard.problem:
+                raise LookupError(f"content of message {original.id}: {guard.problem}")
             yield part
 
     async def store(self, letters: list[Letter]) -> None:
         """Store the chunks of large DSNs ahead of their messages: of a stream, or of some others.
 
-        Raises StoreUnavailable, psycopg.Error, LookupError if a content is gone. Only a stream may
-        be there in part then.
+        Raises StoreUnavailable, psycopg.Error, LookupError if a content is gone or can't be sent.
+        Only a stream may be there in part then.
         """
         large: list[Letter] = []
         for letter in letters:

@@ -11,6 +11,8 @@ from pgmta.newlines import Mode, NewlineGuard
 from pgmta.store.contents import Contents
 from queued.delivery.wire import content_problem
 
+_GONE = "5.3.0 its content is not in the database"
+
 log = get("worker")
 
 
@@ -36,7 +38,7 @@ class StoredContent:
         guard = NewlineGuard(self._mode)
         try:
             if chunks < 0:  # else an empty message would go out
-                raise DeliveryError("content is gone", Stage.CONTENT)
+                raise DeliveryError(_GONE, Stage.CONTENT, permanent=True)
             for first in range(0, chunks or 1, step):
                 if chunks:
                     number = min(step, chunks - first)
@@ -44,7 +46,7 @@ class StoredContent:
                 else:
                     part = await self._contents.body(message.id)
                 if part is None:
-                    raise DeliveryError("content is gone", Stage.CONTENT)
+                    raise DeliveryError(_GONE, Stage.CONTENT, permanent=True)
                 guard.see(part)
                 if first + step >= chunks:
                     guard.end()

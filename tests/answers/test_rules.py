@@ -109,6 +109,24 @@ def test_errors_without_a_reply(text: str, stage: Stage, permanent: bool, expect
     assert SHIPPED.read(result).answer_class == expected
 
 
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("450 4.2.1 Busy", "rate_limited"),
+        ("450 4.2.1 mailbox busy", "rate_limited"),
+        ("451 4.2.1 System is too busy, please try again later", "rate_limited"),
+        ("421 4.2.1 Host busy", "rate_limited"),
+        ("450 4.2.1 Please try again later", "other"),
+        ("450 4.2.1 Mailbox temporarily disabled", "disabled"),
+        ("550 5.2.1 No", "disabled"),
+        ("450 4.1.1 Busy, try later", "rate_limited"),
+        ("550 5.1.1 No such user: busybee@b.example", "unknown_user"),
+    ],
+)
+def test_busy_is_no_disabled_mailbox(reply: str, expected: str) -> None:
+    assert read(SHIPPED, reply) == expected
+
+
 def test_an_interrupted_attempt_and_own_rules_for_errors() -> None:
     assert SHIPPED.read(CUT_OFF).answer_class is AnswerClass.NO_CONNECTION
     found = rules("rules: [{code: 0, command: connect, text: unreachable, class: dns}]")

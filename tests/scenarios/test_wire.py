@@ -16,6 +16,7 @@ ATTACK = TEXT + b"\0.\r\nMAIL FROM:<evil@example.org>\r\nRCPT TO:<a@b.example>\r
 TRACE = "Received: by test\r\n"
 CHUNK = 8096
 HELD = "on hold: not fit to be sent"
+GONE = "5.3.0 its content is not in the database"
 
 
 def put(
@@ -190,8 +191,30 @@ def test_odd_numbers_of_a_row_harm_it_alone(system: System) -> None:
     system.ask("UPDATE queue SET lease_token = 5 WHERE recipient LIKE 'token%%'")
     system.ask("UPDATE queue SET attempts = -7 WHERE recipient LIKE 'negative%%'")
     system.queued(hop)
-    system.wait_status(empty="DEFERRED")
+    system.wait_status(empty="HOLD")
     names = ("good", "negative", "token")
     assert hop.deliveries() == {f"{name}@hop.example": 1 for name in names}
     assert sorted(system.events("token@hop.example")) == ["delivered", "unknown"]
-    assert system.rows()["empty@hop.example"]["last_reply"] == "content is gone"
+    assert system.rows()["empty@hop.example"]["last_reply"] == GONE
+
+
+def test_the_sender_of_large_content_that_no_host_may_get_is_told(system: System) -> None:
+    """The DSN has the header alone: the content would stop it too."""
+    hop = system.hop()
+    lines = TEXT + b"0123456789abcdef" * 4096 * 20  # 1.3 MB
+    smuggled = put(system, "smuggled@hop.example", content=lines + b"\n.\n", cut=CHUNK)
+    gap = put(system, "gap@hop.example", content=lines + b"\r\n", cut=CHUNK)
+    system.ask("DELETE FROM message_chunks WHERE message_id = %s AND position = 9", gap)
+    system.ask("UPDATE queue SET on_failed = 'bounce'")
+    system.queued(hop, bounces={"content": "10MB", "gather": "0s"})
+    hop.wait(lambda: len(hop.kept) == 2)
+    system.wait_empty()
+    contents = [(each.content or b"").replace(b"\r\n ", b" ") for each in hop.kept]
+    for reply in (GONE, "5.6.0 content can't be sent"):
+        assert sum(reply.encode() in content for content in contents) == 1
+    for content in contents:
+        assert b"text/rfc822-headers" in content
+        assert b"Subject: x" in content
+    assert [each.recipients for each in hop.kept] == [["sender@example.org"]] * 2
+    reported = system.ask("SELECT message_id FROM reports ORDER BY message_id")
+    assert [row["message_id"] for row in reported] == [smuggled, gap]

@@ -27,7 +27,8 @@ class RelayHandler:
 
     def __init__(self, config: SmtpdConfig, *, relay: Literal["policy", "hook"] = "policy") -> None:
         self._judges_relay = relay == "policy"
-        self._limit = config.limits.recipients
+        self.limit = config.limits.recipients
+        """Recipients of a message at most."""
         self._policy = Policy(config.relay)
         self._postmaster = Postmaster(config, self._policy)
         self.knows = self._policy.trusted
@@ -71,13 +72,13 @@ class RelayHandler:
         ):
             return replies.RELAY_DENIED
         if directory and not ours and self._judges_relay:
-            if len(transaction.recipients) >= self._limit:
+            if len(transaction.recipients) >= self.limit:
                 return replies.TOO_MANY_RECIPIENTS
             verdict = directory.verdict(mailbox, domain)
             if verdict is not Verdict.KNOWN:
                 return _REFUSALS[verdict]
         hold = bool(ours) and self._postmaster.held
-        if transaction.add(mailbox, domain, self._limit, hold=hold):
+        if transaction.add(mailbox, domain, self.limit, hold=hold):
             return replies.RCPT_OK
         return replies.TOO_MANY_RECIPIENTS
 

@@ -16,6 +16,8 @@ _DIGITS = 20  # of SIZE (RFC 1870, section 3)
 _XTEXT = r"(?:[!-*,-<>-~]|\+(?:09|[2-689A-F][0-9A-F]|7[0-9A-E]))"  # of no control character
 _ENVID = re.compile(rf"{_XTEXT}{{1,100}}")
 _ORCPT = re.compile(rf"[A-Za-z0-9-]{{1,64}};{_XTEXT}{{1,500}}")
+_PLAIN = re.compile(r"[!-*,-<>-~]")
+_PLAIN_UTF8 = re.compile(r"[!-*,-<>-\[\]-~]")  # RFC 6533, section 3: no backslash
 _NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}")
 _SUBMITTER = re.compile(rf"<>|{_XTEXT}{{1,500}}")  # RFC 4954, section 5
 
@@ -121,6 +123,21 @@ class Parameters:
 def separated(rest: str) -> list[str]:
     """Return the parameters behind a path. Only spaces are between them."""
     return [word for word in rest.split(" ") if word]
+
+
+def orcpt_of(mailbox: str) -> str | None:
+    """Return the ORCPT of a recipient for which the client gave none; None if it is too long.
+
+    RFC 3461, section 5.2.1, and RFC 6533, section 3.
+    """
+    if mailbox.isascii():
+        form, ordinary, coded = "rfc822;", _PLAIN, "+{:02X}"
+    else:
+        form, ordinary, coded = "utf-8;", _PLAIN_UTF8, "\\x{{{:X}}}"
+    orcpt = form + "".join(
+        char if ordinary.match(char) else coded.format(ord(char)) for char in mailbox
+    )
+    return orcpt if _ORCPT.fullmatch(orcpt) else None
 
 
 def _xtext(orcpt: str) -> str:

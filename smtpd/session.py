@@ -74,7 +74,7 @@ class SmtpSession:
             transport=HookTransport(wire, server.loop),
             main=server.loop,
         )
-        judgement = Judgement(listener.handler, wire.client)
+        judgement = Judgement(listener.handler, wire.client, server.directory)
         return SessionHooks(listener.phases, commands, judgement, seen, wire.closing.fail)
 
     # -- command lines --

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiosmtpd.smtp import Envelope, LoginPassword
@@ -10,6 +12,7 @@ from aiosmtpd.smtp import Envelope, LoginPassword
 from smtpd.commands import Commands
 from smtpd.hooks.consultation import Consultation
 from smtpd.hooks.decisions import Decisions
+from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.phases import FAILED, Step
 from smtpd.hooks.reply import BadAnswer
 from smtpd.hooks.server import HookServer
@@ -25,10 +28,15 @@ class Asking:
     """Asks the steps of one command, and takes over the envelope that they leave."""
 
     def __init__(
-        self, commands: Commands, server: HookServer, fail: Callable[[Exception], None]
+        self,
+        commands: Commands,
+        server: HookServer,
+        judgement: Judgement,
+        fail: Callable[[Exception], None],
     ) -> None:
         self.commands = commands
         self.server = server
+        self._judgement = judgement
         self.fail = fail
         """Ends the session after an error of this program."""
         self.idle = Envelope()
@@ -36,6 +44,7 @@ class Asking:
         self.now = False
         """A step is being asked: an answer that comes now is that of a direct call."""
         self._consultation: Consultation | None = None
+        self._looking: asyncio.Task[None] | None = None  # after new recipients
         self._waiting_since = 0.0  # of replies, by the clock of the sessions' loop; 0: none waits
 
     @property
@@ -47,13 +56,16 @@ class Asking:
     @property
     def under_way(self) -> bool:
         """Whether a hook is being asked."""
-        return self._consultation is not None
+        return self._consultation is not None or self._looking is not None
 
     def abandon(self) -> None:
         """Cancel the hook that is being asked: the session has ended."""
         if self._consultation:
             self._consultation.abandon()
             self._consultation = None
+        if self._looking:
+            self._looking.cancel()
+            self._looking = None
 
     def holds_replies(self, now: float) -> bool:
         """Return whether earlier replies of a pipelined group may wait for that of the hook.
@@ -86,7 +98,7 @@ class Asking:
                 self.idle = envelope
             else:
                 transaction.envelope = envelope
-            self.attempt(came, answer)
+            self.attempt(partial(self._go_on, came), answer)
 
         self._consultation = Consultation(steps, self.server, self.client, arguments, answered)
         self.now = True
@@ -94,6 +106,28 @@ class Asking:
             self._consultation.begin()
         finally:
             self.now = False
+
+    def _go_on(self, came: Callable[[str | None], None], answer: str | None) -> None:
+        """Give the answer on, after a look for recipients that hooks have added."""
+        transaction = self.commands.transaction
+        accepted = not answer or answer[0] == "2"
+        if transaction and accepted and (unseen := self._judgement.unseen(transaction)):
+            self._looking = asyncio.create_task(self._look_up(unseen, came, answer))
+        else:
+            came(answer)
+
+    async def _look_up(
+        self, unseen: list[tuple[str, str]], came: Callable[[str | None], None], answer: str | None
+    ) -> None:
+        """Go on with the answer once it is known whether there are these recipients."""
+        try:
+            await self._judgement.look_up(unseen)
+        except Exception as error:
+            self._looking = None
+            self.fail(error)
+            return
+        self._looking = None
+        self.attempt(came, answer)
 
     def _show(self, login: Login) -> None:
         """Show hooks a user whom the table of users has let in."""

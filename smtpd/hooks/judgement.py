@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+from pgmta.address import parse_mailbox
+from smtpd import replies
 from smtpd.handler import RelayHandler
 from smtpd.hooks.decisions import check
+from smtpd.hooks.inheritance import inherit
+from smtpd.recipients.directory import Directory
 from smtpd.transaction import Transaction
 
 
@@ -16,18 +21,44 @@ class Judgement:
     sent it.
     """
 
-    def __init__(self, handler: RelayHandler, client: str) -> None:
+    def __init__(
+        self, handler: RelayHandler, client: str, directory: Directory | None = None
+    ) -> None:
         self._handler = handler
         self._client = client
+        self._directory = directory
 
     def admits(self, transaction: Transaction, path: str, mailbox: str) -> bool:
         """Return whether smtpd takes a recipient of which no hook has said anything."""
         return self._handler.admits(transaction, path, mailbox)
 
-    def problem(self, transaction: Transaction) -> str:
+    async def look_up(self, unseen: list[tuple[str, str]]) -> None:
+        """Find out whether recipients are known."""
+        if directory := self._directory:
+            await asyncio.gather(*(directory.look_up(*each) for each in unseen))
+
+    def unseen(self, transaction: Transaction) -> list[tuple[str, str]]:
+        """Return the recipients of the envelope that have to be looked up before `problem`."""
+        wanted: Any = transaction.envelope.rcpt_tos
+        if not self._directory or not isinstance(wanted, list):
+            return []
+        known = set(transaction.recipients.values())
+        new = [one for one in wanted if isinstance(one, str) and one not in known]
+        scratch = Transaction()
+        scratch.trusted = transaction.trusted
+        scratch.envelope.smtp_utf8 = bool(transaction.envelope.smtp_utf8)
+        judge = self._handler.rcpt
+        return [
+            parse_mailbox(one, utf8=True)
+            for one in new[: self._handler.limit]
+            if judge(scratch, self._client, one, self._directory) is replies.LOOK_UP
+        ]
+
+    def problem(self, transaction: Transaction, replaced: str = "") -> str:
         """Take over the addresses of the envelope; return why that is not possible, or nothing.
 
-        After a problem, transaction and envelope have the addresses of before.
+        After a problem, transaction and envelope have the addresses of before. `replaced` is the
+        recipient of this RCPT, if the hook may have put others in its place.
         """
         envelope: Any = transaction.envelope  # hooks may have put anything into it
         try:
@@ -42,7 +73,7 @@ class Judgement:
                 envelope.mail_from = transaction.sender
                 return problem
         if envelope.rcpt_tos != list(transaction.recipients.values()):
-            return self._recipients(transaction, envelope.rcpt_tos)
+            return self._recipients(transaction, envelope.rcpt_tos, replaced)
         return ""
 
     def _sender(self, transaction: Transaction, sender: Any) -> str:
@@ -56,23 +87,26 @@ class Judgement:
         transaction.sender, transaction.sender_domain = scratch.sender, scratch.sender_domain
         return ""
 
-    def _recipients(self, transaction: Transaction, wanted: Any) -> str:
+    def _recipients(self, transaction: Transaction, wanted: Any, replaced: str) -> str:
         if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
             transaction.envelope.rcpt_tos = list(transaction.recipients.values())
             return "rcpt_tos is no list of addresses"
         before = transaction.recipients, transaction.held
-        judged = list(transaction.recipients.values())
+        old = judged = list(transaction.recipients.values())
+        known = set(old)
         if wanted[: len(judged)] == judged:
             transaction.recipients = dict(transaction.recipients)
             new = wanted[len(judged) :]
         else:
             transaction.recipients, transaction.held = {}, None
             new, judged = wanted, []
-        transaction.envelope.rcpt_tos = judged
+        transaction.envelope.rcpt_tos = judged[:]
         for address in new:
-            reply = self._handler.rcpt(transaction, self._client, address)
+            directory = None if address in known else self._directory
+            reply = self._handler.rcpt(transaction, self._client, address, directory)
             if reply[0] != "2":
                 transaction.recipients, transaction.held = before
                 transaction.envelope.rcpt_tos = list(transaction.recipients.values())
                 return f"recipient {address!r}: {reply}"
+        inherit(transaction, [*old, replaced] if replaced else old, wanted)
         return ""

@@ -47,7 +47,7 @@ class SessionHooks:
         """Whether `content` is asked at the end of data."""
         self._commands = commands
         self._judgement = judgement
-        self._asking = Asking(commands, server, fail)
+        self._asking = Asking(commands, server, judgement, fail)
         self._reply = ""  # of hooks that answered at once
         self.connection = ConnectionHooks(self._asking, phases)
         """Those before the greeting, after a TLS handshake and at the end."""
@@ -168,11 +168,14 @@ class SessionHooks:
             recipients.append(mailbox)
         elif answer and answer[0] == "2" and recipients[-1:] == [path]:
             recipients[-1:] = [mailbox] if mailbox else []
+        key, replaced = ("", ""), ""
         if mailbox and recipients[-1:] != [mailbox]:
-            key, _ = transaction.recipients.popitem()
+            (key, replaced) = transaction.recipients.popitem()
             if transaction.held and key in transaction.held:
                 transaction.held.remove(key)
-        problem = self._judgement.problem(transaction)
+        problem = self._judgement.problem(transaction, replaced)
+        if replaced and transaction.dsn and key not in transaction.recipients:
+            transaction.dsn.pop(key, None)  # the client may send it again, without
         if problem:
             return self._asking.failed(self.words[b"RCPT"], problem)
         return answer or default

@@ -7,10 +7,12 @@ import socket
 import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from tests.smtpd.handlers import hostile
 from tests.smtpd.server import Client, serving
@@ -62,6 +64,80 @@ def test_addresses_of_hooks_are_judged(database: str, db: psycopg.Connection) ->
             "x\r\n. > 250 2.6.0 Mine",
         ])  # fmt: skip
         assert stored(db)[1:] == [("", ["only@example.org"], b"x\r\n")]
+
+
+ALIASES = {"hooks": ["tests.smtpd.handlers.changing:Aliases"], "relay": RELAY, "limits": LIMITS}
+
+
+@pytest.mark.usefixtures("place")
+def test_a_rewritten_recipient_keeps_notify_and_orcpt(
+    database: str, db: psycopg.Connection
+) -> None:
+    """RFC 3461, sections 5.2.1 and 5.2.7.1: ORCPT is what the sender has written."""
+    with serving(database, **ALIASES) as port, Client(port) as client:
+        client.reply()
+        speak(client, [
+            "EHLO c > 250", f"{MAIL[:-6]} ENVID=e1 RET=HDRS > 250",
+            "RCPT TO:<x+one@example.org> NOTIFY=FAILURE ORCPT=rfc822;First@example.org > 250",
+            "RCPT TO:<x+left+right@example.org> NOTIFY=NEVER > 250",
+            "RCPT TO:<x+moved@example.org> > 250", "RCPT TO:<stays@example.org> NOTIFY=DELAY > 250",
+            "RCPT TO:<second@example.org> NOTIFY=NEVER > 450", "RCPT TO:<second@example.org> > 250",
+            "RCPT TO:<y+self+y@example.org> NOTIFY=DELAY > 250",
+            DATA, "swap last@example.org\r\n. > 250",
+            MAIL, "RCPT TO:<a@example.org> NOTIFY=NEVER > 250", "RCPT TO:<b@example.org> > 250",
+            DATA, "add c@example.org d@example.org\r\n. > 250",
+            MAIL, "RCPT TO:<a@example.org> NOTIFY=NEVER > 250",
+            "RCPT TO:<b@example.org> NOTIFY=DELAY > 250", DATA, "remove a@example.org\r\n. > 250",
+        ])  # fmt: skip
+    rows = db.execute(
+        "SELECT split_part(recipient, '@', 1), notify, orcpt FROM queue ORDER BY id"
+    ).fetchall()
+    assert rows == [
+        ("last", "FAILURE", "rfc822;First@example.org"),
+        ("left", "NEVER", "rfc822;x+2Bleft+2Bright@example.org"),
+        ("right", "NEVER", "rfc822;x+2Bleft+2Bright@example.org"),
+        ("moved", None, "rfc822;x+2Bmoved@example.org"),
+        ("stays", "DELAY", None),
+        ("second", None, None),
+        ("self", "DELAY", "rfc822;y+2Bself+2By@example.org"),
+        ("y", "DELAY", "rfc822;y+2Bself+2By@example.org"),
+        ("a", "NEVER", None),
+        ("b", None, None),
+        ("c", None, None),
+        ("d", None, None),
+        ("b", "DELAY", None),
+    ]
+    assert db.execute("SELECT envid, ret FROM messages ORDER BY id").fetchall()[0] == ("e1", "HDRS")
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("source", ["file", "table"])
+def test_recipients_of_hooks_are_looked_up(
+    database: str,
+    db: psycopg.Connection,
+    tmp_path: Path,
+    source: str,
+) -> None:
+    known = ["a@example.org", "b@example.org", "c@example.org"]
+    known += [f"x+{each}@example.org" for each in ("b", "no")]
+    (tmp_path / "known").write_text("\n".join(known))
+    db.cursor().executemany("INSERT INTO recipients VALUES (%s)", [(each,) for each in known])
+    entry = {"file": str(tmp_path / "known")} if source == "file" else {"table": True}
+    config = {**ALIASES, "relay": RELAY | {"recipients": [entry]}}
+    with capture_logs() as log, serving(database, **config) as port, Client(port) as client:
+        client.reply()
+        speak(client, [
+            "EHLO c > 250", MAIL, "RCPT TO:<no@example.org> > 550 5.1.1",
+            "RCPT TO:<x+no@example.org> > 451 4.3.0", "RCPT TO:<x+b@example.org> > 250",
+            "RCPT TO:<a@example.org> > 250", DATA, "add c@example.org b@example.org\r\n. > 250",
+            MAIL, "RCPT TO:<a@example.org> > 250",
+            DATA, "add c@example.org none@example.org\r\n. > 451 4.3.0",
+            MAIL, "RCPT TO:<a@example.org> > 250", DATA, "swap b@example.org\r\n. > 250",
+        ])  # fmt: skip
+    rows = db.execute("SELECT split_part(recipient, '@', 1) FROM queue ORDER BY id").fetchall()
+    assert [row[0] for row in rows] == ["b", "a", "c", "b"]
+    (failure,) = [each["reason"] for each in log if each["event"] == "hook failed"]
+    assert failure.startswith("recipient 'no@example.org': 550 5.1.1")
 
 
 @pytest.mark.usefixtures("place")

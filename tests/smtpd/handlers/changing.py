@@ -85,6 +85,34 @@ class Rewriter:
         return "250 2.6.0 Mine"
 
 
+class Aliases:
+    """Gives recipients other addresses: `x+y+z` becomes y and z, and `x` stays."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    async def handle_RCPT(
+        self, server: Any, session: Any, envelope: Any, address: str, options: list[str]
+    ) -> str:
+        local, _, domain = address.partition("@")
+        if local == "second" and address not in self.refused:
+            self.refused.append(address)
+            return "450 4.1.1 Once more"
+        others = local.split("+")[1:]
+        envelope.rcpt_tos += [f"{name}@{domain}" for name in others] or [address]
+        return "250 2.1.5 Ok"
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
+        words = envelope.content.decode().split()
+        if "swap" in words:
+            envelope.rcpt_tos[0] = words[-1]
+        elif "add" in words:
+            envelope.rcpt_tos += words[-2:]
+        elif "remove" in words:
+            envelope.rcpt_tos.remove(words[-1])
+        return "250 2.0.0 Ok"
+
+
 class OpenRelay:
     """Decides on recipients alone."""
 

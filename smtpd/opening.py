@@ -6,9 +6,11 @@ import asyncio
 from typing import Any, Protocol
 
 from smtpd import replies, xclient
+from smtpd.auth.authenticator import AuthUnavailable
 from smtpd.closing import Closing, Phase
 from smtpd.listener import SmtpListener
 from smtpd.lmtp import LmtpSession
+from smtpd.login import Login
 from smtpd.proxy import ProxyError, ProxyHeader, parse
 from smtpd.server import Member, Server
 from smtpd.session import SmtpSession
@@ -137,22 +139,46 @@ class Opening:
 
         There is one per connection: what follows may be the client's own words.
         """
-        connection, server, before = self._connection, self._server, self._connection.session
         try:
-            client, port = xclient.parse(argument)
+            named = xclient.parse(argument)
         except ValueError:
-            before.reply(replies.SYNTAX_XCLIENT)
+            self._connection.session.reply(replies.SYNTAX_XCLIENT)
             return
+        if named.login:
+            self._connection.suspend(self._vouched(named))
+        else:
+            self._begin_anew(named)
+
+    async def _vouched(self, named: xclient.Named) -> None:
+        """Do XCLIENT with LOGIN: the proxy has checked the password."""
+        connection, logins = self._connection, self._server.logins
+        assert logins  # noqa: S101 - a listener of the process has `xclient`
+        try:
+            login = await logins.vouched(named.login, named.address or str(self._peer[0]))
+        except AuthUnavailable as error:
+            logins.unavailable(error)
+            connection.closing.refuse(replies.NO_XCLIENT_NOW)
+            return
+        if login:
+            self._begin_anew(named, login)
+        else:
+            connection.session.reply(replies.AUTH_FAILED)
+
+    def _begin_anew(self, named: xclient.Named, login: Login | None = None) -> None:
+        connection, server, before = self._connection, self._server, self._connection.session
+        client = named.address
         if client and (refusal := server.identify(connection, client)):
             connection.closing.refuse(refusal)
             return
         connection.unidentified = not client
         before.abandon()
-        peer = (client, port) if client else self._peer
+        peer = (client, named.port) if client else self._peer
         connection.session = session = self._session(server, self._listener, connection, peer)
         session.commands.takes_xclient = False
         if before.commands.tls:
             session.secured(before.commands.tls)
+        if login:
+            session.log_in(login)
         connection.closing.expect_hello()
         connection.flush()
         self.greet()

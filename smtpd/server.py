@@ -48,7 +48,8 @@ class Server:
         """The rules for metadata; without any, all rows have the same empty metadata."""
         self._notifier = Notifier(uri)
         self.committer = Committer(uri, config.ingest, self._notifier)
-        self.logins = Logins(uri, config.auth) if config.uses_auth else None
+        users = config.uses_auth or any(each.xclient for each in config.listen)
+        self.logins = Logins(uri, config.auth) if users else None
         """How users log in, if they may at some listener."""
         self.gate = Gate(config.limits, self.committer)
         """Whether the database is quick enough for more mail."""

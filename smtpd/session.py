@@ -16,6 +16,7 @@ from smtpd.hooks.server import HookServer, HookTransport
 from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.incoming import IncomingMessage
 from smtpd.listener import SmtpListener
+from smtpd.login import Login
 from smtpd.reception import Reception
 from smtpd.refused import Refused
 from smtpd.server import Server
@@ -164,6 +165,11 @@ class SmtpSession:
         self.reception.forget()
         if self.hooks:
             self.hooks.secured(facts)
+
+    def log_in(self, login: Login) -> None:
+        """Begin as a user whom a proxy has let in."""
+        self.commands.log_in(login)
+        self.auth = AuthCommand(self, self._wire, self._server.logins)
 
     def refuse(self, reply: str) -> None:
         """Answer all further commands but QUIT with this reply."""

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from typing import NamedTuple
 
-_KNOWN = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "DESTADDR", "DESTPORT")
+from pgmta.password import login_name
+
+_KNOWN = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "LOGIN", "DESTADDR", "DESTPORT")
 _UNKNOWN = ("[UNAVAILABLE]", "[TEMPUNAVAIL]")
 _XTEXT = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})+")  # RFC 3461, section 4
 _HEX = re.compile(r"\+([0-9A-F]{2})")
@@ -17,24 +20,35 @@ KEYWORD = "XCLIENT " + " ".join(_KNOWN)
 """The line of the reply to EHLO."""
 
 
-def parse(argument: str) -> tuple[str, int]:
-    """Return address and port of the client; the address is empty if the proxy does not know it.
+class Named(NamedTuple):
+    """The client that a proxy names; the address is empty if the proxy does not know it.
 
-    Only these two count. Raises ValueError.
+    `login` is the user that the proxy has let in, '' if there is none.
     """
+
+    address: str
+    port: int
+    login: str
+
+
+def parse(argument: str) -> Named:
+    """Return the client; attributes without a place in it do not count. Raises ValueError."""
     values: dict[str, str] = {}
     for word in argument.split():
         name, _, value = word.partition("=")
-        if name.upper() not in _KNOWN or not _XTEXT.fullmatch(value):
+        name = name.upper()
+        empty = name == "LOGIN" and word.endswith("=")
+        if name not in _KNOWN or not (empty or _XTEXT.fullmatch(value)):
             raise ValueError(word)
-        values[name.upper()] = _HEX.sub(lambda match: chr(int(match[1], 16)), value)
-    if "ADDR" not in values:
+        octets = _HEX.sub(lambda match: chr(int(match[1], 16)), value).encode("latin-1")
+        values[name] = "" if value.upper() in _UNKNOWN else octets.decode()
+    if values.keys().isdisjoint(("ADDR", "LOGIN")):
         raise ValueError("ADDR")
-    address, port = values["ADDR"], values.get("PORT", "")
-    if address.upper() in _UNKNOWN:
-        return "", 0
-    client = ipaddress.ip_address(re.sub(r"^IPV6:", "", address, flags=re.IGNORECASE))
-    if "%" in address:
-        raise ValueError(address)
-    known = port.isascii() and port.isdigit() and len(port) <= 5
-    return str(client), int(port) if known else 0
+    address, port, login = (values.get(name, "") for name in ("ADDR", "PORT", "LOGIN"))
+    if address:
+        client = ipaddress.ip_address(re.sub(r"^IPV6:", "", address, flags=re.IGNORECASE))
+        if "%" in address:
+            raise ValueError(address)
+        address = str(client)
+    known = bool(address) and port.isascii() and port.isdigit() and len(port) <= 5
+    return Named(address, int(port) if known else 0, login_name(login) if login else "")

@@ -72,7 +72,8 @@ class Listener(Section):
     )
     xclient: NetworkList = Field(
         default=[],
-        description="clients in these networks may say by XCLIENT who the client is",
+        description="clients in these networks may say by XCLIENT who the client is, and as which "
+        "user it has logged in with them",
     )
     hooks: Hooks | None = Field(
         default=None, description="handlers of this listener; absent: those of the top level"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import ssl
 import struct
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from smtpd.proxy import ProxyError, ProxyHeader, parse
 from tests.smtpd.server import Client, serving
 from tests.support.certificates import Certificate
+from tests.support.waiting import until
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 RELAY = {"networks": ["127.0.0.1", "192.0.2.7", "2001:db8::7"], "domains": ["example.org"]}
@@ -155,7 +157,7 @@ def test_xclient_names_the_client(database: str, db: psycopg.Connection) -> None
             assert rcpt(client) == "550"
             assert client.say("XCLIENT ADDR=192.0.2.7")[:3] == "503"
             assert client.say("RSET")[:3] == "250"
-            for wrong in ("", "ADDR", "ADDR=x", "PORT=1", "ADDR=192.0.2.7 LOGIN=root", "ADDR=+0"):
+            for wrong in ("", "ADDR", "ADDR=x", "PORT=1", "ADDR=192.0.2.7 LOGIN=a+00", "ADDR=+0"):
                 assert client.say(f"XCLIENT {wrong}".rstrip())[:3] == "501"
         for address, expected in (
             ("192.0.2.7", "250"), ("192.0.2.8", "550"), ("IPV6:2001:db8::7", "250"),
@@ -175,6 +177,51 @@ def test_xclient_names_the_client(database: str, db: psycopg.Connection) -> None
             assert stranger.reply()[:3] == "220"
             assert "XCLIENT" not in stranger.say("EHLO c")
             assert stranger.say("XCLIENT ADDR=192.0.2.7")[:3] == "500"
+
+
+def test_xclient_names_the_user(database: str, db: psycopg.Connection) -> None:
+    """LOGIN is the user that the proxy has let in, with the rights of the table of users."""
+    db.execute(
+        "INSERT INTO users (name, password, senders, tenant, disabled) VALUES"
+        " ('ann@b.example', '$argon2id$', '{@b.example}', 't7', false),"
+        " ('off', '$argon2id$', '{any}', '', true)"
+    )
+    listen = [{"role": "submission", "tls": "none", "auth_without_tls": True,
+               "xclient": ["127.0.0.1"]}]  # fmt: skip
+    relay = {"networks": [], "domains": ["example.org"]}
+
+    def sends(client: Client, words: str, sender: str = "ann@b.example") -> str:
+        assert client.reply()[:3] == "220"
+        assert re.search(r"XCLIENT NAME .*LOGIN.*\n", client.say("EHLO c"))
+        said = client.say(f"XCLIENT {words}")[:3]
+        if said == "220":
+            assert ("AUTH" in client.say("EHLO c")) == ("LOGIN=[UNAV" in words or words[-1:] == "=")
+            said = client.say(f"MAIL FROM:<{sender}>")[:9]
+        return said
+
+    with serving(database, relay=relay, listen=listen) as port:
+        for words, sender, expected in (
+            ("ADDR=192.0.2.7 LOGIN=Ann@b.example", "x@b.example", "250 2.1.0"),
+            ("LOGIN=ann+40b.example", "x@b.example", "250 2.1.0"),
+            ("ADDR=192.0.2.7 LOGIN=ann@b.example", "x@c.example", "553 5.7.1"),
+            ("ADDR=192.0.2.7 LOGIN=bob@b.example", "bob@b.example", "250 2.1.0"),
+            ("ADDR=192.0.2.7 LOGIN=bob@b.example", "ann@b.example", "553 5.7.1"),
+            ("ADDR=192.0.2.7 LOGIN=[UNAVAILABLE]", "ann@b.example", "530 5.7.0"),
+            ("ADDR=192.0.2.7 LOGIN=", "ann@b.example", "530 5.7.0"),
+            ("ADDR=192.0.2.7 LOGIN=off", "ann@b.example", "535"),
+        ):
+            with Client(port) as client:
+                assert sends(client, words, sender) == expected, words
+        with Client(port) as client:
+            assert sends(client, "ADDR=192.0.2.7 LOGIN=ann@b.example")[:3] == "250"
+            assert client.say("RCPT TO:<r@elsewhere.example>")[:3] == "250"
+            assert client.say("DATA")[:3] == "354"
+            assert client.say("From: ann@b.example\r\n\r\nx\r\n.")[:3] == "250"
+            db.execute("UPDATE users SET disabled = true")
+            again = ("MAIL FROM:<ann@b.example>", "RSET")
+            until(lambda: any(client.say(words)[:3] == "421" for words in again))
+    (row,) = db.execute("SELECT submitted_by, tenant, origin FROM messages").fetchall()
+    assert row == ("ann@b.example", "t7", "user")
 
 
 @pytest.mark.parametrize("order", ["tls", "xclient"])

@@ -6,7 +6,6 @@ import fcntl
 import os
 import pwd
 import stat
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pgmta.errors import ServerRefused
 
 _PRIVATE = 0o700
 _PASSABLE = 0o711
+_SHARED = 0o755
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -48,6 +48,23 @@ def make_private(path: Path, uid: int, gid: int) -> None:
     No symbolic link is followed. Raises ServerRefused if the path is no folder, belongs to another
     user, or may be written by others.
     """
+    folder = _open_folder(path, uid, _PRIVATE)
+    try:
+        if os.fstat(folder).st_uid != uid:
+            os.fchown(folder, uid, gid)
+    finally:
+        os.close(folder)
+
+
+def open_shared(path: Path) -> int:
+    """Open a folder that only this user writes and each user reads; make it if it is missing.
+
+    Raises ServerRefused as `make_private` does.
+    """
+    return _open_folder(path, os.geteuid(), _SHARED)
+
+
+def _open_folder(path: Path, uid: int, mode: int) -> int:
     with suppress(FileExistsError):
         os.mkdir(path, _PRIVATE)
     folder = _open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -63,11 +80,11 @@ def make_private(path: Path, uid: int, gid: int) -> None:
                 f"{path} may be written by other users (mode {stat.S_IMODE(status.st_mode):o}): "
                 "remove it"
             )
-        os.fchmod(folder, _PRIVATE)
-        if status.st_uid != uid:
-            os.fchown(folder, uid, gid)
-    finally:
+        os.fchmod(folder, mode)
+    except BaseException:
         os.close(folder)
+        raise
+    return folder
 
 
 def open_own(path: Path) -> int:
@@ -103,11 +120,6 @@ def make_file(path: Path, uid: int, gid: int) -> None:
             os.fchown(number, uid, gid)
     finally:
         os.close(number)
-
-
-def closed_to_others(folders: Iterable[Path]) -> list[Path]:
-    """Return the folders that other users may not pass through."""
-    return [folder for folder in folders if not folder.stat().st_mode & stat.S_IXOTH]
 
 
 def _open(path: Path, flags: int) -> int:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import pwd
-import shlex
+import re
 import subprocess
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pgmta.errors import ServerRefused, StoreUnavailable
-from pgmta.postgres.folders import closed_to_others
+from pgmta.postgres.copies import copied
 
 with warnings.catch_warnings():
     # the package complains of a missing XDG_RUNTIME_DIR, which only its own server class uses
@@ -31,12 +32,21 @@ _SYSTEM_USER = "pgserver"
 # fetch it again for each row: a tenth of the server's time (docs/decisions/0014).
 _MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
 
-_SHUT = 'for path; do [ -x "$path" ] || printf "%s\\n" "$path"; done'
+_LIBPQ = re.compile(r"PG([A-Z]+|CONNECT_TIMEOUT)")
 
 
 def tool(name: str) -> str:
     """Return the path of one of PostgreSQL's own programs, such as pg_dump."""
     return str(_BIN / name)
+
+
+def forget_variables() -> None:
+    """Remove the environment variables of libpq, such as PGPORT and PGSERVICE, from this process.
+
+    They are about another server. A connection string can't outdo each of them.
+    """
+    for name in [name for name in os.environ if _LIBPQ.fullmatch(name)]:
+        del os.environ[name]
 
 
 class Programs:
@@ -63,10 +73,10 @@ class Programs:
         The program inherits the descriptors `keep`, and reads `given`. pg_ctl has no output here:
         the server that it starts would inherit the pipe. Raises CalledProcessError.
         """
-        own = _BIN / command
         output = subprocess.DEVNULL if command == "pg_ctl" else subprocess.PIPE
+        forget_variables()
         done = subprocess.run(  # noqa: S603
-            [str(own) if own.exists() else command, *arguments],
+            [str(self._bin() / command) if (_BIN / command).exists() else command, *arguments],
             check=True,
             input=given,
             stdout=output,
@@ -84,28 +94,37 @@ class Programs:
 
     def write(self, path: Path, text: str, *, append: bool = False) -> None:
         """Write a file as the user, so that root follows no link that the user has made."""
-        self.run("tee", *(["-a"] if append else []), str(path), given=text)
+        with self.way(path.parent) as (folder, keep):
+            options = ["-a"] if append else []
+            self.run("tee", *options, f"{folder}/{path.name}", keep=keep, given=text)
 
-    def check_way(self, directory: Path) -> None:
-        """Check that the user can reach `directory` and the programs; change nothing.
+    @contextmanager
+    def way(self, path: Path) -> Iterator[tuple[str, list[int]]]:
+        """Give a path by which the user reaches its own file or folder, and descriptors to keep.
 
-        Raises ServerRefused, which names the folders to open.
+        If a folder above shuts the user out, the path goes through a descriptor (decision 0067).
         """
-        if not self.user:
+        if self._reaches(path):
+            yield str(path), []
             return
-        directory = directory.resolve()
-        ways = [*reversed(_BIN.parents), _BIN, _BIN / "postgres",
-                *reversed(directory.parents), directory]  # fmt: skip
-        shut = [
-            Path(line) for line in self.run("sh", "-c", _SHUT, "sh", *map(str, ways)).splitlines()
-        ]
-        if shut:
-            names = shlex.join(map(str, closed_to_others(dict.fromkeys(shut)) or shut[:1]))
-            raise ServerRefused(
-                f"the embedded PostgreSQL runs as the user {self.user}, who may not pass through "
-                f"{names}: run `chmod o+x {names}`, use another environment.directory (or another "
-                "place for the virtual environment), or do not run as root"
-            )
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{number}", [number]
+        finally:
+            os.close(number)
+
+    def _bin(self) -> Path:
+        """Return the folder of the programs, or of a copy if the user can't reach it."""
+        return _BIN if self._reaches(_BIN / "postgres") else copied(_BIN)
+
+    def _reaches(self, path: Path) -> bool:
+        if not self.user:
+            return True
+        try:
+            self.run("test", "-r", str(path))
+        except subprocess.CalledProcessError:
+            return False
+        return True
 
 
 def _made(name: str) -> pwd.struct_passwd:

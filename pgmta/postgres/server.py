@@ -23,7 +23,7 @@ from psycopg import sql
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.postgres.folders import locked, make_file, make_private, open_own, user_name
 from pgmta.postgres.leftovers import SOCKET, end_orphans, remove_leftovers
-from pgmta.postgres.programs import Programs
+from pgmta.postgres.programs import Programs, forget_variables
 
 DATABASE = "pgmta"
 _FORMER_DATABASE = "postern"  # up to version 0.1
@@ -43,6 +43,7 @@ _RUN = Path("/run")
 _SETTINGS = """
 listen_addresses = ''
 max_connections = 200
+max_prepared_transactions = 200
 shared_buffers = 160MB
 wal_level = minimal
 max_wal_senders = 0
@@ -78,8 +79,10 @@ class Server:
     def uri(self, database: str, role: str = OWNER) -> str:
         """Return a connection URI over the UNIX socket, without a secret: authentication is `peer`.
 
-        The client refuses a server that another user of the system runs.
+        The client refuses a server that another user of the system runs. The process forgets
+        libpq's environment variables, which are about another server.
         """
+        forget_variables()
         server = self._programs.user or user_name(os.geteuid())
         folder = quote(str(self.sockets), safe="")
         return f"postgresql://{role}@/{database}?host={folder}&requirepeer={quote(server)}"
@@ -124,8 +127,13 @@ class Server:
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server: `fast` ends sessions, `immediate` crashes it (for tests)."""
-        with suppress(subprocess.CalledProcessError):
-            self._programs.run("pg_ctl", "-D", str(self.data), "-w", "-s", "-m", mode, "stop")
+        with suppress(subprocess.CalledProcessError, FileNotFoundError):
+            self._control("-w", "-m", mode, "stop")
+
+    def _control(self, *arguments: str, keep: Sequence[int] = ()) -> None:
+        """Run pg_ctl on the data directory. Raises CalledProcessError."""
+        with self._programs.way(self.data) as (data, own):
+            self._programs.run("pg_ctl", "-D", data, "-s", *arguments, keep=[*own, *keep])
 
     def _pid_file(self) -> list[str]:
         """Return the lines of postmaster.pid."""
@@ -153,15 +161,16 @@ class Server:
         if self.data.exists() and any(self.data.iterdir()):
             raise ServerRefused(f"{self.data} is not empty and holds no PostgreSQL data")
         owner, new = self._programs.owner(), self.data.with_name("postgres.new")
-        self._programs.check_way(self.directory)
         try:
             if new.exists():
                 shutil.rmtree(new)
             make_private(new, owner.pw_uid, owner.pw_gid)
-            self._programs.run(
-                "initdb", "-D", str(new), "-U", OWNER, "--encoding=UTF8", "--no-locale",
-                "--auth-local=peer", "--auth-host=reject", "--no-instructions",
-            )  # fmt: skip
+            with self._programs.way(new) as (data, keep):
+                self._programs.run(
+                    "initdb", "-D", data, "-U", OWNER, "--encoding=UTF8", "--no-locale",
+                    "--auth-local=peer", "--auth-host=reject", "--no-instructions",
+                    keep=keep,
+                )  # fmt: skip
             self._programs.write(new / "postgresql.auto.conf", _SETTINGS, append=True)
             self._programs.write(new / "pg_hba.conf", "local all all peer map=postern\n")
             new.rename(self.data)
@@ -207,18 +216,21 @@ class Server:
 
     def _launch(self, lock: int) -> None:
         owner = self._programs.owner()
-        self._programs.check_way(self.directory)
         if self.sockets != self.data:
             make_private(self.sockets, owner.pw_uid, owner.pw_gid)
         remove_leftovers(self.data, self.sockets)
         make_file(self.log, owner.pw_uid, owner.pw_gid)
         self._map(reload=False)
         try:
-            self._programs.run(
-                "pg_ctl", "-D", str(self.data), "-w", "-t", str(_START_TIMEOUT), "-s",
-                "-l", str(self.log), "-o", shlex.join(["-k", str(self.sockets)]), "start",
-                keep=[lock],
-            )  # fmt: skip
+            with (
+                self._programs.way(self.sockets) as (sockets, one),
+                self._programs.way(self.log) as (log, other),
+            ):
+                self._control(
+                    "-w", "-t", str(_START_TIMEOUT), "-l", log,
+                    "-o", shlex.join(["-k", sockets]), "start",
+                    keep=[lock, *one, *other],
+                )  # fmt: skip
         except subprocess.CalledProcessError:
             tail = self.log.read_text(errors="replace").splitlines()[-8:]
             raise StoreUnavailable(
@@ -274,7 +286,7 @@ class Server:
             try:
                 self._programs.write(path, "".join(f"{line}\n" for line in missing), append=True)
                 if reload:
-                    self._programs.run("pg_ctl", "-D", str(self.data), "-s", "reload")
+                    self._control("reload")
             except subprocess.CalledProcessError as error:
                 reason = (error.stderr or str(error)).strip()
                 raise StoreUnavailable(f"can't add to {path}: {reason}") from None

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg.pq import Conninfo
 
 from pgmta.postgres.embedded import Server
 from pgmta.store.schema import migrations
@@ -23,6 +24,10 @@ from tests.support.database import data_folder
 from tests.support.waiting import PATIENCE, free_port
 
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, 'build_' + sys.argv[1])('out'))"
+LIBPQ = {
+    option.envvar.decode(): "nonsense" for option in Conninfo.get_defaults() if option.envvar
+} | dict.fromkeys(["PGDATA", "PGTZ", "PGDATESTYLE", "PGGEQO", "PGSERVICEFILE"], "nonsense")
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", **LIBPQ}  # about another server
 DEFAULTS_HOLD = "etc/queued.yaml does not exist: the defaults hold"
 
 
@@ -38,7 +43,7 @@ def empty() -> Iterator[Path]:
 def run(command: list[str | Path], folder: Path, *, status: int = 0) -> tuple[str, str]:
     """Run a command in a folder with nothing of this repository on its path; return its output."""
     done = subprocess.run(
-        command, cwd=folder, env={"PATH": "/usr/bin:/bin"},
+        command, cwd=folder, env=ENVIRONMENT,
         capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == status, done.stderr
@@ -132,7 +137,7 @@ def greets(empty: Path, commands: Path) -> None:
     ports = ["--port", str(port), "--sink-port", str(free_port())]
     child = subprocess.Popen(
         [commands / "queuectl", "up", "--smtpd", "listen.yaml", *ports],
-        cwd=empty, stdout=subprocess.PIPE, text=True,
+        cwd=empty, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert child.stdout

@@ -9,6 +9,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -16,7 +17,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from pgmta.errors import ServerRefused, StoreUnavailable
-from pgmta.postgres.embedded import DATABASE, Server, Supervisor, start
+from pgmta.postgres import copies, programs
+from pgmta.postgres.embedded import DATABASE, SMTPD, Server, Supervisor, start
+from pgmta.postgres.folders import make_parents
 from tests.support.database import data_folder
 from tests.support.waiting import until
 
@@ -93,17 +96,48 @@ def test_a_client_does_not_talk_to_a_server_of_somebody_else(far: Server) -> Non
             psycopg.connect(far.uri(DATABASE))
 
 
-@as_root
-def test_private_folders_above_the_data_are_named_and_left_alone() -> None:
-    private = Path(tempfile.mkdtemp(prefix="pgmta-test-"))
-    inner = private / "inner"
+@pytest.fixture
+def private() -> Iterator[Path]:
+    """A folder that only root enters, as /root is, in such a folder; its name needs quotes."""
+    folder = Path(tempfile.mkdtemp(prefix="pgmta-test-"))
+    inner = folder / "it's a \N{SNOWMAN}"
     inner.mkdir(0o700)
+    yield inner
+    assert {path.stat().st_mode & 0o777 for path in (folder, inner)} == {0o700}
+    shutil.rmtree(folder)
+
+
+@as_root
+def test_in_a_folder_that_only_root_enters(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data stay there. The programs are copied once, for servers that start at once too."""
+    package = programs._BIN.parents[1]
+    (private / "site").symlink_to(package.parent)
+    monkeypatch.setattr(programs, "_BIN", private / "site" / package.name / "pginstall18" / "bin")
+    monkeypatch.setattr(copies, "PLACE", place := data_folder() / "copies")
+    server = Server(private / "var")
+    make_parents(server.directory)
     try:
-        with pytest.raises(ServerRefused, match=f"chmod o.x {private} {inner}`"):
-            start(inner / "var")
-        assert {path.stat().st_mode & 0o777 for path in (private, inner)} == {0o700}
+        with ThreadPoolExecutor() as pool:
+            folders = {*pool.map(copies.copied, [programs._BIN] * 2)}
+        assert [folder.is_relative_to(copy) for folder in folders for copy in place.iterdir()] == [
+            True
+        ]
+        for path in (place, *place.rglob("*")):
+            assert (path.stat().st_uid, path.stat().st_mode & 0o7022) == (0, 0)
+        for _ in range(2):
+            assert server.start([SMTPD])
+            with psycopg.connect(server.uri(DATABASE, SMTPD)) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+            server.stop("immediate")
+        assert server.log.read_text().count("database system is ready") == 2
+        assert server.sockets == server.data == private / "var" / "postgres"
+        place.chmod(0o777)
+        with pytest.raises(ServerRefused, match=f"{place} may be written by other users"):
+            server.start()
     finally:
-        shutil.rmtree(private)
+        place.chmod(0o755)
+        server.stop("immediate")
+        shutil.rmtree(place.parent)
 
 
 @pytest.mark.parametrize("name", ["users", "starting", "lock", "log"])

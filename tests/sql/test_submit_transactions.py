@@ -183,10 +183,6 @@ def test_submissions_alone_never_fail_each_other(shop: str) -> None:
 
 def test_a_prepared_transaction_sends_when_it_is_committed(private_server: PrivateServer) -> None:
     with psycopg.connect(private_server.uri, autocommit=True) as db:
-        db.execute("ALTER SYSTEM SET max_prepared_transactions = 5")
-    private_server.crash()
-    private_server.start()
-    with psycopg.connect(private_server.uri, autocommit=True) as db:
         for name, end in (("kept", "COMMIT"), ("gone", "ROLLBACK")):
             db.execute("BEGIN")
             db.execute(SUBMIT.encode(), (f"{name}@example.com", MAIL))

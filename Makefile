@@ -5,18 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help run test lint bench docs schema lock clean
+.PHONY: help run test lint bench docs schema lock clean writable
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.run  ## database, smtpd, queued and a development sink; Ctrl-C stops all
+run: writable $(VENV)/.run  ## database, smtpd, queued and a development sink; Ctrl-C stops all
 	@exec $(BIN)/queuectl up $(ARGS)
 
-test: $(VENV)/.dev  ## tests on the embedded PostgreSQL, or on URI=postgresql://…
+test: writable $(VENV)/.dev  ## tests on the embedded PostgreSQL, or on URI=postgresql://…
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest $(ARGS)
 
-lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, words, generated files
+lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, words, generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -26,14 +26,14 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, words,
 	@$(BIN)/python scripts/docs --check
 	@$(BIN)/python scripts/schema --check
 
-bench: $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU per message, ratios
+bench: writable $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU per message, ratios
 	@$(BIN)/python bench/peers $(ARGS)
 
-docs: $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sql from the code
+docs: writable $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sql from the code
 	@$(BIN)/python scripts/docs
 	@$(BIN)/python scripts/schema
 
-schema: $(VENV)/.dev  ## regenerate sql/schema.sql from the migrations
+schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql from the migrations
 	@$(BIN)/python scripts/schema
 
 lock:  ## resolve the dependencies again (needs uv)
@@ -42,6 +42,9 @@ lock:  ## resolve the dependencies again (needs uv)
 
 clean:  ## remove the virtual environment and caches (never var/)
 	@rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+writable:
+	@[ -w . ] || { echo "$$(id -un 2>/dev/null || id -u) can't write to $$PWD: run make as the owner, or in a copy of your own" >&2; exit 1; }
 
 $(BIN)/python:
 	@python=$$(scripts/find-python) && echo "setting up $(VENV) with $$python" && "$$python" -m venv $(VENV)

@@ -32,6 +32,7 @@ _SYSTEM_USER = "pgserver"
 # fetch it again for each row: a tenth of the server's time (docs/decisions/0014).
 _MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
 
+_UNQUOTED = re.compile(r'["$`]')  # pg_ctl and initdb put paths between " for a shell
 _LIBPQ = re.compile(r"PG([A-Z]+|CONNECT_TIMEOUT)")
 
 
@@ -97,6 +98,17 @@ class Programs:
         with self.way(path.parent) as (folder, keep):
             options = ["-a"] if append else []
             self.run("tee", *options, f"{folder}/{path.name}", keep=keep, given=text)
+
+    def check_name(self, path: Path) -> None:
+        """Check that PostgreSQL's programs can quote the path and their own.
+
+        Raises ServerRefused.
+        """
+        for each in (path, _BIN):
+            if odd := _UNQUOTED.search(str(each)):
+                raise ServerRefused(
+                    f"PostgreSQL can't work in a folder with {odd[0]} in its name: {each}"
+                )
 
     @contextmanager
     def way(self, path: Path) -> Iterator[tuple[str, list[int]]]:

@@ -110,6 +110,7 @@ class Server:
         at a time does this; the others wait. Raises StoreUnavailable with the end of the server's
         log, or ServerRefused.
         """
+        self._programs.check_name(self.data)
         with self._alone():
             if not self.exists():
                 self._create()

@@ -140,6 +140,13 @@ def test_in_a_folder_that_only_root_enters(private: Path, monkeypatch: pytest.Mo
         shutil.rmtree(place.parent)
 
 
+def test_a_folder_that_pg_ctl_cannot_quote(tmp_path: Path) -> None:
+    """It would run the command."""
+    folder = tmp_path / "$(touch it)"
+    with pytest.raises(ServerRefused, match=r"can't work in a folder with \$ in its name"):
+        start(folder)
+
+
 @pytest.mark.parametrize("name", ["users", "starting", "lock", "log"])
 def test_no_link_is_followed(far: Server, tmp_path: Path, name: str) -> None:
     path, target = far.directory / f"postgres.{name}", tmp_path / "target"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import signal
 import smtplib
 import socket
@@ -24,9 +25,9 @@ USER = "pgserver"  # the owner of the tests' PostgreSQL, if root runs them
 
 def start(config: Path, passed: socket.socket, folder: Path) -> subprocess.Popen[str]:
     """Start smtpd in a folder as systemd does for a socket unit (sd_listen_fds(3))."""
-    smtpd = f"{sys.executable} -P -m smtpd"
+    command = shlex.join([sys.executable, "-P", "-m", "smtpd", "run", "-c", str(config)])
     return subprocess.Popen(
-        ["sh", "-c", f"LISTEN_PID=$$ LISTEN_FDS=1 exec {smtpd} run -c {config}"],
+        ["sh", "-c", f"LISTEN_PID=$$ LISTEN_FDS=1 exec {command}"],
         cwd=folder,
         preexec_fn=lambda: os.dup2(passed.fileno(), 3),
         pass_fds=[3],

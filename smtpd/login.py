@@ -28,6 +28,7 @@ class Login:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The senders; without any the name alone, which has to be an address then."""
+        """The senders; without any the name alone, if it is an address."""
         given: Any = self.senders or ()  # a hook may have made it
-        return ((given,) if isinstance(given, str) else tuple(given)) or (self.user,)
+        named = (self.user,) if self.user.find("@") > 0 else ()  # not `any` or a whole domain
+        return ((given,) if isinstance(given, str) else tuple(given)) or named

@@ -159,6 +159,7 @@ COMMENT ON FUNCTION pgmta.condition_error(state text) IS 'The words for an error
 CREATE FUNCTION pgmta.condition_fault(condition text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET standard_conforming_strings TO 'on'
     AS $_$
 DECLARE
     brackets text;
@@ -169,6 +170,8 @@ DECLARE
 BEGIN
     PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
     IF coalesce(condition, '') !~ '\S' THEN RETURN 'the condition is empty'; END IF;
+    bad := pgmta.condition_text_fault(condition);
+    IF bad IS NOT NULL THEN RETURN bad; END IF;
     BEGIN
         -- A cursor takes a single statement. That of EXPLAIN is analysed when it opens, and not planned:
         -- to plan would evaluate constants with the rights of the owner.
@@ -230,6 +233,7 @@ COMMENT ON FUNCTION pgmta.condition_fault(condition text) IS 'Why a condition ma
 CREATE FUNCTION pgmta.condition_may_call(function oid) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET standard_conforming_strings TO 'on'
     AS $_$
     SELECT CASE
         WHEN prokind <> 'f' OR proretset OR prosecdef THEN false
@@ -238,7 +242,7 @@ CREATE FUNCTION pgmta.condition_may_call(function oid) RETURNS boolean
             SELECT oid FROM pg_language WHERE lanname IN ('internal', 'sql')) THEN false
         WHEN proargtypes::oid[] && ARRAY['internal'::regtype::oid, 'cstring'::regtype::oid] THEN false
         -- an immutable function sees its arguments alone; names of functions that say more than that
-        WHEN provolatile = 'i' THEN proname !~ '^(pg_|lo_|txid_|xml|ts_rewrite|querytree)'
+        WHEN provolatile = 'i' THEN proname !~ '^(pg_|lo_|txid_|xml|ts_rewrite|querytree|satisfies_hash_partition|postgresql_fdw_validator)'
         WHEN provolatile = 's' THEN proname ~ ('^(now|(statement|transaction)_timestamp|age|date|date_(add|subtract|part|trunc)'
             '|extract|make_timestamptz|timestamp(tz)?|time(tz)?|timezone|to_(char|date|timestamp|number)|overlaps'
             '|(interval|timestamptz)_(pl|mi)_(interval|timestamptz)'
@@ -268,6 +272,52 @@ CREATE FUNCTION pgmta.condition_path() RETURNS text
 $$;
 
 COMMENT ON FUNCTION pgmta.condition_path() IS 'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may create objects there. pgmta/postgres/locate.py has the same.';
+
+CREATE FUNCTION pgmta.condition_text_fault(condition text) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET standard_conforming_strings TO 'on'
+    AS $_$
+DECLARE
+    bare text;
+    words text[];
+    bad text;
+BEGIN
+    -- Literals, names in quotation marks, words, and single characters. A word has the characters of PostgreSQL's lexer.
+    SELECT string_agg(CASE WHEN hit[1] IS NOT NULL THEN ''''''
+                           WHEN hit[2] ~ '^"[a-z_]+"$' THEN hit[2]
+                           WHEN hit[2] IS NOT NULL THEN '"?"'
+                           ELSE coalesce(hit[3], hit[4]) END, '' ORDER BY place),
+        array_agg(lower(coalesce(hit[3], replace(substr(hit[2], 2, length(hit[2]) - 2), '""', '"'))::name::text))
+            FILTER (WHERE hit[2] IS NOT NULL OR hit[3] IS NOT NULL)
+    INTO bare, words
+    FROM regexp_matches(condition, '([eE]''(?:[^''\\]|''''|\\.)*''|''(?:[^'']|'''')*'')|("(?:[^"]|"")*")'
+        '|([^][ \t\n\r\f\v!"#%&''()*+,./:;<=>?@\\^`{|}~-]+)|(.)', 'g') WITH ORDINALITY AS matches (hit, place);
+    IF bare ~ '--|/\*|;|\$' THEN
+        RETURN 'a condition has no comments, no '';'' and no ''$''';
+    ELSIF bare ~* '\mu&[''"]' THEN
+        RETURN 'a condition has no U& before a quotation mark';
+    ELSIF condition ~ '''[ \t\f\v]*[\n\r][ \t\f\v\n\r]*''' THEN
+        RETURN 'a text in a condition ends in the line in which it begins';
+    END IF;
+    SELECT hit[1] INTO bad
+    FROM regexp_matches(bare, '([^][ \t\n\r\f\v!#%&''()*+,./:;<=>?@\\^`{|}~-]+)[ \t\n\r\f\v]*\.', 'g') AS matches (hit)
+    WHERE hit[1] !~* '^("?(queue|pgmta|pg_catalog)"?|[0-9_]+)$' LIMIT 1;
+    IF bad IS NOT NULL THEN
+        RETURN format('%s. is not allowed in a condition: it sees queue and pg_catalog', bad);
+    END IF;
+    SELECT typname INTO bad FROM pg_type
+    WHERE typnamespace IN (SELECT to_regnamespace(name) FROM unnest(ARRAY['public', pg_my_temp_schema()::regnamespace::text]) AS name)
+        AND NOT pg_has_role(typowner, (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE')
+        AND lower(typname) = ANY (words) LIMIT 1;
+    IF bad IS NOT NULL THEN
+        RETURN format('%s is not allowed in a condition while there is a type or table of that name in %s', bad,
+            'public or among the temporary ones');
+    END IF;
+    RETURN NULL;
+END $_$;
+
+COMMENT ON FUNCTION pgmta.condition_text_fault(condition text) IS 'Why the text of a condition may not be analysed by the owner, or null. Analysis reads literals by the input functions of their types, and those of arrays, rows and ranges evaluate the CHECK of a domain.';
 
 CREATE FUNCTION pgmta.database_clock_look(least_step interval, lease interval, OUT seen timestamp with time zone, OUT back interval, OUT rows bigint) RETURNS record
     LANGUAGE plpgsql

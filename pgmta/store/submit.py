@@ -89,7 +89,7 @@ class Submission:
         self, number: int, mail: Mail, recipients: list[tuple[str, str]], now: str
     ) -> NewMessage:
         addresses = (mail.sender, *mail.recipients)
-        header = header_block(mail.content)
+        header = header_block(mail.content, len(mail.content))
         content = completed(header, mail.content[len(header) :], self._hostname)
         return NewMessage(
             id=number,

@@ -113,6 +113,7 @@ class House:
             return self.stack.enter_context(serving(system.uri, **config))
 
         relaying, speaking = port({}), port({"xclient": [NETWORK]})
+        delivering, proxied = port({"protocol": "lmtp"}), port({"proxy": [NETWORK]})
         trusting = port({"tls": "implicit", "client_certificates": clients}, certificates=files)
         checked = port(users)
         free = port(users, submission={"check_from": False})
@@ -130,6 +131,16 @@ class House:
                 case, speaking, NETWORK, "XCLIENT ADDR=[UNAVAILABLE]"
             ),
             "network": lambda case: self.send(case, relaying, NETWORK),
+            "network, by LMTP": lambda case: self.send(case, delivering, NETWORK, hello="LHLO"),
+            "stranger, by a proxy": lambda case: self.send(
+                case, proxied, NETWORK, proxy=f"TCP4 {STRANGER} {STRANGER} 5 25"
+            ),
+            "network, by a proxy": lambda case: self.send(
+                case, proxied, NETWORK, proxy=f"TCP4 {NETWORK} {NETWORK} 5 25"
+            ),
+            "client unknown to a proxy": lambda case: self.send(
+                case, proxied, NETWORK, proxy="UNKNOWN"
+            ),
             "certificate": lambda case: self.send(case, trusting, tls=True),
             "`ann@own.example`": lambda case: self.send(case, checked, user="ann@own.example"),
             "`web`": lambda case: self.send(case, checked, user="web"),
@@ -147,14 +158,16 @@ class House:
 
     def send(
         self, case: Case, port: int, source: str = STRANGER, xclient: str = "", *,
-        tls: bool = False, user: str = "",
+        tls: bool = False, user: str = "", hello: str = "EHLO", proxy: str = "",
     ) -> str:  # fmt: skip
         """Send by SMTP; the last reply."""
         with Client(port, source) as client:
             if tls:
                 client.over(self.context.wrap_socket(client.socket, server_hostname="mx.example"))
+            if proxy:
+                client.send(f"PROXY {proxy}\r\n".encode())
             assert client.reply()[:3] == "220"
-            assert client.say("EHLO c")[:3] == "250"
+            assert client.say(f"{hello} c")[:3] == "250"
             if xclient:
                 assert client.say(xclient)[:3] == "220"
                 assert client.say("EHLO c")[:3] == "250"

@@ -127,6 +127,12 @@ def test_a_message_has_one_from(header: bytes) -> None:
     assert fix.apply(header + b"\r\n", whole=True)[1][:9] == "550 5.7.1"
 
 
+@pytest.mark.parametrize("name", ["any", "@own.example", "web", ""])
+def test_a_name_that_is_no_address_allows_no_sender(name: str) -> None:
+    assert not may_send_from(Login(name, "PLAIN").addresses, "x@own.example", "own.example")
+    assert may_send_from(Login("x@own.example", "PLAIN").addresses, "x@own.example", "own.example")
+
+
 @given(st.lists(st.sampled_from(["a@b.example", "@b.example", "A@C.example"]), max_size=3))
 def test_senders(senders: list[str]) -> None:
     assert may_send_from((*senders, "any"), "x@y.example", "y.example")

@@ -93,6 +93,8 @@ OUTSIDE = [
 
 INSIDE = [
     "true",
+    "pgmta.queue.domain = E'it\\'s' AND sender LIKE '%--; $1 U&\"x\" a.b' AND queue.priority > 1.5",
+    "priority = 1.e0 OR pg_catalog.length(recipient) > .5 OR \"sender\" = ''\n",
     "(queue).sender = '' OR queue.id = 4",
     "sender_domain = 'x.example' AND NOT recipient ILIKE '%@y.example'",
     "metadata->>'_partid' IN ('1', '2') OR metadata ? 'x' OR metadata @> '{\"a\": 1}'",
@@ -161,6 +163,75 @@ def test_no_role_stores_a_condition_that_reaches_outside(
     assert len(column(db, "SELECT name FROM rules")) == len(INSIDE)
     db.execute("RESET ROLE")
     assert column(db, "SELECT count(*) FROM pg_class WHERE relname LIKE 'condition%'") == [0]
+
+
+CODE = """
+CREATE SEQUENCE {place}.ran;
+CREATE FUNCTION {place}.run(text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+    IF current_user <> '{role}' THEN PERFORM nextval('{place}.ran'); END IF;
+    RETURN true;
+END $$;
+CREATE DOMAIN {place}.evil AS text CHECK ({place}.run(VALUE));
+CREATE TYPE {place}.row AS (one {place}.evil);
+CREATE TYPE {place}.span AS RANGE (SUBTYPE = {place}.evil, MULTIRANGE_TYPE_NAME = {place}.spans);
+CREATE DOMAIN {place}."od""d" AS {place}.evil;
+"""
+"""Types whose literals run a function when PostgreSQL analyses a statement."""
+
+LITERALS = [
+    "'{{a}}'::{place}.evil[] IS NULL",
+    "CAST('{{a}}' AS {place}._evil) IS NULL",
+    "{place}.row '(a)' IS NULL",
+    "'[a,b]'::{place}.span IS NULL",
+    "'{{[a,b]}}'::{place}.spans IS NULL",
+    '\'{{a}}\'::{place}."od""d"[] IS NULL',
+    "'{{a}}'::{quoted}.\"evil\"[] IS NULL",
+    "'{{a}}'::{quoted} /* x */ . evil[] IS NULL",
+    '\'{{a}}\'::U&"{place}".U&"\\0065vil"[] IS NULL',
+    "'{{a}}'::evil[] IS NULL",
+    "'{{a}}'::EVIL[] IS NULL",
+    '\'{{a}}\'::"od""d"[] IS NULL',
+    "'{{a}}'::U&\"\\0065vil\"[] IS NULL",
+    "'{{a}}'::U&\"!0065vil\" UESCAPE '!'[] IS NULL",
+    "E'\\'' || '{{a}}'::evil[]::text || E'\\'' IS NULL",
+    "$x$'$x$ = '{{a}}'::evil[]::text OR $x$'$x$ = ''",
+]
+
+
+@pytest.mark.parametrize("role", ["pgmta_operator", "pgmta_reader"])
+@pytest.mark.parametrize("place", ["pg_temp", "outer_space", "public"])
+def test_the_judge_runs_no_code_of_a_role(
+    trapped: psycopg.Connection, role: str, place: str
+) -> None:
+    db = trapped
+    db.execute("GRANT CREATE ON SCHEMA outer_space, public TO PUBLIC")
+    db.execute(f"SET ROLE {role}".encode())
+    db.execute(CODE.format(place=place, role=role).encode())
+    found = []
+    for text in LITERALS:
+        condition = text.format(place=place, quoted=f'"{place}"')
+        (fault,) = column(db, "SELECT condition_fault(%s)", condition)
+        if role == "pgmta_operator":
+            with pytest.raises(psycopg.Error), db.transaction():
+                db.execute(ADD, ("evil", condition, "operator"))
+        if not fault or column(db, f"SELECT is_called FROM {place}.ran") == [True]:
+            found.append(condition)
+            db.execute(f"ALTER SEQUENCE {place}.ran RESTART".encode())
+    assert found == []
+
+
+def test_no_setting_of_a_session_blinds_the_judge(trapped: psycopg.Connection) -> None:
+    trapped.execute("SET ROLE pgmta_operator")
+    leak = f"query_to_xml('{SECRET}', true, true, '') IS NOT NULL"
+    for condition in ("sender = (SELECT '')", "true"):  # the first plans a part of the function
+        assert column(trapped, "SELECT condition_fault(%s) IS NULL", condition) == [
+            condition == "true"
+        ]
+        trapped.execute("SET standard_conforming_strings = off")
+        assert column(trapped, "SELECT condition_fault(%s)", leak) == [
+            "function query_to_xml is not allowed in a condition"
+        ]
+        trapped.execute("RESET standard_conforming_strings")
 
 
 def test_the_judge_evaluates_nothing_and_knows_each_condition(trapped: psycopg.Connection) -> None:

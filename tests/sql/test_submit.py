@@ -107,3 +107,52 @@ async def test_after_a_refusal_those_that_were_told_are_stored_and_no_others(
         )
     assert len(told) in range(1000, 8001)
     assert sorted(column(db, "SELECT id FROM messages")) == sorted(told)
+
+
+GIVEN = [
+    "Subject: x",
+    "DATE : x",
+    "date\t:\r\n x",
+    "Message-Id:<1@x>",
+    "MESSAGE-ID  :\r\n\t<1@x>",
+    "message-id:",
+    "X-Date: a\r\nX-Message-ID: b\r\nResent-Date: c\r\nResent-Message-ID: d",
+    "X: a\r\n Date: b\r\n\tMessage-ID: <c@d>",
+    "Subject: é\r\nDateline: x\r\nMessage-IDs: y",
+    "X: " + "a" * 900 + "\r\n " + "b" * 40_000,
+    "Date: x\r\nMESSAGE-ID: <1@x>\r\nX: y",
+    "\r\n".join(f"X-{n}: {'a' * 900}" for n in range(80)),
+    "\r\n".join(f"X-{n}: {'a' * 900}" for n in range(80)) + "\r\nDate: x\r\nMessage-ID: <1@x>",
+]
+
+
+async def test_python_and_sql_add_the_same_fields(
+    submission: Submission, db: psycopg.Connection
+) -> None:
+    """Each field that is given stays as it is, and in its place."""
+    for header in GIVEN:
+        content = f"{header}\r\n\r\nDate: x\r\n\r\nMessage-ID: <b@x>\r\n".encode()
+        (number,) = await submission.submit([Mail("s@a.example", ["r@a.example"], content)])
+        numbers = [number]
+        if len(header) < 1 << 16:  # SQL refuses a longer one
+            query = "SELECT submit('s@a.example', ARRAY['r@a.example'], %s, key => %s)"
+            numbers += [fetch(db, query, content, key)[0] for key in (None, str(number))]
+        added = []
+        for each in numbers:
+            body, header_id = fetch(
+                db,
+                "SELECT body || coalesce((SELECT string_agg(data, '' ORDER BY position)"
+                " FROM message_chunks WHERE message_id = id), ''), message_id_header"
+                " FROM messages WHERE id = %s",
+                each,
+            )
+            lines = content.splitlines(keepends=True)
+            new = [line for line in body.splitlines(keepends=True) if line not in lines]
+            rest = b"".join(line for line in body.splitlines(keepends=True) if line in lines)
+            assert rest == content, header[:99]
+            added.append([line.partition(b":")[0] for line in new])
+            if b"Message-ID" in added[-1] and len(header) < 1 << 16:
+                assert new[-1] == f"Message-ID: {header_id}\r\n".encode(), header[:99]
+        names = [name.partition(":")[0].rstrip().lower() for name in header.split("\r\n")]
+        wanted = [w for w in (b"Date", b"Message-ID") if w.decode().lower() not in names]
+        assert added == [wanted] * len(numbers), header[:99]

@@ -1,0 +1,136 @@
+-- No code of a role runs while the owner judges its condition: docs/decisions/0069-names-in-conditions.md.
+
+CREATE FUNCTION condition_text_fault(condition text) RETURNS text
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+DECLARE
+    bare text;
+    words text[];
+    bad text;
+BEGIN
+    -- Literals, names in quotation marks, words, and single characters. A word has the characters of PostgreSQL's lexer.
+    SELECT string_agg(CASE WHEN hit[1] IS NOT NULL THEN ''''''
+                           WHEN hit[2] ~ '^"[a-z_]+"$' THEN hit[2]
+                           WHEN hit[2] IS NOT NULL THEN '"?"'
+                           ELSE coalesce(hit[3], hit[4]) END, '' ORDER BY place),
+        array_agg(lower(coalesce(hit[3], replace(substr(hit[2], 2, length(hit[2]) - 2), '""', '"'))::name::text))
+            FILTER (WHERE hit[2] IS NOT NULL OR hit[3] IS NOT NULL)
+    INTO bare, words
+    FROM regexp_matches(condition, '([eE]''(?:[^''\\]|''''|\\.)*''|''(?:[^'']|'''')*'')|("(?:[^"]|"")*")'
+        '|([^][ \t\n\r\f\v!"#%&''()*+,./:;<=>?@\\^`{|}~-]+)|(.)', 'g') WITH ORDINALITY AS matches (hit, place);
+    IF bare ~ '--|/\*|;|\$' THEN
+        RETURN 'a condition has no comments, no '';'' and no ''$''';
+    ELSIF bare ~* '\mu&[''"]' THEN
+        RETURN 'a condition has no U& before a quotation mark';
+    ELSIF condition ~ '''[ \t\f\v]*[\n\r][ \t\f\v\n\r]*''' THEN
+        RETURN 'a text in a condition ends in the line in which it begins';
+    END IF;
+    SELECT hit[1] INTO bad
+    FROM regexp_matches(bare, '([^][ \t\n\r\f\v!#%&''()*+,./:;<=>?@\\^`{|}~-]+)[ \t\n\r\f\v]*\.', 'g') AS matches (hit)
+    WHERE hit[1] !~* '^("?(queue|pgmta|pg_catalog)"?|[0-9_]+)$' LIMIT 1;
+    IF bad IS NOT NULL THEN
+        RETURN format('%s. is not allowed in a condition: it sees queue and pg_catalog', bad);
+    END IF;
+    SELECT typname INTO bad FROM pg_type
+    WHERE typnamespace IN (SELECT to_regnamespace(name) FROM unnest(ARRAY['public', pg_my_temp_schema()::regnamespace::text]) AS name)
+        AND NOT pg_has_role(typowner, (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE')
+        AND lower(typname) = ANY (words) LIMIT 1;
+    IF bad IS NOT NULL THEN
+        RETURN format('%s is not allowed in a condition while there is a type or table of that name in %s', bad,
+            'public or among the temporary ones');
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION condition_text_fault(text) IS
+    'Why the text of a condition may not be analysed by the owner, or null. Analysis reads literals by the input functions '
+    'of their types, and those of arrays, rows and ranges evaluate the CHECK of a domain.';
+REVOKE EXECUTE ON FUNCTION condition_text_fault(text) FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION condition_fault(condition text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+DECLARE
+    brackets text;
+    place text := format('pgmta.condition_%s', pg_backend_pid());
+    tree text;
+    bad text;
+    probe refcursor;
+BEGIN
+    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
+    IF coalesce(condition, '') !~ '\S' THEN RETURN 'the condition is empty'; END IF;
+    bad := pgmta.condition_text_fault(condition);
+    IF bad IS NOT NULL THEN RETURN bad; END IF;
+    BEGIN
+        -- A cursor takes a single statement. That of EXPLAIN is analysed when it opens, and not planned:
+        -- to plan would evaluate constants with the rights of the owner.
+        FOREACH brackets IN ARRAY ARRAY[E'(ARRAY[\n%s\n])[1]', E'(\n%s\n)'] LOOP
+            OPEN probe FOR EXECUTE 'EXPLAIN SELECT 1 FROM pgmta.queue WHERE ' || format(brackets, condition);
+            CLOSE probe;
+        END LOOP;
+        EXECUTE format(E'CREATE VIEW %s AS SELECT 1 AS one FROM pgmta.queue WHERE (\n%s\n)', place, condition);
+        SELECT ev_action::text INTO tree FROM pg_catalog.pg_rewrite WHERE ev_class = place::regclass;
+        RAISE EXCEPTION 'nothing stays' USING ERRCODE = 'PGM27';
+    EXCEPTION
+        WHEN SQLSTATE 'PGM27' THEN NULL;
+        WHEN OTHERS THEN
+            -- what the server can't do now says nothing of the condition
+            IF SQLSTATE ~ '^(08|25|40|53|55|57|58|XX)' THEN RAISE; END IF;
+            RETURN SQLERRM;
+    END;
+    SELECT hit[1] INTO bad FROM regexp_matches(tree, '(?<!\\)\{([A-Z_]+)', 'g') AS matches (hit)
+    WHERE hit[1] <> ALL ('{QUERY,RTE,RANGETBLENTRY,RTEPERMISSIONINFO,ALIAS,FROMEXPR,RANGETBLREF,TARGETENTRY,VAR,CONST,OPEXPR,
+        FUNCEXPR,BOOLEXPR,NULLTEST,BOOLEANTEST,SCALARARRAYOPEXPR,DISTINCTEXPR,NULLIFEXPR,RELABELTYPE,COERCEVIAIO,
+        ARRAYCOERCEEXPR,ARRAY,ARRAYEXPR,CASE,CASEEXPR,WHEN,CASEWHEN,CASETESTEXPR,COALESCE,COALESCEEXPR,MINMAX,MINMAXEXPR,
+        SQLVALUEFUNCTION,COLLATE,COLLATEEXPR,SUBSCRIPTINGREF,JSONISPREDICATE,JSONFORMAT,NAMEDARGEXPR}'::text[]) LIMIT 1;
+    IF bad = 'SUBLINK' THEN
+        RETURN 'a subselect is not allowed in a condition';
+    ELSIF bad IS NOT NULL THEN
+        RETURN format('%s is not allowed in a condition', lower(bad));
+    ELSIF tree ~ ':varattno (-|0)' THEN
+        RETURN 'only the columns of queue may be named, no system columns and no whole rows';
+    END IF;
+    SELECT coalesce(proname, oid::text) INTO bad
+    FROM (SELECT DISTINCT hit[1]::oid AS oid
+          FROM regexp_matches(tree, ':(?:funcid|opfuncid|hashfuncid|negfuncid) (\d+)', 'g') AS matches (hit)) AS used
+    LEFT JOIN pg_catalog.pg_proc USING (oid)
+    WHERE oid <> 0 AND pgmta.condition_may_call(oid) IS NOT TRUE LIMIT 1;
+    IF bad IS NOT NULL THEN
+        RETURN format('function %s is not allowed in a condition', bad);
+    END IF;
+    SELECT oprname INTO bad
+    FROM (SELECT DISTINCT hit[1]::oid AS oid FROM regexp_matches(tree, ':opno (\d+)', 'g') AS matches (hit)) AS used
+    JOIN pg_catalog.pg_operator USING (oid) WHERE oprnamespace <> 'pg_catalog'::regnamespace LIMIT 1;
+    IF bad IS NOT NULL THEN
+        RETURN format('operator %s of another schema is not allowed in a condition', bad);
+    END IF;
+    SELECT typname INTO bad
+    FROM (SELECT DISTINCT hit[1]::oid AS oid FROM regexp_matches(tree,
+              ':(?:consttype|vartype|resulttype|opresulttype|funcresulttype|array_typeid|element_typeid|casetype|coalescetype'
+              '|minmaxtype|refcontainertype|refelemtype|refrestype|type|typeId) (\d+)', 'g') AS matches (hit)) AS used
+    JOIN pg_catalog.pg_type USING (oid)
+    WHERE typnamespace <> 'pg_catalog'::regnamespace OR typtype NOT IN ('b', 'r', 'm') AND typname <> 'unknown'
+        OR typname ~ '^_?(reg(?!config$)|pg_|xml|refcursor|aclitem|txid)' LIMIT 1;
+    IF bad IS NOT NULL THEN
+        RETURN format('type %s is not allowed in a condition', bad);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION condition_may_call(function oid) RETURNS boolean
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+    SELECT CASE
+        WHEN prokind <> 'f' OR proretset OR prosecdef THEN false
+        WHEN pronamespace = 'pgmta'::regnamespace THEN proname IN ('queue_malformed', 'queue_sender_domain')
+        WHEN pronamespace <> 'pg_catalog'::regnamespace OR prolang NOT IN (
+            SELECT oid FROM pg_language WHERE lanname IN ('internal', 'sql')) THEN false
+        WHEN proargtypes::oid[] && ARRAY['internal'::regtype::oid, 'cstring'::regtype::oid] THEN false
+        -- an immutable function sees its arguments alone; names of functions that say more than that
+        WHEN provolatile = 'i' THEN proname !~ '^(pg_|lo_|txid_|xml|ts_rewrite|querytree|satisfies_hash_partition|postgresql_fdw_validator)'
+        WHEN provolatile = 's' THEN proname ~ ('^(now|(statement|transaction)_timestamp|age|date|date_(add|subtract|part|trunc)'
+            '|extract|make_timestamptz|timestamp(tz)?|time(tz)?|timezone|to_(char|date|timestamp|number)|overlaps'
+            '|(interval|timestamptz)_(pl|mi)_(interval|timestamptz)'
+            '|(date|timestamptz?)_(cmp|eq|ge|gt|le|lt|ne)_(date|timestamptz?)'
+            '|anytextcat|textanycat|concat|concat_ws|format|quote_literal|quote_nullable|array_to_string'
+            '|jsonb?_build_(array|object)|to_jsonb?|array_to_json|jsonb_path_(exists|match|query_array|query_first)_tz'
+            '|convert_(from|to)|to_tsvector|(to|plainto_|phraseto_|websearch_to_)_?tsquery|ts_match_(tq|tt))$')
+        ELSE false END
+    FROM pg_proc WHERE oid = function
+$$;

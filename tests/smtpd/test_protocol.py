@@ -14,6 +14,7 @@ import pytest
 from smtpd import commands
 from smtpd.commands import Commands
 from smtpd.login import Login
+from smtpd.parameters import orcpt_of
 from tests.smtpd.server import Client, serving
 from tests.smtpd.test_tls import secure
 from tests.support.certificates import Certificate
@@ -231,6 +232,13 @@ def test_tls_required_goes_into_the_row_unless_requiretls_does(
         ])  # fmt: skip
     rows = db.execute("SELECT requiretls, tls_optional FROM messages ORDER BY id").fetchall()
     assert rows == [(False, True), (True, False), (False, False), (False, True)]
+
+
+def test_orcpt_of_a_recipient() -> None:
+    assert orcpt_of("a+b=c@b.example") == "rfc822;a+2Bb+3Dc@b.example"
+    assert orcpt_of('"a b"@b.example') == 'rfc822;"a+20b"@b.example'
+    assert orcpt_of("gr\u00fcn+\\@b.example") == r"utf-8;gr\x{FC}n\x{2B}\x{5C}@b.example"
+    assert orcpt_of("\U0001f600" * 300 + "@b.example") is None
 
 
 EARLY = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_nothing_is_lost_or_doubled(site: Site, user: Program) -> None:
         f"server = 127.0.0.1:{site.internal}\ndirectory = {site.folder}/maildrop\n"
         "domain = example.org\n",
     )
-    script = f'#!/bin/sh\nPGMTA_SENDMAIL_CONF={settings} exec {SENDMAIL} "$@"\n'
+    script = f'#!/bin/sh\nPGMTA_SENDMAIL_CONF={settings} exec {shlex.quote(str(SENDMAIL))} "$@"\n'
     sendmail = site.file("sendmail", script, 0o755)
     user(site, sendmail, f"before@{DOMAIN}")
     site.wait(1)

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import psycopg
+from click.core import ParameterSource
 
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.text import json_escaped, printable, printable_lines
@@ -24,14 +25,24 @@ _WIDEST = 120  # characters of a column
 _SHOW = 2.0  # seconds between two lines of progress
 
 
-def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option -c / --config."""
+def config_option(
+    default: str, *, needed: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option -c / --config; a `needed` file that is not given has to be the default."""
+
+    def check(context: click.Context, parameter: click.Parameter, value: Path) -> Path:
+        source = context.get_parameter_source(str(parameter.name))
+        if needed and source is ParameterSource.DEFAULT and not value.exists():
+            raise click.UsageError(f"there is no {value} in this folder: give -c FILE")
+        return value
+
     return click.option(
         "-c",
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
         default=default,
         show_default=True,
+        callback=check,
         help="Configuration file.",
     )
 
@@ -83,7 +94,8 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
         except BrokenPipeError:  # of stdout, if its reader ended: click ends without a word
             raise
         except OSError as error:  # stdout, for one
-            print_line(f"error: {error.strerror or error}", err=True)
+            place = f"{error.filename}: " if error.filename else ""
+            print_line(f"error: {place}{error.strerror or error}", err=True)
             sys.exit(EXIT_FAILURE)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise

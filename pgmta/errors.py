@@ -9,6 +9,7 @@
     ├── StoreUnavailable   PostgreSQL can't execute it now; this passes by itself
     │   ├── Undecided      and it is open whether PostgreSQL executed it
     │   │   └── AnswerLost because the connection broke
+    │   ├── LoginRefused   PostgreSQL refuses the login, or the login lacks its role
     │   ├── ServerRefused  the embedded server can't run until an operator repairs a folder
     │   └── SchemaMismatch the schema is of another version than this program
     ├── MigrationError     the schema and the migrations do not fit together
@@ -66,6 +67,10 @@ class AnswerLost(Undecided):
     def __init__(self, reason: str, backend: Backend) -> None:
         super().__init__(reason)
         self.backend = backend
+
+
+class LoginRefused(StoreUnavailable):
+    """PostgreSQL refuses the login, or the login lacks its role; an operator has to act."""
 
 
 class ServerRefused(StoreUnavailable):

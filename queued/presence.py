@@ -8,18 +8,16 @@ from typing import Protocol
 
 import psycopg
 
-from pgmta.errors import StoreUnavailable
-from pgmta.logs import get
+from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.service import Signals, first
 from pgmta.store.daemons import BEAT, Heartbeat
 from pgmta.store.schema import Schema
 from pgmta.store.workers import Entry, Registry, Rule
+from pgmta.waiting import Waiting
 from queued.worker.trace_watch import TraceWatch
 
 _RETRY = 0.5  # seconds, while PostgreSQL is away at the start
 _LEAVE = 2.0  # seconds
-
-log = get("queued")
 
 
 class Counter(Protocol):
@@ -53,29 +51,32 @@ class Presence:
         self._counters = counters  # by the worker's name
         self._traces = traces
         self._leaving = False
+        self._waiting = Waiting("queued")
 
     async def register(self) -> bool:
         """Announce workers and rules before the first claim; return False if stopped before that.
 
         While PostgreSQL is away or has another schema, it is tried again.
         """
-        logged = ""
         while True:
             try:
                 await self._heartbeat.beat()
                 self._schema.require()
                 await self._registry.register(self._entries, self._rules)
+                self._waiting.over()
                 return True
             except StoreUnavailable as error:
-                if logged != str(error):
-                    logged = str(error)
-                    log.warning("waiting for the database", reason=logged)
+                self._waiting.tell(error)
                 if await first(self._signals.stop, timeout=_RETRY):
                     return False
 
     async def do(self) -> None:
         """Say that the process and its workers live. Raises StoreUnavailable, psycopg.Error."""
-        await self._heartbeat.beat()
+        try:
+            await self._heartbeat.beat()
+        except LoginRefused as error:
+            self._waiting.tell(error)
+            raise
         if self._leaving or self._schema.problem:
             return  # our turns go to others
         handled = {name: counter.handled for name, counter in self._counters.items()}

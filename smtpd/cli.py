@@ -17,7 +17,7 @@ import uvloop
 from pgmta import logs, signals
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import load, mistakes
-from pgmta.errors import ConfigError, StoreUnavailable
+from pgmta.errors import ConfigError, LoginRefused, StoreUnavailable
 from pgmta.postgres.embedded import SMTPD
 from pgmta.postgres.locate import resolve, running
 from smtpd import privileges
@@ -29,6 +29,7 @@ from smtpd.sockets import collisions
 _DEFAULT = "etc/smtpd.yaml"
 _LOOK = 0.1  # seconds between looks for a signal
 _ANSWER = 5.0  # seconds for an answer of PostgreSQL
+_URI = ("environment", "database", "uri")
 _NAMED = 20  # users whom a check names
 
 
@@ -40,19 +41,29 @@ def main() -> None:
 
 @main.command()
 @config_option(_DEFAULT)
+@click.option("--at-start", is_flag=True, hidden=True, help="A daemon starts and waits for it.")
 @reporting
-def check(config: Path) -> None:
+def check(config: Path, at_start: bool) -> None:
     """Check a configuration file; exit 2 with its mistakes, or exit 0.
 
     This also reads the certificates, imports the hooks that the file names, and makes their
     handlers. Warnings name options that open more than they should.
+
+    The command logs in to the database, and looks at the role of the login and at the schema. A
+    login that PostgreSQL refuses, or that lacks its role, is a mistake. A database that is away, or
+    of another version, is none: a warning says that it was not checked.
     """
     settings = load(config, SmtpdConfig)
     _check_system(settings, config)
     warnings = _warnings(settings)
     warnings += _check_certificates(settings, config)
     warnings += uvloop.run(_check_hooks(settings, config))
-    warnings += uvloop.run(_check_users(settings))
+    if not at_start or settings.uses_auth:
+        try:
+            warnings += uvloop.run(_check_database(settings, config))
+        except ConfigError:
+            if not at_start:  # else the processes log it again and again, and wait
+                raise
     for warning in warnings:
         print_line(f"warning: {config}: {warning}", err=True)
     print_line(f"{config}: ok")
@@ -81,7 +92,7 @@ def _check_apart(path: Path) -> list[str]:
 
     Return the warnings. A signal to stop ends both processes, because a handler may take a minute.
     """
-    command = [sys.executable, "-P", "-m", "smtpd", "check", "-c", str(path)]
+    command = [sys.executable, "-P", "-m", "smtpd", "check", "--at-start", "-c", str(path)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:  # noqa: S603
         while True:
@@ -118,27 +129,31 @@ async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
     return hooks.warnings
 
 
-async def _check_users(settings: SmtpdConfig) -> list[str]:
-    """Return the users who may send from any address, or why they are not known."""
+async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
+    """Return the users who may send from any address, or why the database was not checked.
+
+    Raises ConfigError if PostgreSQL refuses the login, or if the login lacks its role.
+    """
     from pgmta.postgres.link import Link
+    from pgmta.store.daemons import misfit
     from pgmta.store.logins import LoginStore
 
-    if all(settings.auth_of(listener) == "none" for listener in settings.listen):
-        return []
     reason = "the embedded PostgreSQL does not run"
     if uri := running(settings.environment, SMTPD):
         link = Link(uri, "check")
         try:
             async with asyncio.timeout(_ANSWER):
-                names = await LoginStore(link).unbound(_NAMED)
+                if not (reason := await misfit(link, "smtpd")):
+                    names = await LoginStore(link).unbound(_NAMED) if settings.uses_auth else []
+                    return [f"user {name}: `senders: any` lets the user send from any address, "
+                            "and queued sign by any key" for name in names]  # fmt: skip
+        except LoginRefused as error:
+            raise mistakes(path, [(_URI, " ".join(str(error).split()))]) from None
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             reason = " ".join(str(error).split()) or "PostgreSQL does not answer"
-        else:
-            return [f"user {name}: `senders: any` lets the user send from any address, and queued "
-                    "sign by any key" for name in names]  # fmt: skip
         finally:
             await link.close()
-    return [f"the users were not checked: {reason}"]
+    return [f"the database was not checked: {reason}"]
 
 
 @main.command()

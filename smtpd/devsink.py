@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import mailbox
 import os
+import re
+from contextlib import suppress
 from pathlib import Path
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
+from pgmta.command import print_line, shorten
 from pgmta.errors import PgmtaError
+from pgmta.port_user import port_user
 from pgmta.service import Signals
 from pgmta.text import escaped
 
 _LIMIT = 100 << 20
+_NAMED = 5  # recipients of a message in its line
+_SUBJECT = re.compile(rb"^Subject:[ \t]*(.*?)\r?$", re.IGNORECASE | re.MULTILINE)
 
 
 class KeepHandler:
@@ -58,8 +65,20 @@ class KeepHandler:
         lines = [f"Return-Path: <{escaped(sender)}>\r\n"]
         lines += [f"Delivered-To: {escaped(recipient)}\r\n" for recipient in envelope.rcpt_tos]
         content = "".join(lines).encode()
-        name = self._maildir.add(content + (envelope.original_content or b""))
+        body = envelope.original_content or b""
+        name = self._maildir.add(content + body)
+        self._tell(sender, envelope.rcpt_tos, body, name)
         return f"250 2.0.0 kept as {name}"
+
+    def _tell(self, sender: str, recipients: list[str], body: bytes, name: str) -> None:
+        """Print a line about a message."""
+        subject = _SUBJECT.search(body.partition(b"\r\n\r\n")[0])
+        words = subject[1].decode("utf-8", "replace") if subject else ""
+        with suppress(OSError):  # the mail is kept all the same
+            print_line(
+                f"{'mail':9} <{sender}> to {', '.join(f'<{each}>' for each in recipients[:_NAMED])}"
+                f"{' …' if len(recipients) > _NAMED else ''}: {shorten(words)} (new/{name})"
+            )
 
 
 class SinkServer(SMTP):
@@ -90,6 +109,8 @@ async def serve(address: str, port: int, folder: Path, *, attached: bool = False
     try:
         server = await loop.create_server(connection, address, port)
     except OSError as error:
-        raise PgmtaError(f"can't listen on {address} port {port}: {error.strerror}") from None
+        user = port_user(port) if error.errno == errno.EADDRINUSE else ""
+        reason = f"{os.strerror(error.errno or 0)}{user}"
+        raise PgmtaError(f"can't listen on {address} port {port}: {reason}") from None
     await signals.stop.wait()
     server.close()

@@ -32,6 +32,8 @@ class MaildropWatch:
     def __init__(self, config: SmtpdConfig) -> None:
         self._every = config.maildrop.every
         self._directory = config.maildrop.directory
+        named = "directory" in config.maildrop.model_fields_set
+        self._tell = log.warning if named else log.debug  # the default may be for root alone
         self._user = config.user if os.getuid() == 0 else None
         self._server = next(map(_place, filter(_suits, config.listen)), None)
 
@@ -65,7 +67,10 @@ class MaildropWatch:
             if directory.stat().st_mode & _OPEN == stat.S_IWOTH:
                 log.warning("users can remove the waiting mail of others: use mode 1733",
                             directory=str(directory))  # fmt: skip
-            return self._owns(directory) and os.access(directory, os.R_OK | os.W_OK | os.X_OK)
+            usable = os.access(directory, os.R_OK | os.W_OK | os.X_OK)
+            if not usable:
+                self._tell("can't use the directory for waiting mail", directory=str(directory))
+            return usable and self._owns(directory)
         try:
             directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             directory.mkdir()
@@ -74,7 +79,7 @@ class MaildropWatch:
                 os.chown(directory, entry.pw_uid, entry.pw_gid)
             directory.chmod(_MODE)
         except (OSError, KeyError) as error:
-            log.debug("no directory for waiting mail", directory=str(directory), reason=str(error))
+            self._tell("no directory for waiting mail", directory=str(directory), reason=str(error))
             return False
         return True
 

@@ -48,8 +48,9 @@ async def serve(
     shared = Server(config, uri)
     shared.start()
     heartbeat = shared.committer.heartbeat(config.environment.hostname)
+    answered = asyncio.Event()
     duties = {
-        "heartbeat": asyncio.create_task(heartbeat.run()),
+        "heartbeat": asyncio.create_task(heartbeat.run(shared.committer.shut, answered)),
         "certificates": asyncio.create_task(tls.watch()),
         "memory": asyncio.create_task(_trim(shared)),
     }
@@ -65,7 +66,7 @@ async def serve(
     ]
     signals.attach()
     tune_memory()
-    log.info("serving", pid=os.getpid())
+    duties["announcement"] = asyncio.create_task(_announce(answered))
     with contextlib.suppress(BrokenPipeError):  # the master has died, and we end as well
         os.write(master, READY)
     await signals.stop.wait()
@@ -88,6 +89,12 @@ def _report_errors(duties: dict[str, asyncio.Task[None]], shared: Server, signal
         report_error("intake", task, signals.stop)
     if shared.gating:
         report_error("gate", shared.gating, signals.stop)
+
+
+async def _announce(answered: asyncio.Event) -> None:
+    """Log that the process serves, unless PostgreSQL refuses its login: it takes no mail then."""
+    await answered.wait()
+    log.info("serving", pid=os.getpid())
 
 
 async def _listen(

@@ -12,11 +12,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pgmta.config.types import hint
+from pgmta.config.types import FOLDER, hint
 from pgmta.errors import ConfigError
-
-FOLDER = "folder"
-"""The key of the file's folder in the context of validators, for paths relative to the file."""
 
 type Key = tuple[str | int, ...]
 
@@ -118,7 +115,7 @@ def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:
         known = key
         while known and known not in lines:
             known = known[:-1]
-        found.add(lines.get(known), _dotted(key), reason)
+        found.add(lines.get(known), dotted(key), reason)
     return found.error()
 
 
@@ -150,7 +147,7 @@ class _Reader:
             raise RecursionError
         self._left -= 1
         if self._left < 0:
-            raise _TooMany(self._lines[path[:1]], _dotted(path[:1]))
+            raise _TooMany(self._lines[path[:1]], dotted(path[:1]))
         if isinstance(node, yaml.SequenceNode):
             return [self.read(child, (*path, i)) for i, child in enumerate(node.value)]
         if not isinstance(node, yaml.MappingNode):
@@ -159,13 +156,13 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._bad.add(line, _dotted(path), "a key is a single word")
+                self._bad.add(line, dotted(path), "a key is a single word")
                 continue
             key = str(key_node.value)
             inner = (*path, key)
             if key in result:
                 first = self._lines[inner]
-                self._bad.add(line, _dotted(inner), f"is written twice, first on line {first}")
+                self._bad.add(line, dotted(inner), f"is written twice, first on line {first}")
             self._lines[inner] = line
             result[key] = self.read(value_node, inner)
         return result
@@ -189,11 +186,12 @@ class _Reader:
             kind, f"{kind} value"
         )
         reason = f"{text[:60]!r} is no plain {word}; write a text in quotes"
-        self._bad.add(node.start_mark.line + 1, _dotted(path), reason)
+        self._bad.add(node.start_mark.line + 1, dotted(path), reason)
         return None
 
 
-def _dotted(path: tuple[str | int, ...]) -> str:
+def dotted(path: Key) -> str:
+    """Return a key as a text: `workers[0].where`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -227,7 +225,7 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _M
         reason = "expected true or false"
     elif detail["type"] == "path_type":
         reason = "expected a path"
-    bad.add(lines.get(known), _dotted(path), reason)
+    bad.add(lines.get(known), dotted(path), reason)
 
 
 def _as_written(loc: Key) -> Key:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -18,7 +20,11 @@ from pydantic import (
     ConfigDict,
     Strict,
     TypeAdapter,
+    ValidationInfo,
 )
+
+FOLDER = "folder"
+"""The key of the file's folder in the context of validators, for paths relative to the file."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
@@ -183,6 +189,14 @@ def is_address(text: str) -> bool:
     return True
 
 
+def beside_file(path: Path, info: ValidationInfo) -> Path:
+    """Return a path that is relative to the folder of the file that names it."""
+    folder = (info.context or {}).get(FOLDER)
+    if folder is None or path.is_absolute():
+        return path
+    return Path(os.path.normpath(Path(folder).resolve() / path))
+
+
 def _positive(seconds: float) -> float:
     if seconds <= 0:
         raise ValueError("must be longer than 0")
@@ -192,6 +206,8 @@ def _positive(seconds: float) -> float:
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Period = Annotated[float, BeforeValidator(lambda value: _positive(parse_duration(value)))]
 Size = Annotated[int, BeforeValidator(parse_size)]
+FilePath = Annotated[Path, AfterValidator(beside_file)]
+"""A path relative to the file that names it."""
 NetworkList = list[Annotated[Network, BeforeValidator(parse_network)]]
 Whole = Annotated[int, Strict()]
 """A whole number that YAML reads as a number: neither "12" nor `on`."""

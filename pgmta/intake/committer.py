@@ -135,6 +135,10 @@ class Committer:
             self._is_back()
         return True
 
+    def shut(self) -> None:
+        """Take PostgreSQL for away until a probe succeeds; the caller has logged why."""
+        self.away = True
+
     def _is_back(self) -> None:
         log.info("database is back")
         self.away = False

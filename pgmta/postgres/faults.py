@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
 # Classes of SQLSTATE that concern the server, a connection or a transaction. Of the others, some
@@ -13,6 +15,13 @@ _SERVER = frozenset((
 ))  # fmt: skip
 _STATEMENT = frozenset(("0A", "2B", "2D", "2F", "3F", "42"))
 _FATAL = frozenset(("FATAL", "PANIC"))
+# libpq has no SQLSTATE for a connection that fails, so its words have to do. A server
+# that speaks another language counts as away.
+_REFUSED = re.compile(
+    r"authentication failed for user|no password supplied|no pg_hba\.conf entry"
+    r"|(?:role|database) \".*\" does not exist|is not permitted to log in"
+    r"|permission denied for database|is not currently accepting connections"
+)
 _LOST_RACE = frozenset(("40001", "40P01"))
 
 
@@ -36,6 +45,11 @@ def outage(error: BaseException) -> bool:
     if error.diag.severity_nonlocalized in _FATAL:
         return True
     return error.sqlstate[:2] in _SERVER and not locked(error)
+
+
+def refuses_login(error: BaseException) -> bool:
+    """Return whether a server has answered that it refuses this login or has no such database."""
+    return isinstance(error, psycopg.OperationalError) and bool(_REFUSED.search(str(error)))
 
 
 def locked(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 import time
 from contextlib import suppress
@@ -41,8 +42,9 @@ def end_orphans(data: Path, lock: int, path: Path) -> None:
         with suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
     if not _released(lock, _KILLED):
+        names = shlex.join(["fuser", str(path)])
         raise StoreUnavailable(
-            f"processes of an earlier server still work on {data}: `fuser {path}` names them"
+            f"processes of an earlier server still work on {data}: `{names}` names them"
         )
 
 

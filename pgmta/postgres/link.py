@@ -18,7 +18,7 @@ from psycopg import errors as pg_errors
 from psycopg.pq import TransactionStatus
 from psycopg.waiting import Ready, Wait
 
-from pgmta.errors import AnswerLost, Backend, StoreUnavailable
+from pgmta.errors import AnswerLost, Backend, LoginRefused, StoreUnavailable
 from pgmta.postgres import binary, faults
 from pgmta.postgres.locate import LOOK_IN_PGMTA, writable
 from pgmta.postgres.pooler import POOLER, settings_unless_pooled
@@ -195,7 +195,7 @@ class Link:
             await self.close()
             self._connection = await connect(self._uri, self._name, self._settings)
         except psycopg.Error as error:
-            raise StoreUnavailable(_words(error)) from error
+            raise unavailable(error) from error
         return self._connection
 
     async def _failed(self, connection: Connection, error: BaseException) -> None:
@@ -276,6 +276,11 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         raise
     binary.register(connection)
     return connection
+
+
+def unavailable(error: psycopg.Error) -> StoreUnavailable:
+    """Return the error of a connection that could not be made."""
+    return (LoginRefused if faults.refuses_login(error) else StoreUnavailable)(_words(error))
 
 
 def _words(error: psycopg.Error) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 import psycopg
 from psycopg import errors as pg_errors
 from psycopg import pq
 from psycopg.pq.abc import PGresult
 
-from pgmta.errors import ConfigError, SchemaMismatch
-from pgmta.postgres.link import Connection, connect
+from pgmta.config.types import hint
+from pgmta.errors import ConfigError, LoginRefused, SchemaMismatch
+from pgmta.postgres.link import Connection, connect, unavailable
+from pgmta.postgres.role import QUESTION, lacking
 from pgmta.store.schema import migrations, mismatch
 
 _QUOTED = re.compile(
@@ -33,6 +35,11 @@ _NODES = (
     (re.compile(r":varattno -\d"), "only the columns of queue may be named, no system columns"),
     (re.compile(r"\{NEXTVALEXPR\b"), "a sequence is not allowed in a condition"),
 )
+_COLUMNS = """
+SELECT attname FROM pg_attribute
+WHERE attrelid = 'queue'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_NAME = re.compile(r'(?:queue\.)?"?(\w+)')  # of a column
 _PARTITION_KEY = re.compile(r"metadata\s*->>\s*'_partid'", re.IGNORECASE)
 _CASE = re.compile(
     r"(?<![\w.])(?P<column>sender|recipient)\s*(?:NOT\s+)?"
@@ -104,34 +111,51 @@ def case_hint(condition: str) -> str | None:
 
 
 async def check_conditions(
-    uri: str, conditions: dict[str, str], stored: Container[str] = ()
+    uri: str,
+    conditions: Mapping[str, str],
+    stored: Container[str] = (),
+    role: str = "pgmta_operator",
 ) -> None:
     """Let PostgreSQL analyse each condition and run none; the keys name them in errors.
 
     A condition is one boolean expression over the columns of queue: no subselect, no volatile
     function, nothing after it. Those with a key in `stored` become rules: the function
-    condition_fault of the database judges them too. Raises ConfigError with all problems;
-    psycopg.OperationalError if the server cannot be reached; UndefinedTable if it has no queue;
-    SchemaMismatch if conditions are wrong and the schema is of another version.
+    condition_fault of the database judges them too. Raises ConfigError with all problems.
+    Raises StoreUnavailable if the server cannot be reached; LoginRefused also if the login does not
+    see the queue because it lacks `role`; UndefinedTable if there is no queue; SchemaMismatch if
+    conditions are wrong and the schema is of another version.
     """
-    problems = []
-    connection = await connect(uri, "check", {"default_transaction_read_only": "off"})
+    if problems := await condition_problems(uri, conditions, stored, role):
+        raise ConfigError([f"{key}: {reason}" for key, reason in problems.items()])
+
+
+async def condition_problems[K](
+    uri: str, conditions: Mapping[K, str], stored: Container[K], role: str
+) -> dict[K, str]:
+    """Return the mistakes by key. Raises the same errors, without ConfigError."""
+    problems: dict[K, str] = {}
+    try:
+        connection = await connect(uri, "check", {"default_transaction_read_only": "off"})
+    except psycopg.Error as error:
+        raise unavailable(error) from error
     try:
         cursor = await connection.execute("SELECT to_regclass('queue') IS NULL")
         if await cursor.fetchone() == (True,):
+            cursor = await connection.execute(QUESTION, {"role": role})
+            if reason := lacking(role, (await cursor.fetchall())[0]):
+                raise LoginRefused(reason)
             raise pg_errors.UndefinedTable("the database has no queue yet")
         for key, condition in conditions.items():
-            reason = await _problem(connection, condition)
-            if not reason and key in stored:
-                reason = await _judge(connection, condition)
-            if reason:
-                problems.append(f"{key}: {reason}")
+            problem = await _problem(connection, condition)
+            if not problem and key in stored:
+                problem = await _judge(connection, condition)
+            if problem:
+                problems[key] = problem
         if problems:
             await _require_schema(connection)
     finally:
         await connection.close()
-    if problems:
-        raise ConfigError(problems)
+    return problems
 
 
 async def _require_schema(connection: Connection) -> None:
@@ -157,7 +181,9 @@ async def _problem(connection: Connection, condition: str) -> str | None:
         text = f"{head}{condition}{tail}".encode()
         result = await asyncio.to_thread(connection.pgconn.prepare, b"", text)
         if result.status != pq.ExecStatus.COMMAND_OK:
-            return _words(result, len(head))
+            at = _position(result) - len(head)
+            reason = _words(result) + (f", at character {at}" if at > 0 else "")
+            return reason + await _near(connection, result, condition[max(0, at - 1) :])
     bare = _QUOTED.sub("''", condition)
     for token, reason in _FORBIDDEN:
         if token in bare:
@@ -179,11 +205,22 @@ async def _judge(connection: Connection, condition: str) -> str | None:
     return str(fault) if fault else None
 
 
-def _words(result: PGresult, offset: int) -> str:
-    reason = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"refused").decode()
-    position = result.error_field(pq.DiagnosticField.STATEMENT_POSITION)
-    at = int(position) - offset if position else 0
-    return f"{reason}, at character {at}" if at > 0 else reason
+def _words(result: PGresult) -> str:
+    return (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"refused").decode()
+
+
+def _position(result: PGresult) -> int:
+    return int(result.error_field(pq.DiagnosticField.STATEMENT_POSITION) or 0)
+
+
+async def _near(connection: Connection, result: PGresult, text: str) -> str:
+    """Return advice on the column that `text` begins with, if the error is that there is none."""
+    state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    name = _NAME.match(text)
+    if state != pg_errors.UndefinedColumn.sqlstate or not name:
+        return ""
+    cursor = await connection.execute(_COLUMNS)
+    return f"; {hint(name[1], [column for (column,) in await cursor.fetchall()])}"
 
 
 async def _inspect(connection: Connection, condition: str) -> str | None:

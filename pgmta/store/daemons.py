@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 from psycopg import errors as pg_errors
 
-from pgmta.errors import StoreUnavailable
+from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.postgres.link import Link
+from pgmta.postgres.role import QUESTION, lacking
 from pgmta.store.queries import queries
-from pgmta.store.schema import Schema, program_version
+from pgmta.store.schema import Schema, migrations, mismatch, program_version
+from pgmta.waiting import Waiting
 
 BEAT = 10.0
 """Seconds between two heartbeats."""
 
 _LEAVE = 2.0  # seconds
+_SOON = 1.0  # seconds between two tries while PostgreSQL refuses the login
 
 _SQL = queries("daemons")
 
@@ -28,7 +33,8 @@ class Heartbeat:
     def __init__(self, link: Link, schema: Schema, process: str, program: str, host: str) -> None:
         self._link = link
         self._schema = schema
-        self._fields = {
+        self._role = f"pgmta_{program}"
+        self._fields: dict[str, Any] = {
             "process": process,
             "program": program,
             "host": host,
@@ -38,14 +44,11 @@ class Heartbeat:
         }
 
     async def look(self) -> None:
-        """Learn which schema the database has. Raises StoreUnavailable, psycopg.Error."""
-        try:
-            rows = await self._link.run(_SQL["schema"])
-        except (pg_errors.InsufficientPrivilege, pg_errors.UndefinedTable):
-            # the role may read it since the migration that made the table daemons; a new
-            # database has no migrations
-            rows = []
-        self._schema.learn(name for (name,) in rows)
+        """Learn which schema the database has.
+
+        Raises LoginRefused if the login lacks its role; StoreUnavailable; psycopg.Error.
+        """
+        self._schema.learn(await _names(self._link, self._role))
 
     async def beat(self) -> None:
         """Learn the schema and say that the process lives.
@@ -55,16 +58,36 @@ class Heartbeat:
         await self.look()
         try:
             await self._link.run(_SQL["beat"], self._fields)
-        except psycopg.Error:
+        except psycopg.Error as error:
+            if isinstance(error, pg_errors.InsufficientPrivilege):
+                await _require_role(self._link, self._role)
             if not self._schema.problem:
                 raise
 
-    async def run(self) -> None:
-        """Beat until cancelled, also while PostgreSQL is away."""
+    async def run(self, shut: Callable[[], None], answered: asyncio.Event) -> None:
+        """Beat until cancelled, also while PostgreSQL is away.
+
+        Sets `answered` after the first beat, unless PostgreSQL refuses the login. Logs why there is
+        none yet, and calls `shut` then: no mail can be stored.
+        """
+        waiting, there = Waiting(self._fields["program"]), False
         while True:
-            with suppress(StoreUnavailable, psycopg.Error):
+            try:
                 await self.beat()
-            await asyncio.sleep(BEAT)
+            except (StoreUnavailable, psycopg.Error) as error:
+                refused = isinstance(error, LoginRefused)
+                if refused or not there:
+                    waiting.tell(error)
+                    shut()
+                if refused:
+                    answered.clear()
+                else:
+                    answered.set()
+            else:
+                waiting.over()
+                there = True
+                answered.set()
+            await asyncio.sleep(BEAT if answered.is_set() else _SOON)
 
     async def leave(self) -> None:
         """Say that the process ends, within 2 s, and close the connection."""
@@ -72,6 +95,38 @@ class Heartbeat:
             async with asyncio.timeout(_LEAVE):
                 await self._link.run(_SQL["leave"], self._fields)
         await self._link.close()
+
+
+async def misfit(link: Link, program: str) -> str:
+    """Return why a program can't work on the schema of a database, '' if it can; change nothing.
+
+    Raises LoginRefused, also if the login lacks its role; StoreUnavailable; psycopg.Error.
+    """
+    role = f"pgmta_{program}"
+    problem = mismatch(list(migrations()), await _names(link, role))
+    if not problem:
+        ((may,),) = await link.run(_SQL["may_beat"])
+        if not may:
+            await _require_role(link, role)
+    return problem
+
+
+async def _names(link: Link, role: str) -> set[str]:
+    """Return the migrations that the database has. Raises LoginRefused if the login lacks `role`.
+
+    The role may read them since the migration that made the table daemons. A new database has none.
+    """
+    try:
+        return {name for (name,) in await link.run(_SQL["schema"])}
+    except (pg_errors.InsufficientPrivilege, pg_errors.UndefinedTable):
+        await _require_role(link, role)
+        return set()
+
+
+async def _require_role(link: Link, role: str) -> None:
+    (answer,) = await link.run(QUESTION, {"role": role})
+    if reason := lacking(role, answer):
+        raise LoginRefused(reason)
 
 
 def others(db: psycopg.Connection, schema: str) -> list[str]:

@@ -87,7 +87,7 @@ def _warn(listing: Listing) -> None:
 
 
 @main.command()
-@config_option(CONFIG)
+@config_option(CONFIG, needed=False)
 @click.option(
     "--while-daemons-run",
     is_flag=True,

@@ -11,14 +11,17 @@ import uvloop
 
 from pgmta import logs
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
-from pgmta.config.loader import mistakes
+from pgmta.config.loader import Key, dotted, mistakes
 from pgmta.config.types import hint
-from pgmta.errors import ConfigError, SchemaMismatch
+from pgmta.errors import ConfigError, LoginRefused, SchemaMismatch, StoreUnavailable
 from pgmta.postgres.embedded import QUEUED
 from pgmta.postgres.faults import outage
+from pgmta.postgres.link import Link
 from pgmta.postgres.locate import resolve, running
 from pgmta.service import Signals, first
-from pgmta.store.conditions import case_hint, check_conditions
+from pgmta.store.conditions import case_hint, condition_problems
+from pgmta.store.daemons import misfit
+from pgmta.waiting import Waiting
 from queued.cli.target import CONFIG
 from queued.config import QueuedConfig, read_config
 from queued.daemon import Daemon
@@ -26,7 +29,9 @@ from queued.row_changes import is_rule
 from queued.worker.keyring import key_problems
 
 _RETRY = 0.5  # seconds
-_NO_QUEUE = "the database has no queue yet"
+_NO_QUEUE = "the database has no queue yet: run `queuectl migrate`"
+_URI: Key = ("environment", "database", "uri")
+_WHERE: Key = ("environment", "database", "where")
 
 
 @click.group()
@@ -41,64 +46,79 @@ def main() -> None:
 def check(config: Path) -> None:
     """Check a configuration file; exit 2 with its mistakes, or exit 0.
 
-    If the database answers, PostgreSQL analyses each WHERE. If not, the command says that the
-    conditions were not checked, and exits with 0.
+    The command logs in to the database. It looks at the role of the login and at the schema, and
+    PostgreSQL analyses each `where`. A login that PostgreSQL refuses, or that lacks its role, is a
+    mistake. A database that is away, or of another version, is none: a warning says that it was not
+    checked.
     """
     settings = read_config(config)
     if problems := key_problems(settings.signing):  # `queued run` goes on with the other keys
         raise mistakes(config, problems)
     conditions = _conditions(settings)
-    reason = asyncio.run(_unchecked(config, settings, conditions)) if conditions else None
+    reason = asyncio.run(_unchecked(config, settings, conditions))
     for key, condition in conditions.items():
         if hint := case_hint(condition):
-            print_line(f"warning: {config}: {key}: {hint}", err=True)
+            print_line(f"warning: {config}: {dotted(key)}: {hint}", err=True)
     for note in settings.notes + settings.signing.risks:
         print_line(f"warning: {config}: {note}", err=True)
     if reason:
-        print_line(f"warning: {config}: the conditions were not checked: {reason}", err=True)
+        what = "the database and the conditions were" if conditions else "the database was"
+        print_line(f"warning: {config}: {what} not checked: {reason}", err=True)
     print_line(f"{config}: ok")
 
 
-async def _unchecked(path: Path, settings: QueuedConfig, conditions: dict[str, str]) -> str | None:
-    """Check the conditions; return the reason if that is not possible now. Raises ConfigError."""
+async def _unchecked(path: Path, settings: QueuedConfig, conditions: dict[Key, str]) -> str | None:
+    """Check what the database has to say; return the reason if that is not possible now.
+
+    Raises ConfigError.
+    """
     uri = running(settings.environment, QUEUED)
     if not uri:
         return "the embedded PostgreSQL does not run"
+    link = Link(uri, "check")
     try:
-        await _check(path, uri, conditions, _stored(settings))
+        if reason := await misfit(link, "queued"):
+            return reason
+        await _check(path, uri, conditions, settings)
+    except LoginRefused as error:
+        raise mistakes(path, [(_URI, " ".join(str(error).split()))]) from None
     except psycopg.errors.UndefinedTable:
         return _NO_QUEUE
-    except SchemaMismatch as error:
-        return str(error)
-    except psycopg.Error as error:
+    except (StoreUnavailable, psycopg.Error) as error:
         return " ".join(str(error).split())
+    finally:
+        await link.close()
     return None
 
 
-async def _check(path: Path, uri: str, conditions: dict[str, str], stored: set[str]) -> None:
-    try:
-        await check_conditions(uri, conditions, stored)
-    except ConfigError as error:
-        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
+async def _check(path: Path, uri: str, conditions: dict[Key, str], settings: QueuedConfig) -> None:
+    """Check the conditions. Raises ConfigError, and what `condition_problems` raises."""
+    found = await condition_problems(uri, conditions, _stored(settings), QUEUED)
+    names = {("workers", number, "where"): worker for number, worker in enumerate(settings.workers)}
+    if found:
+        raise mistakes(path, [
+            (key, f"worker {names[key].name}: {reason}" if key in names else reason)
+            for key, reason in found.items()
+        ])  # fmt: skip
 
 
-def _conditions(settings: QueuedConfig) -> dict[str, str]:
-    """Return every condition of the file, by its name in errors."""
-    conditions = {
-        f"workers[{number}].where (worker {worker.name})": worker.where
+def _conditions(settings: QueuedConfig) -> dict[Key, str]:
+    """Return every condition of the file, by its key."""
+    conditions: dict[Key, str] = {
+        ("workers", number, "where"): worker.where
         for number, worker in enumerate(settings.workers)
         if worker.where
     }
     if settings.environment.database.where:
-        conditions["environment.database.where"] = settings.environment.database.where
+        conditions[_WHERE] = settings.environment.database.where
     return conditions
 
 
-def _stored(settings: QueuedConfig) -> set[str]:
+def _stored(settings: QueuedConfig) -> set[Key]:
     """Return the keys of the conditions that become standing rules."""
-    rules = [(number, worker) for number, worker in enumerate(settings.workers) if is_rule(worker)]
-    keys = {f"workers[{number}].where (worker {worker.name})" for number, worker in rules}
-    return keys | {"environment.database.where"} if rules else keys
+    rules = [number for number, worker in enumerate(settings.workers) if is_rule(worker)]
+    keys: set[Key] = {("workers", number, "where") for number in rules}
+    return keys | {_WHERE} if rules else keys
 
 
 @main.command()
@@ -125,7 +145,7 @@ async def _run(
     log = logs.get("queued")
     for key, condition in conditions.items():
         if hint := case_hint(condition):
-            log.warning("a condition is case-sensitive", key=key, hint=hint)
+            log.warning("a condition is case-sensitive", key=dotted(key), hint=hint)
     for note in settings.notes:
         log.warning("a key has a new name", note=note)
     for risk in settings.signing.risks:
@@ -133,21 +153,18 @@ async def _run(
     signals = Signals()
     if attached:
         signals.attach()
-    logged = ""
+    waiting = Waiting("queued")
     while conditions and not signals.stop.is_set():
         try:
-            await _check(path, uri, conditions, _stored(settings))
+            await _check(path, uri, conditions, settings)
             break
         except psycopg.errors.UndefinedTable:
-            reason = f"{_NO_QUEUE}: run `queuectl migrate`"
-        except SchemaMismatch as error:
-            reason = str(error)
+            waiting.tell(SchemaMismatch(_NO_QUEUE))
+        except StoreUnavailable as error:
+            waiting.tell(error)
         except psycopg.Error as error:
             if not outage(error):
                 raise
-            reason = str(error).strip()
-        if logged != reason:
-            logged = reason
-            log.warning("waiting for the database", reason=reason)
+            waiting.tell(error)
         await first(signals.stop, timeout=_RETRY)
     await Daemon(settings, uri, lambda: read_config(path), signals, names).run()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ import uvloop
 from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
+from pgmta.port_user import port_user
 from pgmta.postgres.embedded import DATABASE, OWNER, Server
 from pgmta.postgres.folders import locked, make_parents, open_own
 from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
@@ -30,8 +33,10 @@ from queued.config import QueuedConfig
 _SMTPD = Path("etc/dev/smtpd.yaml")
 _QUEUED = Path("etc/dev/queued.yaml")
 _SUBMISSION = 2587  # port in the configuration
+_LINE = 200  # octets of the line in the file of the lock
 _GRACE = 45.0  # seconds for the daemons to drain
-_READY = 30.0  # seconds for smtpd to greet
+_READY = 300.0  # seconds for smtpd to greet, on a slow machine
+_TELL = 10.0  # seconds between two lines about it
 
 
 @click.command()
@@ -60,10 +65,11 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
     With the default configuration smtpd also has TLS, and a submission port for one user.
     """
     first = smtpd_config == _SMTPD
-    smtpd_config, queued_config = _or_shipped(smtpd_config), _or_shipped(queued_config)
+    _ship(smtpd_config, queued_config)
     environment = load(queued_config, QueuedConfig).environment
     directory = environment.directory.resolve()
-    with _only_one(directory) as held:
+    with _only_one(directory, f"smtpd on port {port}, sink on port {sink_port}") as held:
+        _check_ports(port, sink_port, *([_SUBMISSION] if first else []))
         uri = resolve(environment)
         migrate(uri)
         sink = directory / "sink"
@@ -89,24 +95,44 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
     sys.exit(status)
 
 
-def _or_shipped(config: Path) -> Path:
-    """Return the file; if it is a default and does not exist, the one shipped with pgmta."""
-    if config not in (_SMTPD, _QUEUED) or config.exists():
-        return config
-    return shipped("etc") / "dev" / config.name
+def _ship(*configs: Path) -> None:
+    """Copy default files that do not exist from those that are shipped with pgmta.
+
+    So other commands can name them, and their paths begin here.
+    """
+    for config in configs:
+        if config in (_SMTPD, _QUEUED) and not config.exists():
+            make_parents(config.parent)
+            shutil.copyfile(shipped("etc") / "dev" / config.name, config)
+
+
+def _check_ports(*ports: int) -> None:
+    """Raise PgmtaError if another program listens on one of the ports."""
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                reason = f"{error.strerror}{port_user(port)}"
+                raise PgmtaError(f"can't use port {port}: {reason}") from None
 
 
 @contextmanager
-def _only_one(directory: Path) -> Iterator[int]:
+def _only_one(directory: Path, ports: str) -> Iterator[int]:
     """Keep other `queuectl up` away from the folder; gives a descriptor for the children to hold.
 
-    Where an earlier one was killed, wait until its children have ended. Raises PgmtaError.
+    The file of the lock has the pid and the `ports`, for the error of another one. Where an earlier
+    one was killed, wait until its children have ended. Raises PgmtaError.
     """
     make_parents(directory)
     own, held = open_own(directory / "up.lock"), open_own(directory / "up.children")
     try:
         if not locked(own):
-            raise PgmtaError(f"another `queuectl up` works on {directory}")
+            other = os.pread(own, _LINE, 0).decode(errors="replace").strip() or "no pid yet"
+            raise PgmtaError(f"`queuectl up` already runs on {directory}: {other}")
+        os.ftruncate(own, 0)
+        os.pwrite(own, f"pid {os.getpid()}, {ports}\n".encode(), 0)
         end, told = time.monotonic() + _GRACE, False
         while not locked(held):
             if time.monotonic() > end:
@@ -189,7 +215,8 @@ async def _run(
 def _first_try(directory: Path, uri: str) -> list[str]:
     """Make certificate and user of the default configuration; return what to say about them."""
     certificate, password = make_certificate(directory), make_user(directory, uri)
-    options = f'--ssl-reqd --cacert {certificate} --user "{USER}:$(cat {password})" '
+    authority, secret = shlex.quote(str(certificate)), shlex.quote(str(password))
+    options = f'--ssl-reqd --cacert {authority} --user "{USER}:$(cat {secret})" '
     return [
         f"127.0.0.1:{_SUBMISSION}, takes mail of {USER} over TLS",
         _hint(_SUBMISSION, "localhost", options),
@@ -204,19 +231,30 @@ def _hint(port: int, host: str = "127.0.0.1", options: str = "") -> str:
 
 
 async def _greets(port: int, ended: asyncio.Event, stop: asyncio.Event) -> bool:
+    """Wait while the children live, and say so now and then: a slow machine takes long."""
+    done, began = asyncio.Event(), time.monotonic()
+    greets = asyncio.create_task(_greeting(port))
+    greets.add_done_callback(lambda _: done.set())
     try:
-        async with asyncio.timeout(_READY):
-            while not (ended.is_set() or stop.is_set()):
-                try:
-                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                    greeting = await reader.readline()
-                    writer.close()
-                    return greeting.startswith(b"220")
-                except OSError:
-                    await first(ended, stop, timeout=0.05)
-    except TimeoutError:
-        raise PgmtaError(f"smtpd does not greet on port {port}") from None
-    return False
+        while not await first(done, ended, stop, timeout=_TELL):
+            waited = time.monotonic() - began
+            if waited > _READY:
+                raise PgmtaError(f"smtpd does not greet on port {port} after {waited:.0f} s")
+            print_line(f"smtpd starts, and has not greeted on port {port} yet ({waited:.0f} s)")
+        return greets.done() and greets.result().startswith(b"220")
+    finally:
+        greets.cancel()
+
+
+async def _greeting(port: int) -> bytes:
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            greeting = await reader.readline()
+            writer.close()
+            return greeting
+        except OSError:
+            await asyncio.sleep(0.05)
 
 
 async def _stop(child: asyncio.subprocess.Process | None) -> None:

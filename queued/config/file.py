@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -27,7 +28,11 @@ from queued.config.worker import Worker
 class QueuedConfig(Section):
     """The whole of queued.yaml."""
 
-    environment: Environment = Field(default_factory=Environment)
+    environment: Environment = Field(
+        # validated, because its directory is relative to the file also if the file has no such key
+        default_factory=lambda: cast(Environment, {}),
+        validate_default=True,
+    )
     process: Process = Field(default=Process())
     worker: Process | None = Field(
         default=None, exclude=True, description="the name of `process` in earlier versions"

@@ -8,8 +8,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pgmta.config.loader import FOLDER
-from pgmta.config.types import Period, Section, Whole
+from pgmta.config.types import FOLDER, Period, Section, Whole
 
 
 class Tls(Section):

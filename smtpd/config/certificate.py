@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from pgmta.config.types import Section
+from pgmta.config.types import FilePath, Section
 
 
 class Certificate(Section):
     """A certificate of this host with its key."""
 
-    certificate: Path = Field(
-        description="PEM file: the certificate, then those of the authorities below the root"
+    certificate: FilePath = Field(
+        description="PEM file, relative to this one: the certificate, then those of the "
+        "authorities below the root"
     )
-    key: Path | None = Field(
+    key: FilePath | None = Field(
         default=None, description="PEM file of its private key; null: it is in the same file"
     )
 

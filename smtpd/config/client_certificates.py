@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pgmta.config.types import Section
+from pgmta.config.types import FilePath, Section
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
@@ -23,7 +22,7 @@ def _parse_fingerprint(value: str) -> str:
 class ClientCertificates(Section):
     """Certificates by which clients may send to any address."""
 
-    authorities: Path | None = Field(
+    authorities: FilePath | None = Field(
         default=None,
         description="PEM file of the authorities, or of the clients' certificates themselves: "
         "clients are asked for a certificate, and with any other one they can't begin TLS",

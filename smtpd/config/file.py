@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, cast
 
 from pydantic import AfterValidator, Field
 
@@ -33,7 +33,11 @@ def default_processes() -> int:
 class SmtpdConfig(Section):
     """The whole of smtpd.yaml."""
 
-    environment: Environment = Field(default_factory=Environment)
+    environment: Environment = Field(
+        # validated, because its directory is relative to the file also if the file has no such key
+        default_factory=lambda: cast(Environment, {}),
+        validate_default=True,
+    )
     listen: list[Listener] = Field(
         default=[Listener()], min_length=1, description="addresses and ports that take mail"
     )

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from pydantic import Field
 
-from pgmta.config.types import Period, Section
+from pgmta.config.types import FilePath, Period, Section
 
 
 class Maildrop(Section):
     """The directory in which the command `sendmail` keeps mail while smtpd is away."""
 
-    directory: Path | None = Field(
+    directory: FilePath | None = Field(
         default=Path("/var/spool/pgmta/maildrop"),
         description="smtpd makes it if its parent lets it; null: smtpd takes no mail from there",
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from pgmta.config.types import HostPort, Period, Section, Whole, parse_host_port
+from pgmta.config.types import FilePath, HostPort, Period, Section, Whole, parse_host_port
 from smtpd.config.values import parse_domain
 
 
@@ -34,7 +33,7 @@ class Recipients(Section):
     domains: list[Annotated[str, AfterValidator(parse_domain)]] | None = Field(
         default=None, description="of relay.domains; null: all of them"
     )
-    file: Path | None = Field(
+    file: FilePath | None = Field(
         default=None, description="an address or @domain per line; read again when it changes"
     )
     table: bool = Field(default=False, description="the table recipients of the database")

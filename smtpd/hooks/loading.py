@@ -13,6 +13,8 @@ from typing import Any
 
 from pgmta.errors import PgmtaError
 
+_ALIKE = 0.85  # of two names of modules; there are hundreds, and some are always a bit alike
+
 
 class HandlerError(PgmtaError):
     """A handler can't be had; the text says why."""
@@ -94,9 +96,12 @@ def _no_module(name: str) -> str:
         names = [module.name for module in pkgutil.iter_modules(path)]
     except Exception:
         names = []
-    close = difflib.get_close_matches(last, names, n=1)
-    near = f"{parent}.{close[0]}" if close and parent else close[0] if close else ""
-    return f"there is no module {name!r}" + (f"; did you mean {near!r}?" if near else "")
+    close = difflib.get_close_matches(last, names, n=1, cutoff=_ALIKE)
+    if close:
+        near = f"{parent}.{close[0]}" if parent else close[0]
+        return f"there is no module {name!r}; did you mean {near!r}?"
+    places = "" if parent else ", neither installed nor in the folder of this file"
+    return f"there is no module {name!r}{places}"
 
 
 def _missing(owner: Any, name: str) -> str:

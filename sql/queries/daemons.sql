@@ -8,6 +8,10 @@ INSERT INTO daemons (process, program, host, pid, version, schema)
 VALUES (%(process)s, %(program)s, %(host)s, %(pid)s, %(version)s, %(schema)s)
 ON CONFLICT (process) DO UPDATE SET seen_at = now()
 
+-- name: may_beat
+-- Whether the login is a daemon's: it may say that it lives.
+SELECT has_table_privilege('daemons', 'INSERT')
+
 -- name: leave
 -- The process ends. Processes that have not been seen for a day are removed as well.
 DELETE FROM daemons WHERE process = %(process)s OR seen_at < now() - interval '1 day'

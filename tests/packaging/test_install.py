@@ -123,11 +123,12 @@ def works_in(empty: Path, commands: Path) -> None:
     assert DEFAULTS_HOLD in stderr
     for command in ("smtpd", "queued"):
         _, stderr = run([commands / command, "check"], empty, status=2)
-        assert stderr == f"etc/{command}.yaml: No such file or directory\n"
+        assert f"there is no etc/{command}.yaml in this folder: give -c FILE\n" in stderr
         (empty / f"{command}.yaml").write_text("")
         stdout, _ = run([commands / command, "check", "-c", f"{command}.yaml"], empty)
         assert stdout == f"{command}.yaml: ok\n"
-    assert run([commands / "queuectl", "list", "-c", "queued.yaml"], empty)[0].startswith("ID")
+    for name, place in (("queued.yaml", empty), (empty / "queued.yaml", Path("/"))):
+        assert run([commands / "queuectl", "list", "-c", name], place)[0].startswith("ID")
 
 
 def greets(empty: Path, commands: Path) -> None:
@@ -165,6 +166,8 @@ def test_the_editable_installation_in_an_empty_folder(empty: Path) -> None:
     works_in(empty, commands)
     script = ROOT / "scripts" / "quarantine-retention"
     assert run([script, "--version"], empty)[0] == "quarantine-retention (pgmta) 0.1.0\n"
+    ended = run([script, "suspects", "--older", "30d", "-c", empty / "queued.yaml"], Path("/"))
+    assert ended[0] == "deleted 0 rows of quarantine suspects\n"
 
 
 def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:

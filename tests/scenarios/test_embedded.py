@@ -228,9 +228,10 @@ class Up:
 
     def __init__(self, folder: Path, smtpd: Path, queued: Path, port: int, sink: int) -> None:
         self.port = port
+        ports = ["--port", str(port), "--sink-port", str(sink)]
+        self.command = [QUEUECTL, "up", "--smtpd", str(smtpd), "--queued", str(queued), *ports]
         self.process = subprocess.Popen(
-            [QUEUECTL, "up", "--smtpd", str(smtpd),
-             "--queued", str(queued), "--port", str(port), "--sink-port", str(sink)],
+            self.command,
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             start_new_session=True,
         )  # fmt: skip
@@ -246,6 +247,14 @@ class Up:
                 return [child for child in found if "python" in child.name()]
         raise AssertionError(f"up ended: {self.said}")
 
+    def refused(self, *options: str) -> str:
+        """The error of another one, which says nothing else."""
+        done = subprocess.run(
+            [*self.command, *options], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
+
 
 def test_up_is_killed_and_the_next_one_takes_over(folder: Path) -> None:
     port, sink = free_port(), free_port()
@@ -260,9 +269,13 @@ def test_up_is_killed_and_the_next_one_takes_over(folder: Path) -> None:
     try:
         first = ups[0].ready()
         assert len(first) == 5
-        again = Up(folder, smtpd, queued, port, sink)
-        ups.append(again)
-        assert again.process.wait(PATIENCE) == 1
+        running = f"pid {ups[0].process.pid}, smtpd on port {port}, sink on port {sink}"
+        error = f"error: `queuectl up` already runs on {folder}/var: {running}\n"
+        assert ups[0].refused() == error
+        (folder / "other.yaml").write_text("environment: {directory: other}\n")
+        error = ups[0].refused("--queued", str(folder / "other.yaml"))
+        assert error.startswith(f"error: can't use port {port}: Address already in use: pid ")
+        assert not (folder / "other" / "postgres").exists()
         assert Server(folder / "var").running()
         post(port, "a@example.org", ["b@hop.example"], MAIL)
         ups[0].process.kill()
@@ -270,6 +283,9 @@ def test_up_is_killed_and_the_next_one_takes_over(folder: Path) -> None:
         second = ups[-1].ready()
         assert not any(map(lives, first))
         post(port, "a@example.org", ["c@hop.example"], MAIL)
+        assert ups[-1].process.stdout
+        mails = (line for line in ups[-1].process.stdout if line.startswith("mail "))
+        assert "<a@example.org> to <" in next(mails)
         kept = folder / "var" / "sink"
         until(lambda: len(list((kept / "new").iterdir())) == 2)
         assert {path.stat().st_mode & 0o777 for path in (kept / "new").iterdir()} == {0o600}

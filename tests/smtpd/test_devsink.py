@@ -18,11 +18,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "var" / "sink"
 
 
+SMTPD = [sys.executable, "-m", "smtpd"]
+
+
 @pytest.fixture
-def port(folder: Path) -> Iterator[int]:
+def port(folder: Path, tmp_path: Path) -> Iterator[int]:
     number = free_port()
     command = ["sink", "--port", str(number), "--maildir", str(folder)]
-    with subprocess.Popen([sys.executable, "-m", "smtpd", *command]) as process:
+    with (
+        (tmp_path / "said").open("w") as said,
+        subprocess.Popen(SMTPD + command, stdout=said) as (process),
+    ):
 
         def listens() -> bool:
             try:
@@ -70,5 +76,38 @@ def test_the_sink_keeps_what_it_gets(port: int, folder: Path) -> None:
         b'Return-Path: <"s\\x1b[2J"@a.example>',
         b'Delivered-To: "r\\rX: y\\udc9b\\x9b"@b.example',  # a terminal obeys none of it
     ]
+    first, second, third = (folder.parents[1] / "said").read_text().splitlines()
+    assert first.endswith(
+        f">, <ü@é.example>, <x@[IPv6:::1]>, <a+b=c@EXAMPLE.org>: ü \ufffd (new/{name})"
+    )
+    assert first.startswith("mail      <> to <")
+    assert second == f"mail      <s@a.example> to <r@b.example>:  (new/{other})"
+    assert third.endswith(f" (new/{odd})")
     assert {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()} == {0o600}
     assert {path.stat().st_mode & 0o777 for path in (folder, *folder.glob("???"))} == {0o700}
+
+
+def refused(*command: str) -> str:
+    """The error of a command that can't start."""
+    done = subprocess.run([*SMTPD, *command], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_errors_name_the_process_that_has_the_port_and_the_folder(
+    port: int, folder: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "smtpd.yaml"
+    database = "{uri: 'postgresql://127.0.0.1:1/x'}"
+    config.write_text(f"listen: [{{port: {port}}}]\nenvironment: {{database: {database}}}\n")
+    told = f"error: can't listen on 127.0.0.1 port {port}: Address already in use: pid "
+    for command in (["sink", "--port", str(port)], ["run", "-c", str(config)]):
+        error = refused(*command, *(["--maildir", str(folder)] if command[0] == "sink" else []))
+        assert error.startswith(told)
+        assert " -m smtpd sink" in error
+        assert error.endswith(" has it\n")
+    (tmp_path / "file").touch()
+    error = refused(
+        "sink", "--port", str(free_port()), "--maildir", str(tmp_path / "file" / "sink")
+    )
+    assert error == f"error: {tmp_path}/file: File exists\n"

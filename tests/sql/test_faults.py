@@ -317,16 +317,17 @@ def test_queued_check_asks_the_database(database: str, server: str, tmp_path: Pa
     assert (good.exit_code, good.output) == (0, f"{path}: ok\n")
     wrong = check(database, "domian = 'x'")
     assert wrong.exit_code == 2
-    told = f'{path}: workers[0].where (worker w): column "domian" does not exist, at character 1\n'
-    assert wrong.stderr.startswith(told.rstrip())
+    place = f"{path}:8: workers[0].where: worker w: "
+    reason = "column \"domian\" does not exist, at character 1; did you mean 'domain'?"
+    assert wrong.stderr == f"{place}{reason}\n"
     for uri, reason in (
         ("postgresql://postgres@127.0.0.1:1/x", "connection"),
-        (server, "has no queue yet"),
+        (server, "run `queuectl migrate`"),
         (None, "the embedded PostgreSQL does not run"),
     ):
         away = check(uri, "domian = 'x'")
         assert (away.exit_code, away.stdout) == (0, f"{path}: ok\n")
-        assert f"{path}: the conditions were not checked: " in away.stderr
+        assert f"{path}: the database and the conditions were not checked: " in away.stderr
         assert reason in away.stderr
     assert not (tmp_path / "var").exists()
     assert "is case-sensitive" in check(database, "sender = 'x'").stderr

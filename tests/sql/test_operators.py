@@ -213,9 +213,24 @@ def test_a_command_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     for name in (INHERITED, DIRECTORY):
         monkeypatch.delenv(name, raising=False)
-    Path("queued.yaml").write_text("environment: {}\n")
-    for words in (["list"], ["hold", "--id", "1", "--reason", "x"], ["workers"]):
-        done = CliRunner().invoke(main, [*words, "-c", "queued.yaml"])
+    Path("etc").mkdir()
+    for text, place in (("", "etc/var"), ("environment: {directory: ../data}\n", "data")):
+        Path("etc/other.yaml").write_text(text)
+        for words in (["list"], ["hold", "--id", "1", "--reason", "x"], ["workers"]):
+            done = CliRunner().invoke(main, [*words, "-c", "etc/other.yaml"])
+            assert done.exit_code == 1
+            assert f"no embedded PostgreSQL in {tmp_path}/{place};" in done.stderr
+    done = CliRunner().invoke(main, ["list"])
+    assert done.exit_code == 2
+    assert "there is no etc/queued.yaml in this folder: give -c FILE" in done.stderr
+    assert [each.name for each in tmp_path.rglob("*")] == ["etc", "other.yaml"]
+    # up to version 0.1 the path was relative to the current folder
+    Path("etc/other.yaml").write_text("")
+    Path("var/postgres").mkdir(parents=True)
+    Path("var/postgres/PG_VERSION").write_text("18")
+    for words in (["list"], ["migrate"], ["up", "--queued"]):
+        option = [] if words[-1] == "--queued" else ["-c"]
+        done = CliRunner().invoke(main, [*words, *option, "etc/other.yaml"])
         assert done.exit_code == 1
-        assert f"no embedded PostgreSQL in {tmp_path}/var" in done.stderr
-    assert [each.name for each in tmp_path.iterdir()] == ["queued.yaml"]
+        assert f"write `directory: {tmp_path}/var`, which has the data" in done.stderr, words
+    assert not Path("etc/var/postgres").exists()

@@ -1,0 +1,45 @@
+"""The process that has a TCP port, as far as /proc shows it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_LISTENING = "0A"  # the state in /proc/net/tcp
+_SHOWN = 60  # characters of a command
+_PROC = Path("/proc")
+
+
+def port_user(port: int) -> str:
+    """Return the process that listens on a port, for the end of an error's text, or ''.
+
+    Only root sees processes of other users.
+    """
+    wanted = {f"socket:[{number}]" for number in _inodes(port)}
+    processes = sorted(int(entry.name) for entry in _PROC.glob("[0-9]*")) if wanted else []
+    for pid in processes:  # the first one is the parent of the others
+        with suppress(OSError):
+            for link in os.scandir(_PROC / str(pid) / "fd"):
+                with suppress(OSError):
+                    if os.readlink(link) in wanted:
+                        return f": {_named(pid)} has it"
+    return ": a process of another user has it" if wanted else ""
+
+
+def _named(pid: int) -> str:
+    words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    command = " ".join(word.decode(errors="replace") for word in words).strip()
+    return f"pid {pid} ({command if len(command) <= _SHOWN else command[:_SHOWN] + '…'})"
+
+
+def _inodes(port: int) -> set[str]:
+    """Return the inodes of the sockets that listen on the port, at any address."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in (_PROC / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(fields[9])
+    return found

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
@@ -11,6 +15,9 @@ import structlog
 
 from pgmta.config.environment import Log
 from pgmta.text import one_line, printable, printable_lines
+
+_ATOMIC = 4096  # octets that a pipe takes at once (pipe(7), PIPE_BUF)
+_QUOTED = re.compile(r"[ \t='\"]")  # characters of a text that is quoted
 
 
 def configure(log: Log, **bound: Any) -> None:
@@ -92,6 +99,65 @@ class _Tolerant:
     def flush(self) -> None:
         with suppress(OSError):
             self._stream.flush()
+
+
+class Lines:
+    """Lines of one event that come so often that structlog takes too long, many in one write.
+
+    A line is `head`, and its values between the `gaps`. A write has whole lines, because other
+    processes write to the same stream: at most as many octets as a pipe takes at once.
+    """
+
+    def __init__(self, log: Log, event: str, **bound: str) -> None:
+        self._stream = _Tolerant(sys.stderr)
+        self._json = log.format == "json"
+        self._second, self._time = 0, ""
+        self._ends = "", f" [info     ] {event:<24} "
+        if self._json:
+            self._ends = f'{{"event": {json.dumps(event)}, "level": "info", "timestamp": "', '", '
+        self._bound = bound
+
+    def gaps(self, numbers: Sequence[str], texts: Sequence[str], **fixed: str) -> list[str]:
+        """Return the text before, between and after values of these names, in this order.
+
+        That after them has the fixed values. `value` makes a text fit for a gap.
+        """
+        gap, quote = ('"{}": ', '"') if self._json else ("{}=", "")
+        between = ", " if self._json else " "
+        found, before = [], ""
+        for name in (*numbers, *texts):
+            mark = quote if name in texts else ""
+            found.append(f"{before}{gap.format(name)}{mark}")
+            before = f"{mark}{between}"
+        rest = (
+            f"{gap.format(name)}{quote}{self.value(text)}{quote}"
+            for name, text in (fixed | self._bound).items()
+        )
+        end = "}" if self._json else ""
+        return [*found, f"{before}{between.join(rest)}{end}"]
+
+    def value(self, text: str) -> str:
+        """Return a text as a line has it: no terminal obeys it, and it ends no field."""
+        if self._json:
+            return json.dumps(text)[1:-1]  # ASCII only
+        text = one_line(text)
+        return repr(text) if _QUOTED.search(text) else text
+
+    def head(self) -> str:
+        """Return the beginning of lines about an event of now."""
+        now = time.time()
+        second = int(now)
+        if second != self._second:
+            self._second, self._time = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        before, after = self._ends
+        return f"{before}{self._time}.{int((now - second) * 1e6):06}Z{after}"
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Write these lines."""
+        step = max(1, _ATOMIC // (max(map(len, lines)) + 1))
+        for first in range(0, len(lines), step):
+            text = "\n".join(lines[first : first + step])
+            self._stream.write(f"{text}\n")
 
 
 def get(name: str) -> structlog.typing.FilteringBoundLogger:

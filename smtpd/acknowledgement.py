@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from pgmta.model import NewMessage, Options
@@ -34,6 +34,8 @@ class Wire(Protocol):
     """The connection, as far as an answer needs it."""
 
     client: str
+    listener: str
+    session_id: str
     transport: asyncio.Transport | None
     closing: Closing
     share: Share
@@ -79,6 +81,8 @@ class Acknowledgement:
         self._session = session
         self._hooked = ""  # the 250 of a hook, for the message under way
         self._asking: asyncio.Task[None] | None = None
+        self._gaps: Sequence[str] = ()  # of the line in the log
+        self._named: Login | None = None  # the user in them
 
     def complete(self) -> None:
         """Judge the complete content, and have the message committed."""
@@ -213,6 +217,13 @@ class Acknowledgement:
         content.buffers.clear()
         if transaction.decided:
             transaction.decided.apply(message)
+        if server.accepted:
+            if not self._gaps or login is not self._named:
+                self._named, user = login, login.user if login else ""
+                self._gaps = server.accepted.gaps(
+                    self._wire.client, user, self._wire.listener, self._wire.session_id
+                )
+            content.gaps = self._gaps
         server.committer.commit(content, message, self.committed)
 
     def committed(self, error: Exception | None) -> None:

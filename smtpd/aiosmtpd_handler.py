@@ -150,6 +150,7 @@ class _Exchange:
     def __init__(self, relay: Server, commands: Commands, listener: SmtpListener) -> None:
         self.commands = commands
         self.client = str(commands.session.peer[0]) if commands.session.peer else ""
+        self.listener, self.session_id = listener.label, next(relay.session_ids)
         self.tally = Tally(relay.config.limits)
         self.incoming: Any = IncomingMessage(
             relay.config, relay.committer, EndOfData(listener.bare_newlines)

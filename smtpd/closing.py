@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from asyncio import AbstractEventLoop
 from collections.abc import Coroutine
@@ -58,6 +59,8 @@ class Closable(Protocol):
 
     transport: asyncio.Transport | None
     client: str
+    session_id: str
+    listener: str
     blocked: bool
     busy: bool
     reading: Reading
@@ -149,13 +152,18 @@ class Closing:
 
     def _end(self, reply: str, *, linger: bool) -> None:
         text = reply.format(self._hostname)
-        log.info("session ended by a limit", client=self._connection.client, reply=text)
+        self._log(logging.INFO, "session ended by a limit", reply=text)
         self._connection.reply(text)
         self.hang_up(linger=linger)
 
+    def _log(self, level: int, event: str, **values: Any) -> None:
+        connection = self._connection
+        log.log(level, event, client=connection.client, listener=connection.listener,
+                session=connection.session_id, **values)  # fmt: skip
+
     def fail(self, error: Exception) -> None:
         """Hang up after an error of this program: part of a message may have got lost by it."""
-        log.error("error in a session", client=self._connection.client, exc_info=error)
+        self._log(logging.ERROR, "error in a session", exc_info=error)
         self._connection.reply(replies.INTERNAL)
         self.hang_up()
 

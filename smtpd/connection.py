@@ -38,6 +38,10 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server, listener: SmtpListener) -> None:
         self.transport: asyncio.Transport | None = None
         self.client = ""
+        self.session_id = next(server.session_ids)
+        """Its name in the log: each line about the connection has it."""
+        self.listener = listener.label
+        """The name of its listener."""
         self.unidentified = False
         """A proxy has not said who the client is: nothing is trusted because of its address."""
         self.busy = False
@@ -82,7 +86,7 @@ class Connection(asyncio.Protocol):
             return  # was aborted at once
         self.transport = None
         self.closing.cancel()
-        self.opening.cancel()
+        self.opening.cancel(error)
         if self._task:
             self._task.cancel()
         self.forget()

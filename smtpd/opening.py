@@ -66,6 +66,7 @@ class Opening:
         self._timer: asyncio.TimerHandle | None = None  # for the PROXY header
         self._peer: Any = None
         self._early = b""  # what came meanwhile
+        self._in_handshake = False
         self._forwards = False  # a certificate of this peer says nothing about the client
 
     def begin(self, peer: Any) -> None:
@@ -185,7 +186,12 @@ class Opening:
 
     def _refuse_proxy(self, problem: str) -> None:
         """Close the connection of a proxy that does not say for whom it is."""
-        self._server.bad_headers.note(client=str(self._peer[0]), reason=problem)
+        self._server.bad_headers.note(
+            client=str(self._peer[0]),
+            listener=self._connection.listener,
+            session=self._connection.session_id,
+            reason=problem,
+        )
         if self._connection.transport:
             self._connection.transport.abort()
 
@@ -289,15 +295,16 @@ class Opening:
                 transport.abort()
             return False
         protocol: Any = connection
+        self._in_handshake = True
         try:
             secured = await shake_hands(
                 self._server.loop, transport, protocol, contexts.context, self._take
             )
         except OSError as error:
-            self._server.failed_handshakes.note(client=connection.client, reason=reason(error))
             transport.abort()
             connection.connection_lost(error)  # uvloop does not call it during a handshake
             return False
+        self._in_handshake = False
         self._server.handshakes += 1
         connection.secured(secured)
         connection.closing.expect_hello()
@@ -309,7 +316,15 @@ class Opening:
         )
         return True
 
-    def cancel(self) -> None:
-        """Stop the timer: the connection is gone."""
+    def cancel(self, error: Exception | None) -> None:
+        """Stop the timer: the connection is gone. A handshake under way has failed by that."""
         if self._timer:
             self._timer.cancel()
+        if self._in_handshake and not self._server.stopping:
+            connection = self._connection
+            self._server.failed_handshakes.note(
+                client=connection.client,
+                listener=connection.listener,
+                session=connection.session_id,
+                reason=reason(error or ConnectionResetError("connection lost")),
+            )

@@ -16,6 +16,14 @@ _SAID = frozenset((replies.AUTH_FAILED, replies.NO_MAIL, replies.NO_RCPT))
 log = get("session")
 
 
+class Refused(Protocol):
+    """The connection of a client."""
+
+    client: str
+    listener: str
+    session_id: str
+
+
 class Refusing(Protocol):
     """The commands of a session, as far as a refusal is concerned."""
 
@@ -31,7 +39,7 @@ class Refusals:
         self._lines = 0  # in this second
         self._left_out = 0
 
-    def note(self, reply: str, client: str, listener: str, commands: Refusing) -> None:
+    def note(self, reply: str, wire: Refused, commands: Refusing) -> None:
         """Log a reply 4xx or 5xx with the path of the last MAIL or RCPT."""
         if reply in _SAID:
             return
@@ -47,4 +55,5 @@ class Refusals:
             values["user"] = commands.login.user
         if self._left_out:
             values["left_out"], self._left_out = self._left_out, 0
-        log.info("refused", client=client, listener=listener, reply=reply, **values)
+        log.info("refused", client=wire.client, listener=wire.listener, session=wire.session_id,
+                 reply=reply, **values)  # fmt: skip

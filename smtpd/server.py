@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import secrets
 from typing import Protocol
 
 from pgmta.intake.committer import Committer
 from pgmta.postgres.notify import Notifier
 from smtpd import replies
+from smtpd.accepted import AcceptedLog
 from smtpd.auth.logins import Logins
 from smtpd.closing import Closing
 from smtpd.config import SmtpdConfig
@@ -47,7 +50,12 @@ class Server:
         self.metadata = Metadata(config.metadata) if config.metadata else None
         """The rules for metadata; without any, all rows have the same empty metadata."""
         self._notifier = Notifier(uri)
-        self.committer = Committer(uri, config.ingest, self._notifier)
+        logged = config.log.accepted and config.log.level in ("debug", "info")
+        self.loop = asyncio.get_running_loop()
+        self.accepted = AcceptedLog(config.log, self.loop) if logged else None
+        """The log of messages that were taken."""
+        note = self.accepted.note if self.accepted else None
+        self.committer = Committer(uri, config.ingest, self._notifier, note)
         users = config.uses_auth or any(each.xclient for each in config.listen)
         self.logins = Logins(uri, config.auth) if users else None
         """How users log in, if they may at some listener."""
@@ -58,6 +66,9 @@ class Server:
         self.gating: asyncio.Task[None] | None = None
         """The task that looks at the database, once it was started."""
         self.stopping = False
+        process, numbers = secrets.token_hex(4), itertools.count(1)
+        self.session_ids = (f"{process}-{number}" for number in numbers)
+        """Names for sessions, that no other process gives."""
         self._refused = Notice("connections refused")
         self.refusals = Refusals()
         """The log of replies that refuse something."""
@@ -71,7 +82,6 @@ class Server:
         exempt = config.relay.networks if limits.exempt is None else limits.exempt
         self._limits = ConnectionLimits(limits, exempt)
         self.memory = Memory(limits.memory, self._members)
-        self.loop = asyncio.get_running_loop()
         self.scheduler = Scheduler(self.loop, self.memory)
         self._empty = asyncio.Event()
         self._empty.set()
@@ -157,6 +167,8 @@ class Server:
             await self.directory.stop()
         await self._notifier.close()
         await self.committer.stop()
+        if self.accepted:
+            self.accepted.write()
         return clean
 
     async def _end(self, seconds: float) -> bool:

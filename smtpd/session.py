@@ -56,7 +56,6 @@ class SmtpSession:
         self.reception = Reception(server, listener, wire, self)
         """How content begins, and the message between two chunks."""
         self._early = listener.early == "refuse"
-        self._label = listener.label
         self._data_refused = False  # a client that does not listen sends its content
         self.copies = 0
         """How often the reply to the end of data is sent, beside once in SMTP."""
@@ -221,7 +220,7 @@ class SmtpSession:
         self._wire.reply(reply)
         if reply[0] not in "45":
             return
-        self._server.refusals.note(reply, self._wire.client, self._label, self.commands)
+        self._server.refusals.note(reply, self._wire, self.commands)
         if reply[0] == "5" and not (self._server.gate.closed and reply in _AFTER_MAIL):
             self._follow(self.tally.refusal(reply, login=bool(self.commands.login)))
 

@@ -8,6 +8,7 @@ import os
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import psycopg
@@ -46,8 +47,15 @@ may have gone by until its content was stored.
 class Committer:
     """Stores accepted messages, and answers each session when its message is durable."""
 
-    def __init__(self, uri: str, config: Ingest, notifier: Notifier) -> None:
+    def __init__(
+        self,
+        uri: str,
+        config: Ingest,
+        notifier: Notifier,
+        note: Callable[[list[Content]], None] | None = None,
+    ) -> None:
         self._config = config
+        self._note = note  # gets each group that is committed, after its sessions are answered
         self._notifier = notifier
         # PostgreSQL ends a statement that takes longer, and nothing of it stays. The commit itself
         # has no limit, because its result would be unknown then.
@@ -243,7 +251,10 @@ class Committer:
                 content.state = _COMMITTED
                 self.chunks.small += not content.chunks
             # PostgreSQL gets the next group first, and works while these are answered
-            asyncio.get_running_loop().call_soon(self._answer, group, None)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._answer, group, None)
+            if self._note:
+                loop.call_soon(self._note, group)
             self._notifier.due.set()
 
     async def _write_singly(self, store: Enqueue, group: list[Content]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -60,8 +60,8 @@ class Content:
     Committer stores the message. `discard` ends it at any moment before that.
     """
 
-    __slots__ = ("_remover", "buffers", "chunks", "collected", "done", "id", "message", "since",
-                 "state")  # fmt: skip
+    __slots__ = ("_remover", "buffers", "chunks", "collected", "done", "gaps", "id", "message",
+                 "since", "state")  # fmt: skip
 
     def __init__(self, remover: Remover) -> None:
         self._remover = remover
@@ -74,6 +74,8 @@ class Content:
         self.chunks = 0
         """Chunks in the database."""
         self.message: NewMessage | None = None
+        self.gaps: Sequence[str] = ()
+        """The text around the values of the message in its line in the log; without any, none."""
         self.done: DoneCallback | None = None
         """Whom to answer; None if no client waits for the message, or no longer."""
         self.since = 0.0

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
+
+from structlog.contextvars import bound_contextvars
 
 from smtpd import replies
 from smtpd.auth.authenticator import Authenticator, AuthRefused, AuthUnavailable
@@ -70,6 +73,8 @@ class Wire(Protocol):
     """The connection, as far as AUTH needs it."""
 
     client: str
+    listener: str
+    session_id: str
 
     @property
     def closing(self) -> Refusing:
@@ -163,7 +168,8 @@ class AuthExchange:
         except Malformed:
             self._session.reply(replies.AUTH_MALFORMED)
         except OtherIdentity:
-            self._logins.refuse_identity(self.mechanism, self._wire.client)
+            with self._logging():
+                self._logins.refuse_identity(self.mechanism, self._wire.client)
             self._wire.suspend(self._answer(_no_one))
 
     def _ask(self, challenge: bytes) -> None:
@@ -215,7 +221,8 @@ class AuthExchange:
 
     async def _scram_challenge(self, exchange: ScramExchange) -> None:
         try:
-            challenge = await self._logins.scram(exchange, self._wire.client)
+            with self._logging():
+                challenge = await self._logins.scram(exchange, self._wire.client)
         except AuthUnavailable as error:
             await asyncio.sleep(_pause(error))
             self._fail(error)
@@ -230,6 +237,10 @@ class AuthExchange:
             self._ask(message)
         return login
 
+    def _logging(self) -> AbstractContextManager[object]:
+        """Give session and listener to the lines in the log meanwhile."""
+        return bound_contextvars(session=self._wire.session_id, listener=self._wire.listener)
+
     async def _answer(self, judging: Callable[[], Coroutine[Any, Any, Login | None]]) -> None:
         """Reply to a complete exchange; each failure gets its reply after the same time."""
         loop = asyncio.get_running_loop()
@@ -237,7 +248,8 @@ class AuthExchange:
         failure: Exception | None = None
         login = None
         try:
-            login = await judging()  # not earlier: the session may end before this begins
+            with self._logging():
+                login = await judging()  # not earlier: the session may end before this begins
         except (AuthUnavailable, AuthRefused) as error:
             failure = error
         except Malformed:

@@ -6,8 +6,10 @@ import asyncio
 import heapq
 import time
 from collections import Counter
+from contextvars import copy_context
 
 import psycopg
+from structlog.contextvars import unbind_contextvars
 
 from pgmta.config.types import Network
 from pgmta.errors import StoreUnavailable
@@ -57,7 +59,10 @@ class Notes:
 
     def _begin(self) -> None:
         if not self._task or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            loop = asyncio.get_running_loop()
+            apart = copy_context()
+            apart.run(unbind_contextvars, "session", "listener")  # its lines are about all sessions
+            self._task = loop.create_task(self._run(), context=apart)
 
     async def _run(self) -> None:
         while self.failures or self._seen:

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 from pydantic import AfterValidator, Field
 
-from pgmta.config.environment import Environment, Log
+from pgmta.config.environment import Environment
 from pgmta.config.ingest import Ingest
 from pgmta.config.types import Section, Whole
 from smtpd.config.authentication import Authentication
@@ -17,6 +17,7 @@ from smtpd.config.content import Content
 from smtpd.config.hooks import HookLimits, Hooks
 from smtpd.config.limits import Limits
 from smtpd.config.listener import Listener
+from smtpd.config.log import SmtpdLog
 from smtpd.config.maildrop import Maildrop
 from smtpd.config.metadata import Source, parse_key
 from smtpd.config.relay import Relay
@@ -86,7 +87,7 @@ class SmtpdConfig(Section):
     )
     hook_limits: HookLimits = Field(default=HookLimits())
     maildrop: Maildrop = Field(default=Maildrop())
-    log: Log = Field(default=Log())
+    log: SmtpdLog = Field(default=SmtpdLog())
 
     def certificates_of(self, listener: Listener) -> list[Certificate]:
         """Return the certificates of a listener."""

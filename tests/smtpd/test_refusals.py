@@ -35,6 +35,9 @@ def test_a_refused_client_is_in_the_log(database: str) -> None:
 
 
 def test_a_flood_has_a_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wire:
+        client, listener, session_id = "192.0.2.1", "here", "1-1"
+
     class Session:
         login: Login | None = Login("ann", "PLAIN")
         path = "r@example.org"
@@ -44,11 +47,11 @@ def test_a_flood_has_a_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Refusals()
     with capture_logs() as log:
         for _ in range(100):
-            noted.note(replies.RELAY_DENIED, "192.0.2.1", "here", Session())
+            noted.note(replies.RELAY_DENIED, Wire(), Session())
         assert len(log) == refusals._MOST
         now += 1
-        noted.note(replies.RELAY_DENIED, "192.0.2.1", "here", Session())
-        noted.note(replies.AUTH_FAILED, "192.0.2.1", "here", Session())  # `login failed` says it
+        noted.note(replies.RELAY_DENIED, Wire(), Session())
+        noted.note(replies.AUTH_FAILED, Wire(), Session())  # `login failed` says it
     assert (log[-1]["left_out"], log[-1]["user"]) == (100 - refusals._MOST, "ann")
     assert len(log) == refusals._MOST + 1
 

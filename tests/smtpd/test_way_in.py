@@ -10,6 +10,7 @@ from tests.support.tracer import traced, usual
 
 FLOW = Path(__file__).parents[2] / "docs" / "flow.md"
 HEADING = "## From the last octet to the 250: the functions"
+LAST = "smtpd/connection.py: Connection.flush"
 MOST_FUNCTIONS, MOST_FILES = 30, 8
 LINES = (b"x" * 62 + b"\r\n") * 63  # 4 KB with the header
 
@@ -37,6 +38,7 @@ def test_a_message_passes_the_functions_of_the_documentation(database: str) -> N
         deliver(client)
         traces = [deliver(client) for _ in range(9)]
     way = usual(traces)
+    way = way[: way.index(LAST) + 1]  # the line in the log comes after the 250
     files = {name.partition(":")[0] for name in way}
     found = "\n".join(f"{place}. `{name}`" for place, name in enumerate(way, 1))
     assert way == documented(), found

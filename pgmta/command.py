@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import psycopg
@@ -21,6 +23,7 @@ from pgmta.text import json_escaped, printable, printable_lines
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+EXIT_PIPE = 128 + signal.SIGPIPE
 _WIDEST = 120  # characters of a column
 _SHOW = 2.0  # seconds between two lines of progress
 
@@ -91,8 +94,8 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             if isinstance(error, psycopg.errors.InsufficientPrivilege):
                 print_line(_RIGHTS, err=True)
             sys.exit(EXIT_FAILURE)
-        except BrokenPipeError:  # of stdout, if its reader ended: click ends without a word
-            raise
+        except BrokenPipeError:  # of stdout: its reader has seen enough
+            _end_quietly()
         except OSError as error:  # stdout, for one
             place = f"{error.filename}: " if error.filename else ""
             print_line(f"error: {place}{error.strerror or error}", err=True)
@@ -104,6 +107,16 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             sys.exit(EXIT_FAILURE)
 
     return wrapper
+
+
+def _end_quietly() -> NoReturn:
+    """Exit with the code that a shell sees after SIGPIPE, and write no more.
+
+    The signal itself would leave out the end of the process, which may stop the embedded server.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # buffered output would be an error again
+    sys.exit(EXIT_PIPE)
 
 
 @contextmanager

@@ -741,14 +741,17 @@ CREATE FUNCTION pgmta.login_failed(units text[], counts bigint[], added double p
     LANGUAGE sql SECURITY DEFINER ROWS 64
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    INSERT INTO pgmta.login_failures AS f (unit, failures, last_failure, forgotten_at)
-    SELECT g.unit, g.count, now(), now() + least(g.added, most) * interval '1 second'
+    INSERT INTO pgmta.login_failures AS f (unit, failures, last_failure, forgotten_at, locked_until)
+    SELECT g.unit, g.count, now(), now() + least(g.added, most) * interval '1 second',
+        now() + (least(g.added, most) + g.added / g.count - most / 2) * interval '1 second'
     FROM unnest(units, counts, added) AS g (unit, count, added) ORDER BY g.unit
     ON CONFLICT (unit) DO UPDATE SET
         failures = CASE WHEN f.forgotten_at > now() THEN f.failures ELSE 0 END + excluded.failures,
         last_failure = now(),
         forgotten_at = least(greatest(f.forgotten_at, now()) + (excluded.forgotten_at - now()),
-            now() + most * interval '1 second')
+            now() + most * interval '1 second'),
+        locked_until = least(greatest(f.forgotten_at, now()) + (excluded.forgotten_at - now()),
+            now() + most * interval '1 second') + (excluded.locked_until - excluded.forgotten_at)
     RETURNING f.unit, extract(epoch FROM f.forgotten_at - now())::double precision
 $$;
 
@@ -2769,7 +2772,8 @@ CREATE UNLOGGED TABLE pgmta.login_failures (
     unit text NOT NULL COLLATE pg_catalog."C",
     failures bigint NOT NULL,
     last_failure timestamp with time zone NOT NULL,
-    forgotten_at timestamp with time zone NOT NULL
+    forgotten_at timestamp with time zone NOT NULL,
+    locked_until timestamp with time zone
 )
 WITH (fillfactor='50');
 
@@ -2782,6 +2786,8 @@ COMMENT ON COLUMN pgmta.login_failures.failures IS 'Their number since the unit 
 COMMENT ON COLUMN pgmta.login_failures.last_failure IS 'Time of the last one.';
 
 COMMENT ON COLUMN pgmta.login_failures.forgotten_at IS 'When all of them are forgotten. Each failure adds a time; smtpd refuses logins while it is far ahead.';
+
+COMMENT ON COLUMN pgmta.login_failures.locked_until IS 'Until when smtpd refuses logins of the unit with 454; null or past: it does not.';
 
 CREATE TABLE pgmta.message_chunks (
     message_id bigint NOT NULL,

@@ -132,6 +132,10 @@ class Listing(OperatorLink):
         params = {"id": message_id, "head": HEAD}
         return self._db.execute(_SQL["message"], params).fetchone()
 
+    def arrival(self, message_id: int) -> dict[str, Any] | None:
+        """Return who submitted the message, and how; None if it is not stored (any more)."""
+        return self._db.execute(_SQL["arrival"], {"id": message_id}).fetchone()
+
     def history(self, message_id: int) -> list[dict[str, Any]]:
         """Return all attempts for a message, also for one that is gone."""
         return self._db.execute(_SQL["history"], {"id": message_id}).fetchall()

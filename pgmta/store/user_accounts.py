@@ -126,9 +126,25 @@ class UserAccounts(OperatorLink):
         """Return the failures of a user that are not forgotten yet."""
         return self._db.execute(_SQL["failures"], {"key": self._key(name)}).fetchall()
 
+    def all_failures(self, limit: int) -> list[dict[str, Any]]:
+        """Return the failures that are not forgotten yet, the most first, each with its `name`.
+
+        That is an address, a network or a user; None for a login name that no user has.
+        """
+        secret = self._secret()
+        names = {name_key(secret, user["name"]): user["name"] for user in self.users()}
+        found = self._db.execute(_SQL["all_failures"], {"limit": limit}).fetchall()
+        for each in found:
+            kind, name, *_ = each["unit"].split(" ")
+            each["name"] = name if kind in ("address", "network") else names.get(name)
+        return found
+
     def _key(self, name: str) -> str:
+        return name_key(self._secret(), name)
+
+    def _secret(self) -> bytes:
         row = self._db.execute(_SQL["secret"]).fetchone() or {}
-        return name_key(bytes(row["secret"]), name)
+        return bytes(row["secret"])
 
     def _change(
         self, statement: str, name: str, params: dict[str, Any], details: dict[str, Any]

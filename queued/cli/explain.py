@@ -24,6 +24,7 @@ from pgmta.states import Status
 from pgmta.store.filters import MALFORMED
 from pgmta.store.listing import Listing
 from pgmta.store.overview import Overview
+from queued.cli.arrival import arrival, print_arrival
 from queued.cli.reports import print_origin, print_reports
 from queued.cli.retry_end import add_retry_end
 from queued.cli.show import print_history, print_senders
@@ -43,6 +44,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     try:
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
+        came = arrival(listing.arrival(message_id), history)
         reports = listing.reports(message_id)
         workers = [entry for entry in overview.workers() if entry["alive"]]
         rules = overview.rules()
@@ -74,14 +76,16 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["waits_for"] = waits_for(row, now, deliver)
     add_retry_end(config, rows, history)
     if as_json:
-        print_json({"id": message_id, "recipients": rows, "history": history, **reports.as_json(),
-                    "faults": [asdict(fault) for fault in refused]})  # fmt: skip
+        faults = [asdict(fault) for fault in refused]
+        print_json({"id": message_id, **came, "recipients": rows, "history": history,
+                    **reports.as_json(), "faults": faults})  # fmt: skip
         return
     for fault in refused:
         print_line(f"warning: {fault}", err=True)
     if not rows:
         print_line(f"message {message_id} is done")
     print_senders(rows or history)
+    print_arrival(came)
     print_origin(reports)
     _print_rows(rows)
     print_history(history)

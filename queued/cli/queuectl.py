@@ -27,6 +27,7 @@ from pgmta.logs import keep_off_stdout
 from pgmta.states import Status
 from pgmta.store.listing import Listing
 from pgmta.store.migrate import migrate as apply_migrations
+from queued.cli.arrival import arrival
 from queued.cli.change import COMMANDS
 from queued.cli.classify import classify
 from queued.cli.count import count
@@ -174,9 +175,10 @@ def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None
         message = listing.message(message_id)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
+        came = arrival(listing.arrival(message_id), history)
         reports = listing.reports(message_id)
         said = listing.transcripts(message_id) if transcript else None
     if not message and not history and not any(reports):
         print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
-    print_message(message_id, message, rows, history, reports, said, as_json=as_json)
+    print_message(message_id, message, rows, history, reports, said, came, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from pgmta.command import (
 )
 from pgmta.config.types import HostPort
 from pgmta.errors import AddressError, DeliveryError
+from pgmta.store.tls_knowledge import BrokenHost
+from queued.cli.route_memory import RouteMemory, route_memory
 from queued.cli.target import CONFIG
 from queued.config import read_config
 from queued.delivery.connect import Connector
 from queued.delivery.route import Destination
 from queued.delivery.routes import Routes
 from queued.delivery.survey import HostAnswer, SurveyedHost, survey
-from queued.delivery.tls_memory import NoMemory
+from queued.delivery.tls_policy import TlsMode
 
 
 @click.command()
@@ -55,8 +57,10 @@ def route(
 ) -> None:
     """Show where the mail for an address goes: route, hosts, TLS policy.
 
-    Hosts are in the order of one delivery. Among equals each connection has a new order. A domain
-    does for the address. Exits with 1 if no host can be used.
+    It reads the files, and what workers remember in the database: MTA-STS policies, and hosts that
+    get plain text because their TLS failed. Hosts are in the order of one delivery. Among equals
+    each connection has a new order. A domain does for the address. Exits with 1 if no host can be
+    used.
     """
     domain = _domain(address, "address")
     if sender:
@@ -64,17 +68,19 @@ def route(
     metadata = json.dumps(dict(map(_pair, pairs)))
     settings = read_config(config, passwords=probe)
     destination = Routes(settings.routes, settings.routing).find(domain, sender, metadata, tenant)
-    memory = NoMemory()
-    connector = Connector(settings.environment.hostname, settings.delivery, memory)
-    found, error = uvloop.run(_survey(connector, destination, probe=probe))
+    with route_memory(settings.environment) as (memory, problem):
+        if problem:
+            print_line(f"warning: what workers remember of TLS is not known: {problem}", err=True)
+        connector = Connector(settings.environment.hostname, settings.delivery, memory)
+        found, error = uvloop.run(_survey(connector, destination, probe=probe))
     usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
     if as_json:
         print_json({
-            "address": address, **_destination(destination),
-            "hosts": [_host(each, memory.reasons) for each in found], "error": error or None,
+            "address": address, **_destination(destination), "mta_sts": _kept(memory),
+            "hosts": [_host(each, memory) for each in found], "error": error or None,
         })  # fmt: skip
     else:
-        _print(destination, found, error, memory.reasons)
+        _print(destination, found, error, memory)
     if not usable:
         sys.exit(EXIT_FAILURE)
 
@@ -126,8 +132,23 @@ def _key(found: SurveyedHost) -> str:
     return str(HostPort(found.host.name, found.host.port))
 
 
-def _host(found: SurveyedHost, reasons: Mapping[str, str]) -> dict[str, Any]:
-    policy, answer = found.policy, found.answer
+def _kept(memory: RouteMemory) -> dict[str, Any] | None:
+    """Return the MTA-STS policy that workers keep."""
+    if not (kept := memory.kept):
+        return None
+    until = datetime.now(UTC) + timedelta(seconds=kept.left)
+    return {"id": kept.id, "mode": kept.mode, "mx": list(kept.mx), "until": until}
+
+
+def _broken(found: SurveyedHost, memory: RouteMemory) -> BrokenHost | None:
+    """Return what makes queued leave out STARTTLS with a host, if anything does."""
+    policy = found.policy
+    opportunistic = policy and policy.mode is TlsMode.OPPORTUNISTIC and not policy.requiretls
+    return memory.hosts.get(_key(found)) if opportunistic else None
+
+
+def _host(found: SurveyedHost, memory: RouteMemory) -> dict[str, Any]:
+    policy, answer, broken = found.policy, found.answer, _broken(found, memory)
     return {
         "host": found.host.name,
         "port": found.host.port,
@@ -141,6 +162,7 @@ def _host(found: SurveyedHost, reasons: Mapping[str, str]) -> dict[str, Any]:
             "evidence": policy.evidence,
             "names": list(policy.names),
         },
+        "plain_text": broken and {"until": broken.until, "reason": broken.reason},
         "error": found.error or None,
         "answer": answer
         and {
@@ -148,7 +170,7 @@ def _host(found: SurveyedHost, reasons: Mapping[str, str]) -> dict[str, Any]:
             "tls_version": answer.facts.tls_version or None,
             "tls_cipher": answer.facts.tls_cipher or None,
             "tls_verified": answer.facts.tls_verified or None,
-            "tls_error": reasons.get(_key(found)),
+            "tls_error": memory.reasons.get(_key(found)),
             "extensions": answer.extensions,
             "error": answer.error or None,
         },
@@ -156,7 +178,7 @@ def _host(found: SurveyedHost, reasons: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _print(
-    destination: Destination, found: list[SurveyedHost], error: str, reasons: Mapping[str, str]
+    destination: Destination, found: list[SurveyedHost], error: str, memory: RouteMemory
 ) -> None:
     print_line(f"route      {destination.route}")
     print_line(f"to         {destination}")
@@ -170,6 +192,9 @@ def _print(
     if rewriting := destination.rewriting:
         for key, value in rewriting.entry.shown.items():
             print_line(f"rewrite    {key}: {_words(value)}")
+    if kept := _kept(memory):
+        until = f"{kept['until']:%Y-%m-%d %H:%M:%S%z}"
+        print_line(f"mta-sts    {kept['mode']}, id {kept['id']}, kept until {until}")
     if error:
         print_line(f"error      {error}")
     for each in found:
@@ -182,10 +207,15 @@ def _print(
         if policy := each.policy:
             evidence = f": {policy.evidence}" if policy.evidence else ""
             print_line(f"policy     {policy.mode}, by {policy.source}{evidence}")
+        if broken := _broken(each, memory):
+            print_line(
+                f"plain text until {broken.until:%Y-%m-%d %H:%M:%S%z}, as TLS failed: "
+                f"{broken.reason}"
+            )
         if each.error:
             print_line(f"error      {each.error}")
         if each.answer:
-            _print_answer(each.answer, reasons.get(_key(each), ""))
+            _print_answer(each.answer, memory.reasons.get(_key(each), ""))
 
 
 def _print_answer(answer: HostAnswer, reason: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pgmta.command import print_json, print_line, print_table, print_text
 from pgmta.store.listing import UNDELIVERABLE, MessageReports
+from queued.cli.arrival import Came, print_arrival
 from queued.cli.reports import print_origin, print_reports
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
@@ -20,6 +21,7 @@ def print_message(
     history: list[dict[str, Any]],
     reports: MessageReports,
     transcripts: list[dict[str, Any]] | None,
+    came: Came,
     *,
     as_json: bool,
 ) -> None:
@@ -32,6 +34,7 @@ def print_message(
                 "stored": message is not None,
                 "received_at": message["received_at"] if message else None,
                 "size": message["size"] if message else None,
+                **came,
                 "headers": headers,
                 "recipients": rows,
                 "history": history,
@@ -52,6 +55,7 @@ def print_message(
     else:
         print_line(f"message {message_id} is done; its content is gone")
         print_senders(history)
+    print_arrival(came)
     print_origin(reports)
     if rows:
         _print_recipients(rows)

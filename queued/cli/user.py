@@ -101,14 +101,18 @@ def passwd(config: Path, name: str, **options: Any) -> None:
 @click.argument("name")
 @rights_options
 @click.option("--any-network", is_flag=True, help="May log in from any network.")
+@click.option("--no-metadata", is_flag=True, help="The user's mail gets no metadata of the user.")
 @reporting
-def set_rights(config: Path, name: str, any_network: bool, **options: Any) -> None:
+def set_rights(
+    config: Path, name: str, any_network: bool, no_metadata: bool, **options: Any
+) -> None:
     """Change what a user may; the rest stays as it is.
 
-    --sender, --network and --metadata replace all of their kind that the user had.
+    --sender, --network and --metadata replace all of their kind that the user had, and
+    --no-metadata removes them.
     """
     name = _name(name)
-    rights = read_rights(options, any_network=any_network)
+    rights = read_rights(options, any_network=any_network, no_metadata=no_metadata)
     if rights == Rights():
         raise ConfigError(["nothing to change: give at least one option"])
     with _accounts(config) as accounts:
@@ -203,7 +207,10 @@ def list_users(config: Path, as_json: bool) -> None:
 @json_option
 @reporting
 def show(config: Path, name: str, as_json: bool) -> None:
-    """Show a user: rights, networks of earlier logins, failed logins. No password is shown."""
+    """Show a user: rights, networks of earlier logins, failed logins, and whether they lock it.
+
+    From a network of an earlier login only the failures from there count. No password is shown.
+    """
     name = _name(name)
     with _accounts(config) as accounts:
         found = accounts.users(name)
@@ -223,16 +230,54 @@ def show(config: Path, name: str, as_json: bool) -> None:
     for login in networks:
         print_line(f"logged in from {login['network']}, last on {login['last_login']:%Y-%m-%d}")
     for failure in failures:
+        until = failure["locked_until"]
         print_line(
             f"failed logins {_place(failure['unit'])}: {failure['failures']}, "
-            f"forgotten at {failure['forgotten_at']}"
+            f"forgotten at {_time(failure['forgotten_at'])}"
+            + (f"; locked until {_time(until)}" if until else "")
         )
+    if any(failure["locked_until"] for failure in failures):
+        print_line(f"`queuectl user unlock {name}` ends the lock")
+
+
+@user.command()
+@config_option(CONFIG)
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Lines at most."
+)
+@json_option
+@reporting
+def failures(config: Path, limit: int, as_json: bool) -> None:
+    """List failed logins by address, network and user, the most first, and who is locked."""
+    with _accounts(config) as accounts:
+        found = accounts.all_failures(limit)
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["OF", "NAME", "FROM", "FAILURES", "LAST", "LOCKED UNTIL"],
+        [
+            [
+                "user" if each["unit"].startswith("own ") else each["unit"].partition(" ")[0],
+                each["name"] or "(no user)",
+                each["unit"].split(" ")[2] if each["unit"].startswith("own ") else "-",
+                each["failures"],
+                _time(each["last_failure"]),
+                _time(each["locked_until"]) if each["locked_until"] else "-",
+            ]
+            for each in found
+        ],
+    )
 
 
 def _print_password(given: Given) -> None:
     """Print a password that the command has made; the user is stored before."""
     if given.generated:
         print_line(f"password: {given.generated}")
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S%z}"
 
 
 def _place(unit: str) -> str:

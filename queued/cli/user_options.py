@@ -86,19 +86,24 @@ def _terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def read_rights(options: dict[str, Any], *, any_network: bool = False) -> Rights:
+def read_rights(
+    options: dict[str, Any], *, any_network: bool = False, no_metadata: bool = False
+) -> Rights:
     """Read the options about rights. Raises ConfigError that names the option."""
     if options["sender"] and options["any_sender"]:
         raise ConfigError(["--sender and --any-sender exclude each other"])
     if options["network"] and any_network:
         raise ConfigError(["--network and --any-network exclude each other"])
+    if options["metadata"] and no_metadata:
+        raise ConfigError(["--metadata and --no-metadata exclude each other"])
+    metadata = dict(_pair(text) for text in options["metadata"])
     return Rights(
         senders=[_sender(text) for text in options["sender"]] or None,
         any_sender=options["any_sender"],
         networks=[_network(text) for text in options["network"]] or None,
         any_network=any_network,
         tenant=options["tenant"],
-        metadata=dict(_pair(text) for text in options["metadata"]) or None,
+        metadata=metadata if metadata or no_metadata else None,
         priorities=_priorities(options["priorities"]) if options["priorities"] else None,
     )
 

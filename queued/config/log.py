@@ -12,6 +12,6 @@ class QueuedLog(Log):
 
     attempts: bool = Field(
         default=False,
-        description="a line per attempt, at level info: message, row, recipient, next hop, delays "
-        "in seconds by phase, TLS, status, reply and answer class",
+        description="a line per attempt, at level info: message, row, sender, recipient, next hop, "
+        "delays in seconds by phase, TLS, status, reply and answer class",
     )

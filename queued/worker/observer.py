@@ -68,6 +68,7 @@ def _line(outcome: Outcome) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "message": item.message_id,
         "row": item.id,
+        "from": item.sender,
         "to": item.recipient,
         "relay": outcome.host,
         "delay": round((outcome.ended - item.ts).total_seconds(), 3),

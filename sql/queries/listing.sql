@@ -17,11 +17,15 @@ SELECT m.id, m.received_at, m.size, m.utf8, m.chunks, m.trace,
                   AND c.position <= %(head)s::bigint * m.chunks / greatest(m.size, 1)) END AS head
 FROM messages AS m WHERE m.id = %(id)s
 
+-- name: arrival
+-- Who submitted a message, and how; readers see it too.
+SELECT trace, submitted_by, origin FROM messages WHERE id = %(id)s
+
 -- name: history
 -- Every attempt for a message, in order; it outlives the message.
 SELECT started_at, ended_at, event, attempt, code, enhanced, reply, command, host, worker, sender,
     recipient, row_id, lease_token, address, tls_version, tls_cipher, tls_verified, dns_seconds,
-    connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned
+    connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned, submitted_by
 FROM attempts WHERE message_id = %(id)s ORDER BY ended_at, row_id
 
 -- name: transcripts

@@ -44,9 +44,17 @@ ORDER BY last_login DESC, network
 -- The secret from which units of names are derived.
 SELECT secret FROM users_version
 
+-- name: all_failures
+-- Failures that are not forgotten yet, the most first.
+SELECT unit, failures, last_failure, forgotten_at,
+    CASE WHEN locked_until > now() THEN locked_until END AS locked_until
+FROM login_failures WHERE forgotten_at > now() ORDER BY failures DESC, unit LIMIT %(limit)s
+
 -- name: failures
 -- Failures of a user that are not forgotten yet.
-SELECT unit, failures, last_failure, forgotten_at FROM login_failures
+SELECT unit, failures, last_failure, forgotten_at,
+    CASE WHEN locked_until > now() THEN locked_until END AS locked_until
+FROM login_failures
 WHERE (unit = 'user ' || %(key)s OR unit LIKE 'own ' || %(key)s || ' %%') AND forgotten_at > now() ORDER BY unit
 
 -- name: unlock

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
+from pgmta.model import StsPolicy
 from queued.cli.queuectl import main
+from queued.cli.route_memory import route_memory
 from queued.config import QueuedConfig, Shaping, read_config
 from queued.delivery.routes import Routes
 from queued.delivery.tls_policy import TlsMode
@@ -129,11 +133,10 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     assert json.loads(route(path, "x@b.example", "--json").stdout) == {
         "address": "x@b.example", "route": "routes.b.example", "to": "127.0.0.1:1",
         "protocol": "smtp", "implicit_tls": False, "tls": None, "login": None, "error": None,
-        "rewrite": None,
+        "rewrite": None, "mta_sts": None,
         "hosts": [{
             "host": "127.0.0.1", "port": 1, "secure": False, "addresses": ["127.0.0.1"],
-            "left_out": [],
-            "error": None, "answer": None, "tls": {
+            "left_out": [], "error": None, "answer": None, "plain_text": None, "tls": {
                 "mode": "opportunistic", "source": "default", "evidence": "",
                 "names": ["127.0.0.1"],
             },
@@ -149,6 +152,44 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
         assert route(path, *arguments).exit_code == 2
     missing = route(path, "b.example", "--probe")
     assert (missing.exit_code, "password: No such file" in missing.stderr) == (2, True)
+
+
+def test_route_says_what_workers_remember(
+    folder: Path, database: str, db: psycopg.Connection
+) -> None:
+    """A kept MTA-STS policy counts, and a host whose TLS failed gets plain text."""
+    path = configure(folder, b="127.0.0.1:1")
+    data = yaml.safe_load(path.read_text())
+    data["environment"]["database"] = {"uri": database}
+    path.write_text(yaml.safe_dump(data))
+    db.execute(
+        "INSERT INTO broken_tls (host, until, reason)"
+        " VALUES ('127.0.0.1:1', now() + interval '1 h', '4.7.5 TLS with x failed'),"
+        " ('[::1]:1', now() + interval '1 h', 'another')"
+    )
+    db.execute(
+        "INSERT INTO sts_policies (domain, id, mode, mx, max_age, expires_at, next_fetch) VALUES"
+        " ('b.example', '7', 'enforce', '{mx.b.example}', 86400, now() + interval '1 day', now())"
+    )
+    shown = route(path, "x@b.example")
+    assert shown.stderr == ""
+    assert re.search(r"\nplain text until 20.*, as TLS failed: 4.7.5 TLS with x", shown.stdout)
+    (host,) = json.loads(route(path, "x@b.example", "--json").stdout)["hosts"]
+    assert host["plain_text"]["reason"] == "4.7.5 TLS with x failed"
+    data["delivery"]["tls"] = {"mode": "encrypt"}
+    path.write_text(yaml.safe_dump(data))
+    assert "plain text" not in route(path, "x@b.example").stdout  # it would be refused
+
+    async def kept() -> StsPolicy | None:
+        with route_memory(load(path, QueuedConfig).environment) as (memory, problem):
+            assert problem == ""
+            return await memory.find("b.example")
+
+    found = asyncio.run(kept())
+    assert found
+    assert (found.id, found.mode, found.mx) == ("7", "enforce", ("mx.b.example",))
+    db.execute("DROP TABLE broken_tls")
+    assert "not known: relation" in route(path, "x@b.example").stderr
 
 
 def test_file_of_authorities_is_relative_to_the_configuration(folder: Path) -> None:

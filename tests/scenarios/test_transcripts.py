@@ -54,6 +54,7 @@ def test_a_failure_has_a_transcript_and_a_trace_has_those_of_deliveries(
     assert lines["bob@bad.example"]["class"] == "unknown_user"
     line = lines["bob@good.example"]
     assert "class" not in line
+    assert line["from"] == delivered["sender"]
     assert (line["relay"], line["address"], line["dsn"], line["status"]) == (
         hop.target, "127.0.0.1", "2.0.0", "delivered",
     )  # fmt: skip

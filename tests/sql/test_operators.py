@@ -21,6 +21,7 @@ from pgmta.store.change import WorkerChanges
 from pgmta.store.row_change import Action, RowChange
 from queued.cli.quarantine_retention import main as retention
 from queued.cli.queuectl import main
+from smtpd.received import received
 from tests.sql.rows import column, fetch, message, row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -155,6 +156,39 @@ def test_the_sender_of_mail_that_has_left(db: psycopg.Connection, command: Comma
     )
     for name in ("show", "explain"):
         assert "\nsender <s@a.example>\n" in command(name, "5").stdout
+
+
+def test_both_say_who_submitted_a_message(
+    database: str, db: psycopg.Connection, config: Path, command: Command
+) -> None:
+    """User and client while it is stored; then the log of attempts has the user."""
+    message(db, 5)
+    number = row(db, 5)
+    trace = received("x\x1b) y", "2001:db8::7", "mx.example", "ESMTPSA (TLSv1.3 X)\r\n\t") + "5;"
+    db.execute(
+        "UPDATE messages SET trace = %s, submitted_by = 'ann@a.example', origin = 'user'", (trace,)
+    )
+    uri = make_conninfo(database, options="-c role=pgmta_reader")
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": uri}}}))
+    line = (
+        "came from user ann@a.example, client 2001:db8::7 (x???y), by ESMTPSA (TLSv1.3 X), "
+        "origin user\n"
+    )
+    assert line in command("explain", "5").stdout
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    assert line in command("show", "5").stdout
+    db.execute(
+        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
+        " sender, recipient, domain, worker, host, command, enhanced, reply, submitted_by)"
+        " VALUES (now(), %s, 5, 1, 1, 250, 'delivered', 's@a.example', 'r@b.example', 'b.example',"
+        " '', '', '', '', 'ok', 'ann@a.example')",
+        (number,),
+    )
+    db.execute("DELETE FROM queue")
+    for name in ("show", "explain"):
+        assert "came from user ann@a.example\nthe client is in the log" in command(name, "5").stdout
+        found = json.loads(command(name, "5", "--json").stdout)
+        assert (found["user"], found["client"]) == ("ann@a.example", None)
 
 
 def test_show_names_every_sender(db: psycopg.Connection, command: Command) -> None:

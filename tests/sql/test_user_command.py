@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,13 @@ import yaml
 from click.testing import CliRunner, Result
 
 from pgmta.password import ITERATIONS, matches, parse_scram_keys
+from pgmta.postgres.link import Link
+from pgmta.store.logins import LoginStore, name_key
 from queued.cli import user_options
 from queued.cli.queuectl import main
+from smtpd.auth.notes import Notes
+from smtpd.auth.throttle import Throttle
+from smtpd.config import Failures
 
 
 @pytest.fixture
@@ -79,6 +85,54 @@ def test_a_user_from_the_first_day_to_the_last(
     ]  # fmt: skip
 
 
+async def test_who_is_locked_until_when_and_by_which_failures(
+    config: Path, database: str, db: psycopg.Connection
+) -> None:
+    """As smtpd counts: 4 failures of a user and 2 from an own network in 100 s lock."""
+    assert run(config, "add ann@a.example --generate").exit_code == 0
+    assert run(config, "set ann@a.example --metadata k=v --tenant t").exit_code == 0
+    link = Link(database, "test")
+    store, limits = LoginStore(link), Failures(period=100.0, user=4, own=2, network=9, address=9)
+    notes = Notes(store, throttle := Throttle(limits))
+    _, secret = await store.changes()
+    user, own = (f"user {name_key(secret, name)}" for name in ("ann@a.example", "nobody"))
+    here = f"own {user.split()[1]} 192.0.2.0/24"
+
+    def states() -> dict[tuple[str, str | None], bool]:
+        found = json.loads(run(config, "failures --json").stdout)
+        return {
+            (each["unit"].split()[0], each["name"]): each["locked_until"] is not None
+            for each in found
+        }
+
+    for _ in range(5):
+        for unit in (user, here, own, "address 192.0.2.7"):
+            notes.failed(unit)
+        await notes.write()
+        shown = run(config, "show ann@a.example").stdout
+        for unit, place in ((user, "elsewhere"), (here, "192.0.2.0/24")):
+            (line,) = [each for each in shown.splitlines() if f"failed logins from {place}" in each]
+            assert ("locked until" in line) is throttle.blocked([unit])
+    assert throttle.blocked([user])
+    assert throttle.blocked([here])
+    assert states() == {
+        ("user", "ann@a.example"): True, ("user", None): True,
+        ("own", "ann@a.example"): True, ("address", "192.0.2.7"): False,
+    }  # fmt: skip
+    table = run(config, "failures").stdout
+    assert re.search(r"user +ann@a.example +192.0.2.0/24 +5 ", table)
+    assert "(no user)" in table
+    assert (
+        run(config, "unlock ann@a.example").stdout == "failed logins of ann@a.example forgotten\n"
+    )
+    assert "locked" not in run(config, "show ann@a.example").stdout
+    assert states() == {("user", None): True, ("address", "192.0.2.7"): False}
+    assert run(config, "set ann@a.example --no-metadata").exit_code == 0
+    assert db.execute("SELECT metadata, tenant FROM users").fetchall() == [({}, "t")]
+    await notes.close()
+    await link.close()
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -90,6 +144,7 @@ def test_a_user_from_the_first_day_to_the_last(
         ("add a@b --priorities 7-3 --stdin", "--priorities '7-3': expected for example 3-7"),
         ("add a@b --metadata x --stdin", "--metadata 'x': expected key=value"),
         ("add a@b --stdin", "a password needs 8 characters, at most 1024"),
+        ("set a@b --metadata k=v --no-metadata", "--metadata and --no-metadata exclude each other"),
         ("set a@b", "nothing to change: give at least one option"),
         ("set a@b --tenant x", "error: there is no user a@b; `queuectl user list` lists them"),
         ("passwd a@b --generate", "error: there is no user a@b"),

@@ -17,8 +17,8 @@ from pgmta.store.claim import SESSION, Claims
 LIMIT = 100  # rows, what a worker with default settings asks for
 TIMES = 5
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # by the name of the figures
-    "front": ("claim_by_time", {"window": LIMIT + 64}),
-    "walk": ("claim_by_domain", {"cursor": "", "steps": 64}),
+    "front": ("claim_by_time", {"window": LIMIT + 64, "wide": False}),
+    "walk": ("claim_by_domain", {"cursor": "", "level": 1 << 14, "steps": 512}),
 }
 MB = 1 << 20
 

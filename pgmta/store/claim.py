@@ -37,9 +37,15 @@ SESSION = {
 
 
 _WINDOW = 64  # rows that a claim by time looks at beyond the rows that are wanted
+_WIDE = 2048  # rows of the window of a claim by domain that met few due rows
 _BACKLOG = 1.0  # seconds for which a backlog is assumed to last, after the window has shown it
-_STEPS = 64  # domains that one claim by domain visits
+_STEPS = 512  # pairs of domain and priority that one statement by domain visits
+_FIRST = "", 1 << 14  # the place before the first domain, after all priorities of none
 _SIBLINGS = 100  # further recipients of the same messages that come with a claim, at most
+
+
+type Place = tuple[str, int]
+"""A domain and a priority: where a claim by domain goes on."""
 
 
 @dataclass(slots=True)
@@ -93,7 +99,7 @@ class Claims:
             "urgent": urgent,
             "each": each,
         }
-        self._cursor: str | None = None  # the last domain of the claim by domain; None: all seen
+        self._cursor: Place | None = None  # of the last claim by domain; None: all seen
         self._backlog_until = 0.0  # until then the window would show the same again
         self.leases = RowLeases(link, owner, lease, self._schema)
         """The leases of the claimed rows."""
@@ -172,12 +178,16 @@ class Claims:
     async def _search(
         self, claim: Claim, limit: int, busy: list[str], size: dict[str, Any]
     ) -> None:
-        """Claim by time, or by domain while there is a backlog."""
+        """Claim by time, or by domain while there is a backlog.
+
+        With a backlog, domains without due rows may lie between those with some. So a claim asks
+        some domains, and then takes the rows that have been due the longest. The rest follows.
+        """
         began = time.monotonic()
         few = self._fixed["each"]  # no domain may come twice
         if self._cursor is None and began >= self._backlog_until:
             more, _ = await self._run(
-                claim, "claim_by_time", limit, busy, size, window=limit + _WINDOW
+                claim, "claim_by_time", limit, busy, size, window=limit + _WINDOW, wide=False
             )
             if not more:
                 self.saw_all = self.saw_all if busy else began
@@ -186,24 +196,37 @@ class Claims:
             if few and claim.items:
                 return
         name = "urgent_by_domain" if few else "claim_by_domain"
-        cursor = self._cursor or ""
-        whole = not cursor  # whether this round began at the first domain
+        cursor = self._cursor or _FIRST
+        whole = cursor == _FIRST  # whether this round began at the first domain
+        wide = not few  # whether the claim by time is still to come
         while len(claim.items) < limit:
             left = {**size, "budget": max(0, size["budget"] - claim.octets)}
             more, last = await self._run(
-                claim, name, limit - len(claim.items), busy, left, cursor=cursor, steps=_STEPS
-            )
+                claim, name, limit - len(claim.items), busy, left,
+                cursor=cursor[0], level=cursor[1], steps=_STEPS,
+            )  # fmt: skip
             if more:
                 cursor = last
             elif few and claim.items:
-                cursor = ""
+                cursor = _FIRST
             elif whole:
                 self._cursor = None  # every domain was asked, and nothing more is due
                 return
             else:
-                cursor, whole = "", True
+                cursor, whole = _FIRST, True
             if few and claim.items:
                 break
+            if wide and len(claim.items) < limit:
+                wide = False
+                left = {**size, "budget": max(0, size["budget"] - claim.octets)}
+                more, _ = await self._run(
+                    claim, "claim_by_time", limit - len(claim.items), busy, left,
+                    window=_WIDE, wide=True,
+                )  # fmt: skip
+                if not more:
+                    self._cursor = None
+                    self.saw_all = self.saw_all if busy else began
+                    return
         self._cursor = cursor
 
     async def _run(
@@ -214,10 +237,10 @@ class Claims:
         busy: list[str],
         size: dict[str, Any],
         **more: Any,
-    ) -> tuple[bool, str]:
+    ) -> tuple[bool, Place]:
         """Run a claim's statement and add its rows to `claim`.
 
-        Returns whether more may be due, and the last domain that was asked.
+        Returns whether more may be due, and the last place that was asked.
         """
         rules = self._rules
         params = {
@@ -230,7 +253,7 @@ class Claims:
             **size,
             **more,
         }
-        found = False, ""
+        found = False, _FIRST
         messages, before = claim.messages, len(claim.items)
         parts: dict[int, dict[int, bytes]] = {}
         for row in await self._link.run(self._statements[name], params):
@@ -246,7 +269,7 @@ class Claims:
                     parts.setdefault(row[2], {})[row[6]] = row[14]
                 case "claim":
                     rules.current = row[1]
-                    found = row[9], row[13]
+                    found = row[9], (row[13], _FIRST[1] if row[6] is None else row[6])
         for item in claim.items[before:]:
             if origin := messages.get(item.message_id):
                 item.message_id_header = origin.message_id_header

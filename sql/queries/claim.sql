@@ -1,7 +1,8 @@
 -- name: claim_by_time
 -- Lease due rows in the order of priority and time, from a window at the front of the queue. While
 -- little is due, the window shows all of it. If `flag` of the first row is true, the window did not
--- reach the end, and only claim_by_domain is fair. The braces take the worker's condition
+-- reach the end, and only claim_by_domain is fair. With `wide` that is not asked of a claim that got all it
+-- wanted, which reads no more of the window than it needs. The braces take the worker's condition
 -- and what excludes the rows that standing rules hold; others the labels of rows (labels.py). If the rules changed since the caller read them, nothing is
 -- claimed; the first row has their version.
 -- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index (docs/decisions/0005).
@@ -37,37 +38,41 @@ WITH seen AS MATERIALIZED (
 SELECT 'claim' AS kind, (SELECT version FROM rules_version) AS id,
     NULL::bigint AS message_id, NULL::text AS sender, NULL::text AS recipient, NULL::text AS domain,
     NULL::integer AS number, NULL::timestamptz AS ts, NULL::bigint AS size,
-    (SELECT count(*) FROM seen) >= %(window)s AS flag, NULL::boolean AS once,
+    CASE WHEN %(wide)s::boolean AND (SELECT count(*) FROM due) >= %(limit)s THEN true
+        ELSE (SELECT count(*) FROM seen) >= %(window)s END AS flag, NULL::boolean AS once,
     NULL::text AS on_failed, NULL::text AS tenant, NULL::text AS text, NULL::bytea AS data
 {result}
 
 -- name: claim_by_domain
 -- Lease due rows destination by destination, from the one after `cursor` on: a backlog of one
--- destination, however long, costs the others nothing. If `flag` of the first row is true, the search
--- ended before the last destination, at `text`.
+-- destination, however long, costs the others nothing. The walk goes from one pair of domain and priority to the
+-- next by the index. The first row of a pair has its earliest next attempt, so that a pair without due rows costs
+-- one step. If `flag` of the first row is true, the search ended before the last destination, at `text` and
+-- the priority `number`.
 WITH RECURSIVE walk AS (
-    (SELECT domain, 1 AS step FROM queue
-     WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND domain > %(cursor)s AND ({partition})
-     ORDER BY domain LIMIT 1)
+    (SELECT domain, priority, next_attempt, 1 AS step FROM queue
+     WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+        AND (domain, priority) > (%(cursor)s, %(level)s::smallint) AND ({partition})
+     ORDER BY domain, priority, next_attempt LIMIT 1)
     UNION ALL
-    SELECT following.domain, walk.step + 1
+    SELECT following.domain, following.priority, following.next_attempt, walk.step + 1
     FROM walk CROSS JOIN LATERAL (
-        SELECT domain FROM queue
-        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND domain > walk.domain AND ({partition})
-        ORDER BY domain LIMIT 1
+        SELECT domain, priority, next_attempt FROM queue
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
+            AND (domain, priority) > (walk.domain, walk.priority) AND ({partition})
+        ORDER BY domain, priority, next_attempt LIMIT 1
     ) AS following
     WHERE walk.step < %(steps)s
 ), due AS MATERIALIZED (
     SELECT pick.*
     FROM walk
-    CROSS JOIN generate_series(0, %(priority)s) AS level (priority)
     CROSS JOIN LATERAL (
         SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner,
             lease_token, lease_since, tenant, metadata
         FROM queue
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
             AND queue.domain = walk.domain
-            AND queue.priority = level.priority
+            AND queue.priority = walk.priority
             AND next_attempt <= now() - make_interval(secs => %(overdue)s)
             AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
             AND ({where}){open_row}
@@ -76,14 +81,18 @@ WITH RECURSIVE walk AS (
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ) AS pick
-    WHERE walk.domain <> ALL (%(busy)b::text[])
+    WHERE walk.next_attempt <= now() - make_interval(secs => %(overdue)s)
+        AND walk.priority <= %(priority)s
+        AND walk.domain <> ALL (%(busy)b::text[])
         AND (SELECT version FROM rules_version) = %(version)s
     LIMIT %(limit)s
 ), {lease}
 SELECT 'claim' AS kind,
     (SELECT version FROM rules_version) AS id, NULL::bigint AS message_id, NULL::text AS sender,
-    NULL::text AS recipient, NULL::text AS domain, NULL::integer AS number, NULL::timestamptz AS ts,
-    NULL::bigint AS size,
+    NULL::text AS recipient, NULL::text AS domain,
+    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+        THEN (SELECT priority FROM walk ORDER BY step DESC LIMIT 1) END::integer AS number,
+    NULL::timestamptz AS ts, NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
     NULL::boolean AS once, NULL::text AS on_failed, NULL::text AS tenant,
@@ -103,23 +112,22 @@ SELECT 'claim' AS kind,
 -- As claim_by_domain, for urgent rows: by their own index (docs/decisions/0023), which has only these,
 -- and at most `each` rows of one destination and priority.
 WITH RECURSIVE walk AS (
-    (SELECT lower(domain) AS domain, 1 AS step FROM queue
+    (SELECT lower(domain) AS domain, priority, next_attempt, 1 AS step FROM queue
      WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND priority <= 3
-        AND lower(domain) > %(cursor)s AND ({partition})
-     ORDER BY lower(domain) LIMIT 1)
+        AND (lower(domain), priority) > (%(cursor)s, %(level)s::smallint) AND ({partition})
+     ORDER BY lower(domain), priority, next_attempt LIMIT 1)
     UNION ALL
-    SELECT following.domain, walk.step + 1
+    SELECT following.domain, following.priority, following.next_attempt, walk.step + 1
     FROM walk CROSS JOIN LATERAL (
-        SELECT lower(domain) AS domain FROM queue
+        SELECT lower(domain) AS domain, priority, next_attempt FROM queue
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND priority <= 3
-            AND lower(queue.domain) > walk.domain AND ({partition})
-        ORDER BY lower(queue.domain) LIMIT 1
+            AND (lower(queue.domain), priority) > (walk.domain, walk.priority) AND ({partition})
+        ORDER BY lower(queue.domain), priority, next_attempt LIMIT 1
     ) AS following
     WHERE walk.step < %(steps)s
 ), due AS MATERIALIZED (
     SELECT pick.*
     FROM walk
-    CROSS JOIN generate_series(0, %(priority)s) AS level (priority)
     CROSS JOIN LATERAL (
         SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner,
             lease_token, lease_since, tenant, metadata
@@ -127,7 +135,7 @@ WITH RECURSIVE walk AS (
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
             AND queue.priority <= 3
             AND lower(queue.domain) = walk.domain
-            AND queue.priority = level.priority
+            AND queue.priority = walk.priority
             AND next_attempt <= now() - make_interval(secs => %(overdue)s)
             AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
             AND ({where}){open_row}
@@ -136,14 +144,18 @@ WITH RECURSIVE walk AS (
         LIMIT %(each)s
         FOR UPDATE SKIP LOCKED
     ) AS pick
-    WHERE walk.domain <> ALL (%(busy)b::text[])
+    WHERE walk.next_attempt <= now() - make_interval(secs => %(overdue)s)
+        AND walk.priority <= %(priority)s
+        AND walk.domain <> ALL (%(busy)b::text[])
         AND (SELECT version FROM rules_version) = %(version)s
     LIMIT %(limit)s
 ), {lease}
 SELECT 'claim' AS kind,
     (SELECT version FROM rules_version) AS id, NULL::bigint AS message_id, NULL::text AS sender,
-    NULL::text AS recipient, NULL::text AS domain, NULL::integer AS number, NULL::timestamptz AS ts,
-    NULL::bigint AS size,
+    NULL::text AS recipient, NULL::text AS domain,
+    CASE WHEN (SELECT count(*) FROM due) < %(limit)s
+        THEN (SELECT priority FROM walk ORDER BY step DESC LIMIT 1) END::integer AS number,
+    NULL::timestamptz AS ts, NULL::bigint AS size,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT count(*) FROM walk) >= %(steps)s ELSE true END AS flag,
     NULL::boolean AS once, NULL::text AS on_failed, NULL::text AS tenant,

@@ -225,7 +225,7 @@ async def test_no_claim_takes_over_a_row_that_must_not_go_twice(
     fresh = [row(db, 1, once=True, priority=1) for _ in range(4)]
     claims = Claims(link, "w", 60, urgent=1, each=20 if way.startswith("urgent") else 0)
     if way != "by time":
-        claims._cursor = ""
+        claims._cursor = "", 10
     items = [*(await claims.claim(5, [])).items, *(await claims.claim(30, [])).items]
     assert sorted(item.id for item in items) == [*others, *fresh]
     assert [item.id for item in items if item.once] == fresh
@@ -256,7 +256,8 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
     for setting, value in SESSION.items():
         db.execute("SELECT set_config(%s, %s, false)", (setting, value))
     params = {"limit": 50, "busy": ["x.example"], "owner": "w", "lease": 60.0, "version": 1,
-              "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64}  # fmt: skip
+              "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64,
+              "level": 10, "wide": False}  # fmt: skip
     params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
     claim = texts[name].fill(lease=LEASE, result=texts["result"], seen="seen")
@@ -273,6 +274,62 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
     assert sum(n["Actual Rows"] * n["Actual Loops"] for n in read) < 500, (
         "reads little more than it takes"
     )
+
+
+async def test_domains_with_nothing_due_cost_a_claim_little(
+    db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message(db, 1)
+    db.execute(
+        "INSERT INTO queue (message_id, sender, recipient, domain, priority, next_attempt)"
+        " SELECT 1, '', 'r', 'd' || n || '.example', 4 + n % 2, now() + interval '1 hour'"
+        " FROM generate_series(1, 3000) AS n"
+    )
+    db.execute(
+        "INSERT INTO queue (message_id, sender, recipient, domain, priority)"
+        " SELECT 1, '', 'r', 'd' || n * 10 || '.example', n % 10 FROM generate_series(1, 300) AS n"
+    )
+    statements = 0
+    run = link.run
+
+    async def counted(*args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:
+        nonlocal statements
+        statements += 1
+        return await run(*args, **kwargs)
+
+    monkeypatch.setattr(link, "run", counted)
+    claims = Claims(link, "w", 60)
+    taken: list[int] = []
+    while items := (await claims.claim(20, [])).items:
+        taken += [item.id for item in items]
+        assert statements <= 4, "the rules, the window, some domains, the oldest rows"
+        statements = 0
+    assert len(taken) == len(set(taken)) == 300
+    # a busy domain hides the others in the window
+    db.execute(
+        "INSERT INTO queue (message_id, sender, recipient, domain, next_attempt)"
+        " SELECT 1, '', 'r', 'busy.example', now() - interval '1 hour' FROM generate_series(1, 300)"
+    )
+    late, statements = row(db, 1, domain="z.example"), 0
+    assert [item.id for item in (await claims.claim(20, ["busy.example"])).items] == [late]
+    assert statements <= 3
+
+
+async def test_every_priority_of_a_domain_is_found_where_a_walk_goes_on(
+    db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgmta.store.claim._STEPS", 3)
+    monkeypatch.setattr("pgmta.store.claim._WIDE", 1)
+    message(db, 1)
+    ids = {row(db, 1, domain=f"{d}.example", priority=p, due=-100) for d in "abc" for p in range(9)}
+    for number in range(200):
+        row(db, 1, domain=f"busy{number % 7}.example", due=-1000)
+    claims = Claims(link, "w", 60)
+    busy = [f"busy{number}.example" for number in range(7)]
+    taken: set[int] = set()
+    while items := (await claims.claim(4, busy)).items:
+        taken |= {item.id for item in items}
+    assert taken == ids
 
 
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:

@@ -37,4 +37,5 @@ def row_change(worker: Worker, where: str | None, process: str) -> RowChange:
         quarantine=worker.quarantine,
         owner=f"{'rule' if standing else 'worker'} {worker.name}",
         rule=worker.name if standing else None,
+        holder=f"worker {worker.name}" if worker.action in STANDING and not standing else None,
     )

@@ -141,6 +141,23 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.cancel(id bigint, reason text) IS 'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits has its own mail.';
 
+CREATE FUNCTION pgmta.condition_capitals(condition text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    capitals text[] := regexp_match(condition, '(?<![\w.''])(?:queue\.)?(sender_domain|domain)\s*'
+        '(?:=|<>|!=|(?:[nN][oO][tT]\s+)?[lL][iI][kK][eE]\s|(?:[nN][oO][tT]\s+)?[iI][nN]\s*\((?:[^()'']|''[^'']*'')*?)'
+        '\s*(''[^'']*[A-Z][^'']*'')');
+BEGIN
+    IF capitals IS NOT NULL THEN
+        RAISE WARNING '% is in lower case, so % never matches', capitals[1], capitals[2]
+            USING HINT = 'Write it in lower case.';
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION pgmta.condition_capitals(condition text) IS 'Warns of a condition that compares a domain with a text in capitals.';
+
 CREATE FUNCTION pgmta.condition_error(state text) RETURNS text
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -405,8 +422,11 @@ CREATE FUNCTION pgmta.grants() RETURNS text[]
     SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    PERFORM grant_to('SELECT (tls_optional) ON messages', 'pgmta_reader');
-    RETURN grants_0044();
+    PERFORM grant_to('USAGE ON SEQUENCE rule_ids', 'pgmta_queued', 'pgmta_operator');
+    PERFORM grant_to('UPDATE (held_under, exempt_from) ON queue', 'pgmta_queued', 'pgmta_operator');
+    PERFORM grant_to('EXECUTE ON FUNCTION condition_capitals(text)', 'pgmta_queued', 'pgmta_operator');
+    PERFORM grant_to('EXECUTE ON FUNCTION rules_holding(text)', 'pgmta_operator', 'pgmta_reader');
+    RETURN grants_0046();
 END $$;
 
 COMMENT ON FUNCTION pgmta.grants() IS 'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their rights; to be called by the owner of the tables. Returns the roles that do not exist.';
@@ -704,6 +724,17 @@ END $$;
 
 COMMENT ON FUNCTION pgmta.grants_0044() IS 'Part of grants().';
 
+CREATE FUNCTION pgmta.grants_0046() RETURNS text[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pgmta', 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM grant_to('SELECT (tls_optional) ON messages', 'pgmta_reader');
+    RETURN grants_0044();
+END $$;
+
+COMMENT ON FUNCTION pgmta.grants_0046() IS 'Part of grants().';
+
 CREATE FUNCTION pgmta.leaf_rows(leaf regclass, exact boolean, OUT rows bigint, OUT oldest timestamp with time zone) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -949,6 +980,7 @@ DECLARE
     chances integer :=
         CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 10 ELSE 1 END;
     quiet boolean := false;
+    rule record;
     batch bigint[];
     changed bigint;
     total bigint;
@@ -961,6 +993,16 @@ BEGIN
                WHERE key IN ('reason', 'quarantine') AND coalesce(value, '') !~ '\S') THEN
         RAISE EXCEPTION 'a reason is needed, and an id for a quarantine' USING
             ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM pgmta.condition_capitals(condition);
+    IF action = 'release' THEN
+        FOR rule IN SELECT * FROM pgmta.rules_holding(
+            wanted || ' AND NOT pgmta.queue_malformed(sender, recipient, domain)')
+        LOOP
+            RAISE WARNING 'rule % holds % of these rows again', rule.name, coalesce(rule.rows::text, 'some') USING
+                HINT = format('DELETE FROM pgmta.rules WHERE name = %L; or release them once more when it has held them.',
+                    rule.name);
+        END LOOP;
     END IF;
     PERFORM pgmta.queue_change_turn();
     FOR chance IN 1 .. chances LOOP
@@ -997,7 +1039,7 @@ BEGIN
     RETURN total;
 END $_$;
 
-COMMENT ON FUNCTION pgmta.queue_change(action text, condition text, details jsonb) IS 'Does an action to all rows that it takes and that match condition, in batches by queue_change_rows, in the transaction of the caller. Tries again what lost a race, writes the audit row and returns the number of rows.';
+COMMENT ON FUNCTION pgmta.queue_change(action text, condition text, details jsonb) IS 'Does an action to all rows that it takes and that match condition, in batches by queue_change_rows, in the transaction of the caller. Tries again what lost a race, writes the audit row and returns the number of rows. A release names in a warning the standing rules that hold some of the rows again.';
 
 CREATE FUNCTION pgmta.queue_change_rows(action text, ids bigint[], who text, details jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
@@ -1007,6 +1049,7 @@ DECLARE
     why text := details ->> 'reason';
     fault text := details ->> 'fault';
     reasons jsonb := details -> 'reasons';
+    holder text := details ->> 'holder';
     until timestamptz := now() + (details ->> 'release_after')::interval;
     changed bigint;
 BEGIN
@@ -1015,12 +1058,15 @@ BEGIN
     CASE action
     WHEN 'hold' THEN
         UPDATE pgmta.queue AS q
-        SET status = 'HOLD', held_by = who, hold_until = until,
+        SET status = 'HOLD', held_by = who, hold_until = until, held_under = holder,
             hold_reason = coalesce(reasons ->> q.id::text, q.faults ->> fault, why)
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status <> 'HOLD';
     WHEN 'quarantine' THEN
+        -- a held row stays exempt from the rule that held it
         UPDATE pgmta.queue AS q
-        SET status = 'HOLD', held_by = who, hold_until = until,
+        SET status = 'HOLD', held_by = who, hold_until = until, held_under = holder,
+            exempt_from = CASE WHEN q.held_under IS NULL THEN q.exempt_from
+                ELSE array_append(q.exempt_from, q.held_under) END,
             hold_reason = coalesce(reasons ->> q.id::text, q.faults ->> fault, why),
             metadata = jsonb_set(q.metadata, '{_quarantineid}', details -> 'quarantine')
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids)));
@@ -1062,7 +1108,7 @@ BEGIN
     RETURN changed;
 END $$;
 
-COMMENT ON FUNCTION pgmta.queue_change_rows(action text, ids bigint[], who text, details jsonb) IS 'Does an action to one batch of rows, which the caller has chosen and locked, and returns how many it changed. queuectl, the workers of queued and the functions queue_hold … queue_delete all end here. Details: reason, release_after (interval), quarantine, priority, metadata, unset; fault is the key in queue.faults, reasons has the reason by row id, and both come before reason.';
+COMMENT ON FUNCTION pgmta.queue_change_rows(action text, ids bigint[], who text, details jsonb) IS 'Does an action to one batch of rows, which the caller has chosen and locked, and returns how many it changed. queuectl, the workers of queued and the functions queue_hold … queue_delete all end here. Details: reason, release_after (interval), quarantine, priority, metadata, unset; holder goes to held_under; fault is the key in queue.faults, reasons has the reason by row id, and both come before reason.';
 
 CREATE FUNCTION pgmta.queue_change_turn() RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1124,6 +1170,10 @@ CREATE FUNCTION pgmta.queue_hold_stamp() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
+    IF OLD.held_under IS NOT NULL AND NEW.status <> 'HOLD' THEN
+        NEW.exempt_from := array_append(OLD.exempt_from, OLD.held_under);
+        NEW.held_under := NULL;
+    END IF;
     IF NEW.status NOT IN ('HOLD', 'DELETE')
             AND pgmta.queue_malformed(NEW.sender, NEW.recipient, NEW.domain) THEN
         -- stays, so that the others that the statement releases are released
@@ -1155,7 +1205,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
-COMMENT ON FUNCTION pgmta.queue_hold_stamp() IS 'Says of every hold and report who, when and why, also of one by a plain UPDATE, and takes it off again. A row with a malformed address stays on hold. A row that was delivered stays in REPORT, or is deleted.';
+COMMENT ON FUNCTION pgmta.queue_hold_stamp() IS 'Says of every hold and report who, when and why, also of one by a plain UPDATE, and takes it off again. A row that leaves HOLD is exempt from the rule that held it. A row with a malformed address stays on hold. A row that was delivered stays in REPORT, or is deleted.';
 
 CREATE FUNCTION pgmta.queue_malformed(sender text, recipient text, domain text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1248,7 +1298,7 @@ CREATE FUNCTION pgmta.queue_release(condition text) RETURNS bigint
     SELECT pgmta.queue_change('release', condition)
 $$;
 
-COMMENT ON FUNCTION pgmta.queue_release(condition text) IS 'Puts held rows that match condition back, due at once. Rows with a malformed address stay on hold, say so in hold_reason, and are not counted. Returns the number of rows.';
+COMMENT ON FUNCTION pgmta.queue_release(condition text) IS 'Puts held rows that match condition back, due at once. The rule that held a row does not hold it again; a warning names other rules that do. Rows with a malformed address stay on hold, say so in hold_reason, and are not counted. Returns the number of rows.';
 
 CREATE FUNCTION pgmta.queue_retry(condition text) RETURNS bigint
     LANGUAGE sql
@@ -1535,19 +1585,67 @@ CREATE FUNCTION pgmta.rules_changed() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    held bigint;
 BEGIN
     UPDATE pgmta.rules_version SET version = version + 1;
+    IF TG_OP = 'DELETE' THEN
+        SELECT count(*) INTO held FROM pgmta.queue WHERE status = 'HOLD' AND held_under = 'rule ' || OLD.id;
+        IF held > 0 THEN
+            RAISE NOTICE 'rule % ends; % rows that it holds stay on hold', OLD.name, held USING
+                HINT = format('SELECT pgmta.queue_release(%L); frees them.', format('held_under = %L', 'rule ' || OLD.id));
+        END IF;
+    END IF;
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION pgmta.rules_changed() IS 'Counts changes of the standing rules.';
+COMMENT ON FUNCTION pgmta.rules_changed() IS 'Counts changes of the standing rules. Says how many rows an ended rule leaves on hold, and how to free them.';
+
+CREATE FUNCTION pgmta.rules_holding(condition text) RETURNS TABLE(name text, rows bigint)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pgmta', 'pg_temp'
+    AS $$
+DECLARE
+    rule record;
+BEGIN
+    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
+    FOR rule IN
+        SELECT r.id, r.name, r.condition FROM pgmta.rules AS r
+        WHERE (r.expires_at IS NULL OR r.expires_at > now()) AND pgmta.condition_fault(r.condition) IS NULL
+        ORDER BY r.name
+    LOOP
+        name := rule.name;
+        BEGIN
+            EXECUTE format(E'SELECT count(*) FROM pgmta.queue WHERE (\n%s\n) AND held_under IS DISTINCT FROM %L'
+                ' AND (%L = ANY (exempt_from)) IS NOT TRUE AND (\n%s\n)',
+                condition, 'rule ' || rule.id, 'rule ' || rule.id, rule.condition) INTO rows;
+        EXCEPTION WHEN OTHERS THEN
+            -- what the server can't do now is about no row
+            IF SQLSTATE ~ '^(08|25|40|53|57|58|55P03|XX001|XX002)' THEN RAISE; END IF;
+            rows := NULL;
+        END;
+        IF rows > 0 OR rows IS NULL THEN RETURN NEXT; END IF;
+    END LOOP;
+END $$;
+
+COMMENT ON FUNCTION pgmta.rules_holding(condition text) IS 'The standing rules that would hold rows again if an operator released those that match condition, and how many each. Rows is null if a condition fails on a row.';
+
+CREATE FUNCTION pgmta.rules_renumbered() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    NEW.id := nextval('pgmta.rule_ids');
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION pgmta.rules_renumbered() IS 'Gives a rule with another condition another number.';
 
 CREATE FUNCTION pgmta.rules_valid() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 DECLARE
     fault text;
-    capitals text[];
 BEGIN
     PERFORM pgmta.queue_condition(NEW.condition);
     fault := pgmta.condition_fault(NEW.condition);
@@ -1556,13 +1654,7 @@ BEGIN
             ERRCODE = 'insufficient_privilege', COLUMN = 'condition',
             HINT = 'queued evaluates it. It may use the columns of queue and functions of PostgreSQL that see only these.';
     END IF;
-    capitals := regexp_match(NEW.condition, '(?<![\w.''])(?:queue\.)?(sender_domain|domain)\s*'
-        '(?:=|<>|!=|(?:[nN][oO][tT]\s+)?[lL][iI][kK][eE]\s|(?:[nN][oO][tT]\s+)?[iI][nN]\s*\((?:[^()'']|''[^'']*'')*?)'
-        '\s*(''[^'']*[A-Z][^'']*'')');
-    IF capitals IS NOT NULL THEN
-        RAISE WARNING '% is in lower case, so % never matches', capitals[1], capitals[2]
-            USING HINT = 'Write it in lower case.';
-    END IF;
+    PERFORM pgmta.condition_capitals(NEW.condition);
     RETURN NEW;
 END $$;
 
@@ -2634,6 +2726,8 @@ CREATE TABLE pgmta.queue (
     notify text,
     orcpt text,
     begun bigint,
+    held_under text,
+    exempt_from text[],
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -2701,6 +2795,10 @@ COMMENT ON COLUMN pgmta.queue.notify IS 'NOTIFY of the recipient (RFC 3461, sect
 COMMENT ON COLUMN pgmta.queue.orcpt IS 'ORCPT of the recipient (RFC 3461, section 4.2); null: not given.';
 
 COMMENT ON COLUMN pgmta.queue.begun IS 'For a row with once: the lease_token under which its last SMTP transaction began. Null: none began.';
+
+COMMENT ON COLUMN pgmta.queue.held_under IS 'What holds the row: "rule N", N being rules.id, or "worker NAME" of a worker without a rule. Null: an operator, an outcome or smtpd.';
+
+COMMENT ON COLUMN pgmta.queue.exempt_from IS 'The rules and workers from which the row was released, as in held_under. None of them holds it again.';
 
 COMMENT ON CONSTRAINT queue_on_failed ON pgmta.queue IS 'The three policies.';
 
@@ -3079,6 +3177,8 @@ CREATE TABLE pgmta.queue_def (
     notify text,
     orcpt text,
     begun bigint,
+    held_under text,
+    exempt_from text[],
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -3119,6 +3219,8 @@ CREATE TABLE pgmta.queue_def_def (
     notify text,
     orcpt text,
     begun bigint,
+    held_under text,
+    exempt_from text[],
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -3159,6 +3261,8 @@ CREATE TABLE pgmta.queue_delete (
     notify text,
     orcpt text,
     begun bigint,
+    held_under text,
+    exempt_from text[],
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -3198,6 +3302,8 @@ CREATE TABLE pgmta.queue_hold (
     notify text,
     orcpt text,
     begun bigint,
+    held_under text,
+    exempt_from text[],
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -3280,6 +3386,8 @@ CREATE TABLE pgmta.queue_report (
     notify text,
     orcpt text,
     begun bigint,
+    held_under text,
+    exempt_from text[],
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -3320,6 +3428,8 @@ CREATE TABLE pgmta.queue_scheduled (
     notify text,
     orcpt text,
     begun bigint,
+    held_under text,
+    exempt_from text[],
     CONSTRAINT queue_lease CHECK (((status <> 'SENDING'::text) OR ((lease_until IS NOT NULL) AND (lease_since IS NOT NULL) AND (lease_token IS NOT NULL) AND (lease_owner IS NOT NULL)))),
     CONSTRAINT queue_metadata_check CHECK ((jsonb_typeof(metadata) = 'object'::text)),
     CONSTRAINT queue_on_failed CHECK ((on_failed = ANY (ARRAY['hold'::text, 'remove'::text, 'bounce'::text]))),
@@ -3438,6 +3548,15 @@ CREATE TABLE pgmta.reports_default (
 
 COMMENT ON TABLE pgmta.reports_default IS 'Catches rows of days without a partition; normally empty.';
 
+CREATE SEQUENCE pgmta.rule_ids
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+COMMENT ON SEQUENCE pgmta.rule_ids IS 'Numbers of standing rules.';
+
 CREATE TABLE pgmta.rules (
     name text NOT NULL,
     action text NOT NULL,
@@ -3449,6 +3568,7 @@ CREATE TABLE pgmta.rules (
     created_by text DEFAULT SESSION_USER NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     expires_at timestamp with time zone,
+    id bigint DEFAULT nextval('pgmta.rule_ids'::regclass) NOT NULL,
     CONSTRAINT rules_action_check CHECK ((action = ANY (ARRAY['hold'::text, 'quarantine'::text]))),
     CONSTRAINT rules_check CHECK (((action = 'quarantine'::text) = (quarantine IS NOT NULL))),
     CONSTRAINT rules_hold_seconds_check CHECK ((hold_seconds > (0)::double precision))
@@ -3475,6 +3595,8 @@ COMMENT ON COLUMN pgmta.rules.created_by IS 'Who made it.';
 COMMENT ON COLUMN pgmta.rules.created_at IS 'When it was made.';
 
 COMMENT ON COLUMN pgmta.rules.expires_at IS 'When it stops to count; null: never.';
+
+COMMENT ON COLUMN pgmta.rules.id IS 'Of the rule with this condition: a rule that is made anew, or gets another condition, has another number.';
 
 CREATE TABLE pgmta.rules_version (
     version bigint NOT NULL,
@@ -4032,6 +4154,10 @@ CREATE INDEX queue_hold_quarantine ON pgmta.queue_hold USING btree (((metadata -
 
 COMMENT ON INDEX pgmta.queue_hold_quarantine IS 'Quarantine retention.';
 
+CREATE INDEX queue_hold_under ON pgmta.queue_hold USING btree (held_under) WHERE (held_under IS NOT NULL);
+
+COMMENT ON INDEX pgmta.queue_hold_under IS 'Rows that a rule holds.';
+
 CREATE INDEX queue_hold_until ON pgmta.queue_hold USING btree (hold_until) WHERE (hold_until IS NOT NULL);
 
 COMMENT ON INDEX pgmta.queue_hold_until IS 'Holds that expire.';
@@ -4229,6 +4355,10 @@ COMMENT ON TRIGGER rules_changed ON pgmta.rules IS 'Tells every claim that the r
 CREATE TRIGGER rules_emptied AFTER TRUNCATE ON pgmta.rules FOR EACH STATEMENT EXECUTE FUNCTION pgmta.rules_changed();
 
 COMMENT ON TRIGGER rules_emptied ON pgmta.rules IS 'The same for TRUNCATE.';
+
+CREATE TRIGGER rules_renumbered BEFORE UPDATE OF condition ON pgmta.rules FOR EACH ROW WHEN ((old.condition <> new.condition)) EXECUTE FUNCTION pgmta.rules_renumbered();
+
+COMMENT ON TRIGGER rules_renumbered ON pgmta.rules IS 'Rows that were released from a rule are not exempt from another condition.';
 
 CREATE TRIGGER rules_valid BEFORE INSERT OR UPDATE OF condition ON pgmta.rules FOR EACH ROW EXECUTE FUNCTION pgmta.rules_valid();
 

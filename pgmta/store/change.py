@@ -10,6 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import psycopg
@@ -19,6 +20,7 @@ from pgmta.postgres import faults
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
+from pgmta.store.conditions import rule_holder, unless_exempt
 from pgmta.store.guard import ALL, RECENT, Condition, Guard, about_a_row
 from pgmta.store.queries import bracketed, queries
 from pgmta.store.row_change import REPEATED, TAKES, WAITING, Action, RowChange
@@ -27,6 +29,7 @@ from pgmta.store.throttle import Throttle
 BATCH = 1000
 """Rows of a batch, if the caller does not say."""
 
+_PAGE = 100_000  # rows that one statement finds for the batches of a command
 _TRIES = 20  # of a batch that lost a race, and of batches on which the condition fails
 _ROUND = 100_000  # rows that a worker's change takes at once, about; it need not count them
 
@@ -102,13 +105,10 @@ class _Walk:
     def __init__(self, link: Link, change: RowChange, audit: int, size: int) -> None:
         self._link = link
         self._change = change
-        self._params = {
-            "action": change.action.value,
-            "who": change.who,
-            "audit": audit,
-            "batch": size,
-        }
+        self._size = size
+        self._params = {"action": change.action.value, "who": change.who, "audit": audit}
         self._after = 0
+        self._ids: list[int] = []  # of the next batches
         self._failures = 0
 
     async def step(self) -> _Batch:
@@ -118,20 +118,27 @@ class _Walk:
                 return await (self._guarded() if self._failures else self._plain())
             except psycopg.Error as error:
                 self._failures += 1
+                self._ids = []
                 if not about_a_row(error) or self._failures > _TRIES:
                     raise
 
     async def _plain(self) -> _Batch:
-        details = json.dumps(self._change.details())
-        params = {"after": self._after, "details": details}
         where = bracketed(self._change.where)
-        last, found, changed = await self._run("next", where, params)
-        self._after = last or self._after
-        return _Batch(found, changed, last is not None)
+        if not self._ids:
+            query = _SQL["matching"].fill(takes=TAKES[self._change.action]).fill(where=where)
+            found = await self._link.run(query, {"after": self._after, "page": _PAGE})
+            self._ids = [row for (row,) in found]
+        ids, self._ids = self._ids[: self._size], self._ids[self._size :]
+        if not ids:
+            return _Batch(0, 0, False)
+        details = json.dumps(self._change.details())
+        changed = await self._run(where, {"ids": Bigints(ids), "details": details})
+        self._after = ids[-1]
+        return _Batch(len(ids), changed, True)
 
     async def _guarded(self) -> _Batch:
         """Try the condition on each row of the next batch before rows are changed."""
-        change, size = self._change, self._params["batch"]
+        change, size = self._change, self._size
         page = _SQL["page"].fill(takes=TAKES[change.action])
         found = await self._link.run(page, {"after": self._after, "batch": size})
         ids = [row for (row,) in found]
@@ -148,15 +155,15 @@ class _Walk:
             "errors": json.dumps(errors),
             "details": json.dumps({**change.details(), "reasons": reasons}),
         }
-        _, _, changed = await self._run("listed", where, params)
+        changed = await self._run(where, params)
         self._after = ids[-1] if ids else self._after
         return _Batch(len(ids), changed, bool(ids))
 
-    async def _run(self, rows: str, where: str, params: dict[str, Any]) -> tuple[Any, ...]:
-        query = _SQL["command"].fill(rows=_SQL[rows], takes=TAKES[self._change.action])
+    async def _run(self, where: str, params: dict[str, Any]) -> int:
+        query = _SQL["command"].fill(takes=TAKES[self._change.action])
         params = {**self._params, **params}
-        (answer,) = await self._link.run(query.fill(where=where), params, tries=_TRIES)
-        return answer
+        ((changed,),) = await self._link.run(query.fill(where=where), params, tries=_TRIES)
+        return int(changed)
 
 
 class WorkerChanges:
@@ -176,8 +183,13 @@ class WorkerChanges:
         A row on which the condition fails is held by a hold and left by the other actions; the log
         names it. Workers are woken for released rows. Raises StoreUnavailable, psycopg.Error.
         """
-        if change.rule and not await self._link.run(_SQL["standing"], {"rule": change.rule}):
-            return
+        if change.rule:
+            found = await self._link.run(_SQL["standing"], {"rule": change.rule})
+            if not found:
+                return
+            change = replace(change, holder=rule_holder(found[0][0]))
+        if change.holder:
+            change = replace(change, where=unless_exempt(change.holder, change.where))
         done = 0
         async for rows in _batches(lambda: self._step(change, size), size, Throttle(_ROUND / size)):
             done += rows

@@ -9,6 +9,7 @@ import psycopg
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
+from pgmta.store.conditions import rule_takes
 from pgmta.store.guard import ACTIVE, Condition, Guard, about_a_row
 from pgmta.store.queries import queries
 from pgmta.store.refused import refused
@@ -77,7 +78,9 @@ class ClaimRules:
         self._schema.require()
         self.version = self.current = found[0][0]
         judged = {
-            Condition(f"rule {name}", text): fault for _, name, text, _, fault in found if name
+            Condition(f"rule {name}", rule_takes(number, text)): fault
+            for _, name, text, _, fault, number in found
+            if name
         }
         rules = list(judged)
         self.refused = {rule: why for rule, why in self.refused.items() if rule in rules}

@@ -14,6 +14,7 @@ import psycopg
 from psycopg import errors as pg_errors
 from psycopg import pq
 from psycopg.pq.abc import PGresult
+from psycopg.sql import Literal
 
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, LoginRefused, SchemaMismatch
@@ -74,6 +75,30 @@ def takes(condition: str | None, action: str, priority: int) -> str | None:
         return condition
     limit = f"priority <= {priority}"
     return both(condition, limit) if condition else limit
+
+
+def unless_exempt(holder: str, condition: str) -> str:
+    """Return the condition of a holder, without the rows that were released from it.
+
+    A holder is named as in `queue.held_under`: `rule 7` by the number of a rule, or `worker NAME`.
+    """
+    name = Literal(holder).as_string(None)
+    return f"({name} = ANY (exempt_from)) IS NOT TRUE AND (\n{condition}\n)"
+
+
+def rule_holder(number: int) -> str:
+    """Return the name under which the rule with this number holds rows."""
+    return f"rule {number}"
+
+
+def release_hint(number: int) -> str:
+    """Return the command that releases what a rule that has ended held."""
+    return f"queuectl release --where \"held_under = '{rule_holder(number)}'\""
+
+
+def rule_takes(number: int, condition: str) -> str:
+    """Return the condition of the rows that a standing rule holds."""
+    return unless_exempt(rule_holder(number), condition)
 
 
 def reach(condition: str | None) -> str:

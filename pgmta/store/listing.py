@@ -75,9 +75,9 @@ class Listing(OperatorLink):
         super().__init__(uri)
         self.faults: list[Fault] = []
 
-    def rows(self, where: str, limit: int) -> list[dict[str, Any]]:
-        """Return the rows that the condition matches, oldest first."""
-        return self._read(_SQL["list"], where, {"limit": limit})
+    def rows(self, where: str, limit: int, after: int = 0) -> list[dict[str, Any]]:
+        """Return the rows that the condition matches, oldest first, from the row `after` on."""
+        return self._read(_SQL["list"], where, {"limit": limit, "after": after})
 
     def count(self, where: str, by: str) -> list[dict[str, Any]]:
         """Count rows by one of COLUMNS, LAST_CLASS or metadata.KEY, with the oldest time.

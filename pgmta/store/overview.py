@@ -12,7 +12,7 @@ from psycopg import errors as pg_errors
 from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
 from pgmta.postgres.operator import OperatorLink
-from pgmta.store.conditions import takes
+from pgmta.store.conditions import rule_takes, takes
 from pgmta.store.guard import ACTIVE, Condition
 from pgmta.store.queries import queries
 from pgmta.store.reading import Fault, failing, fault, kept, reading
@@ -39,8 +39,23 @@ class Overview(OperatorLink):
         return entries
 
     def rules(self) -> list[dict[str, Any]]:
-        """Return the standing rules."""
-        return self._db.execute(_SQL["rules"]).fetchall()
+        """Return the standing rules.
+
+        `takes` is the condition without the rows that were released from the rule. `held` is the
+        number of rows that it holds.
+        """
+        rules = self._db.execute(_SQL["rules"]).fetchall()
+        for rule in rules:
+            rule["takes"] = rule_takes(rule["id"], rule["condition"])
+        return rules
+
+    def holding(self, where: str) -> dict[str, int | None]:
+        """Return the rules that would hold rows again if those that match were released.
+
+        The value is the number of rows of each, None if a condition fails on a row.
+        """
+        rows = self._db.execute(_SQL["holding"], {"where": where}).fetchall()
+        return {row["name"]: row["rows"] for row in rows}
 
     def matches(
         self,
@@ -140,13 +155,16 @@ class Overview(OperatorLink):
                 raise PgmtaError(f"there is a rule {rule['name']!r} already") from None
             self._audit(who, "rule add", rule["condition"], rule)
 
-    def remove_rule(self, name: str, who: str) -> bool:
-        """Remove a standing rule; return False if none has that name."""
+    def remove_rule(self, name: str, who: str) -> tuple[int, int] | None:
+        """Remove a standing rule; return its number and how many rows it leaves on hold.
+
+        None if no rule has that name.
+        """
         with self._db.transaction():
             row = self._db.execute(_SQL["unrule"], {"name": name}).fetchone()
             if row:
                 self._audit(who, "rule remove", row["condition"], {"name": name})
-        return bool(row)
+        return (row["id"], row["held"]) if row else None
 
     def _audit(self, who: str, action: str, condition: str, details: dict[str, Any]) -> None:
         kept = {key: value for key, value in details.items() if value is not None}

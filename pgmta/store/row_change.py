@@ -59,8 +59,9 @@ class RowChange:
     `who` does it: an operator, a worker or a rule. `release_after` is in seconds, None means that
     a hold lasts until an operator releases it. The other values belong to some actions only.
 
-    Workers alone use the last three: `older` is the least age of a row in seconds, `owner` names
+    Workers alone use the last four: `older` is the least age of a row in seconds, `owner` names
     the condition in logs, such as `rule spam`. With `rule`, that standing rule has to be there.
+    `holder` is what holds the rows, as in `queue.held_under`.
     """
 
     action: Action
@@ -75,6 +76,7 @@ class RowChange:
     older: float = 0.0
     owner: str = "the condition"
     rule: str | None = None
+    holder: str | None = None
 
     @property
     def holds(self) -> bool:
@@ -97,5 +99,6 @@ class RowChange:
             "priority": self.priority,
             "metadata": self.metadata or None,
             "unset": self.unset or None,
+            "holder": self.holder,
         }
         return {name: value for name, value in values.items() if value is not None}

@@ -52,6 +52,9 @@ class Upkeep:
         """Give submissions by SQL a host name for their trace field, if they have none."""
         await self._link.run(_SQL["introduce"], {"hostname": hostname})
 
-    async def expire_rules(self) -> list[str]:
-        """Remove standing rules whose time is over; return their names."""
-        return [name for (name,) in await self._link.run(_SQL["expire_rules"])]
+    async def expire_rules(self) -> list[tuple[str, int, int]]:
+        """Remove standing rules whose time is over.
+
+        Returns name and number of each, and how many rows it leaves on hold.
+        """
+        return [(row[0], row[1], row[2]) for row in await self._link.run(_SQL["expire_rules"])]

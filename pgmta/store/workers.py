@@ -11,7 +11,7 @@ from pgmta.postgres import faults
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
-from pgmta.store.conditions import takes
+from pgmta.store.conditions import rule_takes, takes
 from pgmta.store.queries import queries
 
 _SQL = queries("workers")
@@ -48,6 +48,8 @@ class Rule:
     reason: str
     quarantine: str | None
     release_after: float | None
+    number: int = 0
+    """Of the database, 0 for a rule that a worker is about to bring."""
 
 
 class Registry:
@@ -87,7 +89,10 @@ class Registry:
         found = await self._link.run(_SQL["takers"], {"owner": self._owner})
         if not found:
             return []
-        tests = [(action, takes(condition, action, level)) for action, condition, level in found]
+        tests = [
+            (kind, rule_takes(number, text) if kind == "rule" else takes(text, kind, level))
+            for kind, text, level, number in found
+        ]
         overdue = await self._link.run(_SQL["overdue"], {"each": _OLDEST})
         waiting = {row: (message, priority) for row, message, priority in overdue}
         for action, test in tests:

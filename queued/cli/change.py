@@ -28,6 +28,7 @@ from pgmta.errors import ConfigError
 from pgmta.store.change import BATCH, OperatorChanges
 from pgmta.store.filters import MALFORMED
 from pgmta.store.listing import Listing
+from pgmta.store.overview import Overview
 from pgmta.store.row_change import TAKES, Action, RowChange
 from queued.cli.filters import condition, filter_options
 from queued.cli.target import CONFIG, database_of
@@ -62,7 +63,7 @@ def release_after_option(old: str) -> Callable[[Callable[..., Any]], Callable[..
 
         for names, text, hidden in (
             ((old, "old_length"), "The old name of --release-after.", True),
-            (("--release-after",), "Release each row after this time.", False),
+            (("--release-after",), "Release each held row this time after its hold.", False),
         ):
             option = click.option(*names, metavar="DURATION", help=text, hidden=hidden)
             wrapped = option(wrapped)
@@ -106,7 +107,10 @@ def quarantine(quarantine: str, reason: str, release_after: str | None, **option
 
 @_command("release")
 def release(**options: Any) -> None:
-    """Give held rows back to the queue, due now."""
+    """Give held rows back to the queue, due now.
+
+    The standing rule that held a row does not hold it again. The command names other rules that do.
+    """
     _run(Action.RELEASE, options)
 
 
@@ -168,12 +172,17 @@ def _run(action: Action, options: dict[str, Any], **values: Any) -> None:
         raise ConfigError([f"{action} needs a condition, or --all for every row"])
     change = RowChange(action, chosen or "true", who(), **values)
     total, stay = _count(uri, change)
+    again = held_again(uri, change.where) if total and action is Action.RELEASE else {}
     done, stopped = 0, False
     if total and not dry_run:
         if not yes:
             _ask(action, total)
         done, stopped = apply_change(uri, change, total)
-    _report(action, total, done, stay, dry_run=dry_run, as_json=as_json, stopped=stopped)
+    if as_json:
+        print_json({"action": action, "matched": total + stay, "changed": done, "stay": stay,
+                    "dry_run": dry_run, "stopped": stopped, "held_again": again})  # fmt: skip
+    else:
+        _report(action, total, done, stay, dry_run=dry_run, stopped=stopped)
     if stopped:
         sys.exit(EXIT_INTERRUPTED)
 
@@ -194,6 +203,26 @@ def _count(uri: str, change: RowChange) -> tuple[int, int]:
     finally:
         listing.close()
     return total - stay, stay
+
+
+def held_again(uri: str, where: str) -> dict[str, int | None]:
+    """Warn of the standing rules that hold rows again after a release, and return them.
+
+    The value is the number of rows, or None if a condition fails on one of them.
+    """
+    overview = Overview(uri)
+    try:
+        again = overview.holding(f"{TAKES[Action.RELEASE]} AND NOT {MALFORMED} AND (\n{where}\n)")
+    finally:
+        overview.close()
+    for name, rows in again.items():
+        some = "some" if rows is None else rows
+        print_line(
+            f"warning: rule {name} holds {some} of these rows again: `queuectl rule remove {name}`,"
+            " or release them once more when it has held them",
+            err=True,
+        )
+    return again
 
 
 def _ask(action: str, total: int) -> None:
@@ -235,12 +264,7 @@ def apply_change(uri: str, change: RowChange, total: int, size: int = BATCH) -> 
     return done, stop
 
 
-def _report(action: str, total: int, done: int, stay: int, *, dry_run: bool, as_json: bool,
-            stopped: bool) -> None:  # fmt: skip
-    if as_json:
-        print_json({"action": action, "matched": total + stay, "changed": done, "stay": stay,
-                    "dry_run": dry_run, "stopped": stopped})  # fmt: skip
-        return
+def _report(action: str, total: int, done: int, stay: int, *, dry_run: bool, stopped: bool) -> None:
     if dry_run:
         print_line(f"{action}: would change {total} rows")
     elif stopped:

@@ -50,7 +50,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         rules = overview.rules()
         conditions = [
             *(entry["takes"] or "true" for entry in workers),
-            *(rule["condition"] for rule in rules),
+            *(rule["takes"] for rule in rules),
         ]
         says = overview.verdict(message_id, conditions)
         (malformed,) = overview.verdict(message_id, [MALFORMED])

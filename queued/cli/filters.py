@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from pgmta.address import normalise_domain
+from pgmta.command import print_line
 from pgmta.errors import AddressError, ConfigError
 from pgmta.states import Status
-from pgmta.store.conditions import check_conditions
+from pgmta.store.conditions import case_hint, check_conditions
 from pgmta.store.filters import Filter
 
 _OPTIONS = (
@@ -64,6 +65,8 @@ def condition(uri: str, options: dict[str, Any]) -> str | None:
     where = options.get("where")
     if where is not None:
         asyncio.run(check_conditions(uri, {"--where": where}))
+        if hint := case_hint(where):
+            print_line(f"warning: {hint}", err=True)
     try:
         return Filter(**options).condition()
     except ValueError as error:

@@ -122,14 +122,21 @@ def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
     show_default=True,
     help="Print at most this number of rows.",
 )
+@click.option(
+    "--after",
+    type=click.IntRange(0),
+    default=0,
+    metavar="ROW",
+    help="Go on after the row with this id: `id` with --json. The last line names it.",
+)
 @json_option
 @reporting
-def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
+def list_rows(config: Path, limit: int, after: int, as_json: bool, **filters: Any) -> None:
     """List rows of the queue, oldest first."""
     uri = database_of(config)
     where = condition(uri, filters) or "true"
     with _listing(uri) as listing:
-        rows = listing.rows(where, limit + 1)
+        rows = listing.rows(where, limit + 1, after)
     _warn(listing)
     more, rows = len(rows) > limit, rows[:limit]
     if as_json:
@@ -156,7 +163,7 @@ def list_rows(config: Path, limit: int, as_json: bool, **filters: Any) -> None:
         ],
     )
     if more:
-        print_line(f"the first {limit}; --limit shows more", err=True)
+        print_line(f"{limit} rows; --after {rows[-1]['id']} shows the next", err=True)
 
 
 @main.command()

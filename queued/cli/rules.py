@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,9 +20,17 @@ from pgmta.command import (
     shorten,
 )
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.store.conditions import case_hint, check_conditions
+from pgmta.store.conditions import check_conditions, release_hint, rule_holder
 from pgmta.store.overview import Overview
-from queued.cli.change import release_after_option, seconds, who
+from pgmta.store.row_change import Action, RowChange
+from queued.cli.change import (
+    EXIT_INTERRUPTED,
+    apply_change,
+    held_again,
+    release_after_option,
+    seconds,
+    who,
+)
 from queued.cli.filters import condition, filter_options
 from queued.cli.target import CONFIG, database_of
 
@@ -54,7 +63,7 @@ def list_rules(config: Path, as_json: bool) -> None:
         return
     now = datetime.now(UTC)
     print_table(
-        ["RULE", "ACTION", "BY", "AGE", "ENDS IN", "REASON", "WHERE"],
+        ["RULE", "ACTION", "BY", "AGE", "ENDS IN", "HOLDS", "REASON", "WHERE"],
         [
             [
                 r["name"],
@@ -62,8 +71,9 @@ def list_rules(config: Path, as_json: bool) -> None:
                 r["created_by"],
                 age((now - r["created_at"]).total_seconds()),
                 age((r["expires_at"] - now).total_seconds()) if r["expires_at"] else "-",
+                r["held"],
                 shorten(r["reason"], 30),
-                shorten(" ".join(r["condition"].split())),
+                " ".join(r["condition"].split()),  # whole: rules often begin alike
             ]
             for r in rules
         ],
@@ -76,7 +86,11 @@ def list_rules(config: Path, as_json: bool) -> None:
 @filter_options
 @click.option("--quarantine", help="Put matching rows into this quarantine.")
 @click.option("--reason", required=True, help="Why. The held rows keep it.")
-@click.option("--expire", metavar="DURATION", help="End the rule after this time.")
+@click.option(
+    "--expire",
+    metavar="DURATION",
+    help="End the rule after this time. Rows that it holds stay on hold.",
+)
 @release_after_option("--release")
 @click.option(
     "--force", is_flag=True, help="Add it even if its condition fails on rows; it holds these."
@@ -108,9 +122,11 @@ def add_rule(
         _add(overview, name, chosen, quarantine, reason, expire, release_after)
     finally:
         overview.close()
-    if hint := case_hint(chosen):
-        print_line(f"warning: {hint}", err=True)
     print_line(f"rule {name} holds what matches from now on")
+    if expire:
+        print_line(f"it ends in {expire}; rows that it holds then stay on hold")
+    if release_after:
+        print_line(f"each row is released {release_after} after its hold, and not held by it again")
 
 
 def _try(overview: Overview, name: str, chosen: str, *, force: bool) -> None:
@@ -153,12 +169,27 @@ def _add(
 @rule.command("remove")
 @config_option(CONFIG)
 @click.argument("name")
+@click.option("--release", is_flag=True, help="Also release the rows that it holds.")
 @reporting
-def remove_rule(config: Path, name: str) -> None:
-    """Remove the standing rule NAME. Rows that it holds stay on hold."""
-    overview = _overview(config)
-    known = overview.remove_rule(name, who())
+def remove_rule(config: Path, name: str, release: bool) -> None:
+    """Remove the standing rule NAME. Rows that it holds stay on hold, if not --release."""
+    uri = database_of(config)
+    overview = Overview(uri)
+    removed = overview.remove_rule(name, who())
     overview.close()
-    if not known:
+    if not removed:
         raise PgmtaError(f"there is no rule {name!r}")
+    number, held = removed
     print_line(f"rule {name} is removed")
+    if not held:
+        return
+    if not release:
+        print_line(f"{held} rows that it held stay on hold: {release_hint(number)}")
+        return
+    where = f"held_under = '{rule_holder(number)}'"
+    held_again(uri, where)
+    done, stopped = apply_change(uri, RowChange(Action.RELEASE, where, who()), held)
+    rest = f"; stopped, the others stay: {release_hint(number)}" if stopped else ""
+    print_line(f"{done} of {held} rows that it held are released{rest}")
+    if stopped:
+        sys.exit(EXIT_INTERRUPTED)

@@ -19,7 +19,6 @@ from pgmta.command import (
     print_line,
     print_table,
     reporting,
-    shorten,
 )
 from pgmta.store.overview import Overview
 from pgmta.store.reading import Fault
@@ -42,7 +41,7 @@ def workers(config: Path, check: bool, as_json: bool) -> None:
         counts = overview.matches(
             [entry["takes"] for entry in entries],
             deliver,
-            [rule["condition"] for rule in rules],
+            [rule["takes"] for rule in rules],
             [*(f"worker {e['name']}" for e in entries), *(f"rule {r['name']}" for r in rules)],
         )
     finally:
@@ -90,7 +89,7 @@ def _show(
                 entry["matches"],
                 entry["due"],
                 "-" if entry["lag"] is None else age(entry["lag"]),
-                shorten(" ".join((entry["takes"] or "every row").split())),
+                " ".join((entry["takes"] or "every row").split()),  # whole: many begin alike
             ]
             for entry in entries
         ],

@@ -7,6 +7,7 @@ import psycopg
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.change import WorkerChanges
+from pgmta.store.conditions import release_hint, rule_holder
 from pgmta.store.row_change import Action, RowChange
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Registry
@@ -32,8 +33,9 @@ async def answer_requests(upkeep: Upkeep, changes: WorkerChanges, who: str) -> N
         if done:
             log.info(change.action.value, rows=done)
     if asked.expire:
-        for name in await upkeep.expire_rules():
-            log.info("standing rule is over", rule=name)
+        for name, number, held in await upkeep.expire_rules():
+            free = {"hint": release_hint(number)} if held else {}
+            log.info("standing rule is over", rule=name, held=held, **free)
 
 
 async def apply_rules(changes: WorkerChanges, registry: Registry) -> None:
@@ -48,6 +50,7 @@ async def apply_rules(changes: WorkerChanges, registry: Registry) -> None:
         change = RowChange(
             Action(rule.action), rule.condition, name, rule.reason,
             release_after=rule.release_after, quarantine=rule.quarantine, owner=name,
+            holder=rule_holder(rule.number),
         )  # fmt: skip
         try:
             done = await changes.run(change)

@@ -1,23 +1,21 @@
 -- name: command
--- One batch of an operator's change: the next rows by id, locked and changed, and counted in the audit
--- table. Rows in flight are taken too, and a locked row is waited for. `rows` says where the batch begins;
--- `takes` is the part of the condition that belongs to the action.
+-- One batch of an operator's change: rows by their ids, locked and changed, and counted in the audit
+-- table. Rows in flight are taken too, and a locked row is waited for. `takes` is the part of the condition
+-- that belongs to the action. IS TRUE keeps the planner on the index by id: by another index it would read
+-- all rows of a condition for each batch.
 WITH found AS MATERIALIZED (
-    SELECT id FROM queue WHERE {rows} AND {takes} AND ({where}) ORDER BY id LIMIT %(batch)s FOR UPDATE
+    SELECT id FROM queue WHERE id = ANY (ARRAY(SELECT unnest(%(ids)b::bigint[]))) AND {takes} AND ({where}) IS TRUE
+    ORDER BY id FOR UPDATE
 ), changed AS MATERIALIZED (
     SELECT queue_change_rows(%(action)s, ARRAY(SELECT id FROM found), %(who)s, %(details)s::jsonb) AS rows
 ), noted AS (
     UPDATE audit SET rows = audit.rows + changed.rows FROM changed WHERE id = %(audit)s
 )
-SELECT max(id), count(*), (SELECT rows FROM changed) FROM found
+SELECT rows FROM changed
 
--- name: next
--- In place of `rows`: the batch begins after a row.
-id > %(after)s
-
--- name: listed
--- In place of `rows`: the batch has these rows.
-id = ANY (%(ids)b::bigint[])
+-- name: matching
+-- The ids of the next rows that a change takes, for many batches: the planner may read the whole queue for it.
+SELECT id FROM queue WHERE id > %(after)s AND {takes} AND ({where}) ORDER BY id LIMIT %(page)s
 
 -- name: page
 -- The ids of the next rows that an action takes, whatever the condition says.
@@ -82,5 +80,5 @@ SELECT current_user::text,
     AND has_column_privilege('pgmta.audit', 'who', 'INSERT') AND has_column_privilege('pgmta.queue', 'status', 'UPDATE')
 
 -- name: standing
--- Whether a standing rule is there.
-SELECT name FROM rules WHERE name = %(rule)s
+-- The number of a standing rule, if it is there and counts.
+SELECT id FROM rules WHERE name = %(rule)s AND (expires_at IS NULL OR expires_at > now())

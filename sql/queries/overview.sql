@@ -7,8 +7,12 @@ FROM workers ORDER BY name, owner
 -- name: rules
 -- All standing rules.
 SELECT name, action, condition, reason, quarantine, hold_seconds, origin, created_by, created_at,
-    expires_at
+    expires_at, id, (SELECT count(*) FROM queue WHERE status = 'HOLD' AND held_under = 'rule ' || rules.id) AS held
 FROM rules ORDER BY name
+
+-- name: holding
+-- The rules that would hold rows again if these were released.
+SELECT name, rows FROM rules_holding(%(where)s)
 
 -- name: matches
 -- One scan. For each condition it counts the matching active rows, and how many are due since when. It
@@ -27,8 +31,9 @@ VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(relea
     %(who)s, now() + make_interval(secs => %(expire)s::float8))
 
 -- name: unrule
--- Remove a standing rule.
-DELETE FROM rules WHERE name = %(name)s RETURNING condition
+-- Remove a standing rule; return how many rows it leaves on hold.
+DELETE FROM rules WHERE name = %(name)s
+RETURNING condition, id, (SELECT count(*) FROM queue WHERE status = 'HOLD' AND held_under = 'rule ' || rules.id) AS held
 
 -- name: audit
 -- Note a change that was done at once.

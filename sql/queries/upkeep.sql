@@ -54,5 +54,6 @@ RETURNING message_id
 UPDATE submit_settings SET hostname = %(hostname)s WHERE hostname IS NULL
 
 -- name: expire_rules
--- Remove standing rules whose time is over.
-DELETE FROM rules WHERE expires_at <= now() RETURNING name
+-- Remove standing rules whose time is over, and count the rows that each leaves on hold.
+DELETE FROM rules WHERE expires_at <= now()
+RETURNING name, id, (SELECT count(*) FROM queue WHERE status = 'HOLD' AND held_under = 'rule ' || rules.id)

@@ -29,13 +29,13 @@ GROUP BY mine.owner, mine.name
 -- answer is empty unless this process is the first of the living ones, because one process asks for
 -- all. Otherwise it has at least the row `none`.
 WITH live AS (SELECT * FROM workers WHERE seen_at > now() - interval '1 minute')
-SELECT 'none' AS action, 'false' AS condition, 9::smallint AS priority
+SELECT 'none' AS action, 'false' AS condition, 9::smallint AS priority, 0::bigint AS number
 WHERE (SELECT min(owner) FROM live) = %(owner)s
 UNION ALL
-SELECT action, condition, priority FROM live WHERE action = 'deliver'
+SELECT action, condition, priority, 0 FROM live WHERE action = 'deliver'
     AND (SELECT min(owner) FROM live) = %(owner)s
 UNION ALL
-SELECT 'rule', condition, 9::smallint FROM rules
+SELECT 'rule', condition, 9::smallint, id FROM rules
 WHERE (SELECT min(owner) FROM live) = %(owner)s AND (expires_at IS NULL OR expires_at > now())
 
 -- name: overdue
@@ -78,5 +78,5 @@ SELECT condition_fault(%(condition)s)
 
 -- name: rules
 -- Standing rules of operators: what their holds need.
-SELECT name, action, condition, reason, quarantine, hold_seconds FROM rules
+SELECT name, action, condition, reason, quarantine, hold_seconds, id FROM rules
 WHERE origin = 'operator' AND (expires_at IS NULL OR expires_at > now()) ORDER BY name

@@ -12,8 +12,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.store.change import WorkerChanges
+from pgmta.store.queries import queries
 from pgmta.store.row_change import TAKES, Action, RowChange
 from queued.cli.queuectl import main
 from tests.sql.rows import column, fetch, message, row
@@ -232,6 +234,33 @@ def test_a_row_that_is_due_keeps_its_place(database: str, db: psycopg.Connection
     assert fetch(db, "SELECT queue_retry('true')") == (2,)
     assert column(db, "SELECT id FROM queue ORDER BY next_attempt") == [first, later]
     assert fetch(db, "SELECT max(next_attempt) - min(next_attempt) > '59 s' FROM queue") == (True,)
+
+
+def test_a_batch_reads_its_own_rows_only(db: psycopg.Connection) -> None:
+    db.execute("INSERT INTO messages (id, size, trace, body) VALUES (1, 4, '', 'body')")
+    db.execute(
+        "INSERT INTO queue (message_id, sender, recipient, domain, metadata)"
+        " SELECT 1, '', 'r', 'b.example', '{\"campaign\": \"7\"}' FROM generate_series(1, 2000)"
+    )
+    db.execute("ANALYZE queue")
+    where = "(metadata ->> 'campaign') = '7' AND domain = 'b.example'"
+    batch = queries("change")["command"].fill(takes=TAKES[Action.SET]).fill(where=where)
+    params = {"action": "set", "who": "me", "details": '{"priority": 3}', "audit": 1,
+              "ids": Bigints(range(500, 520))}  # fmt: skip
+    explained = db.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + batch, params)
+    (plan,) = explained.fetchone() or ("",)
+    found = [0]
+
+    def visit(node: dict[str, Any]) -> None:
+        if node.get("Relation Name", "").startswith("queue"):
+            read = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+            found[0] += read * node["Actual Loops"]
+        for child in node.get("Plans", []):
+            visit(child)
+
+    visit(plan[0]["Plan"])
+    assert found[0] <= 40, plan
+    assert db.execute("SELECT count(*) FROM queue WHERE priority = 3").fetchone() == (20,)
 
 
 def test_the_old_names_of_options_are_understood(db: psycopg.Connection, config: Path) -> None:

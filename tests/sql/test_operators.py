@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 from pgmta.postgres.link import Link
 from pgmta.postgres.locate import DIRECTORY, INHERITED
 from pgmta.store.change import WorkerChanges
+from pgmta.store.queries import queries
 from pgmta.store.row_change import Action, RowChange
 from queued.cli.quarantine_retention import main as retention
 from queued.cli.queuectl import main
@@ -241,6 +242,84 @@ def test_roles_list_partitions_and_retention_says_at_once_that_it_may_not(
     else:
         assert done.exit_code == 1
         assert f"the role {role} may not change rows" in done.stderr
+
+
+def test_conditions_that_begin_alike_are_told_apart(
+    db: psycopg.Connection, command: Command
+) -> None:
+    same = "sender_domain = 'a-rather-long-name-of-a-sender.example' AND recipient ILIKE "
+    ends = ("'%.one.example'", "'%.two.example'")
+    for number, end in enumerate(ends):
+        add = ("rule", "add", f"r{number}", "--where", f"{same}{end}", "--reason", "x")
+        assert command(*add).exit_code == 0
+        db.execute(
+            "INSERT INTO workers (owner, name, action, condition, reach)"
+            " VALUES ('h:1', %s, 'deliver', %s, 'true')",
+            (f"w{number}", same + end),
+        )
+    for words in (("rule", "list"), ("workers",)):
+        lines = command(*words).stdout.splitlines()
+        assert [same + end in line for line, end in zip(lines[1:], ends, strict=True)] == [True] * 2
+
+
+def test_a_list_goes_on_after_its_last_row(db: psycopg.Connection, command: Command) -> None:
+    message(db, 1)
+    ids = [row(db, 1, recipient=f"r{n}@b.example", status="HOLD" if n % 2 else "QUEUED",
+               ts=f"2026-01-0{9 - n}") for n in range(7)]  # fmt: skip
+    page = command("list", "--limit", "3")
+    assert [line.split()[7] for line in page.stdout.splitlines()[1:]] == [
+        f"r{n}@b.example" for n in range(3)
+    ]
+    assert f"--after {ids[2]} shows the next" in page.stderr
+    seen: list[int] = []
+    while True:
+        after = ("--after", str(seen[-1])) if seen else ()
+        found = json.loads(command("list", "--json", "--limit", "3", *after).stdout)
+        if not found:
+            break
+        seen += [each["id"] for each in found]
+    assert seen == ids
+    last = command("list", "--limit", "3", "--after", str(ids[3]), "--status", "hold")
+    assert "r5@b.example" in last.stdout
+    assert last.stderr == ""
+
+
+def test_a_list_reads_no_more_than_its_page(database: str, db: psycopg.Connection) -> None:
+    db.execute(
+        "INSERT INTO messages (id, size, trace, body)"
+        " SELECT n, 4, '', 'body' FROM generate_series(1, 5000) AS n"
+    )
+    db.execute(
+        "INSERT INTO queue (message_id, sender, recipient, domain, status)"
+        " SELECT n, '', 'r', 'b.example', (ARRAY['QUEUED', 'HOLD'])[1 + n % 2]"
+        " FROM generate_series(1, 5000) AS n"
+    )
+    db.execute("ANALYZE queue, messages")
+    page = queries("listing")["list"].fill(where="true")
+    explained = db.execute(
+        b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + page, {"limit": 10, "after": 1000}
+    )
+    (plan,) = explained.fetchone() or ("",)
+    assert plan[0]["Plan"]["Actual Rows"] == 10
+    assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 150
+
+
+@pytest.mark.parametrize("column", ["sender_domain", "domain"])
+def test_a_domain_in_capitals_is_warned_of(
+    db: psycopg.Connection, command: Command, column: str
+) -> None:
+    message(db, 1)
+    row(db, 1)
+    said = command("list", "--where", f"{column} = 'B.Example'")
+    assert said.exit_code == 0
+    assert f"warning: {column} is in lower case, so 'B.Example' never matches" in said.stderr
+    assert command("list", "--where", f"{column} = 'b.example'").stderr == ""
+    warnings: list[str | None] = []
+    db.add_notice_handler(lambda notice: warnings.append(notice.message_primary))
+    db.execute(f"SELECT queue_retry($${column} IN ('B.Example')$$)")
+    assert warnings == [f"{column} is in lower case, so 'B.Example' never matches"]
+    # the options ignore case
+    assert "r@b.example" in command("list", "--domain", "B.Example").stdout
 
 
 def test_a_command_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         assert await leases.settle(left) == (len(left), 0)
         assert await upkeep.orphans(60, 10) == 2
         db.execute("UPDATE rules SET expires_at = now()")
-        assert await upkeep.expire_rules() == ["r"]
+        assert await upkeep.expire_rules() == [("r", 1, 0)]
         await registry.leave()
     assert one(db, "SELECT count(*) FROM queue") == 6
     assert one(db, "SELECT count(*) FROM messages") == 6  # bodies go with their rows

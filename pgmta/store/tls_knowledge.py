@@ -32,7 +32,7 @@ class TlsKnowledge(OperatorLink):
         row = self._db.execute(_POLICIES["shown"], {"domain": domain}).fetchone()
         return StsPolicy(**{**row, "mx": tuple(row["mx"])}) if row else None
 
-    def broken(self) -> dict[str, BrokenHost]:
-        """Return the hosts whose TLS failed a while ago."""
-        rows = self._db.execute(_BROKEN["shown"]).fetchall()
+    def broken(self, minimum: str) -> dict[str, BrokenHost]:
+        """Return the hosts whose TLS failed twice under this lowest version."""
+        rows = self._db.execute(_BROKEN["shown"], {"minimum": minimum}).fetchall()
         return {row["host"]: BrokenHost(**row) for row in rows}

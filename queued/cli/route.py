@@ -68,7 +68,7 @@ def route(
     metadata = json.dumps(dict(map(_pair, pairs)))
     settings = read_config(config, passwords=probe)
     destination = Routes(settings.routes, settings.routing).find(domain, sender, metadata, tenant)
-    with route_memory(settings.environment) as (memory, problem):
+    with route_memory(settings.environment, settings.delivery.tls.minimum) as (memory, problem):
         if problem:
             print_line(f"warning: what workers remember of TLS is not known: {problem}", err=True)
         connector = Connector(settings.environment.hostname, settings.delivery, memory)

@@ -19,11 +19,11 @@ from queued.delivery.tls_memory import NoMemory
 class RouteMemory(NoMemory):
     """The policies and the broken hosts of the database; without `knowledge` there are none."""
 
-    def __init__(self, knowledge: TlsKnowledge | None = None) -> None:
+    def __init__(self, knowledge: TlsKnowledge | None = None, minimum: str = "") -> None:
         super().__init__()
         self._knowledge = knowledge
-        self.hosts: dict[str, BrokenHost] = knowledge.broken() if knowledge else {}
-        """Hosts whose TLS failed a while ago, by host:port."""
+        self.hosts: dict[str, BrokenHost] = knowledge.broken(minimum) if knowledge else {}
+        """Hosts whose TLS failed twice a while ago, by host:port."""
         self.kept: StsPolicy | None = None
         """The MTA-STS policy that was found in the database."""
 
@@ -36,13 +36,16 @@ class RouteMemory(NoMemory):
         return self.kept
 
     async def known(self, host: str) -> bool:
-        """Return whether the host's TLS failed a while ago."""
+        """Return whether the host's TLS failed twice a while ago."""
         return host in self.hosts
 
 
 @contextmanager
-def route_memory(environment: Environment) -> Iterator[tuple[RouteMemory, str]]:
-    """Yield the memory, and why it is not that of the workers, or ''."""
+def route_memory(environment: Environment, minimum: str) -> Iterator[tuple[RouteMemory, str]]:
+    """Yield the memory, and why it is not that of the workers, or ''.
+
+    `minimum` is the lowest version of TLS.
+    """
     uri = running(environment, OWNER)
     if not uri:
         yield RouteMemory(), "the embedded PostgreSQL does not run"
@@ -54,7 +57,7 @@ def route_memory(environment: Environment) -> Iterator[tuple[RouteMemory, str]]:
         return
     try:
         try:
-            memory, problem = RouteMemory(knowledge), ""
+            memory, problem = RouteMemory(knowledge, minimum), ""
         except psycopg.Error as error:
             memory, problem = RouteMemory(), " ".join(str(error).split())
         yield memory, problem

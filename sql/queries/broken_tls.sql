@@ -16,4 +16,4 @@ DELETE FROM broken_tls WHERE until < now() RETURNING host
 
 -- name: shown
 -- The same hosts for an operator, with the reasons.
-SELECT host, until, reason FROM broken_tls WHERE until > now()
+SELECT host, until, reason FROM broken_tls WHERE until > now() AND minimum = %(minimum)s

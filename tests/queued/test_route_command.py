@@ -163,9 +163,9 @@ def test_route_says_what_workers_remember(
     data["environment"]["database"] = {"uri": database}
     path.write_text(yaml.safe_dump(data))
     db.execute(
-        "INSERT INTO broken_tls (host, until, reason)"
-        " VALUES ('127.0.0.1:1', now() + interval '1 h', '4.7.5 TLS with x failed'),"
-        " ('[::1]:1', now() + interval '1 h', 'another')"
+        "INSERT INTO broken_tls (host, until, reason, minimum)"
+        " VALUES ('127.0.0.1:1', now() + interval '1 h', '4.7.5 TLS with x failed', 'TLSv1.2'),"
+        " ('[::1]:1', now() + interval '1 h', 'another', 'TLSv1.2')"
     )
     db.execute(
         "INSERT INTO sts_policies (domain, id, mode, mx, max_age, expires_at, next_fetch) VALUES"
@@ -176,12 +176,15 @@ def test_route_says_what_workers_remember(
     assert re.search(r"\nplain text until 20.*, as TLS failed: 4.7.5 TLS with x", shown.stdout)
     (host,) = json.loads(route(path, "x@b.example", "--json").stdout)["hosts"]
     assert host["plain_text"]["reason"] == "4.7.5 TLS with x failed"
+    data["delivery"]["tls"] = {"minimum": "TLSv1.3"}
+    path.write_text(yaml.safe_dump(data))
+    assert "plain text" not in route(path, "x@b.example").stdout  # it failed with another one
     data["delivery"]["tls"] = {"mode": "encrypt"}
     path.write_text(yaml.safe_dump(data))
     assert "plain text" not in route(path, "x@b.example").stdout  # it would be refused
 
     async def kept() -> StsPolicy | None:
-        with route_memory(load(path, QueuedConfig).environment) as (memory, problem):
+        with route_memory(load(path, QueuedConfig).environment, "TLSv1.2") as (memory, problem):
             assert problem == ""
             return await memory.find("b.example")
 

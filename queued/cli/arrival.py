@@ -20,7 +20,7 @@ type Came = dict[str, str | None]
 
 
 def arrival(message: dict[str, Any] | None, history: list[dict[str, Any]]) -> Came:
-    """Return who submitted a message, and from where; None for each fact that is not known (any more).
+    """Return who submitted a message, and from where; None for each fact that is unknown.
 
     The log of attempts keeps the user. Only the message has the client.
     """
@@ -48,4 +48,4 @@ def print_arrival(came: Came) -> None:
     if parts:
         print_line(f"came from {', '.join(parts)}")
     if not came["client"] and not came["origin"]:  # the message is gone
-        print_line("the client is in the log of smtpd: the line `accepted` with this id")
+        print_line("mail by SMTP has its client in the log of smtpd: line `accepted` with this id")

@@ -187,7 +187,10 @@ def test_both_say_who_submitted_a_message(
     )
     db.execute("DELETE FROM queue")
     for name in ("show", "explain"):
-        assert "came from user ann@a.example\nthe client is in the log" in command(name, "5").stdout
+        assert (
+            "came from user ann@a.example\nmail by SMTP has its client in the log"
+            in command(name, "5").stdout
+        )
         found = json.loads(command(name, "5", "--json").stdout)
         assert (found["user"], found["client"]) == ("ann@a.example", None)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgmta.logs import get
+from pgmta.metadata import values_of
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
@@ -59,7 +60,10 @@ class Trace:
                 return False
         if not self.metadata:
             return True
-        values = json.loads(item.metadata or "{}")
+        try:
+            values = values_of(item.metadata or "{}")
+        except (ValueError, RecursionError):
+            return False
         for key, patterns in self.metadata.items():
             value = values.get(key, "")
             text = (value if isinstance(value, str) else json.dumps(value)).lower()
@@ -98,7 +102,7 @@ class Traces:
         for number, wanted in await self._link.run(_SQL["active"]):
             try:
                 found.append(Trace.of(number, json.loads(wanted)))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if number not in self._malformed:
                     log.warning("a trace is malformed", trace=number, reason=str(error))
                 self._malformed.add(number)

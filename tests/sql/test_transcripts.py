@@ -194,10 +194,14 @@ def item(**fields: Any) -> Item:
 def test_a_trace_matches_by_patterns(wanted: dict[str, list[str]], matches: bool) -> None:
     row = item(metadata='{"order": "7-a", "number": 3}')
     assert Trace.of(1, wanted).matches(row) is matches
+    odd = item(metadata=f'{{"order": "7-a", "number": 3, "long": {"9" * 5000}}}')
+    assert Trace.of(1, wanted).matches(odd) is matches
 
 
 async def test_a_malformed_trace_stops_no_other(db: psycopg.Connection, link: Link) -> None:
-    for wanted in ('{"domain": "x"}', '{"x": []}', '{"metadata": ["k"]}', '{"domain": ["x"]}'):
+    deep = f'{{"domain": {"[" * 5000}{"]" * 5000}}}'
+    for wanted in ('{"domain": "x"}', '{"x": []}', '{"metadata": ["k"]}', '{"domain": ["x"]}',
+                   f'{{"domain": [{"9" * 5000}]}}', deep):  # fmt: skip
         db.execute("INSERT INTO traces (created_by, expires_at, wanted)"
                    " VALUES ('x', now() + interval '1 h', %s)", (wanted,))  # fmt: skip
     db.execute("INSERT INTO traces (created_by, expires_at, wanted) VALUES ('x', now(), '{}')")
@@ -205,7 +209,7 @@ async def test_a_malformed_trace_stops_no_other(db: psycopg.Connection, link: Li
     assert [trace.patterns for trace in await traces.active()] == [{"domain": [["x"]]}]
     db.execute("UPDATE traces SET expires_at = now() - interval '2 d' WHERE wanted = '{}'")
     await traces.remove()
-    assert fetch(db, "SELECT count(*) FROM traces") == (4,)
+    assert fetch(db, "SELECT count(*) FROM traces") == (6,)
 
 
 def test_the_observer_sees_what_it_is_asked_for() -> None:

@@ -271,7 +271,9 @@ def test_checks_name_what_is_signed_for_others(database: str, tmp_path: Path) ->
         {"origin": "stranger", "sign": "none"},
     ]
     path = tmp_path / "queued.yaml"
-    path.write_text(yaml.safe_dump({"signing": {"keys": [keys.entry("s")], "rules": rules}}))
+    where = {"environment": {"database": {"uri": database}}}
+    signing = {"keys": [keys.entry("s")], "rules": rules}
+    path.write_text(yaml.safe_dump({**where, "signing": signing}))
     result = CliRunner().invoke(queued_command, ["check", "-c", str(path)])
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [

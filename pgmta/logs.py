@@ -59,9 +59,8 @@ def configure(log: Log, **bound: Any) -> None:
 
 def keep_off_stdout() -> None:
     """Write lines of a command without a log to stderr, because stdout has its result."""
-    if not structlog.is_configured():
-        # the stream at the time of the line: tests replace it
-        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+    # the stream at the time of the line: tests replace it
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 def _printable_values(

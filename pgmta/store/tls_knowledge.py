@@ -9,8 +9,7 @@ from pgmta.model import StsPolicy
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
 
-_BROKEN = queries("broken_tls")
-_POLICIES = queries("sts_policies")
+_SQL = queries("tls_knowledge")
 
 
 class BrokenHost(NamedTuple):
@@ -29,10 +28,10 @@ class TlsKnowledge(OperatorLink):
 
     def policy(self, domain: str) -> StsPolicy | None:
         """Return the MTA-STS policy of a domain that counts now."""
-        row = self._db.execute(_POLICIES["shown"], {"domain": domain}).fetchone()
+        row = self._db.execute(_SQL["policy"], {"domain": domain}).fetchone()
         return StsPolicy(**{**row, "mx": tuple(row["mx"])}) if row else None
 
     def broken(self, minimum: str) -> dict[str, BrokenHost]:
         """Return the hosts whose TLS failed twice under this lowest version."""
-        rows = self._db.execute(_BROKEN["shown"], {"minimum": minimum}).fetchall()
+        rows = self._db.execute(_SQL["broken"], {"minimum": minimum}).fetchall()
         return {row["host"]: BrokenHost(**row) for row in rows}

@@ -253,7 +253,8 @@ class DestinationQueue:
 
     async def _go_on(self, session: Session, envelope: Envelope, results: list[Result]) -> None:
         """Finish the recipients whose results count; the others are tried again at once."""
-        found = sort(results, envelope if passes_dsn(envelope, session.extensions) else None)
+        passed = envelope.dsn and passes_dsn(envelope, session.extensions)
+        found = sort(results, envelope if passed else None)
         if found.bare:
             session.remark(WITHOUT_DSN)
             if len(found.later) == len(results):

@@ -157,7 +157,8 @@ class OtherHosts:
                     attempt.note()
                     noted = True
                 results = session.note(results)
-                found = sort(results, part if passes_dsn(part, session.extensions) else None)
+                passed = part.dsn and passes_dsn(part, session.extensions)
+                found = sort(results, part if passed else None)
                 if found.bare:
                     session.remark(WITHOUT_DSN)
                     bare = True

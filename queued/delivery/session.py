@@ -157,7 +157,7 @@ class Session:
         only = self._ascii_only
         commands = [mail_command(envelope, self.extensions, self._limit, ascii_only=only)]
         self._bare = envelope.bare
-        if passes_dsn(envelope, self.extensions):
+        if envelope.dsn and passes_dsn(envelope, self.extensions):
             commands += [rcpt_command(item) for item in envelope.items]
         else:
             commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]

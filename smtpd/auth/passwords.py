@@ -24,7 +24,7 @@ class Turns:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._count = 0
 
-    def wait(self, address: str) -> asyncio.Future[None]:
+    def queue(self, address: str) -> asyncio.Future[None]:
         """Return the turn of a login from an address.
 
         If too many wait, the address with the most of them loses its last one.
@@ -81,7 +81,7 @@ class Passwords:
         if self._free:
             self._free -= 1
             return
-        turn = turns.wait(address)
+        turn = turns.queue(address)
         try:
             await turn
         except asyncio.CancelledError:

@@ -13,7 +13,3 @@ SET until = excluded.until, reason = excluded.reason, minimum = excluded.minimum
 -- name: expire
 -- Remove hosts whose time is over.
 DELETE FROM broken_tls WHERE until < now() RETURNING host
-
--- name: shown
--- The same hosts for an operator, with the reasons.
-SELECT host, until, reason FROM broken_tls WHERE until > now() AND minimum = %(minimum)s

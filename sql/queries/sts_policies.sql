@@ -34,8 +34,3 @@ RETURNING domain, id, mode, mx, max_age, extract(epoch FROM expires_at - now()):
 -- name: expire
 -- Remove policies whose time is over.
 DELETE FROM sts_policies WHERE expires_at < now() - interval '1 day' RETURNING domain
-
--- name: shown
--- The policy of a domain for an operator; that mail goes there is not noted.
-SELECT domain, id, mode, mx, max_age, extract(epoch FROM expires_at - now())::float8 AS left
-FROM sts_policies WHERE domain = %(domain)s AND expires_at > now()

@@ -89,7 +89,10 @@ async def test_a_rule_whose_schema_is_dropped_stops_nothing(
     with capture_logs() as logs:
         assert await claim_all(Claims(link, "w@h", 60)) == [free]
     assert [(log["event"], log["reason"]) for log in logs] == [
-        ("a standing rule is passed over", 'schema "ops" does not exist')
+        (
+            "a standing rule is passed over",
+            "ops. is not allowed in a condition: it sees queue and pg_catalog",
+        )
     ]
 
 

@@ -51,7 +51,9 @@ async def test_a_rule_that_is_refused_later_stops_nothing(
     told = {log["condition"]: log for log in logs}
     assert told.keys() == {"rule away", "rule gone", "rule list", "rule cast"}
     assert len(logs) == 4, logs
-    assert told["rule away"]["reason"] == 'schema "ops" does not exist'
+    assert told["rule away"]["reason"] == (
+        "ops. is not allowed in a condition: it sees queue and pg_catalog"
+    )
     assert told["rule gone"]["reason"] == "function blocked(text) does not exist"
     assert told["rule list"]["reason"] == 'column "listed" does not exist'
     for name in ("workers", "explain"):

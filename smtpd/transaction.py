@@ -17,6 +17,11 @@ class Decided(Protocol):
         """Bring the message in line before its commit."""
 
 
+def recipient_key(mailbox: str, domain: str) -> tuple[str, str]:
+    """Return the key of a recipient with this normalised domain in a transaction."""
+    return unquoted(mailbox.rpartition("@")[0]), domain
+
+
 class Transaction:
     """An aiosmtpd envelope, and what smtpd has found out about its addresses."""
 
@@ -54,7 +59,7 @@ class Transaction:
 
     def add(self, mailbox: str, domain: str, limit: int, *, hold: bool) -> bool:
         """Add a recipient, each once; return False if there would be more than `limit`."""
-        key = (unquoted(mailbox.rpartition("@")[0]), domain)
+        key = recipient_key(mailbox, domain)
         if key in self.recipients:
             return True
         if len(self.recipients) >= limit:

@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 
 from pgmta.address import domain_of
 from smtpd.parameters import Dsn, orcpt_of
-from smtpd.transaction import Transaction
+from smtpd.transaction import Transaction, recipient_key
 
 
 def inherit(transaction: Transaction, old: list[str], new: list[str]) -> None:
@@ -38,4 +38,4 @@ def _give(transaction: Transaction, source: str, key: tuple[str, str]) -> None:
 
 
 def _key(mailbox: str) -> tuple[str, str]:
-    return mailbox.rpartition("@")[0], domain_of(mailbox)
+    return recipient_key(mailbox, domain_of(mailbox))

@@ -88,6 +88,8 @@ def test_a_rewritten_recipient_keeps_notify_and_orcpt(
             DATA, "add c@example.org d@example.org\r\n. > 250",
             MAIL, "RCPT TO:<a@example.org> NOTIFY=NEVER > 250",
             "RCPT TO:<b@example.org> NOTIFY=DELAY > 250", DATA, "remove a@example.org\r\n. > 250",
+            MAIL, 'RCPT TO:<"q"@example.org> NOTIFY=NEVER > 250',
+            DATA, "swap unquoted@example.org\r\n. > 250",
         ])  # fmt: skip
     rows = db.execute(
         "SELECT split_part(recipient, '@', 1), notify, orcpt FROM queue ORDER BY id"
@@ -106,6 +108,7 @@ def test_a_rewritten_recipient_keeps_notify_and_orcpt(
         ("c", None, None),
         ("d", None, None),
         ("b", "DELAY", None),
+        ("unquoted", "NEVER", 'rfc822;"q"@example.org'),
     ]
     assert db.execute("SELECT envid, ret FROM messages ORDER BY id").fetchall()[0] == ("e1", "HDRS")
 

@@ -19,8 +19,8 @@ def port_user(port: int) -> str:
     wanted = {f"socket:[{number}]" for number in _inodes(port)}
     processes = sorted(int(entry.name) for entry in _PROC.glob("[0-9]*")) if wanted else []
     for pid in processes:  # the first one is the parent of the others
-        with suppress(OSError):
-            for link in os.scandir(_PROC / str(pid) / "fd"):
+        with suppress(OSError), os.scandir(_PROC / str(pid) / "fd") as links:
+            for link in links:
                 with suppress(OSError):
                     if os.readlink(link) in wanted:
                         return f": {_named(pid)} has it"

@@ -27,7 +27,7 @@ def port(folder: Path, tmp_path: Path) -> Iterator[int]:
     command = ["sink", "--port", str(number), "--maildir", str(folder)]
     with (
         (tmp_path / "said").open("w") as said,
-        subprocess.Popen(SMTPD + command, stdout=said) as (process),
+        subprocess.Popen(SMTPD + command, stdout=said) as process,
     ):
 
         def listens() -> bool:

@@ -140,7 +140,7 @@ def test_senders(senders: list[str]) -> None:
         sender[-10:] == "@b.example" for sender in senders
     )
     assert may_send_from(tuple(senders), "a@c.example", "c.example") == ("A@C.example" in senders)
-    assert not may_send_from((*senders[:0], '""@b.example'), "x@b.example", "b.example")
+    assert not may_send_from(('""@b.example',), "x@b.example", "b.example")
     for one, other in (("a", '"a"'), ('"a"', "a"), (r'"\a"', '"a"')):  # the same mailbox
         assert may_send_from((f"{one}@b.example",), f"{other}@b.example", "b.example")
 

@@ -104,10 +104,9 @@ def by_sql(command: Command, db: psycopg.Connection) -> str:
     return "\n".join(said)
 
 
-def by_update(command: Command, db: psycopg.Connection) -> str:
+def by_update(command: Command, db: psycopg.Connection) -> None:
     """The same by plain SQL, which names no rule."""
     db.execute("UPDATE queue SET status = 'QUEUED' WHERE status = 'HOLD'")
-    return "rule other holds 1 of these rows again"
 
 
 @pytest.mark.parametrize("release", [by_queuectl, by_sql, by_update])
@@ -115,7 +114,7 @@ def test_a_released_row_is_exempt_from_the_rule_that_held_it(
     database: str,
     db: psycopg.Connection,
     command: Command,
-    release: Callable[[Command, psycopg.Connection], str],
+    release: Callable[[Command, psycopg.Connection], str | None],
 ) -> None:
     message(db, 1)
     for name in ("a", "b"):
@@ -131,8 +130,9 @@ def test_a_released_row_is_exempt_from_the_rule_that_held_it(
     }
     assert "held by    rule" in command("explain", "1").stdout
     said = release(command, db)
-    assert "rule other holds 1 of these rows again" in said
-    assert "rule rule" not in said
+    if said is not None:
+        assert "rule other holds 1 of these rows again" in said
+        assert "rule rule" not in said
     assert claimed(database) == ["a@b.example"]
     rules_act(database)
     assert column(db, HELD) == ["b@b.example"], "the other rule had not held it yet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psycopg.conninfo
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
@@ -84,6 +84,15 @@ class Environment(Section):
             return normalise_domain(hostname)
         except AddressError as error:
             raise ValueError(str(error)) from None
+
+
+def environment_field() -> Any:
+    """Return the field of a file that has the section.
+
+    A file without the section has its defaults. They are validated too, because the directory is
+    relative to the file.
+    """
+    return Field(default_factory=dict, validate_default=True)
 
 
 class Log(Section):

@@ -12,6 +12,10 @@ from pgmta.postgres import instants
 from pgmta.postgres.locate import LOOK_IN_PGMTA, writable
 from pgmta.postgres.pooler import forbid_pooler
 
+_SHUT_OUT = """
+SELECT quote_ident(current_user) WHERE NOT has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')
+"""
+
 
 def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
     """Open the blocking connection of a command, in autocommit, with rows as dictionaries.
@@ -34,11 +38,6 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
         except psycopg.OperationalError as error:
             failure = error
     raise StoreUnavailable(str(failure).strip()) from failure
-
-
-_SHUT_OUT = """
-SELECT quote_ident(current_user) WHERE NOT has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')
-"""
 
 
 class OperatorLink:

@@ -91,9 +91,14 @@ def rule_holder(number: int) -> str:
     return f"rule {number}"
 
 
+def rule_holds(number: int) -> str:
+    """Return the condition of the rows that the rule with this number holds."""
+    return f"held_under = '{rule_holder(number)}'"
+
+
 def release_hint(number: int) -> str:
     """Return the command that releases what a rule that has ended held."""
-    return f"queuectl release --where \"held_under = '{rule_holder(number)}'\""
+    return f'queuectl release --where "{rule_holds(number)}"'
 
 
 def rule_takes(number: int, condition: str) -> str:

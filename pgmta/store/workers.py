@@ -92,14 +92,13 @@ class Registry:
         tests = [
             (kind, rule_takes(number, text) if kind == "rule" else takes(text, kind, level))
             for kind, text, level, number in found
+            if kind != "rule" or await self._may_evaluate(text)
         ]
         overdue = await self._link.run(_SQL["overdue"], {"each": _OLDEST})
         waiting = {row: (message, priority) for row, message, priority in overdue}
         for action, test in tests:
             if test is None:
                 return []
-            if action == "rule" and not await self._may_evaluate(test):
-                continue
             try:
                 hits = await self._link.run(
                     _SQL["tested"], {"condition": test, "ids": Bigints(waiting)}

@@ -20,7 +20,7 @@ from pgmta.command import (
     shorten,
 )
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.store.conditions import check_conditions, release_hint, rule_holder
+from pgmta.store.conditions import check_conditions, release_hint, rule_holds
 from pgmta.store.overview import Overview
 from pgmta.store.row_change import Action, RowChange
 from queued.cli.change import (
@@ -186,7 +186,7 @@ def remove_rule(config: Path, name: str, release: bool) -> None:
     if not release:
         print_line(f"{held} rows that it held stay on hold: {release_hint(number)}")
         return
-    where = f"held_under = '{rule_holder(number)}'"
+    where = rule_holds(number)
     held_again(uri, where)
     done, stopped = apply_change(uri, RowChange(Action.RELEASE, where, who()), held)
     rest = f"; stopped, the others stay: {release_hint(number)}" if stopped else ""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from pgmta.config.environment import Environment
+from pgmta.config.environment import Environment, environment_field
 from pgmta.config.types import Section
 from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
@@ -28,11 +27,7 @@ from queued.config.worker import Worker
 class QueuedConfig(Section):
     """The whole of queued.yaml."""
 
-    environment: Environment = Field(
-        # validated, because its directory is relative to the file also if the file has no such key
-        default_factory=lambda: cast(Environment, {}),
-        validate_default=True,
-    )
+    environment: Environment = environment_field()
     process: Process = Field(default=Process())
     worker: Process | None = Field(
         default=None, exclude=True, description="the name of `process` in earlier versions"

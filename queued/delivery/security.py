@@ -187,8 +187,8 @@ class Security:
     ) -> Session:
         """Return the session that `connect` opens under the policy, or under a weaker one.
 
-        The weaker one is for a host whose TLS is broken, if the policy allows it. A host that gets
-        plain text twice does so for a while, without another failure first. Raises DeliveryError.
+        The weaker one is for a host whose TLS is broken, if the policy allows it. A host whose TLS
+        failed twice gets plain text for a while, without another try. Raises DeliveryError.
         """
         begun = time.monotonic()
         while True:

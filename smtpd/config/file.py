@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from pgmta.config.environment import Environment
+from pgmta.config.environment import Environment, environment_field
 from pgmta.config.ingest import Ingest
 from pgmta.config.types import Section, Whole
 from smtpd.config.authentication import Authentication
@@ -34,11 +34,7 @@ def default_processes() -> int:
 class SmtpdConfig(Section):
     """The whole of smtpd.yaml."""
 
-    environment: Environment = Field(
-        # validated, because its directory is relative to the file also if the file has no such key
-        default_factory=lambda: cast(Environment, {}),
-        validate_default=True,
-    )
+    environment: Environment = environment_field()
     listen: list[Listener] = Field(
         default=[Listener()], min_length=1, description="addresses and ports that take mail"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -11,11 +12,17 @@ _SHOWN = 60  # characters of a command
 _PROC = Path("/proc")
 
 
-def port_user(port: int) -> str:
-    """Return the process that listens on a port, for the end of an error's text, or ''.
+def bind_problem(error: OSError, port: int) -> str:
+    """Return why a port can't be had, and the process that listens on it.
 
     Only root sees processes of other users.
     """
+    number = error.errno or 0
+    reason = os.strerror(number) if number > 0 else str(error)  # asyncio adds words
+    return reason + (_user(port) if number == errno.EADDRINUSE else "")
+
+
+def _user(port: int) -> str:
     wanted = {f"socket:[{number}]" for number in _inodes(port)}
     processes = sorted(int(entry.name) for entry in _PROC.glob("[0-9]*")) if wanted else []
     for pid in processes:  # the first one is the parent of the others

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import mailbox
 import os
 import re
@@ -14,7 +13,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from pgmta.command import print_line, shorten
 from pgmta.errors import PgmtaError
-from pgmta.port_user import port_user
+from pgmta.port_user import bind_problem
 from pgmta.service import Signals
 from pgmta.text import escaped
 
@@ -109,8 +108,7 @@ async def serve(address: str, port: int, folder: Path, *, attached: bool = False
     try:
         server = await loop.create_server(connection, address, port)
     except OSError as error:
-        user = port_user(port) if error.errno == errno.EADDRINUSE else ""
-        reason = f"{os.strerror(error.errno or 0)}{user}"
+        reason = bind_problem(error, port)
         raise PgmtaError(f"can't listen on {address} port {port}: {reason}") from None
     await signals.stop.wait()
     server.close()

@@ -16,8 +16,8 @@ _SAID = frozenset((replies.AUTH_FAILED, replies.NO_MAIL, replies.NO_RCPT))
 log = get("session")
 
 
-class Refused(Protocol):
-    """The connection of a client."""
+class Wire(Protocol):
+    """The connection, as far as a refusal needs it."""
 
     client: str
     listener: str
@@ -39,7 +39,7 @@ class Refusals:
         self._lines = 0  # in this second
         self._left_out = 0
 
-    def note(self, reply: str, wire: Refused, commands: Refusing) -> None:
+    def note(self, reply: str, wire: Wire, commands: Refusing) -> None:
         """Log a reply 4xx or 5xx with the path of the last MAIL or RCPT."""
         if reply in _SAID:
             return

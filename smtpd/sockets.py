@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from pgmta.config.loader import Key
 from pgmta.errors import PgmtaError
-from pgmta.port_user import port_user
+from pgmta.port_user import bind_problem
 from smtpd.config import Listener
 
 _FIRST = 3  # descriptor of the first socket of systemd (sd_listen_fds(3))
@@ -45,9 +45,9 @@ def bind(listener: Listener, count: int) -> list[socket.socket]:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        user = port_user(listener.port) if error.errno == errno.EADDRINUSE else ""
+        reason = bind_problem(error, listener.port)
         raise PgmtaError(
-            f"can't listen on {listener.address} port {listener.port}: {error.strerror}{user}"
+            f"can't listen on {listener.address} port {listener.port}: {reason}"
         ) from None
     return sockets
 

@@ -20,7 +20,7 @@ import uvloop
 from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
-from pgmta.port_user import port_user
+from pgmta.port_user import bind_problem
 from pgmta.postgres.embedded import DATABASE, OWNER, Server
 from pgmta.postgres.folders import locked, make_parents, open_own
 from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
@@ -114,7 +114,7 @@ def _check_ports(*ports: int) -> None:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                reason = f"{error.strerror}{port_user(port)}"
+                reason = bind_problem(error, port)
                 raise PgmtaError(f"can't use port {port}: {reason}") from None
 
 

@@ -105,12 +105,16 @@ class Connector:
         """Return a session, as Opener says. Raises DeliveryError with what each host said."""
         tries = Tries()
         began = time.monotonic()
-        async for host in self._hosts.of(destination, tried, earlier):
+        further: list[Host] = []
+        async for host in self._hosts.of(destination, tried, earlier, further):
             if session := await self._try(destination, host, sessions, tries, began):
                 return session
         if tried and not tries:
             raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
-        raise tries.error(f"4.4.4 no host for {destination}")
+        error = tries.error(f"4.4.4 no host for {destination}")
+        if further:  # the next attempt begins with one of them
+            error.permanent = False
+        raise error
 
     async def open_at(
         self, destination: Destination, host: Host, sessions: set[Session]

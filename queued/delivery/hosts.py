@@ -66,27 +66,36 @@ class Hosts:
         self._addresses = Addresses(delivery, questions, unresponsive)
 
     async def of(
-        self, destination: Destination, tried: Collection[HostPort] = (), earlier: int = 0
+        self,
+        destination: Destination,
+        tried: Collection[HostPort] = (),
+        earlier: int = 0,
+        further: list[Host] | None = None,
     ) -> AsyncIterator[Host]:
         """Iterate over at most `delivery.hosts` hosts in order, without those in `tried`.
+
+        `further` gets some of the hosts beyond that number, if there are any.
 
         The ones in `tried` count. After `earlier` attempts the order begins after their hosts, if
         there are more. Hosts that did not answer a moment ago come after the others. Raises
         DeliveryError if the domain has no host that may be used.
         """
-        left = self._most - len(tried)
+        left = max(0, self._most - len(tried))
         late: list[Host] = []
+        further = [] if further is None else further
         async for host in self._all(destination, earlier):
-            if left <= 0:
-                return
             if host.place in tried:
                 continue
+            if left <= 0:
+                further.append(host)
+                return
             if host.name in self._unresponsive:
                 late.append(host)
             else:
                 left -= 1
                 yield host
-        for host in late[: max(0, left)]:
+        further += late[left:]
+        for host in late[:left]:
             yield host
 
     def _all(self, destination: Destination, earlier: int) -> AsyncIterator[Host]:

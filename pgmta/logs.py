@@ -153,7 +153,10 @@ class Lines:
 
     def write(self, lines: Sequence[str]) -> None:
         """Write these lines."""
-        step = max(1, _ATOMIC // (max(map(len, lines)) + 1))
+        longest = max(
+            len(line) if line.isascii() else len(line.encode("utf-8", "replace")) for line in lines
+        )
+        step = max(1, _ATOMIC // (longest + 1))
         for first in range(0, len(lines), step):
             text = "\n".join(lines[first : first + step])
             self._stream.write(f"{text}\n")

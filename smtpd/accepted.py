@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from pgmta.logs import Lines
 from smtpd.config.log import SmtpdLog
 
 _EVERY = 0.05  # seconds between two writes, because a write costs more than ten lines
+_PLAIN = re.compile(r"[!#-&(-<>-\[\]-~]*").fullmatch  # a text that no form of the log changes
 
 
 class AcceptedLog:
@@ -41,8 +43,8 @@ class AcceptedLog:
             if not message or not content.gaps:
                 continue
             sender = message.sender
-            if not (sender.isascii() and sender.isprintable()) or '"' in sender:
-                sender = self._lines.value(sender)  # only a quoted string has blanks or backslashes
+            if not _PLAIN(sender):
+                sender = self._lines.value(sender)
             a, b, c, d, e = content.gaps
             number, size, recipients = message.id, message.size, len(message.recipients)
             lines.append(f"{head}{a}{number}{b}{recipients}{c}{size}{d}{sender}{e}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -17,6 +20,8 @@ from pgmta.config.environment import Log
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import Lines
 from pgmta.store.enqueue import Enqueue
+from smtpd.accepted import AcceptedLog
+from smtpd.config.log import SmtpdLog
 from tests.smtpd.server import Client, serving
 from tests.support.certificates import Certificate
 from tests.support.users import add_user, log_in
@@ -205,6 +210,31 @@ def test_no_word_of_a_peer_forges_a_field_or_a_line(
         assert quoted.count("user=Q") == len(HOSTILE)
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_sender_of_accepted_mail_opens_a_quotation(
+    form: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    senders = ["'@b", "a=b@b", "id='x@b", "x{}%s@b", '"\\\\ client=\'"@b', "é'@b", ""]
+
+    async def note() -> None:
+        log = AcceptedLog(SmtpdLog(format=form), asyncio.get_running_loop())  # type: ignore[arg-type]
+        gaps = log.gaps("::1", "a 'user", "mx", "s-1")
+        for number, sender in enumerate(senders):
+            message = SimpleNamespace(id=number, sender=sender, recipients=[""], size=1)
+            log.note([SimpleNamespace(message=message, gaps=gaps)])  # type: ignore[list-item]
+        log.write()
+
+    asyncio.run(note())
+    lines = capfd.readouterr().err.splitlines()
+    if form == "json":
+        assert [json.loads(line)["sender"] for line in lines] == senders
+        return
+    names = ["id", "recipients", "size", "sender", "client", "user", "listener", "session"]
+    for line in lines:
+        fields = shlex.split(line.replace("\\'", "").partition(" accepted ")[2])
+        assert [field.partition("=")[0] for field in fields] == [*names, "daemon", "part"]
+
+
 def test_many_lines_leave_in_few_whole_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Lines(Log(), "accepted")
     written: list[str] = []
@@ -215,5 +245,9 @@ def test_many_lines_leave_in_few_whole_writes(monkeypatch: pytest.MonkeyPatch) -
     ]
     assert all(text.endswith("\n") and len(text) <= 4096 for text in written)
     assert len(written) < 10
+    written.clear()
+    lines.write(["漢" * 100] * 40)
+    assert all(len(text.encode()) <= 4096 for text in written)
+    assert "".join(written).split() == ["漢" * 100] * 40
     lines.write(["x" * 5000])
     assert written[-1].endswith("x\n")

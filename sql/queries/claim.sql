@@ -203,7 +203,7 @@ SELECT 'row', id, message_id, sender, recipient, domain, attempts,
 FROM claimed
 UNION ALL
 SELECT 'message', NULL, id, message_id_header, submitted_by, envid, chunks, NULL, size, utf8,
-    CASE WHEN NOT tls_optional THEN requiretls END, origin, ret, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
+    CASE WHEN requiretls OR NOT tls_optional THEN requiretls END, origin, ret, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))

@@ -12,11 +12,13 @@ import pytest
 from pgmta.errors import StoreUnavailable
 from pgmta.model import StsPolicy, TlsResult
 from pgmta.store.broken_tls import BrokenTlsHosts
+from pgmta.store.claim import Claims
 from pgmta.store.sts_policies import StsPolicies
 from pgmta.store.tls_reports import TlsReports
 from queued.delivery.mtasts import FetchedPolicy
 from queued.delivery.sts_fetch import StsError
 from queued.upkeep.sts_policies import StsPolicyDuty
+from tests.sql.rows import message, row
 from tests.sql.test_surface import linked, one
 from tests.support.waiting import PATIENCE
 
@@ -182,3 +184,17 @@ async def test_results_are_added_up(database: str, db: psycopg.Connection) -> No
         reports[0].count(good)
         await reports[0].write()
         assert one(db, "SELECT sum(sessions) FROM tls_reports") == 1
+
+
+async def test_requiretls_counts_more_than_tls_required_no(
+    database: str, db: psycopg.Connection
+) -> None:
+    """RFC 8689, section 4.1, also for messages that SQL has written."""
+    for number in range(4):
+        message(db, number)
+        row(db, number)
+    db.execute("UPDATE messages SET requiretls = id >= 2, tls_optional = id % 2 = 1")
+    async with linked(database, role="pgmta_queued") as link:
+        claim = await Claims(link, "w@h:1", 30).claim(10, [])
+    found = [(each.requiretls, each.tls_optional) for _, each in sorted(claim.messages.items())]
+    assert found == [(False, False), (False, True), (True, False), (True, False)]

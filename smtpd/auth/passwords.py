@@ -85,7 +85,7 @@ class Passwords:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and not turn.exception():
                 self._next()
             raise
 

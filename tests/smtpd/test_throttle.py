@@ -120,6 +120,23 @@ async def test_an_address_that_floods_waits_behind_itself(monkeypatch: pytest.Mo
     assert b" ".join(checked) == b"flood 0 flood 1 stranger other 0 flood 2 other 1"
 
 
+async def test_a_login_that_loses_its_place_and_ends_frees_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(passwords, "matches", lambda *_: True)
+    monkeypatch.setattr(passwords, "_WAITING", 2)
+    found = passwords.Passwords(1)
+    under_way = [
+        asyncio.create_task(found.match("", b"", address, first=False))
+        for address in ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2")
+    ]
+    await asyncio.sleep(0)  # the last one takes the place of the third
+    under_way[2].cancel()
+    await asyncio.wait(under_way)
+    found.close()
+    assert found._free == 1
+
+
 class Store:
     """Counts the writes."""
 

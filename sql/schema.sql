@@ -3991,6 +3991,11 @@ COMMENT ON CONSTRAINT messages_origin ON pgmta.messages IS 'Signing looks at it,
 ALTER TABLE ONLY pgmta.messages
     ADD CONSTRAINT messages_pkey PRIMARY KEY (id);
 
+ALTER TABLE pgmta.queue
+    ADD CONSTRAINT queue_exempt_from CHECK ((array_ndims(exempt_from) = 1)) NOT VALID;
+
+COMMENT ON CONSTRAINT queue_exempt_from ON pgmta.queue IS 'A plain list.';
+
 ALTER TABLE ONLY pgmta.recipients
     ADD CONSTRAINT recipients_pkey PRIMARY KEY (address);
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -228,4 +229,16 @@ def test_a_rule_that_ends_says_what_stays_on_hold(
     (hint,) = said_by_sql
     assert "rule r ends; 4 rows that it holds stay on hold" in hint
     db.execute(hint[hint.index("SELECT") : hint.index(";", hint.index("SELECT"))])
+    assert column(db, HELD) == []
+
+
+def test_a_list_of_another_shape_stops_no_release(command: Command, db: psycopg.Connection) -> None:
+    """An operator may write the column; of a row that can't leave HOLD no command gets rid."""
+    message(db, 1)
+    odd, _ = row(db, 1), row(db, 1)
+    db.execute("UPDATE queue SET status = 'HOLD', held_under = 'rule 7'")
+    for text in ("{NULL}", "{}", "[0:1]={a,b}", "{{a,b},{c,d}}"):
+        with suppress(psycopg.errors.CheckViolation):
+            db.execute("UPDATE queue SET exempt_from = %s WHERE id = %s", (text, odd))
+    assert command("release", "--yes", "--where", "true").exit_code == 0
     assert column(db, HELD) == []

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psycopg.conninfo
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from pgmta.address import normalise_domain
-from pgmta.config.types import Section, beside_file
+from pgmta.config.types import FilePath, Section
 from pgmta.errors import AddressError
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)
@@ -57,25 +57,12 @@ class Environment(Section):
         default_factory=default_hostname,
         description="name in 220, EHLO and Received; default: this host's full name",
     )
-    directory: Path = Field(
+    directory: FilePath = Field(
         default=Path("var"),
+        validate_default=True,
         description="where the embedded PostgreSQL keeps its data, relative to this file",
     )
     database: Database = Field(default=Database())
-
-    _former: Path = PrivateAttr(default=Path("var"))
-
-    @model_validator(mode="after")
-    def _beside(self, info: ValidationInfo) -> Environment:
-        self._former = self.directory
-        # the model is frozen
-        object.__setattr__(self, "directory", beside_file(self.directory, info))
-        return self
-
-    @property
-    def former_directory(self) -> Path:
-        """The folder up to version 0.1, which was relative to the current one."""
-        return self._former.resolve()
 
     @field_validator("hostname")
     @classmethod

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from pgmta.config.environment import Environment
-from pgmta.errors import ServerRefused, StoreUnavailable
+from pgmta.errors import StoreUnavailable
 from pgmta.postgres.embedded import DATABASE, Server, directory_of, join, start
 
 _NARROW = "SET search_path = pgmta, pg_temp"
@@ -48,8 +48,6 @@ def resolve(environment: Environment, role: str | None = None) -> str:
     if environment.database.uri:
         return environment.database.uri
     directory = Path(os.environ.get(DIRECTORY) or environment.directory)
-    if not {INHERITED, DIRECTORY} & os.environ.keys():
-        _refuse_former(environment)
     if uri := os.environ.get(INHERITED):
         if DIRECTORY in os.environ:
             join(directory)
@@ -65,26 +63,11 @@ def existing(environment: Environment) -> str:
     folder = environment.directory.resolve()
     named = environment.database.uri or INHERITED in os.environ or DIRECTORY in os.environ
     if not named and not Server(folder).exists():
-        _refuse_former(environment)
         raise StoreUnavailable(
-            f"environment.directory: no embedded PostgreSQL in {folder}; `queuectl migrate` makes "
-            "one"
+            f"environment.directory: no embedded PostgreSQL in {folder}; give the file of an "
+            "installation by -c, or `queuectl migrate` makes one"
         )
     return resolve(environment)
-
-
-def _refuse_former(environment: Environment) -> None:
-    """Refuse to make a second queue where an earlier version has made one.
-
-    Raises ServerRefused.
-    """
-    folder, former = environment.directory.resolve(), environment.former_directory
-    if folder != former and Server(former).exists() and not Server(folder).exists():
-        raise ServerRefused(
-            "environment.directory is now relative to the file, and no longer to the current folder"
-            f": write `directory: {former}`, which has the data, move them to {folder}, or name "
-            "another file by -c"
-        )
 
 
 def handed_down(uri: str) -> dict[str, str]:

@@ -24,7 +24,6 @@ from queued.cli.quarantine_retention import main as retention
 from queued.cli.queuectl import main
 from smtpd.received import received
 from tests.sql.rows import column, fetch, message, row
-from tests.support.waiting import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Command = Callable[..., Result]
@@ -341,14 +340,3 @@ def test_a_command_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert done.exit_code == 2
     assert "there is no etc/queued.yaml in this folder: give -c FILE" in done.stderr
     assert [each.name for each in tmp_path.rglob("*")] == ["etc", "other.yaml"]
-    # up to version 0.1 the path was relative to the current folder
-    Path("etc/other.yaml").write_text("")
-    Path("var/postgres").mkdir(parents=True)
-    Path("var/postgres/PG_VERSION").write_text("18")
-    ports = ["--port", str(free_port()), "--sink-port", str(free_port())]
-    up = ["up", *ports, "--smtpd", "etc/other.yaml", "--queued"]
-    for words in (["list", "-c"], ["migrate", "-c"], up):
-        done = CliRunner().invoke(main, [*words, "etc/other.yaml"])
-        assert done.exit_code == 1
-        assert f"write `directory: {tmp_path}/var`, which has the data" in done.stderr, words
-    assert not Path("etc/var/postgres").exists()

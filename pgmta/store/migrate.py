@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,6 +15,7 @@ from pgmta.postgres.faults import lost_race
 from pgmta.postgres.locate import writable
 from pgmta.postgres.notify import NOTIFY
 from pgmta.postgres.pooler import forbid_pooler
+from pgmta.store.cycles import Cycles
 from pgmta.store.daemons import others
 from pgmta.store.obstacles import refuse_obstacles
 from pgmta.store.schema import migrations
@@ -48,11 +48,15 @@ GRANT SELECT ON public.schema_migrations TO PUBLIC;
 """A history with which earlier versions refuse the database as newer than they are."""
 _MINIMUM = 150000
 _PATIENCE = "5s"
-_TRIES, _PAUSE = 100, 0.1  # of a migration that lost a race, and seconds between them
-_SHORT = "800ms"  # PostgreSQL looks for deadlocks after 1 s, and would end statements of daemons
+_TRIES, _PAUSE = 30, 1.0  # of a migration that lost a race, and seconds between them
+# In the order of submit(), so that no submission is ended: what it reads before it writes messages,
+# messages, queue, the others.
 _TABLES = """
-SELECT format('%I.%I', nspname, relname) FROM pg_catalog.pg_class
-JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace
+SELECT string_agg(format('%I.%I', nspname, relname), ', ' ORDER BY
+    array_position(
+        '{submit_settings,idempotency_keys,message_chunks,messages,queue}', relname::text
+    ), relname)
+FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace
 WHERE nspname = current_schema() AND relkind IN ('r', 'p') AND NOT relispartition
 """
 _HOLDERS = """
@@ -98,7 +102,8 @@ def migrate(
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
             db.add_notice_handler(lambda notice: warn(_words(notice)))
             _take_turn(db, warn)
-            return _apply(db, warn, while_daemons_run)
+            cycles = Cycles(writable(uri), db.info.backend_pid)
+            return _apply(db, cycles, warn, while_daemons_run)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
 
@@ -121,7 +126,7 @@ def _take_turn(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
 
 
 def _apply(
-    db: psycopg.Connection, warn: Callable[[str], None], while_daemons_run: bool
+    db: psycopg.Connection, cycles: Cycles, warn: Callable[[str], None], while_daemons_run: bool
 ) -> list[str]:
     wanted = migrations()
     histories = _histories(db)
@@ -156,7 +161,8 @@ def _apply(
             checksum = hashlib.sha256(text.encode()).hexdigest()
             if name not in known:
                 early = home == "pgmta" and name < _SCHEMA
-                _run(db, name, _renamed(text) if early else text, checksum, quiet=early)
+                text = _renamed(text) if early else text
+                _run(db, cycles, name, text, checksum, quiet=early, busy=while_daemons_run)
                 if name == _SCHEMA:
                     _warn_of_makers(db, warn)
             elif known[name] != checksum:
@@ -174,17 +180,26 @@ def _known(db: psycopg.Connection, home: str) -> dict[str, str]:
     return dict(db.execute(history.encode()).fetchall())
 
 
-def _run(db: psycopg.Connection, name: str, text: str, checksum: str, *, quiet: bool) -> None:
+def _run(
+    db: psycopg.Connection,
+    cycles: Cycles,
+    name: str,
+    text: str,
+    checksum: str,
+    *,
+    quiet: bool,
+    busy: bool,
+) -> None:
     """Apply one migration; `quiet` without warnings, because a later one repeats them.
 
     Daemons and operators lock tables in other orders, so it may lose a race. Then it takes the
-    locks before it does anything.
+    locks before it does anything. On a `busy` database it does so at once.
     """
     for left in reversed(range(_TRIES)):
         try:
             with db.transaction():
-                if left < _TRIES - 1:
-                    _lock_tables(db)
+                if busy or left < _TRIES - 1:
+                    _lock_tables(db, cycles)
                 if quiet:
                     db.execute("SET LOCAL client_min_messages = error")
                 db.execute(text.encode())
@@ -194,9 +209,10 @@ def _run(db: psycopg.Connection, name: str, text: str, checksum: str, *, quiet: 
                 db.execute(history, (name, checksum))
                 _notify_workers(db)
         except psycopg.OperationalError as error:
-            lost = lost_race(error) or isinstance(error, psycopg.errors.LockNotAvailable)
-            if not (left and lost):
+            if not (lost_race(error) or isinstance(error, psycopg.errors.LockNotAvailable)):
                 raise
+            if not left:
+                raise _lost(name, error, cycles) from error
             time.sleep(_PAUSE)
         except psycopg.Error as error:
             raise MigrationError(f"{name} is not applied: {_words(error.diag) or error}") from error
@@ -204,17 +220,28 @@ def _run(db: psycopg.Connection, name: str, text: str, checksum: str, *, quiet: 
             return
 
 
-def _lock_tables(db: psycopg.Connection) -> None:
-    """Lock all tables of the queue, each for a short time, in an order of chance.
+def _lock_tables(db: psycopg.Connection, cycles: Cycles) -> None:
+    """Lock all tables of the queue; a statement that keeps one and waits for another is ended.
 
-    An order that suits the statements under way is found in some tries. Raises LockNotAvailable.
+    Raises LockNotAvailable if another transaction keeps one for long.
     """
-    tables = [str(name) for (name,) in db.execute(_TABLES)]
-    random.shuffle(tables)
-    db.execute("SELECT set_config('lock_timeout', %s, true)", (_SHORT,))
-    for table in tables:
-        db.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
-    db.execute("SELECT set_config('lock_timeout', '0', true)")
+    found = db.execute(_TABLES).fetchone()
+    if found and found[0]:
+        db.execute("SELECT set_config('lock_timeout', %s, true)", (_PATIENCE,))
+        with cycles.ended():
+            db.execute(f"LOCK TABLE {found[0]} IN ACCESS EXCLUSIVE MODE".encode())
+        db.execute("SELECT set_config('lock_timeout', '0', true)")
+
+
+def _lost(name: str, error: psycopg.Error, cycles: Cycles) -> MigrationError:
+    """Return the error of a migration that lost its last race, with the right that would help."""
+    text = f"{name} is not applied: {_words(error.diag) or error}, {_TRIES} times"
+    if cycles.refused:
+        text += (
+            f". It may not cancel statements of role {', '.join(sorted(cycles.refused))}. "
+            "GRANT pg_signal_backend to the role that migrates, or migrate as a superuser"
+        )
+    return MigrationError(text)
 
 
 def _leave_sign(db: psycopg.Connection, warn: Callable[[str], None]) -> None:

@@ -113,11 +113,12 @@ def test_a_migration_wins_against_statements_that_lock_in_another_order(
     """There is always a transaction that has one table, and wants the one of the migration."""
     done = threading.Event()
     count, ended = itertools.count(), []
+    ended_by = (psycopg.errors.DeadlockDetected, psycopg.errors.QueryCanceled)
 
     def work() -> None:
         with psycopg.connect(system.uri, autocommit=True) as db:
             while not done.is_set():
-                with suppress(psycopg.errors.DeadlockDetected), db.transaction():
+                with suppress(*ended_by), db.transaction():
                     db.execute("LOCK TABLE queue IN ROW EXCLUSIVE MODE")
                     db.execute("SELECT pg_sleep(0.2)")
                     db.execute("LOCK TABLE attempts IN ROW EXCLUSIVE MODE")

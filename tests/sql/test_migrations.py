@@ -172,3 +172,79 @@ def test_a_migration_that_lost_a_race_runs_again(
         assert done == []
     migration.join()
     assert done == [NEXT]
+
+
+def waits_for(db: psycopg.Connection, table: str) -> Callable[[], int]:
+    waiting = (
+        "SELECT FROM pg_locks WHERE relation = %s::regclass AND mode = 'AccessExclusiveLock'"
+        " AND NOT granted"
+    )
+    return lambda: db.execute(waiting, (table,)).rowcount
+
+
+def test_a_migration_ends_who_waits_for_it_in_a_cycle_and_no_submission(
+    database: str,
+    db: psycopg.Connection,
+    next_version: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    next_version("LOCK TABLE messages; LOCK TABLE queue; COMMENT ON TABLE queue IS 'new'")
+    monkeypatch.setattr(migrate_module, "_TRIES", 1)
+    done: list[str] = []
+    late = make_conninfo(database, options="-c deadlock_timeout=60s")
+    migration = threading.Thread(
+        target=lambda: done.extend(migrate(database, while_daemons_run=True))
+    )
+    with psycopg.connect(late) as submitter, psycopg.connect(late) as settler:
+        for each in (submitter, settler):
+            each.execute("SET search_path = pgmta")
+        submitter.execute("LOCK TABLE messages IN ROW EXCLUSIVE MODE")
+        settler.execute("LOCK TABLE queue IN ROW EXCLUSIVE MODE")
+        migration.start()
+        until(waits_for(db, "messages"))
+        submitter.execute("LOCK TABLE queue IN ROW EXCLUSIVE MODE")
+        submitter.commit()
+        until(waits_for(db, "queue"))
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            settler.execute("LOCK TABLE messages IN ROW EXCLUSIVE MODE")
+        settler.rollback()
+        migration.join()
+    assert done == [NEXT]
+
+
+def test_a_migration_that_may_end_nobody_names_the_right(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = "pgmta_test_migrator"
+    steps = {"0001_queue.sql": "CREATE TABLE messages (); CREATE TABLE queue ()"}
+    monkeypatch.setattr(migrate_module, "migrations", lambda: dict(steps))
+    monkeypatch.setattr(migrate_module, "_TRIES", 1)
+    errors: list[MigrationError] = []
+
+    def lose() -> None:
+        with pytest.raises(MigrationError) as lost:
+            migrate(uri, while_daemons_run=True)
+        errors.append(lost.value)
+
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role}".encode())
+        try:
+            with (
+                fresh_database(server) as database,
+                psycopg.connect(database, autocommit=True) as db,
+                psycopg.connect(database, options="-c deadlock_timeout=60s") as settler,
+            ):
+                db.execute(f"ALTER DATABASE {db.info.dbname} OWNER TO {role}".encode())
+                uri = make_conninfo(database, options=f"-c role={role}")
+                migrate(uri)
+                steps[NEXT] = "COMMENT ON TABLE queue IS 'new'"
+                settler.execute("LOCK TABLE queue IN ROW EXCLUSIVE MODE")
+                migration = threading.Thread(target=lose)
+                migration.start()
+                until(waits_for(db, "queue"))
+                settler.execute("LOCK TABLE messages IN ROW EXCLUSIVE MODE")
+                migration.join()
+        finally:
+            admin.execute(f"DROP ROLE {role}".encode())
+    assert "deadlock detected" in str(errors[0])
+    assert "GRANT pg_signal_backend" in str(errors[0])

@@ -68,7 +68,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Output for m
 
 _RIGHTS = (
     "docs/sql.md has the roles. A login with pgmta_submit has `queuectl submit`, `queuectl cancel` "
-    "and `queuectl status` for its own mail; other commands need pgmta_operator or pgmta_reader."
+    "and `queuectl status` for its own mail. pgmta_reader looks at all mail. Changes and "
+    "`queuectl user failures` need pgmta_operator; migrations and partitions need the owner."
 )
 
 
@@ -91,7 +92,7 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             sys.exit(EXIT_FAILURE)
         except (PgmtaError, psycopg.Error) as error:
             print_text(f"error: {error}", err=True)
-            if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            if isinstance(error.__cause__ or error, psycopg.errors.InsufficientPrivilege):
                 print_line(_RIGHTS, err=True)
             sys.exit(EXIT_FAILURE)
         except BrokenPipeError:  # of stdout: its reader has seen enough

@@ -70,7 +70,10 @@ def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[S
     ]
     if not found:
         wanted = "/".join(filter(None, (domain, selector)))
-        raise PgmtaError(f"there is no key {wanted}".rstrip() + f" in {config}")
+        unread = "; signing.table is false: the keys in the table were not read"
+        raise PgmtaError(
+            f"there is no key {wanted}".rstrip() + f" in {config}" + unread * (not signing.table)
+        )
     return found
 
 

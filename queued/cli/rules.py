@@ -19,6 +19,7 @@ from pgmta.command import (
     reporting,
     shorten,
 )
+from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.store.conditions import check_conditions, release_hint, rule_holds
 from pgmta.store.overview import Overview
@@ -176,9 +177,11 @@ def remove_rule(config: Path, name: str, release: bool) -> None:
     uri = database_of(config)
     overview = Overview(uri)
     removed = overview.remove_rule(name, who())
+    others = [] if removed else [str(each["name"]) for each in overview.rules()]
     overview.close()
     if not removed:
-        raise PgmtaError(f"there is no rule {name!r}")
+        near = f"; {hint(name, others)}" if others else ""
+        raise PgmtaError(f"there is no rule {name!r}{near}")
     number, held = removed
     print_line(f"rule {name} is removed")
     if not held:

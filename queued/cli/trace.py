@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from pgmta.command import (
-    EXIT_FAILURE,
     age,
     config_option,
     json_option,
@@ -174,8 +173,6 @@ def _list(orders: TraceOrders, as_json: bool) -> None:
             for each in traces
         ],
     )
-    if not traces:
-        sys.exit(EXIT_FAILURE)
 
 
 def _words(wanted: dict[str, Any]) -> str:

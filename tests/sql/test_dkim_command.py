@@ -108,6 +108,9 @@ def test_keys_in_the_table(site: Site, db: psycopg.Connection) -> None:
     assert site.run("new a.example next --type ed25519 --table --active-from 2099-01-01").stdout
     assert site.run("new b.example r --table").exit_code == 0
     assert made["unpublished"] is True
+    site.path.write_text(site.path.read_text().replace("table: true", "table: false"))
+    assert "signing.table is false: the keys in the table were not read" in site.run("list").stderr
+    site.path.write_text(site.path.read_text().replace("table: false", "table: true"))
 
     def states() -> dict[str, str]:
         return {k["selector"]: k["state"] for k in json.loads(site.run("list --json").stdout)}

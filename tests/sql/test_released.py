@@ -194,6 +194,7 @@ def test_a_rule_that_ends_says_what_stays_on_hold(
     listed = command("rule", "list", "--json")
     assert [rule["held"] for rule in json.loads(listed.stdout)] == [3]
     number = json.loads(listed.stdout)[0]["id"]
+    assert "there is no rule 'rr'; did you mean 'r'?" in command("rule", "remove", "rr").stderr
     removed = command("rule", "remove", "r")
     free = f"queuectl release --where \"held_under = 'rule {number}'\""
     assert f"3 rows that it held stay on hold: {free}" in removed.stdout

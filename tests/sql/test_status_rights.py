@@ -244,5 +244,14 @@ def test_commands_of_a_login_that_only_submits(
         result = CliRunner().invoke(main, ["status", str(number), "-c", str(config)])
         assert result.exit_code == 1
         assert "neither in the queue nor in the log" in result.stderr
+        db.execute(f"GRANT pgmta_reader TO {login}".encode())
+        rule = ["rule", "add", "x", "--domain", "x.example", "--reason", "x"]
+        for words in (rule, ["partition", "add", "queue_def_x", "--partid", "x"]):
+            result = CliRunner().invoke(main, [*words, "-c", str(config)])
+            assert result.exit_code == 1, words
+            refused, hint = result.stderr.splitlines()
+            assert refused.startswith("error: permission denied for table "), words
+            assert "`queuectl user failures` need pgmta_operator" in hint, words
+            assert "partitions need the owner" in hint, words
     finally:
         db.execute(f"DROP ROLE {login}".encode())

@@ -241,6 +241,7 @@ async def test_an_operator_traces_lists_and_stops(
     assert run("--domain", "x", "--for", "2d").exit_code == 2
     assert "expected key=value" in run("--metadata", "x").stderr
     assert run("--stop", "1").exit_code == 1
+    assert run("--list").exit_code == 0  # none, as other lists
     begun = run("--domain", "B.Example", "--for", "1h", "--background")
     assert begun.exit_code == 0, begun.output
     assert "no delivering worker runs" in begun.stderr

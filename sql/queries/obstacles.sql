@@ -56,7 +56,7 @@ SELECT format('table public.%%s already has a column %%I', relation, name),
     format('ALTER TABLE public.%%s RENAME COLUMN %%I TO …', relation, name)
 FROM (VALUES
     ('0006', 'queue', '{sender_domain,faults}'::text[]),
-    ('0011', 'queue', '{send_at,tenant,on_failed,once,notify,orcpt,begun}'),
+    ('0011', 'queue', '{send_at,tenant,on_failed,once,notify,orcpt,begun,held_under,exempt_from}'),
     ('0011', 'messages', '{tenant,format,template_id,params,message_id_header,envid,ret,requiretls,submitted_by,origin,tls_optional}'),
     ('0011', 'attempts', '{row_id,tenant,message_id_header,submitted_by,metadata}'),
     ('0011', 'attempts', '{address,tls_version,tls_cipher,tls_verified,dns_seconds,connect_seconds,tls_seconds,transaction_seconds}'),
@@ -71,7 +71,7 @@ ORDER BY relation, attnum
 SELECT format('table %%s already has a constraint %%I', conrelid::regclass, name),
     format('ALTER TABLE %%s RENAME CONSTRAINT %%I TO …', conrelid::regclass, name)
 FROM (VALUES ('0005', 'queue', 'queue_addresses'), ('0011', 'queue', 'queue_on_failed'),
-    ('0011', 'messages', 'messages_ret')) AS brought (since, relation, name)
+    ('0011', 'messages', 'messages_ret'), ('0011', 'queue', 'queue_exempt_from')) AS brought (since, relation, name)
 JOIN pg_constraint ON conrelid = to_regclass('public.' || relation) AND conname = name
 WHERE since > %(last)s
 ORDER BY name
@@ -97,7 +97,7 @@ FROM (VALUES ('0007', '{queue_urgent}'::text[]), ('0008', '{daemons}'),
     ('0017', '{transcripts,transcripts_default,transcripts_message_id,transcripts_traced,traces}'),
     ('0019', '{users,users_version,user_networks,login_failures}'), ('0020', '{recipients}'),
     ('0022', '{queue_report,queue_report_held_at,reports,reports_message_id,reports_report_id,reports_default,delays,delays_new,delays_message,report_counts}'),
-    ('0023', '{dkim_keys,dkim_keys_version}'), ('0025', '{report_rates}'), ('0032', '{database_clock}')
+    ('0023', '{dkim_keys,dkim_keys_version}'), ('0025', '{report_rates}'), ('0032', '{database_clock}'), ('0047', '{queue_hold_under}')
 ) AS brought (since, names)
 JOIN pg_class ON relname = ANY (names)
 WHERE since > %(last)s AND (oid IN (SELECT oid FROM named)

@@ -172,7 +172,8 @@ def _run(action: Action, options: dict[str, Any], **values: Any) -> None:
         raise ConfigError([f"{action} needs a condition, or --all for every row"])
     change = RowChange(action, chosen or "true", who(), **values)
     total, stay = _count(uri, change)
-    again = held_again(uri, change.where) if total and action is Action.RELEASE else {}
+    release = action is Action.RELEASE
+    again = held_again(uri, change.where) if total and release else {}
     done, stopped = 0, False
     if total and not dry_run:
         if not yes:
@@ -180,7 +181,8 @@ def _run(action: Action, options: dict[str, Any], **values: Any) -> None:
         done, stopped = apply_change(uri, change, total)
     if as_json:
         print_json({"action": action, "matched": total + stay, "changed": done, "stay": stay,
-                    "dry_run": dry_run, "stopped": stopped, "held_again": again})  # fmt: skip
+                    "dry_run": dry_run, "stopped": stopped,
+                    **({"held_again": again} if release else {})})  # fmt: skip
     else:
         _report(action, total, done, stay, dry_run=dry_run, stopped=stopped)
     if stopped:

@@ -313,7 +313,7 @@ async def test_every_sql_block_of_the_manual_runs_in_psql(database: str) -> None
         name = sql.Identifier(db.info.dbname)
         db.execute(sql.SQL("ALTER DATABASE {} RESET search_path").format(name))
     folder = Path(__file__).parents[2] / "docs"
-    others = ("submission", "rewriting", "bounces", "answers", "operations")
+    others = ("rewriting", "bounces", "answers", "operations")
     for page in others:
         found = re.findall(
             r"^```sql\n((?:SELECT|INSERT).*?)^```",

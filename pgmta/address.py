@@ -160,9 +160,11 @@ def split_path(argument: str) -> tuple[str, str]:
     route = _SOURCE_ROUTE.match(argument, 1, end)
     start = route.end() if route and route.end() < end else 1
     rest = argument[end + 1 :]
-    if rest and rest[0] not in _BLANKS:
-        raise AddressError("there is no space behind the path")
-    return argument[start:end], rest.strip(_BLANKS)
+    if rest:
+        if rest[0] not in _BLANKS:
+            raise AddressError("there is no space behind the path")
+        rest = rest.strip(_BLANKS)
+    return argument[start:end], rest
 
 
 def _closing(argument: str) -> int:

@@ -196,14 +196,14 @@ class Acknowledgement:
         if transaction.held:
             held = transaction.held
             holds = [_POSTMASTER if key in held else None for key in transaction.recipients]
-        message = NewMessage(
-            id=content.id,
-            sender=transaction.sender,
+        message = NewMessage(  # over 15 names would make Python build a dict for the call
+            content.id,
+            transaction.sender,
+            recipients,
+            incoming.size,
+            f"{transaction.trace}{content.id};\r\n\t{server.date}\r\n",
+            b"".join(content.buffers),
             sender_domain=transaction.sender_domain,
-            recipients=recipients,
-            size=incoming.size,
-            trace=f"{transaction.trace}{content.id};\r\n\t{server.date}\r\n",
-            body=b"".join(content.buffers),
             chunks=content.chunks,
             utf8=transaction.envelope.smtp_utf8,
             metadata=metadata,

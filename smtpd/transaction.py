@@ -19,7 +19,8 @@ class Decided(Protocol):
 
 def recipient_key(mailbox: str, domain: str) -> tuple[str, str]:
     """Return the key of a recipient with this normalised domain in a transaction."""
-    return unquoted(mailbox.rpartition("@")[0]), domain
+    local = mailbox.rpartition("@")[0]
+    return unquoted(local) if local[:1] == '"' else local, domain
 
 
 class Transaction:

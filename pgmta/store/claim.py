@@ -316,5 +316,7 @@ class Claims:
 
 def _message(*row: Any) -> Message:
     number, header, login, envid, chunks, _, octets, utf8, strict, origin, ret, trace, body = row
-    wish = strict is True, origin, strict is None
-    return Message(number, octets, utf8, trace, chunks, body, header, login, envid, ret, *wish)
+    return Message(
+        number, octets, utf8, trace, chunks, body, header, login, envid, ret,
+        strict is True, origin, strict is None,
+    )  # fmt: skip

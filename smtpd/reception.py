@@ -54,15 +54,13 @@ class Reception:
             server.config,
             server.committer,
             wire_form,
-            submission=self._submission(),
+            submission=self._submission() if self._completes or session.commands.login else None,
             whole=bool(session.hooks and session.hooks.whole),
         )
 
-    def _submission(self) -> Submission | None:
-        """Return the changes and checks of the header of a message, if there are any."""
+    def _submission(self) -> Submission:
+        """Return the changes and checks of the header of a message."""
         login = self._session.commands.login
-        if not self._completes and not login:
-            return None
         return Submission(
             self._server.hostname,
             completes=self._completes,

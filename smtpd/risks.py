@@ -52,8 +52,8 @@ def _of_recipients(config: SmtpdConfig) -> list[str]:
 
 def _of_listener(config: SmtpdConfig, listener: Listener) -> list[str]:
     found = [
-        f".{key}: {network}: its clients may name any address as their own"
-        for key in ("proxy", "xclient")
+        f".{key}: {network}: its clients may name any {what} as their own"
+        for key, what in (("proxy", "address"), ("xclient", "address and user"))
         for network in getattr(listener, key)
         if _wide(network)
     ]

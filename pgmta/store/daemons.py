@@ -119,7 +119,12 @@ async def _names(link: Link, role: str) -> set[str]:
     try:
         return {name for (name,) in await link.run(_SQL["schema"])}
     except (pg_errors.InsufficientPrivilege, pg_errors.UndefinedTable):
-        await _require_role(link, role)
+        try:
+            await _require_role(link, role)
+        finally:
+            await (
+                link.close()
+            )  # up to PostgreSQL 16 a session does not see a schema by a later GRANT
         return set()
 
 

@@ -11,8 +11,7 @@ from pgmta.address import domains_above
 from pgmta.answer_class import AnswerClass
 from pgmta.config.types import without_port
 from pgmta.errors import Stage
-from queued.config.answer_pattern import TextPattern
-from queued.config.answer_rule import AnswerRule
+from queued.config.answer_rule import AnswerRule, Search
 from queued.config.answer_text import enhanced_forms
 from queued.config.answers import Answers, shipped_answers
 
@@ -41,7 +40,7 @@ class CompiledRule:
     codes: frozenset[int] | None
     enhanced: frozenset[str] | None
     stages: tuple[Stage, ...] | None
-    patterns: tuple[TextPattern, ...]
+    search: Search | None
     answer: Answer
 
 
@@ -102,7 +101,7 @@ class AnswerIndex:
             ):
                 continue
             found.append(rule)
-            if not rule.patterns:
+            if rule.search is None:
                 break
         return tuple(found)
 
@@ -136,6 +135,6 @@ def _compiled(rule: AnswerRule, place: str) -> CompiledRule:
         rule.code,
         rule.enhanced,
         rule.command,
-        rule.text or (),
+        rule.search,
         Answer(rule.answer_class, rule.lasting or "", place),
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+import re2
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from pgmta.answer_class import AnswerClass
 from pgmta.config.types import Section, each_by, hint, some_listed
 from pgmta.errors import Stage
-from queued.config.answer_pattern import LONGEST, TextPattern, parse_text_pattern
-from queued.config.answer_text import enhanced_forms, parse_reply, plain_words
+from queued.config.answer_text import LONGEST, enhanced_forms, parse_reply, plain_words
 
+_PATTERN = 500  # characters of a pattern
 _CODE = re.compile(r"[245](?:\d\d|\dx|xx)")
 _ENHANCED = re.compile(r"([245*])\.(\d{1,3}|\*)\.(\d{1,3}|\*)")
 _GROUP = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -20,6 +22,13 @@ _LABELS = r"(?:[a-z0-9_-]{1,63}\.)"
 _HOST = re.compile(rf"(?:\*\.{_LABELS}*|{_LABELS}+)[a-z0-9-]{{1,63}}")
 _STAGES = {stage.value.lower(): stage for stage in Stage if stage}
 _CLASSES = [each.value for each in AnswerClass]
+_OPTIONS = re2.Options()
+_OPTIONS.case_sensitive = False
+_OPTIONS.never_capture = True
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = 1 << 20  # octets of a compiled pattern and what it remembers
+
+type Search = Callable[[bytes], object | None]
 
 
 def parse_codes(value: Any) -> frozenset[int]:
@@ -83,10 +92,37 @@ def _command(value: Any) -> Stage:
     return found
 
 
-def _text(value: Any) -> TextPattern:
+def parse_pattern(value: Any) -> str:
+    """Return a regular expression in the syntax of RE2.
+
+    Raises ValueError if it is malformed, too large, or matches every text.
+    """
     if not isinstance(value, str):
         raise ValueError(f"expected a regular expression, not {value!r}; write it in quotes")
-    return parse_text_pattern(value)
+    if len(value) > _PATTERN:
+        raise ValueError(f"the pattern has more than {_PATTERN} characters")
+    if _compiled(value)(b"") is not None:
+        raise ValueError("the pattern matches the empty text, so it matches every reply")
+    return value
+
+
+def compile_patterns(sources: Iterable[str]) -> Search:
+    """Return what finds one of the patterns in UTF-8, or else returns None.
+
+    Raises ValueError if they are too large together.
+    """
+    return _compiled("|".join(f"(?:{source})" for source in sources))
+
+
+def _compiled(source: str) -> Search:
+    try:
+        search: Search = re2.compile(source, _OPTIONS).search
+        return search
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace")
+    except UnicodeEncodeError as error:
+        reason = str(error)
+    raise ValueError(f"is no regular expression of RE2: {' '.join(reason.split())}")
 
 
 def _example(value: Any) -> str:
@@ -107,7 +143,7 @@ class AnswerRule(Section):
     enhanced: Annotated[frozenset[str] | None, BeforeValidator(parse_enhanced)] = Field(
         default=None, description="enhanced status code such as 5.7.1 or *.7.*, or a list"
     )
-    text: Annotated[tuple[TextPattern, ...] | None, each_by(_text)] = Field(
+    text: Annotated[tuple[str, ...] | None, each_by(parse_pattern)] = Field(
         default=None, description="regular expression in the first 1 KB, or a list; any case"
     )
     command: Annotated[tuple[Stage, ...] | None, each_by(_command)] = Field(
@@ -123,8 +159,17 @@ class AnswerRule(Section):
         default=(), description="a reply that the rule is for, or a list; they are checked"
     )
 
+    _search: Search | None = PrivateAttr(default=None)
+
+    @property
+    def search(self) -> Search | None:
+        """The search for any of `text`; None if any text will do."""
+        return self._search
+
     @model_validator(mode="after")
     def _for_something(self) -> AnswerRule:
+        if self.text:
+            self._search = compile_patterns(self.text)
         if not any((self.provider, self.code, self.enhanced, self.text, self.command)):
             raise ValueError("a rule needs provider, code, enhanced, text or command")
         return self
@@ -133,9 +178,8 @@ class AnswerRule(Section):
         """Return whether code, enhanced code and text of a reply are those of the rule."""
         reply = parse_reply(example)
         words, enhanced = plain_words(reply.text[:LONGEST])
-        octets = words.encode(errors="replace")
         return (
             (reply.code != 0 if self.code is None else reply.code in self.code)
             and (self.enhanced is None or not self.enhanced.isdisjoint(enhanced_forms(enhanced)))
-            and (self.text is None or any(each.within(words, octets) for each in self.text))
+            and (self.search is None or self.search(words.encode(errors="replace")) is not None)
         )

@@ -6,6 +6,9 @@ import re
 
 from pgmta.model import Reply
 
+LONGEST = 1024
+"""Characters of a reply in which patterns are searched."""
+
 _CODE = re.compile(r"\s*([245]\d\d)(?:[ -]|$)")
 _LINE = re.compile(r"\s*\n\s*(?:[245]\d\d[ -]?)?")
 _ENHANCED = re.compile(r"[\[(<#\s]*([245]\.\d{1,3}\.\d{1,3})(?!\.?\d)[\])>:,.;-]*\s*")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from stringzilla import find
-
 from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
 from queued.config.answer_index import Answer, AnswerIndex, CompiledRule
-from queued.config.answer_pattern import LONGEST
-from queued.config.answer_text import plain_words
+from queued.config.answer_text import LONGEST, plain_words
 from queued.delivery.reply import Result
 
 _KEPT = 2048  # answers, and lists of rules, that are kept
@@ -98,17 +95,8 @@ def _first(rules: tuple[CompiledRule, ...], words: str) -> CompiledRule | None:
     """Return the first rule whose text matches, None if there is none."""
     octets = words.encode(errors="replace")
     for rule in rules:
-        if not rule.patterns:
+        if rule.search is None or rule.search(octets) is not None:
             return rule
-        for pattern in rule.patterns:
-            for word in pattern.words:
-                if find(octets, word) >= 0:
-                    break
-            else:  # so it is for most patterns, which then cost no call
-                if pattern.words:
-                    continue
-            if pattern.within(words, octets):
-                return rule
     return None
 
 

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
+from pgmta.action import Action
 from pgmta.errors import ConfigError
 from pgmta.logs import get
 from pgmta.postgres.link import Link
@@ -27,7 +28,7 @@ from pgmta.store.tls_reports import TlsReports
 from pgmta.store.traces import Traces
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Entry, Registry, Rule
-from queued.config import QueuedConfig, Worker, WorkerAction
+from queued.config import QueuedConfig, Worker
 from queued.delivery.connect import Connector
 from queued.presence import Presence
 from queued.row_changes import is_rule, row_change, rule
@@ -101,10 +102,10 @@ class Daemon:
         self._keys = Link(uri, "queued keys", {"lock_timeout": "2s"})
         self._signers = Signers(Keyring(DkimKeys(self._keys)), config.signing)
         self._delivering = [
-            self._delivery_worker(w) for w in self._workers if w.action is WorkerAction.DELIVER
+            self._delivery_worker(w) for w in self._workers if w.action is Action.DELIVER
         ]
         self._row_workers = [
-            self._row_worker(w) for w in self._workers if w.action is not WorkerAction.DELIVER
+            self._row_worker(w) for w in self._workers if w.action is not Action.DELIVER
         ]
         self._presence = Presence(
             Heartbeat(self._link, self._schema, self._process, "queued", host),

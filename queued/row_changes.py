@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pgmta.store.row_change import Action, RowChange
+from pgmta.action import STANDING
+from pgmta.store.row_change import RowChange
 from pgmta.store.workers import Rule
-from queued.config import STANDING, Worker
+from queued.config import Worker
 
 
 def is_rule(worker: Worker) -> bool:
@@ -28,7 +29,7 @@ def row_change(worker: Worker, where: str | None, process: str) -> RowChange:
     """Return the change that a row worker of a process repeats."""
     standing = is_rule(worker)
     return RowChange(
-        action=Action(worker.action.value),
+        action=worker.action,
         where=where or "true",
         who=f"{worker.name}@{process}",
         reason=worker.reason or f"worker {worker.name}",

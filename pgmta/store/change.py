@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from pgmta.action import Action
 from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
 from pgmta.postgres.binary import Bigints
@@ -23,7 +24,7 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.store.conditions import rule_holder, unless_exempt
 from pgmta.store.guard import ALL, RECENT, Condition, Guard, about_a_row
 from pgmta.store.queries import bracketed, queries
-from pgmta.store.row_change import REPEATED, TAKES, WAITING, Action, RowChange
+from pgmta.store.row_change import REPEATED, TAKES, WAITING, RowChange
 from pgmta.store.throttle import Throttle
 
 BATCH = 1000

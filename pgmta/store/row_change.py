@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
+from pgmta.action import STANDING, Action
 from pgmta.config.types import LONGEST
 from pgmta.store.filters import MALFORMED
 from pgmta.store.guard import ACTIVE
-
-
-class Action(StrEnum):
-    """The changes of many rows."""
-
-    HOLD = "hold"
-    QUARANTINE = "quarantine"
-    RELEASE = "release"
-    RETRY = "retry"
-    BOUNCE = "bounce"
-    DELETE = "delete"
-    SET = "set"
-
 
 TAKES = {
     Action.HOLD: "status <> 'HOLD'",
@@ -81,7 +68,7 @@ class RowChange:
     @property
     def holds(self) -> bool:
         """Whether the action also changes rows on which the condition fails: a hold does."""
-        return self.action in (Action.HOLD, Action.QUARANTINE)
+        return self.action in STANDING
 
     @property
     def releases(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from pgmta.action import Action
 from pgmta.command import (
     EXIT_USAGE,
     config_option,
@@ -29,7 +30,7 @@ from pgmta.store.change import BATCH, OperatorChanges
 from pgmta.store.filters import MALFORMED
 from pgmta.store.listing import Listing
 from pgmta.store.overview import Overview
-from pgmta.store.row_change import TAKES, Action, RowChange
+from pgmta.store.row_change import TAKES, RowChange
 from queued.cli.filters import condition, filter_options
 from queued.cli.target import CONFIG, database_of
 

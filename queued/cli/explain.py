@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from pgmta.action import Action
 from pgmta.command import (
     EXIT_FAILURE,
     age,
@@ -29,7 +30,6 @@ from queued.cli.reports import print_origin, print_reports
 from queued.cli.retry_end import add_retry_end
 from queued.cli.show import print_history, print_senders
 from queued.cli.target import CONFIG, database_of
-from queued.config import WorkerAction
 
 
 @click.command()
@@ -63,11 +63,11 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
         sys.exit(EXIT_FAILURE)
     now = datetime.now(UTC)
-    deliver = {w["name"]: w["takes"] for w in workers if w["action"] == WorkerAction.DELIVER}
+    deliver = {w["name"]: w["takes"] for w in workers if w["action"] == Action.DELIVER}
     for row in rows:
         verdict = [found.get(row["id"]) for found in says]  # "": matches; an error; or None
         row["workers"] = sorted({w["name"] for w, hit in zip(workers, verdict, strict=False)
-                                 if hit == "" and w["action"] == WorkerAction.DELIVER})  # fmt: skip
+                                 if hit == "" and w["action"] == Action.DELIVER})  # fmt: skip
         row["rules"] = [r["name"] for r, hit in
                         zip(rules, verdict[len(workers):], strict=True)
                         if hit is not None]  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from pgmta.action import Action
 from pgmta.command import (
     config_option,
     json_option,
@@ -19,7 +20,7 @@ from pgmta.command import (
 from pgmta.store.change import BATCH, OperatorChanges
 from pgmta.store.filters import Filter
 from pgmta.store.listing import Listing
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from queued.cli.change import EXIT_INTERRUPTED, apply_change, seconds, who
 from queued.cli.target import CONFIG, database_of
 
@@ -34,7 +35,7 @@ _DONE = {Action.DELETE: "deleted", Action.RELEASE: "released"}
 )
 @click.option(
     "--action",
-    type=click.Choice(["delete", "release"]),
+    type=click.Choice([action.value for action in _DONE]),
     default="delete",
     show_default=True,
     help="The change of these rows.",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from pgmta.action import Action
 from pgmta.command import (
     age,
     config_option,
@@ -23,7 +24,7 @@ from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.store.conditions import check_conditions, release_hint, rule_holds
 from pgmta.store.overview import Overview
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from queued.cli.change import (
     EXIT_INTERRUPTED,
     apply_change,
@@ -156,7 +157,7 @@ def _add(
     overview.add_rule(
         {
             "name": name,
-            "action": "quarantine" if quarantine else "hold",
+            "action": Action.QUARANTINE if quarantine else Action.HOLD,
             "condition": chosen,
             "reason": reason,
             "quarantine": quarantine,

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from pgmta.action import Action
 from pgmta.command import (
     EXIT_FAILURE,
     age,
@@ -23,7 +24,6 @@ from pgmta.command import (
 from pgmta.store.overview import Overview
 from pgmta.store.reading import Fault
 from queued.cli.target import CONFIG, database_of
-from queued.config import WorkerAction
 
 
 @click.command()
@@ -105,7 +105,7 @@ def _distinct(entries: list[dict[str, Any]]) -> list[int]:
     """
     seen: dict[tuple[str, str | None], int] = {}
     for number, entry in enumerate(entries):
-        if entry["alive"] and entry["action"] == WorkerAction.DELIVER:
+        if entry["alive"] and entry["action"] == Action.DELIVER:
             seen.setdefault((entry["name"], entry["takes"]), number)
     return list(seen.values())
 
@@ -114,7 +114,7 @@ def _warnings(
     entries: list[dict[str, Any]], rules: list[dict[str, Any]], counts: dict[str, Any]
 ) -> list[str]:
     found = []
-    if not any(e["alive"] and e["action"] == WorkerAction.DELIVER for e in entries):
+    if not any(e["alive"] and e["action"] == Action.DELIVER for e in entries):
         found.append("no delivering worker runs")
     if counts["unmatched"]:
         found.append(f"{counts['unmatched']} rows are matched by no worker; they wait for ever")

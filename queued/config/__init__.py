@@ -31,11 +31,10 @@ from queued.config.timeouts import Timeouts
 from queued.config.tls import Tls
 from queued.config.urgent import Urgent
 from queued.config.verp_template import VerpTemplate
-from queued.config.worker import STANDING, Worker, WorkerAction
+from queued.config.worker import Worker
 
 __all__ = [
     "SIGNED",
-    "STANDING",
     "AnswerRule",
     "Answers",
     "BounceLimits",
@@ -64,7 +63,6 @@ __all__ = [
     "Urgent",
     "VerpTemplate",
     "Worker",
-    "WorkerAction",
     "domain_fits",
     "parse_instant",
     "parse_selector",

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
 
-from pgmta.config.types import Period, Section, Whole
+from pgmta.action import STANDING, Action
+from pgmta.config.types import Period, Section, Whole, hint
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ACTIONS = [action.value for action in Action if action is not Action.SET]
 
 
-class WorkerAction(StrEnum):
-    """The action of a worker on the rows that its condition matches."""
-
-    DELIVER = "deliver"
-    HOLD = "hold"
-    QUARANTINE = "quarantine"
-    DELETE = "delete"
-    RELEASE = "release"
-    RETRY = "retry"
-    BOUNCE = "bounce"
-
-
-STANDING = (WorkerAction.HOLD, WorkerAction.QUARANTINE)
-"""Actions whose condition is a standing rule: a row that matches is never claimed."""
+def _action(value: Any) -> Any:
+    if value in _ACTIONS:
+        return value
+    raise ValueError(f"no action {value!r}; {hint(str(value), _ACTIONS)}")
 
 
 class Worker(Section):
     """One worker: an action, and the condition that chooses its rows."""
 
     name: str = Field(default="deliver", description="unique name, in leases, logs and audit")
-    action: WorkerAction = Field(
-        default=WorkerAction.DELIVER,
-        description="deliver, hold, quarantine, delete, release, retry or bounce",
+    action: Annotated[Action, BeforeValidator(_action)] = Field(
+        default=Action.DELIVER,
+        description=f"{', '.join(_ACTIONS[:-1])} or {_ACTIONS[-1]}",
     )
     where: str | None = Field(
         default=None,
@@ -88,18 +79,18 @@ class Worker(Section):
     def _consistent(self) -> Worker:
         if not _NAME.fullmatch(self.name):
             raise ValueError("name: only letters, digits, '_', '.' and '-', at most 64")
-        if self.action is WorkerAction.QUARANTINE and not self.quarantine:
+        if self.action is Action.QUARANTINE and not self.quarantine:
             raise ValueError("action quarantine needs the key quarantine")
-        if self.action is not WorkerAction.QUARANTINE and self.quarantine:
+        if self.action is not Action.QUARANTINE and self.quarantine:
             raise ValueError("the key quarantine belongs to the action quarantine")
         if self.action not in STANDING and self.release_after:
             raise ValueError("release_after belongs to the actions hold and quarantine")
-        if self.action not in (*STANDING, WorkerAction.BOUNCE) and self.reason:
+        if self.action not in (*STANDING, Action.BOUNCE) and self.reason:
             raise ValueError("reason belongs to the actions hold, quarantine and bounce")
-        if self.action is WorkerAction.BOUNCE and not (self.reason and self.reason.strip()):
+        if self.action is Action.BOUNCE and not (self.reason and self.reason.strip()):
             raise ValueError("action bounce needs a reason: the DSN says it to the sender")
-        if self.action is WorkerAction.DELIVER and self.older:
+        if self.action is Action.DELIVER and self.older:
             raise ValueError("older does not belong to the action deliver")
-        if self.action is not WorkerAction.DELIVER and not (self.where or self.older):
+        if self.action is not Action.DELIVER and not (self.where or self.older):
             raise ValueError(f"action {self.action} needs a where: it would take every row")
         return self

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import psycopg
 
+from pgmta.action import Action
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.change import WorkerChanges
 from pgmta.store.conditions import release_hint, rule_holder
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Registry
 

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from pgmta.action import Action
 from pgmta.postgres.link import Link
 from pgmta.store import migrate as migrations_of
 from pgmta.store.change import WorkerChanges
@@ -16,7 +17,7 @@ from pgmta.store.claim import Claims
 from pgmta.store.migrate import migrate
 from pgmta.store.partitions import opened
 from pgmta.store.repartition import Repartition
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from pgmta.store.schema import migrations
 from pgmta.store.upkeep import Upkeep
 from queued.upkeep.requests import answer_requests

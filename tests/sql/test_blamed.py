@@ -9,12 +9,13 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
+from pgmta.action import Action
 from pgmta.model import Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import Claims
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from pgmta.store.settle import Settlements
 from tests.sql.rows import column, fetch, message, row
 from tests.sql.test_faults import CAST, claim_all, link, rule

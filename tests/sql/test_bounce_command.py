@@ -11,10 +11,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from pgmta.action import Action
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.claim import Claims
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from pgmta.store.settle import Settlements
 from queued.cli.queuectl import main
 from tests.sql.reporting import duty, ends

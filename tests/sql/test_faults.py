@@ -14,12 +14,13 @@ import yaml
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
+from pgmta.action import Action
 from pgmta.postgres.link import Link
 from pgmta.store import guard
 from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.conditions import case_hint
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from pgmta.store.submit import Mail, Submission
 from queued.cli.queuectl import main as queuectl
 from queued.cli.queued import main as queued

@@ -15,11 +15,12 @@ import yaml
 from click.testing import CliRunner, Result
 from psycopg.conninfo import make_conninfo
 
+from pgmta.action import Action
 from pgmta.postgres.link import Link
 from pgmta.postgres.locate import DIRECTORY, INHERITED
 from pgmta.store.change import WorkerChanges
 from pgmta.store.queries import queries
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from queued.cli.quarantine_retention import main as retention
 from queued.cli.queuectl import main
 from smtpd.received import received

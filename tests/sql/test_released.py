@@ -13,13 +13,14 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from pgmta.action import Action
 from pgmta.postgres.link import Link
 from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.upkeep import Upkeep
 from pgmta.store.workers import Registry, Rule
 from queued.cli.queuectl import main
-from queued.config import Worker, WorkerAction
+from queued.config import Worker
 from queued.row_changes import row_change
 from queued.upkeep.requests import answer_requests, apply_rules
 from tests.sql.rows import column, fetch, message, row
@@ -159,14 +160,14 @@ def test_workers_that_hold_do_not_undo_a_release(
     message(db, 1)
     row(db, 1, recipient="old@b.example", ts="2026-01-01")
     row(db, 1, recipient="new@b.example", metadata={"n": "alpha"})
-    old = Worker(name="old", action=WorkerAction.HOLD, where="domain = 'b.example'", older=3600)
+    old = Worker(name="old", action=Action.HOLD, where="domain = 'b.example'", older=3600)
     rules_act(database, old)
     assert column(db, HELD) == ["old@b.example"]
     by_queuectl(command, db)
     rules_act(database, old)
     assert column(db, HELD) == []
     # a rule of a worker that fails on a row, whose holds end by themselves
-    failing = Worker(name="n", action=WorkerAction.QUARANTINE, where="(metadata->>'n')::int > 3",
+    failing = Worker(name="n", action=Action.QUARANTINE, where="(metadata->>'n')::int > 3",
                      quarantine="q", release_after=1)  # fmt: skip
     rule = Rule("n", "quarantine", failing.where or "", "why", "q", 1)
     asyncio.run(_register(database, rule))

@@ -13,6 +13,7 @@ from psycopg import errors as pg_errors
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from pgmta.action import Action
 from pgmta.postgres.embedded import Server
 from pgmta.postgres.link import Link
 from pgmta.states import Event
@@ -29,7 +30,7 @@ from pgmta.store.lost import FinalLeases
 from pgmta.store.migrate import migrate
 from pgmta.store.overview import Overview
 from pgmta.store.queries import queries
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from pgmta.store.schema import Schema
 from pgmta.store.settle import Settlements
 from pgmta.store.upkeep import Upkeep

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgmta.action import Action
 from pgmta.errors import Stage
 from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres.link import Link
@@ -19,7 +20,7 @@ from pgmta.states import TRANSITIONS, Event, Status, after
 from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.lost import FinalLeases, take_lost
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from pgmta.store.settle import Settlements
 from tests.sql.rows import column, fetch, message, row
 

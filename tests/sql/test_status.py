@@ -9,13 +9,14 @@ import psycopg
 import pytest
 from psycopg import errors as pg_errors
 
+from pgmta.action import Action
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.migrate import migrate
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from pgmta.store.settle import Settlements
 from pgmta.store.upkeep import Upkeep
 from queued.upkeep.requests import answer_requests

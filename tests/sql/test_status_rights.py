@@ -15,11 +15,12 @@ from click.testing import CliRunner
 from psycopg import errors as pg_errors
 from psycopg.conninfo import make_conninfo
 
+from pgmta.action import Action
 from pgmta.postgres.link import Link
 from pgmta.store import migrate as migrate_module
 from pgmta.store.change import WorkerChanges
 from pgmta.store.migrate import migrate
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from queued.cli.queuectl import main
 from tests.sql.rows import column, fetch
 from tests.sql.test_status import submit

@@ -20,6 +20,7 @@ import pytest
 from psycopg import errors as pg_errors
 from psycopg import sql
 
+from pgmta.action import Action
 from pgmta.errors import Stage, StoreUnavailable
 from pgmta.model import Item, NewMessage, Outcome, Reply
 from pgmta.postgres.embedded import tool
@@ -28,7 +29,7 @@ from pgmta.states import Event
 from pgmta.store.change import WorkerChanges
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.enqueue import Enqueue
-from pgmta.store.row_change import Action, RowChange
+from pgmta.store.row_change import RowChange
 from pgmta.store.settle import Settlements
 from tests.support.waiting import PATIENCE
 

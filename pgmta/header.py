@@ -1,4 +1,4 @@
-"""The header block of a message that comes in (RFC 5322, section 2.2)."""
+"""The header block of a message, and its fields (RFC 5322, section 2.2)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,35 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 
 LIMIT = 1 << 16
-"""Octets of a message in which its header is looked for."""
+"""Octets of a message that comes in, in which its header is looked for."""
 
-# Fields with their continuations (RFC 5322, section 2.2; a space before the colon is section 4.5),
-# after the line that a mailbox file puts before a message. Any other line is the body's.
-_HEADER = re.compile(
-    rb"(?:>*+From [^\n]*+(?:\n|\Z))?+"
-    rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z))*+"
+STORED_LIMIT = 1 << 20
+"""The same of a stored message: the way out keeps as many, and the fields behind them stay."""
+
+# Lines end with LF, with or without CR before it. A space before the colon is section 4.5.
+_COLON = rb"[ \t]*+:"
+_VALUE = rb"[^\n]*+(?:\n[ \t][^\n]*+)*+"
+_END = rb"(?:\n|\Z)"
+_FIELD = rb"[!-9;-~]++" + _COLON + _VALUE + _END
+_MAILBOX_LINE = rb">*+From [^\n]*+" + _END  # a mailbox file puts it before a message
+_HEADER = re.compile(rb"(?:%b)?+(?:%b)*+" % (_MAILBOX_LINE, _FIELD))
+_STORED_HEADER = re.compile(rb"(?:%b|%b)*+" % (_MAILBOX_LINE, _FIELD))
+
+PART = re.compile(
+    rb"(?P<name>[!-9;-~]++)%b(?P<value>%b)%b|%b" % (_COLON, _VALUE, _END, _MAILBOX_LINE)
 )
-_FIELD = re.compile(rb"^([!-9;-~]+)[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.MULTILINE)
+"""A field with its continuations, or the line that a mailbox file puts before a message.
+
+An earlier hop may have put fields before such a line.
+"""
+
+
+def find_fields(name: bytes) -> re.Pattern[bytes]:
+    """Return the expression for the whole fields of a name; its group is their value."""
+    return re.compile(rb"^%b%b(%b)%b" % (name, _COLON, _VALUE, _END), re.IGNORECASE | re.MULTILINE)
+
+
+_BCC = find_fields(rb"(?:resent-)?bcc")
 _FOLD = re.compile(rb"\r?\n(?=[ \t])")  # section 2.2.3
 _DATE = re.compile(rb"^date[ \t]*+:", re.IGNORECASE | re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"^message-id[ \t]*+:", re.IGNORECASE | re.MULTILINE)
@@ -35,6 +55,20 @@ def header_block(content: bytes, limit: int = LIMIT) -> bytes:
     """
     match = _HEADER.match(content[:limit])
     return match[0] if match else b""
+
+
+def header_known(content: bytes) -> bool:
+    """Return whether all of the header is in these octets of a stored message.
+
+    It is if whatever follows them belongs to the body, or is behind the limit.
+    """
+    match = _STORED_HEADER.match(content, 0, STORED_LIMIT)
+    return len(content) > STORED_LIMIT or content.find(b"\n", match.end() if match else 0) >= 0
+
+
+def without_bcc(header: bytes) -> bytes:
+    """Return a header block without the fields Bcc and Resent-Bcc."""
+    return _BCC.sub(b"", header)
 
 
 def hops(header: bytes) -> int:
@@ -63,7 +97,8 @@ def fields(header: bytes) -> list[tuple[str, str]]:
             name.decode("ascii"),
             _FOLD.sub(b"", value).strip().decode("utf-8", "surrogateescape"),
         )
-        for name, value in _FIELD.findall(header)
+        for name, value in PART.findall(header)
+        if name
     ]
 
 

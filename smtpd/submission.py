@@ -8,15 +8,11 @@ from email.utils import getaddresses
 from pgmta.address import parse_mailbox
 from pgmta.address_list import Place, UnreadableError, places
 from pgmta.errors import AddressError
-from pgmta.header import completed, header_block
+from pgmta.header import completed, find_fields, header_block, without_bcc
 from smtpd import replies
 from smtpd.sender_rights import may_send_from
 
-# A field with its continuations, whatever precedes its colon (RFC 5322, section 4.5)
-_BCC = re.compile(
-    rb"^(?:resent-)?bcc[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z)", re.IGNORECASE | re.MULTILINE
-)
-_FROM = re.compile(rb"^from[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.IGNORECASE | re.MULTILINE)
+_FROM = find_fields(b"from")
 # Some readers take a bare CR for a line end, and would see another From behind it
 _HIDING = re.compile(rb"\r(?!\n)|\0")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -64,7 +60,7 @@ class Submission:
             self.by_user = own and not _BARE_LF.search(header) and body[:2] in (b"", b"\r\n")
         if not self._completes:
             return content, ""
-        return completed(_BCC.sub(b"", header), body, self._hostname), ""
+        return completed(without_bcc(header), body, self._hostname), ""
 
     def _written_by(self, header: bytes, senders: tuple[str, ...]) -> bool:
         """Return whether the header has one From, whose addresses are all among the senders."""

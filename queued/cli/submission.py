@@ -22,12 +22,12 @@ from pgmta.command import (
     shorten,
 )
 from pgmta.errors import ConfigError, SubmissionError
+from pgmta.header import header_block, without_bcc
 from pgmta.postgres.operator import connect_operator
 from pgmta.store import sql_interface
 from queued.cli.target import CONFIG, database_of
 
 _BARE = re.compile(rb"(?<!\r)\n")
-_FOLDED_BCC = re.compile(rb"^bcc[ \t]*:[^\n]*\n(?:[ \t][^\n]*\n)*", re.IGNORECASE | re.MULTILINE)
 _FIELDS = ("to", "cc", "bcc")
 
 
@@ -75,11 +75,11 @@ def submit(
     FILE has a header and a body (RFC 5322); its lines may end with LF or CR LF.
     """
     content = file.read()
-    header = content[: end if (end := _end_of_header(content)) >= 0 else len(content)]
+    header = header_block(content, len(content))
     recipients = list(recipient)
     if from_header:
         recipients += _addresses(header, *_FIELDS)
-        content = _FOLDED_BCC.sub(b"", header) + content[len(header) :]
+        content = without_bcc(header) + content[len(header) :]
     if sender is None:
         sender = next(iter(_addresses(header, "from")), None)
         if sender is None:
@@ -164,12 +164,6 @@ def status(config: Path, message_ids: tuple[int, ...], as_json: bool) -> None:
         print_line(f"error: no message {number}, neither in the queue nor in the log", err=True)
     if missing:
         sys.exit(EXIT_FAILURE)
-
-
-def _end_of_header(content: bytes) -> int:
-    """Return where the empty line after the header begins, -1 if there is none."""
-    match = re.search(rb"(?<=\n)\r?\n", content)
-    return match.start() if match else -1
 
 
 def _addresses(header: bytes, *names: str) -> list[str]:

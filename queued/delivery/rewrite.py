@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pgmta.address_list import Place, UnreadableError, replaced
+from pgmta.header import PART, STORED_LIMIT
 from pgmta.model import Item
 from queued.config import ShapingRewrite
 from queued.config.address_map import AddressMap
-from queued.delivery.header_fields import LIMIT, PART
 from queued.delivery.internal_hosts import InternalHosts
 from queued.delivery.verp import VerpAddresses, VerpKeys
 
@@ -84,8 +84,8 @@ class Rewriting:
         Fields behind the first MB stay as they are.
         """
         found = Rewritten(content)
-        end = min(len(content), LIMIT)
-        cut = len(content) > LIMIT
+        end = min(len(content), STORED_LIMIT)
+        cut = len(content) > STORED_LIMIT
         left = {False: _READ, True: _READ}  # for authors, and for recipients
         parts: list[bytes] = []
         done = position = 0

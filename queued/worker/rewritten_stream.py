@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 
-from queued.delivery.header_fields import header_known
+from pgmta.header import header_known
 from queued.delivery.rewrite import Rewriting
 
 

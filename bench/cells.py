@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench import urgent
 from bench.database import Server
 from bench.phases import Options, Result, measure
 from bench.progress import log
@@ -14,10 +13,7 @@ from bench.progress import log
 VARIED = ("backlog", "workers", "domains", "size", "recipients", "sessions")
 OCTETS = 1_000_000_000  # that one cell sends, about
 DELIVERIES = 50_000  # that one cell makes of messages with several recipients
-LARGE, PATIENCE = (
-    1_000_000,
-    120.0,
-)  # octets of a message; seconds without progress that are allowed for it
+LARGE, PATIENCE = 1_000_000, 120.0  # octets of a message; seconds that it may stand still
 WARM = 1000  # messages of the run that counts for nothing
 VALUE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmM]?)[bB]?")
 TIMES = {"": 1, "k": 1000, "m": 1_000_000}
@@ -83,11 +79,6 @@ def run(
         options = at(base, vary, value)
         log(f"{number} of {len(values) * rounds}: {vary} {value}, {options.messages} messages")
         result = measure("relay", options, directory, server)
-        if vary == "backlog" and value and options.urgent:
-            beside = urgent.measure(options, value, directory, server)
-            result.figures |= beside.figures
-            result.problems += beside.problems
-            result.notes += beside.notes
         keep(_cell(value, turn, options.messages, result))
 
 

@@ -5,20 +5,10 @@ from dataclasses import dataclass
 
 from bench.cells import Cell
 from bench.columns import Spread, aligned, cell, cells, spread
-from bench.plot import Panel, Point, svg
 
 CPU = tuple(f"CPU ms/message {name}" for name in ("smtpd", "queued", "postgres"))
 LARGEST = "largest process MB "
 CLAIM = ("front ms", "front buffers", "walk ms", "walk buffers", "fill seconds")
-URGENT = (
-    "urgent ms p50",
-    "urgent ms p99",
-    "urgent, hanging ms p50",
-    "urgent, hanging ms p99",
-    "bulk/s",
-    "bulk ratio",
-)
-PLOTTED = ("CPU ms/message", "delivery ms p50", "delivery ms p99")
 
 
 @dataclass(frozen=True)
@@ -107,8 +97,6 @@ class Curve:
         if self.vary == "backlog":
             head += ["front", "", "walk", "", "fill"]
             second += ["ms", "buffers", "ms", "buffers", "s"]
-            head += ["urgent", "ms", "hanging", "ms", "bulk", ""]
-            second += ["p50", "p99", "p50", "p99", "/s", "ratio"]
         return aligned([head, second, *(self._row(value, several) for value in self.values())])
 
     def _row(self, value: int, several: bool) -> list[str]:
@@ -123,20 +111,5 @@ class Curve:
         largest = self.largest(value)
         row += [cell(largest[0]), largest[1]] if largest else ["-", "-"]
         if self.vary == "backlog":
-            row += [cell(self._middle(value, name)) for name in (*CLAIM, *URGENT)]
+            row += [cell(self._middle(value, name)) for name in CLAIM]
         return row
-
-    def picture(self, title: str, log: bool) -> str:
-        """Return the chart as SVG: the rate, CPU per message, delivery times, blocks per claim."""
-        panels = [self._panel(name, self.values()) for name in (self.rate, *PLOTTED)]
-        if (
-            self.vary == "backlog"
-        ):  # without one the claim finds nothing, which is no cost to compare
-            filled = [value for value in self.values() if value]
-            panels += [self._panel(name, filled) for name in CLAIM if name.endswith("buffers")]
-        return svg(title, self.vary, [panel for panel in panels if panel.points], log)
-
-    def _panel(self, name: str, values: Sequence[int]) -> Panel:
-        spreads = [(value, self.of(value, name)) for value in sorted(values)]
-        title = f"claim, {name}" if name in CLAIM else name
-        return Panel(title, [Point(value, *figures) for value, figures in spreads if figures])

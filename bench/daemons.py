@@ -61,6 +61,7 @@ class Product:
     uri: str
     notes: list[str]
     running: list[tuple[str, subprocess.Popen[bytes], Path]] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)  # variables of the daemons
 
     def _config(self, name: str, settings: Mapping[str, Any]) -> Path:
         environment = {
@@ -112,7 +113,7 @@ class Product:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
             )
         self.running.append((command, process, log))
         return process.pid

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from bench.helper import say
+from bench.source import client_context
 
 CHUNK = 1 << 18  # octets of a prebuilt buffer, and of one read
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, so that no port stays in use
@@ -47,6 +48,7 @@ class Attack:
     factor: int = 1
     alone: bool = False
     closes: bool = False
+    tls: bool = False
 
 
 _PIPE = _full(b"NOOP\r\nRSET\r\nEHLO attacker.test\r\nVRFY user\r\n")
@@ -89,6 +91,10 @@ ATTACKS = {
         body=FIELD,
         step=1,
         interval=0.5,
+    ),
+    "crowd-idle": Attack("40 times the clients, silent after EHLO", hello=EHLO, factor=40),
+    "crowd-tls": Attack(
+        "40 times the clients, silent after STARTTLS and EHLO", factor=40, tls=True
     ),
     "connects": Attack(
         "22 times the clients from one address, all silent", factor=22, alone=True, again=0.2
@@ -177,7 +183,11 @@ class Crowd:
     def _obey(self, word: bytes) -> None:
         if word == b"go":
             self.began = time.monotonic()
-            self._again.extend((0.0, client) for client in self.clients)
+            if self.attack.tls:
+                self._secure()
+            else:
+                self._again.extend((0.0, client) for client in self.clients)
+            say(**{"is": "built"})
             return
         held = sum(client.socket is not None for client in self.clients)
         for client in self.clients:
@@ -185,15 +195,35 @@ class Crowd:
         self._again.clear()
         say(**{"is": "stopped"}, held=held, **self.figures)
 
-    def _open(self, client: Client) -> None:
+    def _secure(self) -> None:
+        """Open all connections, one after another; they stay silent."""
+        context = client_context()
+        for client in self.clients:
+            plain = socket.create_connection(
+                ("127.0.0.1", self.port), 60.0, (self._address(client), 0)
+            )
+            plain.recv(1000)
+            for command in (EHLO, b"STARTTLS\r\n"):
+                plain.sendall(command)
+                plain.recv(4096)
+            client.socket = context.wrap_socket(plain)
+            client.socket.sendall(EHLO)
+            client.socket.recv(4096)
+            self._selector.register(client.socket, selectors.EVENT_READ, client)
+            self.figures["connections"] += 1
+
+    def _address(self, client: Client) -> str:
         addresses = {"strangers": f"127.0.1.{1 + client.number % 250}", "one": "127.0.1.1"}
+        return addresses.get(self.source, "127.0.0.1")
+
+    def _open(self, client: Client) -> None:
         new = socket.socket()
         new.setblocking(False)
         new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.attack.closes:
             new.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         try:
-            new.bind((addresses.get(self.source, "127.0.0.1"), 0))
+            new.bind((self._address(client), 0))
             new.connect_ex(("127.0.0.1", self.port))
         except OSError:
             new.close()

@@ -36,17 +36,11 @@ OK = b"250 2.0.0 Ok\r\n"
 class Ledger:
     """The mail that the hop has taken: how often it got each recipient's mail up to the dot."""
 
-    def __init__(self, kind: str, delay: float = 0.0) -> None:
+    def __init__(self, kind: str) -> None:
         self.kind = kind.removeprefix("hop-")
-        self.delay = delay  # seconds before each reply to a final dot
         self.full: Counter[str] = Counter()
         self.open: set[Session] = set()
         self.connections = 0
-        self.refused = 0
-
-    def counts(self) -> dict[str, int]:
-        """Return the numbers of connections."""
-        return {"connections": self.connections, "refused": self.refused}
 
 
 class Session(asyncio.Protocol):
@@ -68,7 +62,6 @@ class Session(asyncio.Protocol):
         if ledger.kind == "banner":
             self._pour(b"x" * BLOB)
         elif ledger.kind == "five" and len(ledger.open) > PLACES:
-            ledger.refused += 1
             self.transport.write(b"421 4.7.0 Too many connections\r\n")
             self.transport.close()
         elif ledger.kind != "hang":
@@ -110,10 +103,7 @@ class Session(asyncio.Protocol):
                     return
                 self.buffer, self.in_data = rest, False
                 self.ledger.full.update(self.recipients)
-                if self.ledger.delay:
-                    asyncio.get_running_loop().call_later(self.ledger.delay, self._say, OK)
-                else:
-                    self._say(OK)
+                self._say(OK)
             else:
                 line, feed, rest = self.buffer.partition(b"\r\n")
                 if not feed:
@@ -148,7 +138,7 @@ class Session(asyncio.Protocol):
 def main() -> None:
     """Serve; from "stop" on as a good next hop. Argument: JSON with the attack."""
     config = json.loads(sys.argv[1])
-    ledger = Ledger(config["attack"], config.get("delay", 0.0))
+    ledger = Ledger(config["attack"])
     loop = uvloop.new_event_loop()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -166,7 +156,7 @@ def main() -> None:
             for session in list(ledger.open):
                 session.transport.abort()
         elif word == "report":
-            say(**{"is": "report"}, full=ledger.full, **ledger.counts())
+            say(**{"is": "report"}, full=ledger.full, connections=ledger.connections)
 
     if ledger.kind != "refuse":
         loop.run_until_complete(serve())

@@ -16,21 +16,23 @@ from bench.corpus import Plan
 from bench.daemons import HOST, DaemonError, Product, merged
 from bench.database import Server, check_durability, fresh, insert
 from bench.helper import HelperError
-from bench.hostile_crowds import CROWDS, LISTENER, PASSWORD, SETTINGS, USERS
 from bench.hostile_hops import DOMAIN, HOPS, SILENT
 from bench.peak import Peak
 from bench.place import Place
 from bench.progress import log
 from bench.source import percentile
-from bench.windows import Window, compare
 
-PROBES = 20_000  # numbers kept for probe mails
+PROBES, PROBE_RATE, PROBE_SESSIONS = 20_000, 40.0, 4
+PROBE_ADDRESS = "127.0.2.1"
 WARM, LOOK = 2.0, 0.25  # seconds: of mail before the first window; between looks
 HOP_MAILS = 50  # mails for the hostile hop at each look
 QUICK = 0.1  # seconds: the attack is over for others when probes take less
-ELSEWHERE = 0.4  # cores that others may use before the figures get a remark
 BUILT = 120.0  # seconds until a crowd is there
 STALL = 15.0  # seconds without an arrival after which the rest counts as lost
+SMTPD: dict[str, Any] = {
+    "relay": {"networks": ["127.0.0.1/32"], "domains": ["*.bench.test"]},
+    "limits": {"connections": 6000, "messages_per_session": 10**6},
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,19 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Window:
+    """A span of time by the monotonic clock."""
+
+    name: str
+    start: float
+    end: float
+
+    def count(self, times: array[float]) -> int:
+        """Return how many of the times lie in it."""
+        return sum(self.start <= each < self.end for each in times)
+
+
 class Run(Place):
     """The product with a sink, normal mail and probes, and one attack."""
 
@@ -70,18 +85,13 @@ class Run(Place):
         self.settings, self.server = settings, server
         self.outcome = Outcome(attack)
         self.hop = attack in HOPS
-        self.crowd = attack in CROWDS
         self.whole = replace(plan, messages=settings.messages + PROBES)
         self.groups["postgres"] = [server.postmaster] if server.postmaster else []
         self.mails = 0  # for the hostile hop
         self.domains = [DOMAIN]  # of these mails
-        self.usual = 0.0  # arrivals per second before the attack
 
     def go(self) -> Outcome:
-        """Run the attack on a fresh database; it takes some multiple of the seconds.
-
-        A failure to run is a problem of the outcome.
-        """
+        """Run the attack on a fresh database. A failure to run is a problem of the outcome."""
         seconds = self.settings.seconds
         log(f"{self.outcome.attack}: {seconds:g} s without, with and again without it")
         with fresh(self.server, False) as uri:
@@ -91,6 +101,7 @@ class Run(Place):
             with psycopg.connect(uri, autocommit=True) as self.database, self.stack:
                 self.stack.callback(product.stop)
                 try:
+                    self._start(product)
                     self._measure(product)
                 except (DaemonError, HelperError) as error:
                     self.outcome.problems.append(str(error))
@@ -98,26 +109,40 @@ class Run(Place):
 
     def _start(self, product: Product) -> None:
         settings = self.settings
-        attack: dict[str, Any] = {"attack": self.outcome.attack}
         self.sink = self.helper("sink", plan=self.whole, traces=1)
         next_hop = int(self.sink.wait("ready")["port"])
         queued: dict[str, Any] = {"process": {"drain": "3s"}, "retry": {"intervals": ["1s"]}}
         if self.hop:
-            queued |= self._start_hop(attack)
+            queued |= self._start_hop()
         self.groups["queued"] = product.start_queued(1, next_hop, queued)
-        pid, port = self._start_smtpd(product)
-        self.groups["smtpd"], self.port = [pid], port
-        attack |= {} if self.hop else {"clients": settings.clients, "port": port}
-        if self.crowd:
-            self.attackers = self.helper("hostile_crowds", group="attackers", **attack)
+        certificate, key = make_certificate(self.directory, "smtpd")
+        files = {"certificates": [{"certificate": str(certificate), "key": str(key)}]}
+        smtpd = merged(merged(SMTPD, files), settings.smtpd)
+        listener = {"early": "allow"}  # or most attacks end at once
+        pid, port = product.start_smtpd(settings.processes, smtpd, listener)
+        self.groups["smtpd"] = [pid]
+        if not self.hop:
+            self.attackers = self.helper(
+                "hostile_clients",
+                group="attackers",
+                attack=self.outcome.attack,
+                clients=settings.clients,
+                port=port,
+                source=settings.source,
+                mbit=settings.mbit,
+            )
             self.attackers.wait("ready")
-        elif not self.hop:
-            attack |= {"source": settings.source, "mbit": settings.mbit}
-            self.attackers = self.helper("hostile_clients", group="attackers", **attack)
-            self.attackers.wait("ready")
-        first = settings.messages
         self.prober = self.helper(
-            "hostile_probe", group="prober", plan=self.whole, port=port, first=first
+            "source",
+            group="prober",
+            plan=self.whole,
+            prefix="probe.",
+            base=settings.messages,
+            address=PROBE_ADDRESS,
+            port=port,
+            sessions=PROBE_SESSIONS,
+            reuse=False,
+            rate=PROBE_RATE,
         )
         self.prober.wait("ready")
         self.source = self.helper(
@@ -125,12 +150,13 @@ class Run(Place):
         )
         self.source.wait("ready")
 
-    def _start_hop(self, attack: dict[str, Any]) -> dict[str, Any]:
+    def _start_hop(self) -> dict[str, Any]:
         """Start the hop, and return the settings of queued that lead mail there."""
-        self.attackers = self.helper("hostile_hops", group="attackers", **attack)
+        attack = self.outcome.attack
+        self.attackers = self.helper("hostile_hops", group="attackers", attack=attack)
         ports = self.attackers.wait("ready")
         routes = {DOMAIN: f"{HOST}:{ports['port']}"}
-        if self.outcome.attack != "hop-dns":
+        if attack != "hop-dns":
             return {"routes": routes}
         self.domains = SILENT
         servers = [f"{HOST}:{ports['names']}"]
@@ -139,91 +165,64 @@ class Run(Place):
             "delivery": {"dns": {"servers": servers}},
         }
 
-    def _start_smtpd(self, product: Product) -> tuple[int, int]:
-        settings = self.settings
-        listener: dict[str, Any] = {"early": "allow"}  # or most attacks end at once
-        smtpd = settings.smtpd
-        if self.crowd:
-            certificate, key = make_certificate(self.directory, "smtpd")
-            files = {"certificates": [{"certificate": str(certificate), "key": str(key)}]}
-            smtpd, listener = merged(merged(SETTINGS, files), smtpd), listener | LISTENER
-        if self.outcome.attack == "passwords":
-            for user in USERS:
-                product.add_user(user, PASSWORD)
-        return product.start_smtpd(settings.processes, smtpd, listener)
-
     def _measure(self, product: Product) -> None:
-        self._start(product)
         cpu.settle(self.groups)
         self.source.tell("go")
         self.prober.tell("go")
         time.sleep(WARM)
         begun = self._arrived()
         windows = [self._window(product, "before")]
-        self.usual = (self._arrived() - begun) / self.settings.seconds
-        self._begin()
-        if self.crowd:
+        usual = (self._arrived() - begun) / self.settings.seconds
+        self.attackers.tell("go")
+        if not self.hop:
             self.attackers.wait("built", BUILT)
-        windows.append(self._window(product, "beside", self.outcome.attack))
+        windows.append(self._window(product, "beside"))
         self.attackers.tell("stop")
-        self._recover(product, windows[1].end)
+        self._recover(product, windows[1].end, usual)
         windows.append(self._window(product, "after"))
         self.source.tell("stop")
         self.prober.tell("stop")
-        report = self.prober.wait("report", 30)
-        sent = self.source.poll("result", self.settings.patience)
-        if sent is None:
-            self.source.tell("report")
-            sent = self.source.wait("result")
+        sent, probed = self._result(self.source), self._result(self.prober)
         if not self.hop:
-            self.outcome.figures |= {
-                f"attackers {name}": value
-                for name, value in self.attackers.wait("stopped").items()
-                if name != "is"
-            }
-        accepted = self.times("sent")
-        good = {number for number, _, _, well in report["probes"] if well}
-        self._drain(int(sent["accepted"]) + len(good))
-        arrived = self.times("arrived")
-        self._rates(windows, accepted if not self.hop else arrived[: self.plan.messages])
-        self._latencies(windows, report, arrived)
-        self._compare(accepted, good, sent)
-        if report["reasons"]:
-            self.outcome.notes.append(f"probes failed: {report['reasons'][:3]}")
+            stopped = self.attackers.wait("stopped").items()
+            found = {f"attackers {name}": value for name, value in stopped if name != "is"}
+            self.outcome.figures |= found
+        self._drain(int(sent["accepted"]) + int(probed["accepted"]))
+        self._rates(windows)
+        self._latencies(windows)
+        self.outcome.figures["probes failed"] = probed["refused"] + probed["retries"]
+        self._compare()
+        for name, result in (("source", sent), ("probes", probed)):
+            if result["samples"]:
+                text = f"{name}: {result['refused']} refused, {result['retries']} again, "
+                self.outcome.notes.append(f"{text}{result['samples']}"[:300])
         if self.hop:
-            self._hop(product)
+            self._check_hop()
 
-    def _begin(self) -> None:
-        """Let the attack begin."""
-        self.attackers.tell("go")
+    def _result(self, source: Any) -> dict[str, Any]:
+        sent = source.poll("result", self.settings.patience)
+        if sent is None:
+            source.tell("report")
+            sent = source.wait("result")
+        return dict(sent)
 
-    def _window(self, product: Product, name: str, attack: str | None = None) -> Window:
+    def _window(self, product: Product, name: str) -> Window:
         figures = self.outcome.figures
-        product_ = {key: self.groups[key] for key in ("smtpd", "queued")}
-        peak = Peak(product_, LOOK)
+        peak = Peak({key: self.groups[key] for key in ("smtpd", "queued")}, LOOK)
         peak.start()
         used, start = cpu.snapshot(self.groups), time.monotonic()
-        while (left := start + self._length(attack) - time.monotonic()) > 0:
-            if attack and self.hop:
+        while (left := start + self.settings.seconds - time.monotonic()) > 0:
+            if name == "beside" and self.hop:
                 self._feed()
             time.sleep(min(left, LOOK))
             product.check()
-        window = Window(start, time.monotonic(), attack)
+        window = Window(name, start, time.monotonic())
         now = cpu.snapshot(self.groups)
         peak.end()
         figures |= {f"{name} {key}": value for key, value in peak.figures().items()}
         for group, seconds in now.groups.items():
             figures[f"{name} CPU {group}"] = seconds - used.groups[group]
-        ours = sum(now.groups.values()) - sum(used.groups.values())
-        foreign = (now.machine - used.machine - ours) / (now.at - used.at)
-        figures[f"{name} cores elsewhere"] = foreign
-        if foreign > ELSEWHERE and self.groups["postgres"]:
-            self.outcome.notes.append(f"{name}: {foreign:.1f} cores busy with something else")
         return window
-
-    def _length(self, attack: str | None) -> float:
-        """Return the seconds of a window, with the attack or without one."""
-        return self.settings.seconds
 
     def _feed(self) -> None:
         turn = self.domains[self.mails // HOP_MAILS % len(self.domains)]
@@ -233,89 +232,76 @@ class Run(Place):
     def _arrived(self) -> int:
         return int(self.sink.latest.get("distinct", 0))
 
-    def _recover(self, product: Product, since: float) -> None:
+    def _recover(self, product: Product, since: float, usual: float) -> None:
         """Wait until others have quick probes and half of their rate; at most the patience."""
-        wanted = max(1.0, self.usual * LOOK)
+        wanted = max(1.0, usual * LOOK)
         arrived = self._arrived()
         while (now := time.monotonic()) - since < self.settings.patience:
-            report, before, arrived = self.prober.latest, arrived, self._arrived()
-            quick = report.get("slow", 0.0) < QUICK and now - report.get("last", 0.0) < 1
-            if quick and arrived - before >= wanted:
+            time.sleep(LOOK)
+            before, arrived = arrived, self._arrived()
+            seen = self.prober.latest
+            quick = float(seen.get("last", 0.0)) > now and float(seen["slow"]) < QUICK
+            if quick and arrived - before >= wanted / 2:
                 self.outcome.figures["recovery s"] = now - since
-                break
-            time.sleep(LOOK * 2)
+                return
             product.check()
-        else:
-            self.outcome.notes.append(f"others not served {self.settings.patience:g} s after it")
-        time.sleep(1)
+        self.outcome.notes.append(f"not as usual {self.settings.patience:g} s after the attack")
 
-    def _drain(self, expected: int) -> None:
-        """Wait until all that was accepted has arrived, or nothing has for long."""
-        moved, before = time.monotonic(), -1
-        while before < expected and time.monotonic() - moved < STALL:
-            if (arrived := self._arrived()) != before:
-                moved, before = time.monotonic(), arrived
+    def _drain(self, wanted: int) -> None:
+        """Wait for what was accepted, as long as some of it comes."""
+        before, moved = -1, time.monotonic()
+        while (arrived := self._arrived()) < wanted and time.monotonic() - moved < STALL:
+            if arrived != before:
+                before, moved = arrived, time.monotonic()
             time.sleep(0.1)
         time.sleep(0.3)  # for doubles
         self.sink.tell("report")
         for kind, number in self.sink.wait("report")["wrong"].items():
             self.outcome.problems.append(f"{number} times {kind}")
 
-    def _rates(self, windows: list[Window], times: array[float]) -> None:
-        compared = compare(windows, times)[0]
-        rates = {"before": compared.before, "beside": compared.during, "after": compared.after}
-        figures = {f"{name} mails/s": rate for name, rate in rates.items()}
-        self.outcome.figures |= figures | {"ratio": compared.ratio}
-
-    def _latencies(
-        self, windows: list[Window], report: dict[str, Any], arrived: array[float]
-    ) -> None:
+    def _rates(self, windows: list[Window]) -> None:
+        """Compare the rate beside the attack with the mean of the windows around it."""
+        times = self.times("arrived")[: self.plan.messages] if self.hop else self.times("taken")
+        rates = [window.count(times) / (window.end - window.start) for window in windows]
         figures = self.outcome.figures
-        for name, window in zip(("before", "beside"), windows, strict=False):
-            probes = [p for p in report["probes"] if window.start <= p[1] < window.end]
-            visits = [v for v in report["visits"] if window.start <= v[0] < window.end]
-            accept = sorted(seconds for _, _, seconds, _ in probes)
-            there = sorted(arrived[n] - due for n, due, _, _ in probes if arrived[n])
-            greet = sorted(seconds for _, seconds, _ in visits)
-            for what, values in (("accept", accept), ("delivery", there), ("greeting", greet)):
-                figures |= {
-                    f"{name} {what} ms p50": percentile(values, 0.50) * 1000,
-                    f"{name} {what} ms p99": percentile(values, 0.99) * 1000,
-                    f"{name} {what} ms max": percentile(values, 1.0) * 1000,
-                }
-            figures[f"{name} probes failed"] = sum(not well for *_, well in probes)
-            figures[f"{name} visits refused"] = sum(not well for *_, well in visits)
-            figures[f"{name} visits"] = len(visits)
+        for window, rate in zip(windows, rates, strict=True):
+            figures[f"{window.name} mails/s"] = rate
+        usual = (rates[0] + rates[2]) / 2
+        figures["ratio"] = rates[1] / usual if usual else 0.0
 
-    def _compare(self, accepted: array[float], good: set[int], sent: dict[str, Any]) -> None:
+    def _latencies(self, windows: list[Window]) -> None:
+        """Work out the times of probes, from when each was due."""
+        due, taken = self.times("probe.sent"), self.times("probe.taken")
+        arrived = self.times("arrived")
+        for window in windows:
+            inside = [n for n, at in enumerate(due) if at and window.start <= at < window.end]
+            for what, ends in (("accept", taken), ("delivery", arrived)):
+                values = sorted(ends[n] - due[n] for n in inside if ends[n])
+                for name, part in (("p50", 0.50), ("p99", 0.99), ("max", 1.0)):
+                    value = percentile(values, part) * 1000
+                    self.outcome.figures[f"{window.name} {what} ms {name}"] = value
+
+    def _compare(self) -> None:
         seen = (self.directory / "seen").read_bytes()
-        taken = [bool(at) for at in accepted]
-        taken += [number in good for number in range(self.plan.messages, self.whole.messages)]
-        lost = sum(well and not n for well, n in zip(taken, seen, strict=True))
+        taken = self.times("probe.sent")
+        taken[: self.plan.messages] = self.times("sent")
+        lost = sum(bool(at) and not n for at, n in zip(taken, seen, strict=True))
         twice = sum(n > 1 for n in seen)
-        extra = sum(bool(n) and not well for well, n in zip(taken, seen, strict=True))
+        extra = sum(bool(n) and not at for at, n in zip(taken, seen, strict=True))
         if lost or twice:
             self.outcome.problems.append(f"{lost} accepted mails lost, {twice} delivered twice")
         if extra:
             self.outcome.notes.append(f"{extra} delivered without a 250: their session broke")
-        if sent["samples"]:
-            text = f"source: {sent['refused']} refused, {sent['retries']} again, {sent['samples']}"
-            self.outcome.notes.append(text[:300])
 
-    def _hop(self, product: Product) -> None:
+    def _check_hop(self) -> None:
         """Check that no mail for the hop left the queue before the hop got it up to the dot."""
         self.attackers.tell("report")
-        report = self.attackers.wait("report")
-        full = Counter(report["full"])
+        full = Counter(self.attackers.wait("report")["full"])
         query = "SELECT split_part(recipient, '@', 1) FROM queue WHERE domain = ANY(%s)"
         left = {row[0] for row in self.database.execute(query, [self.domains])}
         every = {str(10**12 + number) for number in range(1, self.mails + 1)}
-        lost = every - left - full.keys()
-        figures = {"mails": len(every), "settled": len(every - left), "lost": len(lost)}
-        figures |= {"got": len(full), "got twice": sum(n > 1 for n in full.values())}
-        figures["connections"] = report["connections"]
-        self.outcome.figures |= {f"hop {name}": value for name, value in figures.items()}
-        if figures["got twice"]:
-            self.outcome.notes.append(f"{figures['got twice']} came to the hop more than once")
-        if lost:
+        twice = sum(n > 1 for n in full.values())
+        if twice:
+            self.outcome.notes.append(f"{twice} came to the hop more than once")
+        if lost := every - left - full.keys():
             self.outcome.problems.append(f"{len(lost)} of {len(every)} lost at the hop")

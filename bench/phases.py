@@ -41,9 +41,6 @@ class Options:
     commands: Path
     hook: str | None = None  # of smtpd
     observe: float = 0.0  # seconds between readings of each process's memory; 0: none
-    urgent: float = 0.0  # urgent messages per second beside a backlog of live destinations; 0: none
-    urgent_seconds: float = 30.0  # of each window
-    urgent_domains: int = 5000
     starttls: bool = False  # the sink offers it
     secure: bool = False  # the source uses STARTTLS
     login: tuple[str, str] | None = None  # and logs in with user and password

@@ -93,28 +93,17 @@ def _title(settings: dict[str, Any]) -> str:
 @click.option("--messages", type=click.IntRange(1),
               help="For each run, fewer if large  [default: 10000, or 30 s at --rate]")  # fmt: skip
 @click.option("--observe", default=0.5, help="Seconds between (costly) looks at memory; 0: none.")
-@click.option("--urgent", default=10.0,
-              help="Urgent mail per second beside a backlog of live domains; 0: none.")  # fmt: skip
-@click.option("--urgent-seconds", default=30.0, help="Of each window of that cell.")
-@click.option("--urgent-domains", default=5000, type=click.IntRange(1), help="Of its backlog.")
-@click.option("--limit-urgent-ms", default=0.0,
-              help="99 % of urgent mail may wait no longer; 0: any time.")  # fmt: skip
 @click.option("--limit-mb", default=0.0, help="No process may be larger at its peak; 0: any size.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a chart, SVG.")
-@click.option("--linear", is_flag=True, help="In the chart, x is linear and not logarithmic.")
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
               help="Write the JSON there too, after every run.")  # fmt: skip
 @click.option("--from", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Show and plot saved JSON; measures nothing.")  # fmt: skip
+              help="Show saved JSON; measures nothing.")  # fmt: skip
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(
     vary: str,
     values: list[int] | None,
     rounds: int,
     limit_mb: float,
-    limit_urgent_ms: float,
-    plot: Path | None,
-    linear: bool,
     save: Path | None,
     source: Path | None,
     json_: bool,
@@ -144,8 +133,6 @@ def main(
         click.echo(dump({"settings": settings, "cells": [cell.as_dict() for cell in found]}))
     else:
         click.echo(f"{_title(settings)}; {settings['about']}\n\n{curve.table()}\n")
-    if plot:
-        plot.write_text(curve.picture(_title(settings), not linear))
     for note in curve.notes():
         log(f"note, {note}")
     misses = []
@@ -153,8 +140,4 @@ def main(
         largest = curve.largest(value)
         if limit_mb and largest and largest[0] > limit_mb:
             misses.append(f"{settings['vary']} {value}: {largest[1]} had {largest[0]:.0f} MB")
-        for name in ("urgent ms p99", "urgent, hanging ms p99"):
-            waited = curve.of(value, name)
-            if limit_urgent_ms and waited and waited[1] > limit_urgent_ms:
-                misses.append(f"{settings['vary']} {value}: {name} {waited[1]:.0f}")
     finish(curve.problems(), misses)

@@ -31,10 +31,14 @@ class Work:
         self.port = cast(int, config["port"])
         self.reuse = cast(bool, config["reuse"])
         self.rate = cast(float, config["rate"])
+        self.address = cast("str | None", config.get("address"))  # of this side
+        self.base = cast(int, config.get("base", 0))  # the first message
         self.login = login_of(cast("list[str] | None", config.get("login")))
         self.tls = client_context() if config.get("tls") else None
-        self.todo = deque(range(corpus.plan.messages))
+        self.todo = deque(range(self.base, corpus.plan.messages))
+        self.total = len(self.todo)
         self.sent = array("d", bytes(8 * corpus.plan.messages))
+        self.taken = array("d", bytes(8 * corpus.plan.messages))
         self.delays = array("d")
         self.attempts: dict[int, int] = {}
         self.accepted = 0
@@ -49,7 +53,7 @@ class Work:
 
     def settle(self) -> None:
         """See whether all messages have an outcome."""
-        if self.accepted + self.refused + self.unsent == self.corpus.plan.messages:
+        if self.accepted + self.refused + self.unsent == self.total:
             self.finished.set()
 
     def stop(self) -> None:
@@ -58,9 +62,15 @@ class Work:
         self.todo.clear()
         self.settle()
 
+    def due(self, n: int) -> float:
+        """Return when message n is to be sent: now, unless there is a rate."""
+        now = time.monotonic()
+        self.first = self.first or now
+        return self.first + (n - self.base) / self.rate if self.rate else now
+
     def accept(self, n: int, started: float) -> None:
         """Message n got its 250."""
-        self.last = now = time.monotonic()
+        self.last = self.taken[n] = now = time.monotonic()
         self.sent[n] = started
         self.delays.append(now - started)
         self.accepted += 1
@@ -224,9 +234,7 @@ class Session(asyncio.Protocol):
             self._leave()
             return
         n = work.todo.popleft()
-        if not work.first:
-            work.first = time.monotonic()
-        wait = work.first + n / work.rate - time.monotonic() if work.rate else 0.0
+        wait = work.due(n) - time.monotonic()
         if wait > 0:
             asyncio.get_running_loop().call_later(wait, self._begin, n)
         else:
@@ -242,7 +250,7 @@ class Session(asyncio.Protocol):
         commands.append(b"DATA\r\n")
         self.wanted = len(commands)
         self.state = ENVELOPE
-        self.started = time.monotonic()
+        self.started = self.work.due(n)
         if self.pipelining:
             self.transport.write(b"".join(commands))
         else:
@@ -264,7 +272,12 @@ async def sender(work: Work) -> None:
             continue
         accepted = work.accepted
         try:
-            _, session = await loop.create_connection(lambda: Session(work), "127.0.0.1", work.port)
+            _, session = await loop.create_connection(
+                lambda: Session(work),
+                "127.0.0.1",
+                work.port,
+                local_addr=(work.address, 0) if work.address else None,
+            )
         except OSError as error:
             failed = True
             if len(work.samples) < SAMPLES:
@@ -299,19 +312,21 @@ def percentile(values: list[float], part: float) -> float:
 
 
 def main() -> None:
-    """Send from "go" to "stop" or the end; argument: JSON with plan, port, sessions and more."""
+    """Send all from "go" to "stop" or the end, as often as told; argument: JSON with plan, port, sessions and more."""
     config = json.loads(sys.argv[1])
     corpus = Corpus(Plan(**config["plan"]))
     work = Work(config, corpus)
-    directory = Path(config["directory"])
+    directory, prefix = Path(config["directory"]), config.get("prefix", "")
     loop = uvloop.new_event_loop()
 
     def status() -> None:
-        say(accepted=work.accepted, refused=work.refused)
+        slow = max(work.delays[-SAMPLES:], default=0.0)
+        say(accepted=work.accepted, refused=work.refused, slow=slow, last=work.last)
         loop.call_later(0.1, status)
 
     def report() -> None:
-        (directory / "sent").write_bytes(work.sent.tobytes())
+        (directory / f"{prefix}sent").write_bytes(work.sent.tobytes())
+        (directory / f"{prefix}taken").write_bytes(work.taken.tobytes())
         delays = sorted(work.delays)
         names = "accepted refused unsent retries connections first last samples"
         say(
@@ -322,14 +337,15 @@ def main() -> None:
         )
 
     async def job() -> None:
-        status()
         await run(work, config["sessions"])
         report()
 
     tasks: set[asyncio.Task[None]] = set()
 
     def command(word: str) -> None:
+        nonlocal work
         if word == "go":
+            work = Work(config, corpus)
             tasks.add(loop.create_task(job()))
         elif word == "report":
             report()
@@ -337,6 +353,7 @@ def main() -> None:
             work.stop()
 
     listen(loop, command)
+    status()
     say(**{"is": "ready"})
     loop.run_forever()
 

@@ -4,8 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,7 @@ from bench.database import open_server
 from bench.options import HELP, commands_of, failing, filesystem, relay_options, workplace
 from bench.peer.cells import SETS, Cell, scaled
 from bench.peer.cgroup import place
-from bench.peer.exim import Exim
-from bench.peer.haraka import Haraka
-from bench.peer.opensmtpd import OpenSmtpd
 from bench.peer.package import Unavailable
-from bench.peer.pair import ToolLoad
 from bench.peer.pgmta import Pgmta
 from bench.peer.postfix import Postfix
 from bench.peer.ratios import as_data, table
@@ -27,8 +22,6 @@ from bench.peer.round import Load, Round
 from bench.peer.system import System
 from bench.phases import Result
 from bench.progress import log
-
-PEERS = ("postfix", "exim", "opensmtpd", "haraka")
 
 
 @dataclass
@@ -42,37 +35,24 @@ class Settings:
     directory: Path
     packages: Path
     changes: dict[str, str]
-    tools: Postfix | None = None
-    left_out: dict[str, str] = field(default_factory=dict)
 
-    def systems(self, names: list[str]) -> list[System]:
-        """Make pgmta and the peers; one that is not to be had here is left out with a line."""
-        makers: dict[str, Callable[[], System]] = {
-            "postfix": lambda: Postfix(self.packages, self.changes),
-            "opensmtpd": lambda: OpenSmtpd(self.packages),
-            "exim": lambda: Exim(self.packages),
-            "haraka": lambda: Haraka(self.packages),
-        }
+    def systems(self, alone: bool) -> list[System]:
+        """Make pgmta, and Postfix unless it is not to be had here: a line says so."""
         systems: list[System] = [
             Pgmta(open_server(None, self.directory), self.commands, self.processes)
         ]
-        for name in names:
+        if not alone:
             try:
-                systems.append(makers[name]())
+                systems.append(Postfix(self.packages, self.changes))
             except Unavailable as missing:
-                self.left_out[name] = str(missing)
-                log(f"without {name}: {missing}")
+                log(f"without postfix: {missing}")
         return systems
 
     def round(self, cell: Cell, system: System) -> Result:
         """Run one round of a cell."""
         options = cell.options(self.stall, self.processes, self.commands)
         name = f"{system.name}.{cell.scenario}"
-        if self.tools:
-            load: Load = ToolLoad(name, options, self.directory, self.tools)
-        else:
-            load = Load(name, options, self.directory)
-        return Round(cell, system, load).result()
+        return Round(cell, system, Load(name, options, self.directory)).result()
 
 
 def _measure(
@@ -108,19 +88,13 @@ def _changes(texts: tuple[str, ...]) -> dict[str, str]:
 @click.option("--set", "set_", default="quick", type=click.Choice(list(SETS)))
 @click.option("--only", default="", help="Cells of the set whose name has this in it.")
 @click.option("--scale", default=1.0, help="Times the messages of each cell of the set.")
-@click.option("--with", "peers", default="postfix", help=f"Peers, of {', '.join(PEERS)}.")
+@click.option("--alone", is_flag=True, help="Without Postfix.")
 @click.option("--runs", default=3, type=click.IntRange(1), help="Rounds of each cell.")
 @click.option("--scenario", type=click.Choice(["intake", "e2e"]), help="One cell, instead of sets.")
 @click.option("--messages", default=3000, type=click.IntRange(1), help="Of that cell.")
 @click.option("--sessions", default=20, type=click.IntRange(1), help="Of that cell, at once.")
 @click.option(
     "--postfix", "changes", multiple=True, help="NAME=VALUE for main.cf, over the bench's."
-)
-@click.option(
-    "--pair",
-    default="bench",
-    type=click.Choice(["bench", "postfix"]),
-    help="Source and sink: the bench's, which compare all, or smtp-source and smtp-sink.",
 )
 @click.option("--packages", type=click.Path(path_type=Path), help="Keep fetched packages there.")
 @click.option("--stall", default=30.0, help="Give up if nothing moves for this many seconds.")
@@ -130,12 +104,11 @@ def main(
     set_: str,
     only: str,
     scale: float,
-    peers: str,
+    alone: bool,
     runs: int,
     scenario: str | None,
     processes: int | None,
     changes: tuple[str, ...],
-    pair: str,
     packages: Path | None,
     stall: float,
     keep: bool,
@@ -143,10 +116,10 @@ def main(
     commands: Path | None,
     **load: Any,
 ) -> None:
-    """Measure pgmta and other mail servers in turn, and print the ratios.
+    """Measure pgmta and Postfix in turn, and print the ratios.
 
-    Each round of a cell runs every system on an empty queue with the same source and sink. Both
-    compare every message. docs/peers.md says how the peers are set up. Exit code: 0 all well; 1 a
+    Each round of a cell runs both on an empty queue with the same source and sink. These compare
+    every message. docs/peers.md says how Postfix is set up. Exit code: 0 all well; 1 a
     message was lost, duplicated or altered; 2 could not start.
     """
     if scenario:
@@ -154,17 +127,8 @@ def main(
         cells = [Cell(scenario, count, **load)]
     else:
         cells = [cell for cell in scaled(SETS[set_], scale) if only in cell.label]
-    if pair == "postfix":
-        cells = [cell for cell in cells if not cell.rate]  # smtp-source knows no rate
-    names = [name for name in peers.replace(",", " ").split() if name]
-    unknown = set(names) - set(PEERS)
-    if unknown or not cells:
-        raise click.UsageError(f"no such peer: {', '.join(unknown)}" if unknown else "no such cell")
-    if any(cell.tls or cell.round_trip for cell in cells) and (pair, names) != (
-        "bench",
-        [name for name in names if name == "postfix"],
-    ):
-        raise click.UsageError("STARTTLS and round trips: only --with postfix and --pair bench")
+    if not cells:
+        raise click.UsageError("no such cell")
     directory = workplace(keep)
     settings = Settings(
         runs=runs,
@@ -178,9 +142,7 @@ def main(
     settings.packages.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with failing(Unavailable):
-        if pair == "postfix":
-            settings.tools = Postfix(settings.packages, {})
-        systems = settings.systems(names)
+        systems = settings.systems(alone)
         about = [f"{system.name}: {system.about}" for system in systems]
         about.append(
             f"{len(os.sched_getaffinity(0))} cores, {filesystem(directory)}, {_counting()}"
@@ -193,7 +155,6 @@ def main(
     if json_:
         data = {
             "about": about,
-            "left out": settings.left_out,
             "cells": [
                 {"cell": asdict(cell), "label": cell.label, **as_data(rounds, order)}
                 for cell, rounds in zip(cells, measured, strict=True)
@@ -204,11 +165,7 @@ def main(
         click.echo("\n".join(about))
         for cell, rounds in zip(cells, measured, strict=True):
             click.echo(f"\n{table(f'{cell.label} x {cell.count}', rounds, order)}")
-        fine = (
-            "all counted, none compared"
-            if pair == "postfix"
-            else "every recipient once, all as sent"
-        )
+        fine = "every recipient once, all as sent"
         click.echo(f"\n{'NOT all as sent, see above' if failed else fine}")
     log(f"{time.monotonic() - started:.0f} s")
     sys.exit(1 if failed else 0)

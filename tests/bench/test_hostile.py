@@ -24,14 +24,14 @@ def test_sections_merge_and_lists_are_replaced() -> None:
         (0.80, 50.0, 0, []),
         (0.79, 50.0, 0, ["flood: others at 0.79, limit 0.8"]),
         (0.80, 51.0, 0, ["flood: others' p99 51 ms, limit 50 ms"]),
-        (0.80, 50.0, 2, ["flood: 0 probes, 2 visits turned away"]),
+        (0.80, 50.0, 2, ["flood: 2 probes turned away"]),
     ],
 )
 def test_a_limit_is_missed_only_beyond_it(
     ratio: float, p99: float, refused: int, wanted: list[str]
 ) -> None:
-    figures = {"ratio": ratio, "beside accept ms p99": p99, "beside probes failed": 0}
-    flood = Outcome("flood", figures | {"beside visits refused": refused})
+    figures = {"ratio": ratio, "beside accept ms p99": p99, "probes failed": refused}
+    flood = Outcome("flood", figures)
     assert misses([flood], 0.8, 50.0) == wanted
 
 
@@ -39,12 +39,7 @@ def test_an_attack_without_figures_keeps_no_limit() -> None:
     assert misses([Outcome("flood")], 0.8, 50.0) == ["flood: not measured"]
 
 
-def test_memory_and_logins_have_limits() -> None:
-    well = {"ratio": 1.0, "beside accept ms p99": 1.0}
-    well |= {"beside probes failed": 0, "beside visits refused": 0}
+def test_memory_has_a_limit() -> None:
+    well = {"ratio": 1.0, "beside accept ms p99": 1.0, "probes failed": 0}
     large = Outcome("crowd-idle", well | {"beside largest process MB smtpd": 201.0})
-    guessed = Outcome("passwords", well | {"attackers logins refused": 2})
-    assert misses([large, guessed], 0.8, 50.0) == [
-        "crowd-idle: largest process MB smtpd is 201, limit 200",
-        "passwords: the user who is attacked was refused 2 times",
-    ]
+    assert misses([large], 0.8, 50.0) == ["crowd-idle: largest process MB smtpd is 201, limit 200"]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.peer.exim import CONFIG as EXIM
-from bench.peer.exim import Exim
-from bench.peer.opensmtpd import CONFIG as OPENSMTPD
-from bench.peer.opensmtpd import OpenSmtpd
+from tests.peers.exim import CONFIG as EXIM
+from tests.peers.exim import Exim
+from tests.peers.opensmtpd import CONFIG as OPENSMTPD
+from tests.peers.opensmtpd import OpenSmtpd
 from bench.peer.postfix import Postfix
 from bench.peer.system import Daemon
 from tests.clients.site import DOMAIN, HOST, PASSWORD, USER, Site

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peer.cells import Cell
-from bench.peer.exim import CONFIG as EXIM
-from bench.peer.exim import Exim
-from bench.peer.opensmtpd import OpenSmtpd
+from tests.peers.exim import CONFIG as EXIM
+from tests.peers.exim import Exim
+from tests.peers.opensmtpd import OpenSmtpd
 from bench.peer.postfix import Postfix
 from bench.peer.system import Daemon
 from tests.support.authority import Authority

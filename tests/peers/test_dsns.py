@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.peer.cells import Cell
-from bench.peer.exim import CONFIG, Exim
+from tests.peers.exim import CONFIG, Exim
 from bench.peer.postfix import Postfix, Relay
 from bench.peer.system import Running
 from queued.reports.values import Original, Report

@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from bench.peer.exim import Exim
-from bench.peer.opensmtpd import OpenSmtpd
+from tests.peers.exim import Exim
+from tests.peers.opensmtpd import OpenSmtpd
 from bench.peer.postfix import Postfix
 from tests.peers.collector import Collector
 from tests.peers.servers import CELL

@@ -27,7 +27,7 @@ lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file size
 	@$(BIN)/python scripts/schema --check
 
 bench: writable $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU per message, ratios
-	@$(BIN)/python bench/peers $(ARGS)
+	@bench/peers $(ARGS)
 
 docs: writable $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sql from the code
 	@$(BIN)/python scripts/docs

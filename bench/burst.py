@@ -30,7 +30,7 @@ STAGES = {
     "submit": Cell("submit", MESSAGES),
     "hook": Cell("intake", 3000),
 }
-"""What each stage does with a message of 4 KB; "smtpd" and "submit" run without queued.
+"""The loads; messages have 4 KB, and queued does not run beside "smtpd" and "submit".
 
 TLS means a connection and a handshake for each message. "hook" is smtpd, for its rate.
 """
@@ -59,7 +59,7 @@ def _spent(pid: int) -> float:
 
 
 class Burst(Place):
-    """A stage that runs on a database of its own, ready for one burst after another."""
+    """A stage that runs on a separate database, ready for one burst after another."""
 
     def __init__(
         self, name: str, commands: Path, server: Server, directory: Path, hook: str = ""

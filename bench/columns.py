@@ -23,11 +23,6 @@ def cells(values: Spread | None) -> list[str]:
     return [number(value) for value in values] if values else ["-"] * 3
 
 
-def cell(value: float | None) -> str:
-    """Return one figure as a table shows it."""
-    return "-" if value is None else number(value)
-
-
 def aligned(rows: Sequence[Sequence[str]], least: int = 0) -> str:
     """Return the rows with aligned columns, the first to the left and the others to the right.
 

@@ -78,14 +78,9 @@ class Product:
         )
         return path
 
-    def queuectl(self, *words: str) -> str:
-        """Run queuectl with the configuration of queued, and return its output."""
-        return self._queuectl(self.directory / "queued.yaml", *words)
-
-    def _queuectl(self, path: Path, *words: str, given: str | None = None) -> str:
+    def _queuectl(self, path: Path, *words: str) -> str:
         done = subprocess.run(
             [self.commands / "queuectl", *words, "-c", path],
-            input=given,
             capture_output=True,
             text=True,
             timeout=60,
@@ -99,11 +94,6 @@ class Product:
     def migrate(self) -> None:
         """Make the tables."""
         self._queuectl(self._config("queued", {"routes": {"*": f"{HOST}:25"}}), "migrate")
-
-    def add_user(self, name: str, password: str) -> None:
-        """Add a user who may send from any address."""
-        words = ("user", "add", name, "--stdin", "--any-sender")
-        self._queuectl(self.directory / "queued.yaml", *words, given=f"{password}\n")
 
     def _start(self, command: str, path: Path, log: Path) -> int:
         with log.open("wb") as file:

@@ -31,11 +31,11 @@ def calibrate() -> float:
     pattern = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
     started = time.process_time()
     seen: dict[int, bytes] = {}
-    for number in range(3000):
+    for turn in range(3000):
         pattern.findall(text)
-        seen[number % 500] = text[number % 100 :].replace(b"\r\n.", b"\r\n")
+        seen[turn % 500] = text[turn % 100 :].replace(b"\r\n.", b"\r\n")
         text.find(b"\r\n.\r\n")
-        f"{number}@example.org".rpartition("@")
+        f"{turn}@example.org".rpartition("@")
     return time.process_time() - started
 
 
@@ -124,7 +124,7 @@ def missed(name: str, factor: float, most: float) -> str:
 
 @click.command(context_settings=HELP)
 @click.option("--against", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Another checkout with a .venv of its own, instead of the baseline.")  # fmt: skip
+              help="Another checkout with its .venv, instead of the baseline.")  # fmt: skip
 @click.option("--stage", "names", multiple=True, type=click.Choice(list(STAGES)),
               help="Only this one; repeatable  [default: all]")  # fmt: skip
 @click.option("--pairs", default=25, type=click.IntRange(1), help="Pairs of bursts; the median.")

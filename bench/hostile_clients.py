@@ -5,7 +5,6 @@ import json
 import os
 import selectors
 import socket
-import struct
 import sys
 import time
 from collections import deque
@@ -15,7 +14,6 @@ from bench.helper import say
 from bench.source import client_context
 
 CHUNK = 1 << 18  # octets of a prebuilt buffer, and of one read
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, so that no port stays in use
 EHLO = b"EHLO attacker.test\r\n"
 MAIL = EHLO + b"MAIL FROM:<x@attacker.test>\r\n"
 DATA = MAIL + b"RCPT TO:<attacked@d0.bench.test>\r\nDATA\r\n"
@@ -30,9 +28,9 @@ def _full(text: bytes) -> bytes:
 class Attack:
     """The script of every client: `hello`, wait for `until`, `lead` once, then `body` for ever.
 
-    With a `step`, one tick per `pace` seconds sends this many octets of the body. After `limit`
-    of them a new connection begins. A dropped client connects again after `again` seconds.
-    `factor` multiplies the number of clients; `alone` gives all of them the same address.
+    With a `step`, one tick per `interval` seconds sends this many octets of the body. A
+    dropped client connects again after `again` seconds. `factor` multiplies the number
+    of clients; `alone` gives all of them the same address.
     """
 
     about: str
@@ -42,12 +40,10 @@ class Attack:
     body: bytes = b""
     step: int = 0
     interval: float = 0.0
-    limit: int = 0
     reads: bool = True
     again: float = 0.05
     factor: int = 1
     alone: bool = False
-    closes: bool = False
     tls: bool = False
 
 
@@ -99,25 +95,6 @@ ATTACKS = {
     "connects": Attack(
         "22 times the clients from one address, all silent", factor=22, alone=True, again=0.2
     ),
-    "churn": Attack("connect and close as fast as possible", again=0.0, closes=True),
-    "lines": Attack("a command line without an end", body=b"x" * CHUNK),
-    "dots": Attack(
-        "content of lone dots, CR and LF",
-        hello=DATA,
-        until=b"354",
-        lead=b"Subject: dots\r\n\r\n",
-        body=_full(b"\r\n..\r\n.\r\r\n\n..\r\n\r"),
-    ),
-    "smallsegments": Attack(
-        "a header of 200 KB, continued in segments of 8 octets",
-        hello=DATA,
-        until=b"354",
-        lead=FIELD * 2560,
-        body=FIELD,
-        step=8,
-        interval=0.005,
-        limit=60_000,
-    ),
 }
 
 
@@ -139,12 +116,8 @@ class Client:
 class Crowd:
     """All clients of one attack, between "go" and "stop" on standard input."""
 
-    def __init__(self, attack: Attack, clients: int, port: int, source: str, mbit: float) -> None:
+    def __init__(self, attack: Attack, clients: int, port: int) -> None:
         self.attack, self.port = attack, port
-        self.source = "one" if attack.alone and source == "strangers" else source
-        self.octets = mbit * 125_000  # per second, of all of them; 0: no limit
-        self.slice = 1 << 14 if mbit else CHUNK
-        self.began = 0.0
         self.clients = [Client(number) for number in range(clients * attack.factor)]
         self.figures = {"connections": 0, "failed": 0, "dropped": 0, "sent": 0, "read": 0}
         self._selector = selectors.DefaultSelector()
@@ -159,8 +132,6 @@ class Crowd:
         tick = time.monotonic() + interval
         while True:
             now = time.monotonic()
-            if self.octets and (ahead := self.figures["sent"] / self.octets) > now - self.began:
-                time.sleep(min(0.02, ahead - now + self.began))
             while self._again and self._again[0][0] <= now:
                 self._open(self._again.popleft()[1])
             if interval and now >= tick:
@@ -182,7 +153,6 @@ class Crowd:
 
     def _obey(self, word: bytes) -> None:
         if word == b"go":
-            self.began = time.monotonic()
             if self.attack.tls:
                 self._secure()
             else:
@@ -213,15 +183,12 @@ class Crowd:
             self.figures["connections"] += 1
 
     def _address(self, client: Client) -> str:
-        addresses = {"strangers": f"127.0.1.{1 + client.number % 250}", "one": "127.0.1.1"}
-        return addresses.get(self.source, "127.0.0.1")
+        return f"127.0.1.{1 if self.attack.alone else 1 + client.number % 250}"
 
     def _open(self, client: Client) -> None:
         new = socket.socket()
         new.setblocking(False)
         new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self.attack.closes:
-            new.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         try:
             new.bind((self._address(client), 0))
             new.connect_ex(("127.0.0.1", self.port))
@@ -242,9 +209,9 @@ class Crowd:
             client.socket.close()
             client.socket = None
 
-    def _drop(self, client: Client, ours: bool = False) -> None:
+    def _drop(self, client: Client) -> None:
         self._close(client)
-        self.figures["dropped"] += not ours
+        self.figures["dropped"] += 1
         self._again.append((time.monotonic() + self.attack.again, client))
 
     def _listen(self, client: Client, events: int) -> None:
@@ -279,14 +246,12 @@ class Crowd:
         assert client.socket is not None
         attack = self.attack
         if client.at < len(client.out):
-            octets = client.socket.send(client.out[client.at : client.at + self.slice])
+            octets = client.socket.send(client.out[client.at : client.at + CHUNK])
             client.at += octets
             self.figures["sent"] += octets
             if client.at < len(client.out):
                 return
-        if attack.closes:
-            self._drop(client, ours=True)
-        elif client.stage == 0 and attack.until:
+        if client.stage == 0 and attack.until:
             client.stage = 1
             self._listen(client, selectors.EVENT_READ)
         elif client.stage < 2:
@@ -310,15 +275,12 @@ class Crowd:
         except OSError:
             self._drop(client)
             return
-        if attack.limit and client.sent >= attack.limit:
-            self._drop(client, ours=True)
 
 
 def main() -> None:
-    """Attack from "go" to "stop"; argument: JSON with attack, clients, port, source and mbit."""
+    """Attack from "go" to "stop"; argument: JSON with attack, clients and port."""
     config = json.loads(sys.argv[1])
-    names = ("clients", "port", "source", "mbit")
-    crowd = Crowd(ATTACKS[config["attack"]], *(config[name] for name in names))
+    crowd = Crowd(ATTACKS[config["attack"]], config["clients"], config["port"])
     with contextlib.suppress(KeyboardInterrupt):
         crowd.run()
 

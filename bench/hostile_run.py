@@ -4,7 +4,7 @@ import secrets
 import time
 from array import array
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ import psycopg
 from bench import cpu
 from bench.certificate import make_certificate
 from bench.corpus import Plan
-from bench.daemons import HOST, DaemonError, Product, merged
+from bench.daemons import HOST, DaemonError, Product
 from bench.database import Server, check_durability, fresh, insert
 from bench.helper import HelperError
-from bench.hostile_hops import DOMAIN, HOPS, SILENT
+from bench.hostile_hops import DOMAIN, HOPS
 from bench.peak import Peak
+from bench.phases import Result
 from bench.place import Place
 from bench.progress import log
 from bench.source import percentile
@@ -41,8 +42,6 @@ class Settings:
 
     clients: int
     seconds: float
-    source: str
-    mbit: float
     sessions: int
     size: int
     rate: float
@@ -50,17 +49,6 @@ class Settings:
     processes: int | None
     patience: float
     commands: Path
-    smtpd: dict[str, Any]
-
-
-@dataclass
-class Outcome:
-    """The effect of one attack on others, by figure, and the problems."""
-
-    attack: str
-    figures: dict[str, float] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -83,17 +71,16 @@ class Run(Place):
         plan = Plan(secrets.token_hex(4), settings.messages, settings.size, 1, 1)
         super().__init__(attack, plan, directory)
         self.settings, self.server = settings, server
-        self.outcome = Outcome(attack)
+        self.outcome = Result(attack)
         self.hop = attack in HOPS
         self.whole = replace(plan, messages=settings.messages + PROBES)
         self.groups["postgres"] = [server.postmaster] if server.postmaster else []
         self.mails = 0  # for the hostile hop
-        self.domains = [DOMAIN]  # of these mails
 
-    def go(self) -> Outcome:
+    def go(self) -> Result:
         """Run the attack on a fresh database. A failure to run is a problem of the outcome."""
         seconds = self.settings.seconds
-        log(f"{self.outcome.attack}: {seconds:g} s without, with and again without it")
+        log(f"{self.outcome.phase}: {seconds:g} s without, with and again without it")
         with fresh(self.server, False) as uri:
             check_durability(uri)
             product = Product(self.settings.commands, self.directory, uri, self.outcome.notes)
@@ -117,7 +104,7 @@ class Run(Place):
         self.groups["queued"] = product.start_queued(1, next_hop, queued)
         certificate, key = make_certificate(self.directory, "smtpd")
         files = {"certificates": [{"certificate": str(certificate), "key": str(key)}]}
-        smtpd = merged(merged(SMTPD, files), settings.smtpd)
+        smtpd = SMTPD | files
         listener = {"early": "allow"}  # or most attacks end at once
         pid, port = product.start_smtpd(settings.processes, smtpd, listener)
         self.groups["smtpd"] = [pid]
@@ -125,11 +112,9 @@ class Run(Place):
             self.attackers = self.helper(
                 "hostile_clients",
                 group="attackers",
-                attack=self.outcome.attack,
+                attack=self.outcome.phase,
                 clients=settings.clients,
                 port=port,
-                source=settings.source,
-                mbit=settings.mbit,
             )
             self.attackers.wait("ready")
         self.prober = self.helper(
@@ -152,33 +137,22 @@ class Run(Place):
 
     def _start_hop(self) -> dict[str, Any]:
         """Start the hop, and return the settings of queued that lead mail there."""
-        attack = self.outcome.attack
+        attack = self.outcome.phase
         self.attackers = self.helper("hostile_hops", group="attackers", attack=attack)
-        ports = self.attackers.wait("ready")
-        routes = {DOMAIN: f"{HOST}:{ports['port']}"}
-        if attack != "hop-dns":
-            return {"routes": routes}
-        self.domains = SILENT
-        servers = [f"{HOST}:{ports['names']}"]
-        return {
-            "routes": routes | {f"*.{DOMAIN}": "mx"},
-            "delivery": {"dns": {"servers": servers}},
-        }
+        return {"routes": {DOMAIN: f"{HOST}:{self.attackers.wait('ready')['port']}"}}
 
     def _measure(self, product: Product) -> None:
         cpu.settle(self.groups)
         self.source.tell("go")
         self.prober.tell("go")
         time.sleep(WARM)
-        begun = self._arrived()
         windows = [self._window(product, "before")]
-        usual = (self._arrived() - begun) / self.settings.seconds
         self.attackers.tell("go")
         if not self.hop:
             self.attackers.wait("built", BUILT)
         windows.append(self._window(product, "beside"))
         self.attackers.tell("stop")
-        self._recover(product, windows[1].end, usual)
+        self._recover(product, windows[1].end)
         windows.append(self._window(product, "after"))
         self.source.tell("stop")
         self.prober.tell("stop")
@@ -225,30 +199,25 @@ class Run(Place):
         return window
 
     def _feed(self) -> None:
-        turn = self.domains[self.mails // HOP_MAILS % len(self.domains)]
-        insert(self.database, self.mails + 1, self.mails + HOP_MAILS, turn)
+        insert(self.database, self.mails + 1, self.mails + HOP_MAILS, DOMAIN)
         self.mails += HOP_MAILS
 
     def _arrived(self) -> int:
         return int(self.sink.latest.get("distinct", 0))
 
-    def _recover(self, product: Product, since: float, usual: float) -> None:
-        """Wait until others have quick probes and half of their rate; at most the patience."""
-        wanted = max(1.0, usual * LOOK)
-        arrived = self._arrived()
+    def _recover(self, product: Product, since: float) -> None:
+        """Wait until a probe that begins after the attack is quick; at most the patience."""
         while (now := time.monotonic()) - since < self.settings.patience:
             time.sleep(LOOK)
-            before, arrived = arrived, self._arrived()
+            product.check()
             seen = self.prober.latest
-            quick = float(seen.get("last", 0.0)) > now and float(seen["slow"]) < QUICK
-            if quick and arrived - before >= wanted / 2:
+            if float(seen.get("last", 0.0)) > now and float(seen["slow"]) < QUICK:
                 self.outcome.figures["recovery s"] = now - since
                 return
-            product.check()
         self.outcome.notes.append(f"not as usual {self.settings.patience:g} s after the attack")
 
     def _drain(self, wanted: int) -> None:
-        """Wait for what was accepted, as long as some of it comes."""
+        """Wait for the accepted mail, as long as some of it comes."""
         before, moved = -1, time.monotonic()
         while (arrived := self._arrived()) < wanted and time.monotonic() - moved < STALL:
             if arrived != before:
@@ -297,8 +266,8 @@ class Run(Place):
         """Check that no mail for the hop left the queue before the hop got it up to the dot."""
         self.attackers.tell("report")
         full = Counter(self.attackers.wait("report")["full"])
-        query = "SELECT split_part(recipient, '@', 1) FROM queue WHERE domain = ANY(%s)"
-        left = {row[0] for row in self.database.execute(query, [self.domains])}
+        query = "SELECT split_part(recipient, '@', 1) FROM queue WHERE domain = %s"
+        left = {row[0] for row in self.database.execute(query, [DOMAIN])}
         every = {str(10**12 + number) for number in range(1, self.mails + 1)}
         twice = sum(n > 1 for n in full.values())
         if twice:

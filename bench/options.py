@@ -38,14 +38,10 @@ FAILURES: tuple[type[Exception], ...] = (
 
 
 RELAY = (
-    click.Option(
-        ["--messages"], default=10000, type=click.IntRange(1), help="Messages for each phase."
-    ),
+    click.Option(["--messages"], default=10000, type=click.IntRange(1), help="Messages."),
     click.Option(["--sessions"], default=20, type=click.IntRange(1), help="SMTP sessions at once."),
     click.Option(["--size"], default=4096, type=click.IntRange(16), help="Bytes of body."),
-    click.Option(
-        ["--recipients"], default=1, type=click.IntRange(1), help="Recipients per message."
-    ),
+    click.Option(["--recipients"], default=1, type=click.IntRange(1), help="Each message's."),
     click.Option(
         ["--domains"], default=1, type=click.IntRange(1), help="Domains of the recipients."
     ),
@@ -64,9 +60,6 @@ RELAY = (
     ),
     click.Option(["--uri"], help="A PostgreSQL server to use, instead of a new embedded one."),
     click.Option(["--stall"], default=20.0, help="Give up if nothing moves for this many seconds."),
-    click.Option(
-        ["--sample"], default=0.0, help="Seconds between samples of claim time and sizes."
-    ),
     click.Option(["--keep"], is_flag=True, help="Keep the directory, and databases made at --uri."),
     click.Option(
         ["--commands"],

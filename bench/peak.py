@@ -9,7 +9,6 @@ import psutil
 
 from bench import cpu
 
-PRODUCT = ("smtpd", "queued", "postgres")
 SHARE = (
     0.05  # at most this share of the time goes into reading, because each read walks page tables
 )
@@ -20,7 +19,7 @@ class Peak(threading.Thread):
 
     def __init__(self, groups: cpu.Groups, every: float) -> None:
         super().__init__(daemon=True)
-        self._groups = {name: groups[name] for name in PRODUCT if groups.get(name)}
+        self._groups = {name: roots for name, roots in groups.items() if roots}
         self._every = every
         self._over = threading.Event()
         self._largest: dict[int, dict[str, Any]] = {}

@@ -15,10 +15,10 @@ from bench.database import Server, Watch, check_durability, fill, fresh, rest
 from bench.helper import Helper
 from bench.peak import Peak
 from bench.place import Place
-from bench.probe import Probe, Sampler, trend
 from bench.progress import Progress
 
 EMPTY_WITHIN = 10.0
+PRODUCT = ("smtpd", "queued", "postgres")
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,11 @@ class Options:
     backlog: int
     rate: float
     stall: float
-    sample: float
     keep: bool
     commands: Path
-    hook: str | None = None  # of smtpd
     observe: float = 0.0  # seconds between readings of each process's memory; 0: none
     starttls: bool = False  # the sink offers it
     secure: bool = False  # the source uses STARTTLS
-    login: tuple[str, str] | None = None  # and logs in with user and password
-    round_trip: float = 0.0  # seconds by which the sink delays each answer
     refuse: bool = False  # the sink refuses all recipients, and takes DSNs
 
     def plan(self) -> Plan:
@@ -60,7 +56,6 @@ class Result:
     figures: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    samples: list[dict[str, float]] = field(default_factory=list)
     processes: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -79,23 +74,21 @@ class Phase(Place):
             "sink",
             traces=traces,
             starttls=self.options.starttls,
-            round_trip=self.options.round_trip,
             refuse=self.options.refuse,
         )
         return int(self.sink.wait("ready")["port"])
 
-    def mark(self) -> cpu.Snapshot:
-        """Read the CPU time used so far: right before the load, and after it."""
-        return cpu.snapshot(self.groups)
+    def product(self) -> cpu.Groups:
+        """Return the groups of processes without those of the bench."""
+        return {name: roots for name, roots in self.groups.items() if name in PRODUCT}
 
     def transfer(
         self,
         port: int,
         check: Callable[[], None],
         after: Callable[[], None],
-        begun: Callable[[Helper], None] = lambda source: None,
     ) -> None:
-        """Send to the port, everything or until `begun` stops the source; fill in the result."""
+        """Send everything to the port, and fill in the result."""
         options = self.options
         source = self.helper(
             "source",
@@ -104,13 +97,11 @@ class Phase(Place):
             reuse=options.reuse,
             rate=options.rate,
             tls=options.secure,
-            login=options.login,
         )
         source.wait("ready")
         cpu.settle(self.groups)
-        before = self.mark()
+        before = cpu.snapshot(self.groups)
         source.tell("go")
-        begun(source)
         try:
             sent = self._watch(source, check)
         except DaemonError as error:
@@ -121,7 +112,7 @@ class Phase(Place):
             sent = source.wait("result")
         got = self._report()
         after()
-        used = self.mark()
+        used = cpu.snapshot(self.groups)
         for name, size in cpu.memory(self.groups).items():
             self.result.figures[f"memory MB {name}"] = size
         if self.sink:
@@ -248,30 +239,21 @@ def measure(name: str, options: Options, directory: Path, server: Server) -> Res
             if name == "relay":
                 next_hop = phase.start_sink(traces=1)
                 phase.groups["queued"] = product.start_queued(options.workers, next_hop)
-            hooks = {"hooks": [options.hook]} if options.hook else {}
-            pid, port = product.start_smtpd(options.processes, hooks)
+            pid, port = product.start_smtpd(options.processes)
             phase.groups["smtpd"] = [pid]
 
             def after() -> None:
                 if name == "relay":
                     watch.wait_empty(EMPTY_WITHIN)
 
-            peak = Peak(phase.groups, options.observe) if options.observe else None
+            peak = Peak(phase.product(), options.observe) if options.observe else None
             if peak:
                 peak.start()
-            sampler = Sampler(uri, options.sample) if options.sample else None
-            if sampler:
-                sampler.start()
             phase.transfer(port, product.check, after)
-            if sampler:
-                sampler.end()
-                result.samples = sampler.probe.samples
-                result.figures |= trend(result.samples)
             if peak:
                 peak.end()
                 result.processes = peak.processes()
                 result.figures |= peak.figures()
-                result.figures |= {k: v for k, v in Probe(uri).sample().items() if k != "at"}
             wanted = (plan.messages, plan.messages * plan.recipients)
             if name == "relay":
                 wanted = (0, 0)

@@ -1,9 +1,8 @@
-"""Progress on standard error: a bar on a terminal, else a line now and then."""
+"""Progress on standard error: a line now and then."""
 
 import sys
 import time
 
-WIDTH = 40
 EVERY = 2.0
 
 
@@ -19,30 +18,16 @@ class Progress:
         self.label = label
         self.total = total
         self.done = 0
-        self.terminal = sys.stderr.isatty()
         self.started = self.shown = time.monotonic()
 
     def show(self, done: int) -> None:
         """Show the new state, if it is time to."""
         self.done = done
-        now = time.monotonic()
-        if self.terminal:
-            filled = WIDTH * done // max(1, self.total)
-            bar = "#" * filled + "." * (WIDTH - filled)
-            print(f"\r{self.label:8} [{bar}] {self._numbers(now)}", end="", file=sys.stderr)
-            sys.stderr.flush()
-        elif now - self.shown >= EVERY:
-            log(f"{self.label}: {self._numbers(now)}")
-            self.shown = now
-
-    def _numbers(self, now: float) -> str:
-        rate = self.done / max(0.001, now - self.started)
-        return f"{self.done}/{self.total} {rate:.0f}/s"
+        if time.monotonic() - self.shown >= EVERY:
+            self.end()
 
     def end(self) -> None:
         """Show the last state."""
-        if self.terminal:
-            self.show(self.done)
-            print(file=sys.stderr)
-        else:
-            log(f"{self.label}: {self._numbers(time.monotonic())}")
+        self.shown = time.monotonic()
+        rate = self.done / max(0.001, self.shown - self.started)
+        log(f"{self.label}: {self.done}/{self.total} {rate:.0f}/s")

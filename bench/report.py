@@ -10,6 +10,7 @@ from bench.phases import Result
 ORDER = [
     "messages/s",
     "recipients/s",
+    "ratio",
     "seconds",
     "taken in, messages/s",
     "accept ms p50",
@@ -26,7 +27,6 @@ ORDER = [
     "sink connections at once",
     "recipients/transaction",
 ]
-MEASURED = "CPU ms/message postgres"
 WIDTH = 8  # of a column of figures, at least
 
 
@@ -34,8 +34,7 @@ def _cells(results: Sequence[Result], name: str) -> list[str]:
     values = [result.figures[name] for result in results if name in result.figures]
     width = 1 if len(results) == 1 else 3
     if not values:
-        missing = "n/a" if name == MEASURED and results[0].phase != "selftest" else "-"
-        return [missing] * width
+        return ["-"] * width
     return [number(values[0])] if width == 1 else cells(spread(values))
 
 
@@ -45,8 +44,6 @@ def table(results: Sequence[Result]) -> str:
     for result in results:
         phases.setdefault(result.phase, []).append(result)
     names = {name for result in results for name in result.figures}
-    if any(name.startswith("WAL") for name in names):
-        names.add(MEASURED)
     head = [""]
     second = [""]
     for phase, of_phase in phases.items():

@@ -1,25 +1,29 @@
 """The command bench/scale: cost at several sizes of one thing."""
 
-import json
-from dataclasses import asdict
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bench import cells
-from bench.cells import VARIED, Cell
-from bench.curve import Curve
-from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
-from bench.phases import Options
+from bench.options import EXIT, HELP, commands_of, failing, finish, opened, relay_options
+from bench.phases import Options, Result, measure
 from bench.progress import log
+from bench.report import as_json, table
 
 ABOUT = f"""Measure what the relay costs at several sizes of one thing.
 
 Every round runs the relay end to end once for each value, on a fresh database; a backlog is filled,
 vacuumed and checkpointed before. Ratios are within a round, to the first value. {EXIT}a process was
 larger than --limit-mb."""
-MESSAGES, SECONDS = 10_000, 30
+MESSAGES, SECONDS, WARM = 10_000, 30, 1000
+OCTETS = 1_000_000_000  # that one run sends, about
+DELIVERIES = 50_000  # that one run makes of messages with several recipients
+LARGE, PATIENCE = 1_000_000, 120.0  # octets of a message; seconds that it may stand still
+VALUE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmM]?)[bB]?")
+TIMES = {"": 1, "k": 1000, "m": 1_000_000}
 DEFAULTS = {
     "backlog": "0,10k,100k,1M",
     "workers": "1,2,4",
@@ -30,6 +34,14 @@ DEFAULTS = {
 }
 
 
+def parse(text: str) -> int:
+    """Return a value: 4096, 100k, 10MB, 1M. Raises ValueError."""
+    match = VALUE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is no number")
+    return round(float(match[1]) * TIMES[match[2].lower()])
+
+
 class Values(click.ParamType[list[int]]):
     """Numbers with commas between, such as 0,10k,1M."""
 
@@ -38,74 +50,66 @@ class Values(click.ParamType[list[int]]):
     def convert(self, value: Any, param: Any, context: Any) -> list[int]:
         """Read them."""
         try:
-            return [cells.parse(part) for part in value.split(",")]
+            return [parse(part) for part in value.split(",")]
         except ValueError as error:
             self.fail(str(error), param, context)
 
 
-def _messages(given: int | None, rate: float) -> int:
-    return given or (max(100, round(rate * SECONDS)) if rate else MESSAGES)
+def at(base: Options, vary: str, value: int) -> Options:
+    """Return the options for one value, with fewer messages where they are large or many."""
+    changed: dict[str, Any] = {vary: value}
+    options = replace(base, **changed)
+    messages = min(options.messages, max(1, OCTETS // options.size))
+    if options.recipients > 1:
+        messages = min(messages, max(1, DELIVERIES // options.recipients))
+    stall = max(options.stall, PATIENCE) if options.size >= LARGE else options.stall
+    return replace(options, messages=messages, stall=stall)
 
 
-def _saved(path: Path) -> tuple[dict[str, Any], list[Cell]]:
-    try:
-        saved = json.loads(path.read_text())
-        return saved["settings"], [Cell(**one) for one in saved["cells"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise click.UsageError(f"{path} is not of this command: {error}") from None
+def order(values: Sequence[int], rounds: int) -> Iterator[tuple[int, int]]:
+    """Give round and value; every second round goes backwards, so that no drift favours a value."""
+    for turn in range(rounds):
+        for value in values if turn % 2 == 0 else reversed(values):
+            yield turn, value
 
 
-def _measure(
-    vary: str, values: list[int], rounds: int, uri: str | None, save: Path | None, base: Options
-) -> tuple[dict[str, Any], list[Cell]]:
-    directory, server, about = opened(uri, base.keep)
-    settings = asdict(base) | {"commands": str(base.commands), "vary": vary, "values": values}
-    settings |= {"rounds": rounds, "about": about}
-    done: list[Cell] = []
-
-    def keep(cell: Cell) -> None:
-        done.append(cell)
-        if save:
-            save.write_text(dump({"settings": settings, "cells": [c.as_dict() for c in done]}))
-
-    cells.run(base, vary, values, rounds, (server, directory), keep)
-    return settings, done
+def add_ratios(rounds: Sequence[Sequence[Result]], first: str, rate: str) -> None:
+    """Add to each result the ratio of its rate to that of the phase `first` of the same round."""
+    for results in rounds:
+        base = next((one.figures.get(rate) for one in results if one.phase == first), None)
+        for one in results:
+            if base and rate in one.figures:
+                one.figures["ratio"] = one.figures[rate] / base
 
 
-def _title(settings: dict[str, Any]) -> str:
-    parts = [f"{settings['messages']} messages at most"]
-    for name, unit in (("sessions", "sessions"), ("size", "bytes")):
-        if settings["vary"] != name:
-            parts.append(f"{settings[name]} {unit}")
-    if settings["rate"]:
-        parts.append(f"{settings['rate']:g} per second")
-    return f"pgmta by {settings['vary']}: {', '.join(parts)}"
+def too_large(results: Sequence[Result], limit: float) -> list[str]:
+    """Return the processes that were larger, in MB; 0 means no limit."""
+    return [
+        f"{one.phase}: {process['what']} had {process['MB']:.0f} MB"
+        for one in results
+        for process in one.processes
+        if limit and process["MB"] > limit
+    ]
 
 
 @relay_options(
     "sessions", "size", "recipients", "domains", "reuse", "processes", "workers",
-    "backlog", "rate", "uri", "stall", "sample", "keep", "commands",
+    "backlog", "rate", "uri", "stall", "keep", "commands",
 )  # fmt: skip
 @click.command(context_settings=HELP, help=ABOUT)
-@click.option("--vary", default="backlog", type=click.Choice(VARIED), help="What changes.")
+@click.option("--vary", default="backlog", type=click.Choice(list(DEFAULTS)), help="What changes.")
 @click.option("--values", type=Values(), help="Its values, such as 0,10k,1M  [default: some]")
 @click.option("--rounds", default=3, type=click.IntRange(1), help="Runs of each value.")
 @click.option("--messages", type=click.IntRange(1),
               help="For each run, fewer if large  [default: 10000, or 30 s at --rate]")  # fmt: skip
 @click.option("--observe", default=0.5, help="Seconds between (costly) looks at memory; 0: none.")
 @click.option("--limit-mb", default=0.0, help="No process may be larger at its peak; 0: any size.")
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write the JSON there too, after every run.")  # fmt: skip
-@click.option("--from", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Show saved JSON; measures nothing.")  # fmt: skip
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(
     vary: str,
     values: list[int] | None,
     rounds: int,
     limit_mb: float,
-    save: Path | None,
-    source: Path | None,
     json_: bool,
     uri: str | None,
     commands: Path | None,
@@ -113,31 +117,36 @@ def main(
     rate: float,
     **rest: Any,
 ) -> None:
-    """Read the options, measure or load, show."""
-    if source:
-        settings, found = _saved(source)
-    else:
-        values = list(dict.fromkeys(values or Values().convert(DEFAULTS[vary], None, None)))
-        least = 0 if vary == "backlog" else 16 if vary == "size" else 1
-        if min(values) < least:
-            raise click.UsageError(f"--values: {vary} is at least {least}")
-        base = Options(
-            commands=commands_of(commands), messages=_messages(messages, rate), rate=rate, **rest
-        )
-        with failing():
-            settings, found = _measure(vary, values, rounds, uri, save, base)
-    curve = Curve(settings["vary"], found)
-    if not found:
-        raise click.UsageError("there is no run in it")
+    """Read the options, measure, show."""
+    values = list(dict.fromkeys(values or Values().convert(DEFAULTS[vary], None, None)))
+    messages = messages or (max(100, round(rate * SECONDS)) if rate else MESSAGES)
+    base = Options(commands=commands_of(commands), messages=messages, rate=rate, **rest)
+    done: list[list[Result]] = [[] for _ in range(rounds)]
+    with failing():
+        directory, server, about = opened(uri, base.keep)
+        if messages >= WARM and not rate:
+            log("warming up")
+            warm = replace(base, messages=WARM, backlog=0, size=4096)
+            measure("relay", warm, directory, server)
+        for turn, value in order(values, rounds):
+            log(f"round {turn + 1} of {rounds}: {vary} {value}")
+            result = measure("relay", at(base, vary, value), directory, server)
+            result.phase = f"{vary} {value}"
+            done[turn].append(result)
+    add_ratios(
+        done, f"{vary} {values[0]}", f"{'recipients' if vary == 'recipients' else 'messages'}/s"
+    )
+    found = [one for results in done for one in results]
+    found.sort(key=lambda one: values.index(int(one.phase.split()[1])))
     if json_:
-        click.echo(dump({"settings": settings, "cells": [cell.as_dict() for cell in found]}))
+        settings = asdict(base) | {"commands": str(base.commands), "about": about}
+        click.echo(as_json(settings, found))
     else:
-        click.echo(f"{_title(settings)}; {settings['about']}\n\n{curve.table()}\n")
-    for note in curve.notes():
-        log(f"note, {note}")
-    misses = []
-    for value in curve.values():
-        largest = curve.largest(value)
-        if limit_mb and largest and largest[0] > limit_mb:
-            misses.append(f"{settings['vary']} {value}: {largest[1]} had {largest[0]:.0f} MB")
-    finish(curve.problems(), misses)
+        click.echo(f"{about}\n\n{table(found)}\n")
+    for one in found:
+        for note in one.notes:
+            log(f"note, {one.phase}: {note}")
+    finish(
+        [f"{one.phase}: {text}" for one in found for text in one.problems],
+        too_large(found, limit_mb),
+    )

@@ -27,14 +27,11 @@ EHLO = (
 
 
 class Session(asyncio.Protocol):
-    """One connection from the product; answers come `round_trip` seconds late."""
+    """One connection from the product."""
 
-    def __init__(
-        self, ledger: Ledger, tls: ssl.SSLContext | None = None, round_trip: float = 0.0
-    ) -> None:
+    def __init__(self, ledger: Ledger, tls: ssl.SSLContext | None = None) -> None:
         self.ledger = ledger
         self.tls = tls
-        self.round_trip = round_trip
         self.encrypted = False
         self.buffer = bytearray()
         self.in_data = False
@@ -79,11 +76,7 @@ class Session(asyncio.Protocol):
             buffer.clear()
 
     def _say(self, answer: bytes) -> None:
-        if self.round_trip:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self.round_trip, self.transport.write, answer)
-        else:
-            self.transport.write(answer)
+        self.transport.write(answer)
 
     def _starttls(self) -> bytes:
         """Answer at once and begin the handshake; nothing is read before."""
@@ -95,8 +88,6 @@ class Session(asyncio.Protocol):
 
     async def _encrypt(self, tls: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
-        if self.round_trip:
-            await asyncio.sleep(self.round_trip * 1.01)  # the answer goes first
         try:
             transport = await loop.start_tls(self.transport, self, tls, server_side=True)
         except (OSError, ssl.SSLError) as error:
@@ -151,7 +142,7 @@ class Session(asyncio.Protocol):
         elif verb in (b"RSET", b"HELO"):
             self.sender, self.recipients = None, []
         elif verb == b"QUIT":
-            asyncio.get_running_loop().call_later(self.round_trip * 1.01, self.transport.close)
+            asyncio.get_running_loop().call_soon(self.transport.close)
             answer = b"221 2.0.0 Bye\r\n"
         elif verb != b"NOOP":
             self.ledger.fault("protocol error", repr(line[:100]))
@@ -194,7 +185,6 @@ def main() -> None:
     directory = Path(config["directory"])
     loop = uvloop.new_event_loop()
     tls = server_context(directory) if config.get("starttls") else None
-    round_trip = float(config.get("round_trip", 0.0))
 
     def command(word: str) -> None:
         if word == "report":
@@ -209,7 +199,7 @@ def main() -> None:
         loop.call_later(0.1, status, ledger.received)
 
     loop.call_soon(status)
-    serve(loop, lambda: Session(ledger, tls, round_trip), command)
+    serve(loop, lambda: Session(ledger, tls), command)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The sender: SMTP sessions that put all messages of a plan into a server as fast as it takes."""
 
 import asyncio
-import base64
 import json
 import ssl
 import sys
@@ -19,8 +18,8 @@ from bench.helper import listen, say
 ATTEMPTS = 5
 PAUSE = 0.1
 SAMPLES = 5
-GREETING, HELLO, SECURING, LOGIN, ENVELOPE, CONTENT, LEAVING, OVER = range(8)
-BEFORE = (GREETING, HELLO, SECURING, LOGIN)
+GREETING, HELLO, SECURING, ENVELOPE, CONTENT, LEAVING, OVER = range(7)
+BEFORE = (GREETING, HELLO, SECURING)
 
 
 class Work:
@@ -33,7 +32,6 @@ class Work:
         self.rate = cast(float, config["rate"])
         self.address = cast("str | None", config.get("address"))  # of this side
         self.base = cast(int, config.get("base", 0))  # the first message
-        self.login = login_of(cast("list[str] | None", config.get("login")))
         self.tls = client_context() if config.get("tls") else None
         self.todo = deque(range(self.base, corpus.plan.messages))
         self.total = len(self.todo)
@@ -89,14 +87,6 @@ class Work:
             self.settle()
 
 
-def login_of(login: list[str] | None) -> bytes:
-    """Return the command that logs in (RFC 4616), or nothing."""
-    if not login:
-        return b""
-    user, password = (part.encode() for part in login)
-    return b"AUTH PLAIN %s\r\n" % base64.b64encode(b"\0%s\0%s" % (user, password))
-
-
 def client_context() -> ssl.SSLContext:
     """Return a TLS context that takes any certificate: the servers have self-signed ones."""
     context = ssl.create_default_context()
@@ -113,8 +103,6 @@ class Session(asyncio.Protocol):
         self.closed = asyncio.get_running_loop().create_future()
         self.state = GREETING
         self.buffer = b""
-        self.pipelining = False
-        self.pending: list[bytes] = []
         self.wanted = 0
         self.current = -1
         self.started = 0.0
@@ -148,8 +136,6 @@ class Session(asyncio.Protocol):
             data = self.buffer + data
         *lines, self.buffer = data.split(b"\r\n")
         for line in lines:
-            if self.state == HELLO and line[4:].strip().upper() == b"PIPELINING":
-                self.pipelining = True
             if line[3:4] != b"-":
                 self._reply(line)
 
@@ -162,8 +148,6 @@ class Session(asyncio.Protocol):
             elif not self.wanted:
                 self.state = CONTENT
                 self.transport.write(self.work.corpus.on_wire(self.current) + b".\r\n")
-            elif self.pending:
-                self.transport.write(self.pending.pop(0))
         elif state == CONTENT:
             if line[:3] != b"250":
                 self._bad(line)
@@ -185,9 +169,6 @@ class Session(asyncio.Protocol):
             elif self.work.tls and not self.secured:
                 self.state = SECURING
                 self.transport.write(b"STARTTLS\r\n")
-            elif self.work.login:
-                self.state = LOGIN
-                self.transport.write(self.work.login)
             else:
                 self._next()
         elif state == SECURING:
@@ -195,11 +176,6 @@ class Session(asyncio.Protocol):
                 self._bad(line)
                 return
             self.handshake = asyncio.ensure_future(self._secure())
-        elif state == LOGIN:
-            if line[:3] != b"235":
-                self._bad(line)
-                return
-            self._next()
         elif state == LEAVING:
             self.transport.close()
 
@@ -251,11 +227,7 @@ class Session(asyncio.Protocol):
         self.wanted = len(commands)
         self.state = ENVELOPE
         self.started = self.work.due(n)
-        if self.pipelining:
-            self.transport.write(b"".join(commands))
-        else:
-            self.transport.write(commands[0])
-            self.pending = commands[1:]
+        self.transport.write(b"".join(commands))
 
     def _leave(self) -> None:
         self.state = LEAVING
@@ -312,7 +284,7 @@ def percentile(values: list[float], part: float) -> float:
 
 
 def main() -> None:
-    """Send all from "go" to "stop" or the end, as often as told; argument: JSON with plan, port, sessions and more."""
+    """Send all from "go" on, up to "stop"; argument: JSON with plan, port, sessions and more."""
     config = json.loads(sys.argv[1])
     corpus = Corpus(Plan(**config["plan"]))
     work = Work(config, corpus)

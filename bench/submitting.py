@@ -8,17 +8,18 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 import psycopg
 
-from bench.columns import aligned, number
 from bench.daemons import Product
 from bench.database import Server, check_durability, fresh
-from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened
+from bench.options import EXIT, HELP, commands_of, failing, finish, opened
+from bench.phases import Result
 from bench.progress import Progress
+from bench.report import as_json, table
 
 ABOUT = f"""Measure transactions that insert an order, with and without the submission of a mail.
 
@@ -157,21 +158,16 @@ def notify_waits(rounds: Sequence[Round]) -> float:
     )
 
 
-def table(rounds: Sequence[Round]) -> str:
-    """Return the aligned figures of all rounds, with their medians."""
-    lines = [["round", "without mail/s", "with mail/s", "ratio"]]
-    lines += [
-        [str(index), number(turn.plain), number(turn.submitting), f"{turn.ratio:.2f}"]
-        for index, turn in enumerate(rounds, 1)
+def results(rounds: Sequence[Round]) -> list[Result]:
+    """Return the figures of all rounds."""
+    return [
+        Result(
+            "submit",
+            {"without mail/s": one.plain, "with mail/s": one.submitting, "ratio": one.ratio}
+            | {f"waits, {name}": share for name, share in one.waits.items()},
+        )
+        for one in rounds
     ]
-    middle = [statistics.median(getattr(turn, name) for turn in rounds)
-              for name in ("plain", "submitting", "ratio")]  # fmt: skip
-    lines.append(["median", number(middle[0]), number(middle[1]), f"{middle[2]:.2f}"])
-    waits = Counter[str]()
-    for turn in rounds:
-        waits.update(turn.waits)
-    seen = [f"{name} {share / len(rounds):.0%}" for name, share in waits.most_common(6)]
-    return aligned(lines) + "\nsessions with mail: " + ", ".join(seen)
 
 
 def missed(rounds: Sequence[Round], least_rate: float, least_ratio: float) -> list[str]:
@@ -207,7 +203,7 @@ def prepared(server: Server, directory: Path) -> Iterator[str]:
 @click.option("--least-rate", default=4000.0, help="Limit: transactions with a mail per second.")
 @click.option("--least-ratio", default=0.5, help="Limit: that rate to the rate without mail.")
 @click.option("--uri", help="A PostgreSQL server to use, instead of a new embedded one.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(
     sessions: int,
     size: int,
@@ -216,18 +212,18 @@ def main(
     least_rate: float,
     least_ratio: float,
     uri: str | None,
-    as_json: bool,
+    json_: bool,
 ) -> None:
     """Measure submission inside transactions."""
     with failing():
-        directory, server, _ = opened(uri, what=f"{sessions} sessions, mails of {size} octets, ")
+        directory, server, about = opened(
+            uri, what=f"{sessions} sessions, mails of {size} octets, "
+        )
         pgbench = str(importlib.import_module("pgmta.postgres.embedded").tool("pgbench"))
         with prepared(server, directory) as database:
             bench = Bench(pgbench, database, sessions, content_of(size), directory)
             found = measure(bench, rounds, seconds)
             problem = wrong(database)
-    if as_json:
-        print(dump({"version": server.version, "rounds": [asdict(turn) for turn in found]}))
-    else:
-        print(table(found))
+    figures = results(found)
+    print(as_json({"about": about}, figures) if json_ else table(figures))
     finish([problem] if problem else [], missed(found, least_rate, least_ratio))

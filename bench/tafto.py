@@ -2,20 +2,22 @@
 
 import asyncio
 import os
+import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 import click
 import psycopg
 import uvloop
 
-from bench.columns import aligned, cell, cells, spread
 from bench.database import Server, check_durability, fresh
 from bench.null_hop import NullOpener, NullSession
-from bench.options import EXIT, HELP, dump, failing, finish, opened, relay_options
+from bench.options import EXIT, HELP, failing, finish, opened, relay_options
+from bench.phases import Result
 from bench.progress import Progress, log
+from bench.report import as_json, table
 from pgmta.config.environment import Environment, Log
 from pgmta.config.types import HostPort
 from pgmta.logs import configure
@@ -34,6 +36,7 @@ ABOUT = f"""Do the work of tafto's published benchmark with pgmta's library.
 The producer puts all messages into the queue by one call, which returns when they are durable. The
 consumer is the worker of queued, with its claims, leases, settlements and log of attempts; only its
 SMTP sessions are replaced, by ones that say 250 at once. {EXIT}a median was below the aim."""
+CONNECTIONS = 2  # of the producer
 LOOK = 0.005  # seconds between two looks whether all is done
 
 
@@ -54,11 +57,11 @@ def mails(number: int) -> list[Mail]:
     return [Mail("obi-wan@jedi.example", ["grievous@cis.example"], content) for _ in range(number)]
 
 
-async def produce(uri: str, number: int, connections: int) -> float:
+async def produce(uri: str, number: int) -> float:
     """Put all messages into the queue by one call and return the seconds that it took."""
     batch = mails(number)
     started = time.perf_counter()
-    submission = Submission(uri, HOSTNAME, connections)
+    submission = Submission(uri, HOSTNAME, CONNECTIONS)
     ids = await submission.submit(batch)
     seconds = time.perf_counter() - started
     await submission.close()
@@ -146,14 +149,14 @@ def check(uri: str, number: int) -> list[str]:
     return problems
 
 
-def turn(server: Server, number: int, connections: int, worker: Worker, stall: float) -> Turn:
+def turn(server: Server, number: int, worker: Worker, stall: float) -> Turn:
     """Do one run of both halves on a fresh database."""
     done = Turn()
     NullSession.taken.clear()
     with fresh(server, keep=False) as uri:
         check_durability(uri)
         migrate(uri)
-        done.seconds["producer"] = uvloop.run(produce(uri, number, connections))
+        done.seconds["producer"] = uvloop.run(produce(uri, number))
         log(f"produced {number} in {done.seconds['producer']:.2f} s")
         with psycopg.connect(uri, autocommit=True) as connection:
             waiting = connection.execute("SELECT count(*) FROM queue").fetchone()
@@ -164,54 +167,43 @@ def turn(server: Server, number: int, connections: int, worker: Worker, stall: f
     return done
 
 
-def table(turns: Sequence[Turn], number: int) -> str:
-    """Return the aligned table: a row for each half."""
-    rows = [
-        ["", "messages/s", "", "", "published", "ratio", "", ""],
-        ["", "min", "median", "max", "", "min", "median", "max"],
-    ]
-    for half, published in PUBLISHED.items():
-        rates = [number / one.seconds[half] for one in turns]
-        ratios = [rate / published for rate in rates]
-        rows.append([half, *cells(spread(rates)), cell(published), *cells(spread(ratios))])
-    return aligned(rows)
-
-
-def misses(turns: Sequence[Turn], number: int, aim: float) -> list[str]:
-    """Return which halves were below the aim, by their medians."""
+def results(turns: Sequence[Turn], number: int) -> list[Result]:
+    """Return the rates of both halves, and their ratios to the published ones."""
     found = []
-    for half, published in PUBLISHED.items():
-        rates = spread([number / one.seconds[half] for one in turns])
-        if rates and rates[1] < aim * published:
-            found.append(
-                f"{half}: {rates[1] / published:.2f} times the published rate, aim {aim:g}"
-            )
+    for one in turns:
+        rates = {half: number / one.seconds[half] for half in PUBLISHED}
+        figures = {f"{half}, messages/s": rate for half, rate in rates.items()}
+        figures |= {f"{half}, times published": rates[half] / PUBLISHED[half] for half in rates}
+        found.append(Result("tafto", figures, one.problems))
     return found
+
+
+def misses(found: Sequence[Result], aim: float) -> list[str]:
+    """Return which halves were below the aim, by their medians."""
+    medians = {
+        half: statistics.median(one.figures[f"{half}, times published"] for one in found)
+        for half in PUBLISHED
+    }
+    return [f"{half}: {is_:.2f} times the published rate, aim {aim:g}"
+            for half, is_ in medians.items() if is_ < aim]  # fmt: skip
 
 
 @relay_options("uri", "stall")
 @click.command(context_settings=HELP, help=ABOUT)
 @click.option("--messages", default=20_000, type=click.IntRange(1), help="Messages of a run.")
 @click.option("--runs", default=5, type=click.IntRange(1), help="Repeat; shows min, median, max.")
-@click.option("--connections", default=2, type=click.IntRange(1), help="Of the producer.")
-@click.option("--concurrency", default=Worker().concurrency, type=click.IntRange(1),
-              help="Rows that the consumer leases at a time.")  # fmt: skip
-@click.option("--batch", default=Worker().batch, type=click.IntRange(1), help="Rows per claim.")
 @click.option("--aim", default=2.0, help="Times the published rates.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(
     messages: int,
     runs: int,
-    connections: int,
-    concurrency: int,
-    batch: int,
     aim: float,
     json_: bool,
     uri: str | None,
     stall: float,
 ) -> None:
     """Read the options, run, show."""
-    worker = Worker(concurrency=concurrency, batch=batch)
+    worker = Worker()
     turns: list[Turn] = []
     with failing():
         cores = len(os.sched_getaffinity(0))
@@ -219,11 +211,10 @@ def main(
         configure(Log(level="warning"), daemon="bench")
         for number in range(runs):
             log(f"run {number + 1} of {runs}")
-            turns.append(turn(server, messages, connections, worker, stall))
+            turns.append(turn(server, messages, worker, stall))
+    found = results(turns, messages)
     if json_:
-        settings = {"messages": messages, "connections": connections, "about": about}
-        settings |= {"concurrency": concurrency, "batch": batch, "published": PUBLISHED}
-        click.echo(dump({"settings": settings, "runs": [asdict(one) for one in turns]}))
+        click.echo(as_json({"messages": messages, "about": about}, found))
     else:
-        click.echo(f"{about}\n\n{table(turns, messages)}\n")
-    finish([p for one in turns for p in one.problems], misses(turns, messages, aim))
+        click.echo(f"{about}\n\n{table(found)}\n")
+    finish([problem for one in turns for problem in one.problems], misses(found, aim))

@@ -5,9 +5,6 @@ from pathlib import Path
 
 from bench.phases import Options
 
-LOGIN = ("bench", "correct horse battery staple")
-"""User and password of the source where it logs in."""
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -21,11 +18,9 @@ class Cell:
     size: int = 4096
     rate: float = 0.0
     tls: str = ""  # delivery over STARTTLS: "kept" connections, or "each" message on a new one
-    round_trip: float = 0.0  # milliseconds from the server to the sink and back
-    connections: int = 20  # of delivery, at most
     refused: bool = False  # the sink refuses all recipients; DSNs are counted
     sign: str = ""  # signatures of DKIM: "rsa" with 2,048 bits, or "ed25519"
-    front: str = ""  # how the mail comes: "tls" (STARTTLS), or "auth" (STARTTLS and AUTH PLAIN)
+    front: str = ""  # how the mail comes: "tls" (STARTTLS)
 
     @property
     def label(self) -> str:
@@ -38,17 +33,13 @@ class Cell:
         if self.rate:
             parts.append(f"{self.rate:g}/s")
         if self.front:
-            parts.append("over TLS" if self.front == "tls" else "over TLS with AUTH")
+            parts.append("over TLS")
         if self.tls:
             parts.append("STARTTLS kept" if self.tls == "kept" else "STARTTLS per message")
-        if self.round_trip:
-            parts.append(f"{self.round_trip:g} ms to the sink")
         if self.refused:
             parts.append("all refused, DSNs")
         if self.sign:
             parts.append({"rsa": "signed by RSA 2,048", "ed25519": "signed by Ed25519"}[self.sign])
-        if self.connections != 20:
-            parts.append(f"{self.connections} out")
         return ", ".join(parts)
 
     @property
@@ -70,14 +61,11 @@ class Cell:
             backlog=0,
             rate=self.rate,
             stall=stall,
-            sample=0.0,
             keep=False,
             commands=commands,
             starttls=bool(self.tls),
-            round_trip=self.round_trip / 1000,
             refuse=self.refused,
             secure=bool(self.front),
-            login=LOGIN if self.front == "auth" else None,
         )
 
 
@@ -101,7 +89,6 @@ FULL = (
     Cell("e2e", 5000, rate=500),
 )
 TLS = (Cell("e2e", 2500), Cell("e2e", 2500, tls="kept"), Cell("e2e", 1200, tls="each"))
-DISTANT = (Cell("e2e", 20000, sessions=50, round_trip=50, connections=100),)
 FRONT = tuple(
     Cell(scenario, count, front=front, reuse=reuse)
     for scenario in ("intake", "e2e")
@@ -109,7 +96,6 @@ FRONT = tuple(
         (8000, "", True),
         (8000, "tls", True),
         (2000, "tls", False),
-        (2000, "auth", False),
     )
 )
 BOUNCED = (Cell("e2e", 5000, refused=True), Cell("e2e", 2000, recipients=5, refused=True))
@@ -118,7 +104,6 @@ SETS = {
     "quick": QUICK,
     "full": FULL,
     "tls": TLS,
-    "distant": DISTANT,
     "front": FRONT,
     "bounced": BOUNCED,
     "signed": SIGNED,

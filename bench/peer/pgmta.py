@@ -13,7 +13,7 @@ from bench.certificate import make_certificate
 from bench.cpu import Groups
 from bench.daemons import Product
 from bench.database import Server, Watch, check_durability, fresh
-from bench.peer.cells import LOGIN, Cell
+from bench.peer.cells import Cell
 from bench.peer.milter import DOMAIN, make_key
 
 
@@ -21,9 +21,6 @@ def settings(cell: Cell, directory: Path) -> dict[str, Any]:
     """Return what queued.yaml says beyond the defaults."""
     delivery: dict[str, Any] = {}
     more: dict[str, Any] = {}
-    if cell.connections != 20:
-        delivery["connections"] = cell.connections
-        more["urgent"] = {"share": 0}  # or a tenth of them would wait for urgent mail
     if cell.refused:  # more senders are refused within the bench than in an hour elsewhere
         more["bounces"] = {"limits": {"sender": 1_000_000, "all": 1_000_000}}
     if cell.tls:
@@ -37,14 +34,12 @@ def settings(cell: Cell, directory: Path) -> dict[str, Any]:
 
 
 def front(cell: Cell, directory: Path) -> dict[str, Any]:
-    """Return the settings of smtpd and its listener beyond the defaults: TLS and AUTH."""
+    """Return the settings of smtpd and its listener beyond the defaults: TLS."""
     if not cell.front:
         return {}
     certificate, key = make_certificate(directory, "pgmta")
-    auth = "offered" if cell.front == "auth" else "none"
     return {
         "more": {"certificates": [{"certificate": str(certificate), "key": str(key)}]},
-        "listener": {"auth": auth},
     }
 
 
@@ -93,8 +88,6 @@ class Pgmta:
             try:
                 if next_hop is not None:
                     groups["queued"] = product.start_queued(1, next_hop, settings(cell, directory))
-                if cell.front == "auth":
-                    product.add_user(*LOGIN)
                 pid, port = product.start_smtpd(self.processes, **front(cell, directory))
                 groups["smtpd"] = [pid]
                 yield Relay(port, groups, notes, product, watch)

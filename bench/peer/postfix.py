@@ -2,9 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +9,7 @@ from pathlib import Path
 from bench.certificate import make_certificate
 from bench.cpu import Groups
 from bench.daemons import HOST, free_port
-from bench.peer.cells import LOGIN, Cell
+from bench.peer.cells import Cell
 from bench.peer.milter import signer_socket, start_signer
 from bench.peer.package import libraries, need_root, unpack, version
 from bench.peer.room import furnish
@@ -67,15 +64,15 @@ def settings(cell: Cell, next_hop: int | None) -> dict[str, str]:
             for what in ("connection_count", "connection_rate", "message_rate", "recipient_rate")
         },
         "in_flow_delay": "0",
-        "default_process_limit": str(max(100, cell.sessions + SPARE, cell.connections + SPARE)),
+        "default_process_limit": str(max(100, cell.sessions + SPARE)),
         "max_use": "1000",
         # a relay leaves header and body as they are
         "local_header_rewrite_clients": "",
         "receive_override_options": "no_header_body_checks, no_address_mappings, no_milters",
         "message_size_limit": "104857600",
         "mailbox_size_limit": "0",
-        "smtp_destination_concurrency_limit": str(cell.connections),
-        "initial_destination_concurrency": str(cell.connections),
+        "smtp_destination_concurrency_limit": "20",
+        "initial_destination_concurrency": "20",
     }
     if cell.tls:
         chosen |= {
@@ -90,13 +87,6 @@ def settings(cell: Cell, next_hop: int | None) -> dict[str, str]:
             "smtpd_tls_security_level": "may",
             "smtpd_tls_cert_file": "$config_directory/postfix.pem",
             "smtpd_tls_key_file": "$config_directory/postfix.key",
-        }
-    if cell.front == "auth":
-        chosen |= {
-            "smtpd_sasl_auth_enable": "yes",
-            "smtpd_sasl_type": "dovecot",
-            "smtpd_sasl_path": "private/dovecot",
-            "smtpd_tls_auth_only": "yes",
         }
     if next_hop is None:
         chosen["smtpd_client_restrictions"] = "static:HOLD"
@@ -134,8 +124,6 @@ class Postfix:
         self.root = unpack("postfix", packages)
         self.changes = changes
         self.about = f"Debian package {version('postfix', packages)}"
-        if changes:
-            self.about += f" with {', '.join(f'{k}={v}' for k, v in changes.items())}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -192,7 +180,6 @@ class Postfix:
         program = self.root / "usr/lib/postfix/sbin/master"
         command: list[str | Path] = [program, "-c", config, "-d"]
         log = directory / "postfix.log"
-        passwords = _passwords(queue / "private/dovecot") if cell.front == "auth" else None
         signer = start_signer(directory, cell.sign) if cell.sign else None
         master = Daemon("postfix", room.command(command), log, self.environment)
         try:
@@ -205,18 +192,6 @@ class Postfix:
             master.stop()
             if signer:
                 signer.stop()
-            if passwords:
-                passwords.kill()
-                passwords.wait()
-
-
-def _passwords(path: Path) -> subprocess.Popen[bytes]:
-    """Start the process that knows the password, and wait for its socket."""
-    command: list[str | Path] = [sys.executable, "-m", "bench.peer.dovecot_auth", path, *LOGIN]
-    process = subprocess.Popen(command)
-    while not path.exists() and process.poll() is None:
-        time.sleep(0.02)
-    return process
 
 
 def _folder(path: Path, owner: int, group: int, mode: int) -> None:

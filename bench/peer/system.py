@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -103,23 +102,3 @@ class Daemon:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-
-@dataclass
-class Spooler:
-    """A running peer with one main process, whose queue is files with a common ending."""
-
-    port: int
-    groups: Groups
-    notes: list[str]
-    daemon: Daemon
-    spool: Path
-    ending: str
-
-    def check(self) -> None:
-        """Raise when the main process has ended."""
-        self.daemon.check()
-
-    def queued(self) -> int:
-        """Count the files, one of each message."""
-        return files(self.spool, ending=self.ending)

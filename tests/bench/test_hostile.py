@@ -4,7 +4,7 @@ import pytest
 
 from bench.daemons import merged
 from bench.hostile import misses
-from bench.hostile_run import Outcome
+from bench.phases import Result
 
 
 def test_sections_merge_and_lists_are_replaced() -> None:
@@ -31,15 +31,15 @@ def test_a_limit_is_missed_only_beyond_it(
     ratio: float, p99: float, refused: int, wanted: list[str]
 ) -> None:
     figures = {"ratio": ratio, "beside accept ms p99": p99, "probes failed": refused}
-    flood = Outcome("flood", figures)
+    flood = Result("flood", figures)
     assert misses([flood], 0.8, 50.0) == wanted
 
 
 def test_an_attack_without_figures_keeps_no_limit() -> None:
-    assert misses([Outcome("flood")], 0.8, 50.0) == ["flood: not measured"]
+    assert misses([Result("flood")], 0.8, 50.0) == ["flood: not measured"]
 
 
 def test_memory_has_a_limit() -> None:
     well = {"ratio": 1.0, "beside accept ms p99": 1.0, "probes failed": 0}
-    large = Outcome("crowd-idle", well | {"beside largest process MB smtpd": 201.0})
+    large = Result("crowd-idle", well | {"beside largest process MB smtpd": 201.0})
     assert misses([large], 0.8, 50.0) == ["crowd-idle: largest process MB smtpd is 201, limit 200"]

@@ -1,8 +1,7 @@
 """The ratios of bench/peers: only of one round, and only of rounds in which both were right."""
 
-from bench.columns import spread
 from bench.peer.cells import FULL, QUICK
-from bench.peer.ratios import as_data, ratios
+from bench.peer.ratios import ratios
 from bench.phases import Result
 
 RATE = "messages/s"
@@ -19,10 +18,7 @@ def test_a_ratio_is_of_one_round() -> None:
         {"postfix": result(50), "pgmta": result(100)},
         {"pgmta": result(200), "postfix": result(100)},
     ]
-    assert ratios(rounds, "postfix", RATE) == [3.0, 2.0, 2.0]
-    assert spread([3.0, 2.0, 2.0]) == (2.0, 2.0, 3.0)
-    three = as_data(rounds, ["pgmta", "postfix"])["ratios"]["postfix"][RATE]
-    assert three == {"min": 2.0, "median": 2.0, "max": 3.0}
+    assert [one.figures for one in ratios(rounds)] == [{RATE: 3.0}, {RATE: 2.0}, {RATE: 2.0}]
 
 
 def test_a_round_that_lost_mail_says_nothing_about_speed() -> None:
@@ -30,11 +26,9 @@ def test_a_round_that_lost_mail_says_nothing_about_speed() -> None:
         {"pgmta": result(900, "3 recipients lost"), "postfix": result(100)},
         {"pgmta": result(900), "postfix": result(100, "altered content")},
         {"pgmta": result(150)},
-        {"pgmta": result(150), "postfix": result(0)},
     ]
-    assert ratios(rounds, "postfix", RATE) == []
-    assert spread([]) is None
-    assert as_data(rounds, ["pgmta", "postfix"])["ratios"]["postfix"] == {}
+    assert ratios(rounds) == []
+    assert ratios([{"pgmta": result(150), "postfix": result(0)}])[0].figures == {}
 
 
 def test_cells_of_a_set_have_names_of_their_own() -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.peer.postfix import Postfix
+from bench.peer.system import Daemon
+from tests.clients.site import DOMAIN, HOST, PASSWORD, USER, Site
 from tests.peers.exim import CONFIG as EXIM
 from tests.peers.exim import Exim
 from tests.peers.opensmtpd import CONFIG as OPENSMTPD
 from tests.peers.opensmtpd import OpenSmtpd
-from bench.peer.postfix import Postfix
-from bench.peer.system import Daemon
-from tests.clients.site import DOMAIN, HOST, PASSWORD, USER, Site
 from tests.peers.servers import CELL
 from tests.support.packages import folder
 from tests.support.waiting import free_port, until

@@ -9,7 +9,8 @@ from bench.daemons import HOST, free_port
 from bench.peer.cells import Cell
 from bench.peer.package import libraries, need_root, unpack, version
 from bench.peer.room import furnish
-from bench.peer.system import Daemon, Running, Spooler
+from bench.peer.system import Daemon, Running
+from tests.peers.spooler import Spooler
 
 USER = "Debian-exim"  # compiled into the package
 SPARE = 20

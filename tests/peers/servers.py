@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peer.cells import Cell
+from bench.peer.postfix import Postfix
+from bench.peer.system import Daemon
 from tests.peers.exim import CONFIG as EXIM
 from tests.peers.exim import Exim
 from tests.peers.opensmtpd import OpenSmtpd
-from bench.peer.postfix import Postfix
-from bench.peer.system import Daemon
 from tests.support.authority import Authority
 from tests.support.packages import folder, program
 from tests.support.waiting import free_port

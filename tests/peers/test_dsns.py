@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bench.peer.cells import Cell
-from tests.peers.exim import CONFIG, Exim
 from bench.peer.postfix import Postfix, Relay
 from bench.peer.system import Running
 from queued.reports.values import Original, Report
 from tests.peers.collector import Collector
+from tests.peers.exim import CONFIG, Exim
 from tests.queued.dsn_parts import octets
 from tests.queued.test_compose import composed, recipient, report
 from tests.queued.test_dsn_readers import reports

@@ -10,10 +10,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.peers.exim import Exim
-from tests.peers.opensmtpd import OpenSmtpd
 from bench.peer.postfix import Postfix
 from tests.peers.collector import Collector
+from tests.peers.exim import Exim
+from tests.peers.opensmtpd import OpenSmtpd
 from tests.peers.servers import CELL
 from tests.smtpd.server import Client, serving
 from tests.smuggling.ends import ENDS, REAL, smuggled

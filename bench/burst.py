@@ -113,7 +113,8 @@ class Burst(Place):
     def run(self) -> float:
         """Let one burst through, and return the CPU seconds of a message. Raises HelperError."""
         self.product.check()
-        self.control.execute("TRUNCATE pgmta.queue, pgmta.messages CASCADE")
+        if not self.cell.end_to_end:
+            self.control.execute("TRUNCATE pgmta.queue, pgmta.messages CASCADE")
         load = {"intake": self._receive, "e2e": self._deliver, "submit": self._submit}
         return load[self.cell.scenario]() / self.messages
 

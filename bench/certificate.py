@@ -17,4 +17,5 @@ def make_certificate(directory: Path, name: str) -> tuple[Path, Path]:
         check=True,
         capture_output=True,
     )
+    key.chmod(0o600)
     return certificate, key

@@ -30,7 +30,8 @@ class Attack:
 
     With a `step`, one tick per `interval` seconds sends this many octets of the body. A
     dropped client connects again after `again` seconds. `factor` multiplies the number
-    of clients; `alone` gives all of them the same address.
+    of clients; `alone` gives all of them the same address, and `spread` puts 20
+    into each network.
     """
 
     about: str
@@ -44,6 +45,7 @@ class Attack:
     again: float = 0.05
     factor: int = 1
     alone: bool = False
+    spread: bool = False
     tls: bool = False
 
 
@@ -88,9 +90,11 @@ ATTACKS = {
         step=1,
         interval=0.5,
     ),
-    "crowd-idle": Attack("40 times the clients, silent after EHLO", hello=EHLO, factor=40),
+    "crowd-idle": Attack(
+        "40 times the clients, silent after EHLO", hello=EHLO, factor=40, spread=True
+    ),
     "crowd-tls": Attack(
-        "40 times the clients, silent after STARTTLS and EHLO", factor=40, tls=True
+        "40 times the clients, silent after STARTTLS and EHLO", factor=40, spread=True, tls=True
     ),
     "connects": Attack(
         "22 times the clients from one address, all silent", factor=22, alone=True, again=0.2
@@ -183,6 +187,8 @@ class Crowd:
             self.figures["connections"] += 1
 
     def _address(self, client: Client) -> str:
+        if self.attack.spread:
+            return f"127.0.{10 + client.number // 20 % 200}.{1 + client.number % 20}"
         return f"127.0.1.{1 if self.attack.alone else 1 + client.number % 250}"
 
     def _open(self, client: Client) -> None:

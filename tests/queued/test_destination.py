@@ -121,7 +121,7 @@ def test_host_that_admits_five_connections_of_twenty(busy: bytes) -> None:
 
 
 def test_limit_of_a_host_costs_little() -> None:
-    """2,000 messages to a host that refuses the sixth connection; bench/admission has the rate."""
+    """2,000 messages to a host that refuses the sixth connection."""
     hop = RawHop(pause=0.002)
     hop.says["greeting"] = lambda number: (
         b"421 4.7.0 Too many connections\r\n" + DROP if hop.open > 5 else None

@@ -33,7 +33,7 @@ docs: writable $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sq
 	@$(BIN)/python scripts/docs
 	@$(BIN)/python scripts/schema
 
-schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql from the migrations
+schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql and the baseline from sql/schema
 	@$(BIN)/python scripts/schema
 
 lock:  ## resolve the dependencies again (needs uv)

@@ -273,8 +273,6 @@ class Daemon:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return
-        for note in config.notes:
-            log.warning("a key has a new name", note=note)
         for risk in config.signing.risks:
             log.warning("configuration", reason=risk)
         changed = [n for n in _FIXED if getattr(config, n) != getattr(self._config, n)]

@@ -17,7 +17,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
-from psycopg import errors as pg_errors
 from psycopg import sql
 
 from pgmta.errors import ServerRefused, StoreUnavailable
@@ -26,7 +25,7 @@ from pgmta.postgres.leftovers import SOCKET, end_orphans, remove_leftovers
 from pgmta.postgres.programs import Programs, forget_variables
 
 DATABASE = "pgmta"
-_FORMER_DATABASE = "postern"  # up to version 0.1
+_FORMER_DATABASE = "postern"  # the name of early versions
 OWNER = "postgres"
 """The role that owns the database; a superuser."""
 
@@ -173,7 +172,7 @@ class Server:
                     keep=keep,
                 )  # fmt: skip
             self._programs.write(new / "postgresql.auto.conf", _SETTINGS, append=True)
-            self._programs.write(new / "pg_hba.conf", "local all all peer map=postern\n")
+            self._programs.write(new / "pg_hba.conf", "local all all peer map=pgmta\n")
             new.rename(self.data)
             folder = os.open(self.directory, os.O_RDONLY)
             os.fsync(folder)
@@ -266,23 +265,18 @@ class Server:
         names = {name for (name,) in connection.execute("SELECT datname FROM pg_database")}
         if DATABASE in names:
             return
-        if _FORMER_DATABASE not in names:
-            connection.execute(f"CREATE DATABASE {DATABASE}")
-            return
-        try:
-            connection.execute(f"ALTER DATABASE {_FORMER_DATABASE} RENAME TO {DATABASE}")
-            # a program of an earlier version would make an empty one, and take mail into it
-            connection.execute(f"CREATE DATABASE {_FORMER_DATABASE} ALLOW_CONNECTIONS false")
-        except pg_errors.ObjectInUse:
+        if _FORMER_DATABASE in names:
             raise ServerRefused(
-                f"daemons of an earlier version use the PostgreSQL in {self.data}: stop them first"
-            ) from None
+                f"the PostgreSQL in {self.data} is from before the first release: deliver its mail "
+                "with the version that made it, then give pgmta a new folder"
+            )
+        connection.execute(f"CREATE DATABASE {DATABASE}")
 
     def _map(self, *, reload: bool) -> None:
         """Let this user and the server's log in as any role; `peer` proves who they are."""
         path = self.data / "pg_ident.conf"
         names = {user_name(os.geteuid()), self._programs.owner().pw_name}
-        lines = {f"postern {name} all" for name in names}
+        lines = {f"pgmta {name} all" for name in names}
         if missing := sorted(lines - set(path.read_text(errors="replace").splitlines())):
             try:
                 self._programs.write(path, "".join(f"{line}\n" for line in missing), append=True)

@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg_errors
 
-from pgmta.errors import LoginRefused, StoreUnavailable
+from pgmta.errors import LoginRefused, SchemaMismatch, StoreUnavailable
 from pgmta.postgres.link import Link
 from pgmta.postgres.role import QUESTION, lacking
 from pgmta.store.queries import queries
-from pgmta.store.schema import Schema, migrations, mismatch, program_version
+from pgmta.store.schema import FORMER, Schema, migrations, mismatch, program_version
 from pgmta.waiting import Waiting
 
 BEAT = 10.0
@@ -46,9 +46,13 @@ class Heartbeat:
     async def look(self) -> None:
         """Learn which schema the database has.
 
-        Raises LoginRefused if the login lacks its role; StoreUnavailable; psycopg.Error.
+        Raises LoginRefused if the login lacks its role; SchemaMismatch if the database is from
+        before the baseline, in which nothing is written; StoreUnavailable; psycopg.Error.
         """
-        self._schema.learn(await _names(self._link, self._role))
+        names = await _names(self._link, self._role)
+        if mismatch(self._schema.known, names) == FORMER:
+            raise SchemaMismatch(FORMER)
+        self._schema.learn(names)
 
     async def beat(self) -> None:
         """Learn the schema and say that the process lives.
@@ -114,7 +118,7 @@ async def misfit(link: Link, program: str) -> str:
 async def _names(link: Link, role: str) -> set[str]:
     """Return the migrations that the database has. Raises LoginRefused if the login lacks `role`.
 
-    The role may read them since the migration that made the table daemons. A new database has none.
+    A new database has none.
     """
     try:
         return {name for (name,) in await link.run(_SQL["schema"])}
@@ -139,28 +143,7 @@ def others(db: psycopg.Connection, schema: str) -> list[str]:
 
     The search_path of the connection names the schema of our tables first.
     """
-    known: list[str] = []
-    found: list[str] = []
-    new = _there(db, "daemons")
-    if new:
-        known = [name for (name,) in db.execute(_SQL["known"]).fetchall()]
-        found = [
-            f"{program} on {host}, pid {pid}, version {version} ({its})"
-            for program, host, pid, version, its in db.execute(
-                _SQL["others"], {"schema": schema}
-            ).fetchall()
-        ]
-    if _there(db, "workers"):
-        for (owner,) in db.execute(_SQL["silent"], {"known": known}).fetchall():
-            host, _, rest = owner.partition(":")
-            pid = rest.partition(":")[0]
-            found.append(f"queued on {host}, pid {pid}, of an earlier version")
-    if not new and (sessions := db.execute(_SQL["sessions"]).fetchall()):
-        pids = ", ".join(str(pid) for (pid,) in sessions)
-        found.append(f"smtpd of an earlier version, with the PostgreSQL sessions {pids}")
-    return found
-
-
-def _there(db: psycopg.Connection, table: str) -> bool:
-    row = db.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
-    return bool(row and row[0])
+    return [
+        f"{program} on {host}, pid {pid}, version {version} ({its})"
+        for program, host, pid, version, its in db.execute(_SQL["others"], {"schema": schema})
+    ]

@@ -1,12 +1,14 @@
-"""Apply `sql/migrations/*.sql` in order, each once, under an advisory lock."""
+"""Make the schema of a new database, or apply its missing migrations, under an advisory lock.
+
+A new database runs `sql/schema` in one transaction, and has every migration then. An older one runs
+each of `sql/migrations` that it lacks, each once and in order.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import LiteralString
+from collections.abc import Callable, Sequence
 
 import psycopg
 
@@ -17,35 +19,9 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.postgres.pooler import forbid_pooler
 from pgmta.store.cycles import Cycles
 from pgmta.store.daemons import others
-from pgmta.store.obstacles import refuse_obstacles
-from pgmta.store.schema import migrations
+from pgmta.store.schema import BASELINE, FORMER, migrations, topics
 
-_LOCK = 0x506F737465726E  # "Postern", the former name: earlier versions take the same lock
-_SCHEMA = "0011_schema.sql"
-"""The migration that moves everything from schema public to schema pgmta."""
-_TABLE = """
-CREATE TABLE IF NOT EXISTS schema_migrations (
-    name text PRIMARY KEY,
-    checksum text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now()
-);
-COMMENT ON TABLE schema_migrations IS 'Which of sql/migrations have been applied.';
-COMMENT ON COLUMN schema_migrations.name IS 'File name.';
-COMMENT ON COLUMN schema_migrations.checksum IS 'SHA-256 of the file when it was applied.';
-COMMENT ON COLUMN schema_migrations.applied_at IS 'When it was applied.';
-"""
-_SIGN = """
-CREATE TABLE public.schema_migrations (
-    name text PRIMARY KEY,
-    checksum text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now()
-);
-COMMENT ON TABLE public.schema_migrations IS 'The queue is in schema pgmta. Versions from before '
-    'that read this table, and make no second queue here. Drop it when no host has them.';
-INSERT INTO public.schema_migrations VALUES ('0011_schema.sql', 'see pgmta.schema_migrations');
-GRANT SELECT ON public.schema_migrations TO PUBLIC;
-"""
-"""A history with which earlier versions refuse the database as newer than they are."""
+_LOCK = 0x70676D7461  # "pgmta"
 _MINIMUM = 150000
 _PATIENCE = "5s"
 _TRIES, _PAUSE = 30, 1.0  # of a migration that lost a race, and seconds between them
@@ -64,6 +40,27 @@ SELECT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING 
 WHERE locktype = 'advisory' AND granted AND objsubid = 1
     AND (classid::bigint << 32 | objid::bigint) = %s
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+_MAKE = """
+DO $$
+BEGIN
+    IF to_regnamespace('pgmta') IS NULL THEN
+        CREATE SCHEMA pgmta;
+    END IF;
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE EXCEPTION 'role % may not create schema pgmta', current_user
+        USING ERRCODE = 'insufficient_privilege',
+            HINT = format('GRANT CREATE ON DATABASE %I TO %I', current_database(), current_user);
+END $$;
+SET LOCAL search_path = pgmta;
+"""
+_RENEW = f"UPDATE rules_version SET version = version + 1; {NOTIFY}"  # noqa: S608 a constant
+"""Empties each claim that was composed before a migration, and wakes idle workers."""
+_OBJECTS = """
+SELECT pg_describe_object(classid, objid, objsubid) FROM pg_depend
+WHERE refclassid = 'pg_namespace'::regclass AND refobjid = to_regnamespace('pgmta')
+    AND deptype = 'n'
+ORDER BY 1 LIMIT 1
 """
 _FOREIGN = """
 SELECT maker::regrole::text, maker = nspowner AND us.rolsuper
@@ -129,68 +126,63 @@ def _apply(
     db: psycopg.Connection, cycles: Cycles, warn: Callable[[str], None], while_daemons_run: bool
 ) -> list[str]:
     wanted = migrations()
-    histories = _histories(db)
-    home = next(iter(histories), "")
-    _refuse_foreign_schema(db, histories)
-    known = _known(db, home)
+    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in wanted.items()}
+    known = _known(db)
+    _refuse_foreign_schema(db, migrated=bool(known))
+    if not known:
+        _refuse_objects(db)
+        _run(db, cycles, "the schema", [_MAKE, *topics().values()], sums, busy=False)
+        _warn_of_makers(db, warn)
+        return list(wanted)
+    if BASELINE not in known:
+        raise MigrationError(FORMER)
     if unknown := sorted(set(known) - set(wanted)):
         raise MigrationError(f"the database is newer than this pgmta: it has {unknown[-1]}")
+    for name, checksum in known.items():
+        if checksum != sums[name]:
+            raise MigrationError(f"{name} was changed after it had been applied")
     pending = [name for name in wanted if name not in known]
-    moves = home == "public" and _SCHEMA in pending
-    if moves or (not home and _SCHEMA in wanted):
-        _look_in(db, "pg_catalog")
-        refuse_obstacles(db, set(known), _SCHEMA if moves else pending[0])
-    if known and pending and not while_daemons_run:
-        _look_in(db, home)
+    db.execute("SET search_path = pgmta")
+    if pending and not while_daemons_run:
         _refuse_under_daemons(db, pending)
-    if not home and _SCHEMA in wanted:
-        home = "pgmta"
-        if not _is_there(db, "to_regnamespace('pgmta')"):
-            db.execute("CREATE SCHEMA pgmta")
-    _look_in(db, home or "public")
-    if not histories:  # it takes the right to create tables even if there is one
-        db.execute(_TABLE)
-    if "public" in histories[1:]:
-        warn(
-            "schema public has a second queue, which an earlier version has made: pgmta does not "
-            "send its mail. Send it with that version, and drop the queue"
-        )
-    # one transaction for the move: if it fails, earlier versions work as before
-    with db.transaction() if moves else nullcontext():
-        for name, text in wanted.items():
-            checksum = hashlib.sha256(text.encode()).hexdigest()
-            if name not in known:
-                early = home == "pgmta" and name < _SCHEMA
-                text = _renamed(text) if early else text
-                _run(db, cycles, name, text, checksum, quiet=early, busy=while_daemons_run)
-                if name == _SCHEMA:
-                    _warn_of_makers(db, warn)
-            elif known[name] != checksum:
-                raise MigrationError(f"{name} was changed after it had been applied")
-        if moves:
-            _leave_sign(db, warn)
+    for name in pending:
+        _run(db, cycles, name, [wanted[name], _RENEW], {name: sums[name]}, busy=while_daemons_run)
     return pending
 
 
-def _known(db: psycopg.Connection, home: str) -> dict[str, str]:
-    """Return the checksums of the applied migrations by name."""
-    if not home:
-        return {}
-    history = f"SELECT name, checksum FROM {home}.schema_migrations"  # noqa: S608 a schema of ours
-    return dict(db.execute(history.encode()).fetchall())
+def _known(db: psycopg.Connection) -> dict[str, str]:
+    """Return the checksums of the applied migrations by name, none of a new database.
+
+    Raises MigrationError if schema public has the queue of a former version. Other programs may
+    have a table of that name there.
+    """
+    for schema in ("pgmta", "public"):
+        table = f"{schema}.schema_migrations"
+        columns = db.execute(
+            "SELECT count(*) FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s)"
+            " AND attname IN ('name', 'checksum', 'applied_at')",
+            (table,),
+        ).fetchone()
+        if columns == (3,):
+            history = f"SELECT name, checksum FROM {table}"  # noqa: S608 one of two schemas
+            known: dict[str, str] = dict(db.execute(history.encode()).fetchall())
+            if schema == "pgmta":
+                return known
+            if "0001_queue.sql" in known:
+                raise MigrationError(FORMER)
+    return {}
 
 
 def _run(
     db: psycopg.Connection,
     cycles: Cycles,
-    name: str,
-    text: str,
-    checksum: str,
+    what: str,
+    texts: Sequence[str],
+    history: dict[str, str],
     *,
-    quiet: bool,
     busy: bool,
 ) -> None:
-    """Apply one migration; `quiet` without warnings, because a later one repeats them.
+    """Run some texts in one transaction, and note the migrations that the database has then.
 
     Daemons and operators lock tables in other orders, so it may lose a race. Then it takes the
     locks before it does anything. On a `busy` database it does so at once.
@@ -200,22 +192,18 @@ def _run(
             with db.transaction():
                 if busy or left < _TRIES - 1:
                     _lock_tables(db, cycles)
-                if quiet:
-                    db.execute("SET LOCAL client_min_messages = error")
-                db.execute(text.encode())
-                if name == _SCHEMA:
-                    _look_in(db, "pgmta")  # functions of strangers in public have the same names
-                history = "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)"
-                db.execute(history, (name, checksum))
-                _notify_workers(db)
+                for text in texts:
+                    db.execute(text.encode())
+                note = "INSERT INTO pgmta.schema_migrations (name, checksum) VALUES (%s, %s)"
+                db.cursor().executemany(note, history.items())
         except psycopg.OperationalError as error:
             if not (lost_race(error) or isinstance(error, psycopg.errors.LockNotAvailable)):
                 raise
             if not left:
-                raise _lost(name, error, cycles) from error
+                raise _lost(what, error, cycles) from error
             time.sleep(_PAUSE)
         except psycopg.Error as error:
-            raise MigrationError(f"{name} is not applied: {_words(error.diag) or error}") from error
+            raise MigrationError(f"{what} is not applied: {_words(error.diag) or error}") from error
         else:
             return
 
@@ -244,49 +232,12 @@ def _lost(name: str, error: psycopg.Error, cycles: Cycles) -> MigrationError:
     return MigrationError(text)
 
 
-def _leave_sign(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
-    """Leave a table in schema public that keeps earlier versions from making a queue there."""
-    try:
-        with db.transaction():
-            db.execute(_SIGN)
-    except psycopg.errors.InsufficientPrivilege:
-        warn(
-            "schema public got no table schema_migrations that warns earlier versions, because "
-            "the right to create one is missing: remove their queuectl from every host"
-        )
-
-
 def _words(notice: psycopg.errors.Diagnostic) -> str:
     texts = (notice.message_primary, notice.message_detail, notice.message_hint)
     return ". ".join(text for text in texts if text)
 
 
-def _look_in(db: psycopg.Connection, path: str) -> None:
-    db.execute("SELECT set_config('search_path', %s, false)", (path,))
-
-
-def _histories(db: psycopg.Connection) -> list[str]:
-    """Return the schemas that have a history of ours: pgmta, then public.
-
-    Other programs may have tables of the same names in `public`, and ours may have left a sign.
-    """
-    found = []
-    for schema in ("pgmta", "public"):
-        table = f"{schema}.schema_migrations"
-        columns = db.execute(
-            "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass(%s)"
-            " AND attname IN ('name', 'checksum', 'applied_at')",
-            (table,),
-        ).fetchone()
-        if columns != (3,):
-            continue
-        ours = f"SELECT FROM {table} WHERE name = '0001_queue.sql'"
-        if schema == "pgmta" or db.execute(ours.encode()).fetchone() is not None:
-            found.append(schema)
-    return found
-
-
-def _refuse_foreign_schema(db: psycopg.Connection, histories: list[str]) -> None:
+def _refuse_foreign_schema(db: psycopg.Connection, *, migrated: bool) -> None:
     """Raise MigrationError if others may create functions in schema pgmta.
 
     Our statements look there, and would run these functions with our rights.
@@ -295,7 +246,7 @@ def _refuse_foreign_schema(db: psycopg.Connection, histories: list[str]) -> None
     if found is None:
         return
     maker, may_migrate = found
-    if "pgmta" in histories and may_migrate:
+    if migrated and may_migrate:
         raise MigrationError(
             f"schema pgmta belongs to role {maker}, whose functions would run with the rights of "
             f"a superuser. Migrate with a login of {maker}."
@@ -307,26 +258,21 @@ def _refuse_foreign_schema(db: psycopg.Connection, histories: list[str]) -> None
     )
 
 
+def _refuse_objects(db: psycopg.Connection) -> None:
+    """Raise MigrationError if schema pgmta is not empty: it belongs to another program."""
+    if found := db.execute(_OBJECTS).fetchone():
+        raise MigrationError(
+            f"schema pgmta belongs to another program: it has {found[0]}. "
+            "ALTER SCHEMA pgmta RENAME TO …, or take another database"
+        )
+
+
 def _warn_of_makers(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
-    if db.execute("SELECT condition_path()").fetchone() == ("pgmta",):
+    if db.execute("SELECT pgmta.condition_path()").fetchone() == ("pgmta",):
         warn(
             "roles beside the owner of schema pgmta may create objects in schema public: "
             "conditions have to write public.NAME (REVOKE CREATE ON SCHEMA public FROM PUBLIC)"
         )
-
-
-def _renamed(text: str) -> str:
-    """Return a migration from before the schema pgmta, for a new database: with the names of today.
-
-    `public` may belong to other programs there.
-    """
-    text = text.replace("public.", "pgmta.").replace("search_path = public", "search_path = pgmta")
-    return text.replace("postern", "pgmta").replace("Postern", "pgmta")
-
-
-def _is_there(db: psycopg.Connection, expression: LiteralString) -> bool:
-    row = db.execute(f"SELECT {expression} IS NOT NULL").fetchone()
-    return bool(row and row[0])
 
 
 def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
@@ -340,10 +286,3 @@ def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
             "Stop them first; one that has crashed counts for a minute. With --while-daemons-run "
             "they go on without taking mail until they are replaced."
         )
-
-
-def _notify_workers(db: psycopg.Connection) -> None:
-    """Empty each claim that was composed before this migration, and wake idle workers."""
-    if _is_there(db, "to_regclass('rules_version')"):
-        db.execute("UPDATE rules_version SET version = version + 1")
-        db.execute(NOTIFY)

@@ -1,4 +1,4 @@
-"""The version of the database's schema, compared with the one that this program needs."""
+"""The schema of the database: its text, and its version compared with the one that is needed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,28 @@ from pgmta.logs import get
 from pgmta.shipped import shipped
 
 log = get("schema")
+
+BASELINE = "0001_baseline.sql"
+"""The first migration. A new database runs `sql/schema` instead."""
+
+TOPICS = (
+    "queue", "messages", "submission", "arguments", "attempts", "transcripts", "reports", "status",
+    "overview", "conditions", "changes", "rules", "daemons", "accounts", "dkim", "tls", "roles",
+)  # fmt: skip
+"""The files of `sql/schema`, in the order in which a new database runs them."""
+
+FORMER = (
+    "the database is from before the first release: deliver its mail with the version that made "
+    "it, then give pgmta a new database"
+)
+"""Why nothing works on a database without the baseline."""
+
+
+@cache
+def topics() -> dict[str, str]:
+    """Return the text of the present schema by topic, in the order of TOPICS."""
+    folder = shipped("sql") / "schema"
+    return {name: (folder / f"{name}.sql").read_text(encoding="utf-8") for name in TOPICS}
 
 
 @cache
@@ -27,6 +49,8 @@ def program_version() -> str:
 
 def mismatch(known: Sequence[str], there: set[str]) -> str:
     """Return why a program that knows some migrations does not fit a database; '' if it fits."""
+    if there and BASELINE not in there:
+        return FORMER
     if unknown := sorted(there.difference(known)):
         return (
             f"the database has migration {unknown[-1]}, this program ends with {known[-1]}: "
@@ -44,18 +68,19 @@ class Schema:
     """
 
     def __init__(self) -> None:
-        self._known = list(migrations())
+        self.known = list(migrations())
+        """The migrations that the program knows."""
         self.problem = ""
         """Why this program and the database do not fit together; '' if they do."""
 
     @property
     def name(self) -> str:
         """The last migration that the program knows."""
-        return self._known[-1]
+        return self.known[-1]
 
     def learn(self, names: Iterable[str]) -> None:
         """Note which migrations the database has; a change is logged."""
-        problem = mismatch(self._known, set(names))
+        problem = mismatch(self.known, set(names))
         if problem and problem != self.problem:
             log.error("the schema is of another version, no mail is taken", reason=problem)
         elif self.problem and not problem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import getpass
 import signal
 import socket
@@ -49,31 +48,10 @@ _WHY = click.option("--reason", required=True, help="Why. The table audit keeps 
 _STAY = "more rows stay on hold: an address holds control characters, they can only be deleted"
 
 
-def release_after_option(old: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the option that says how long a hold lasts; its `old` name works too, with a note."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(command)
-        def wrapped(*, release_after: str | None, old_length: str | None, **options: Any) -> Any:
-            if old_length is not None:
-                if release_after is not None:
-                    raise click.UsageError(f"{old} is the old name of --release-after: use one")
-                print_line(f"note: {old} has a new name: --release-after", err=True)
-            length = old_length if release_after is None else release_after
-            return command(release_after=length, **options)
-
-        for names, text, hidden in (
-            ((old, "old_length"), "The old name of --release-after.", True),
-            (("--release-after",), "Release each held row this time after its hold.", False),
-        ):
-            option = click.option(*names, metavar="DURATION", help=text, hidden=hidden)
-            wrapped = option(wrapped)
-        return wrapped
-
-    return decorate
-
-
-_RELEASE_AFTER = release_after_option("--expire")
+RELEASE_AFTER = click.option(
+    "--release-after", metavar="DURATION", help="Release each held row this time after its hold."
+)
+"""How long a hold lasts."""
 
 
 def _command(name: str, *own: Callable[..., Any]) -> Callable[..., click.Command]:
@@ -91,7 +69,7 @@ def who() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-@_command("hold", _REASON, _RELEASE_AFTER)
+@_command("hold", _REASON, RELEASE_AFTER)
 def hold(reason: str, release_after: str | None, **options: Any) -> None:
     """Put rows on hold. An attempt in flight ends and is recorded."""
     length = seconds(release_after)
@@ -99,7 +77,7 @@ def hold(reason: str, release_after: str | None, **options: Any) -> None:
 
 
 @_command("quarantine", click.option("--quarantine", required=True, help="Id of the quarantine."),
-          _REASON, _RELEASE_AFTER)  # fmt: skip
+          _REASON, RELEASE_AFTER)  # fmt: skip
 def quarantine(quarantine: str, reason: str, release_after: str | None, **options: Any) -> None:
     """Put rows on hold in a quarantine, held rows too. The id goes to metadata._quarantineid."""
     length = seconds(release_after)

@@ -59,7 +59,7 @@ def check(config: Path) -> None:
     for key, condition in conditions.items():
         if hint := case_hint(condition):
             print_line(f"warning: {config}: {dotted(key)}: {hint}", err=True)
-    for note in settings.notes + settings.signing.risks:
+    for note in settings.signing.risks:
         print_line(f"warning: {config}: {note}", err=True)
     if reason:
         what = "the database and the conditions were" if conditions else "the database was"
@@ -146,8 +146,6 @@ async def _run(
     for key, condition in conditions.items():
         if hint := case_hint(condition):
             log.warning("a condition is case-sensitive", key=dotted(key), hint=hint)
-    for note in settings.notes:
-        log.warning("a key has a new name", note=note)
     for risk in settings.signing.risks:
         log.warning("configuration", reason=risk)
     signals = Signals()

@@ -27,9 +27,9 @@ from pgmta.store.overview import Overview
 from pgmta.store.row_change import RowChange
 from queued.cli.change import (
     EXIT_INTERRUPTED,
+    RELEASE_AFTER,
     apply_change,
     held_again,
-    release_after_option,
     seconds,
     who,
 )
@@ -93,7 +93,7 @@ def list_rules(config: Path, as_json: bool) -> None:
     metavar="DURATION",
     help="End the rule after this time. Rows that it holds stay on hold.",
 )
-@release_after_option("--release")
+@RELEASE_AFTER
 @click.option(
     "--force", is_flag=True, help="Add it even if its condition fails on rows; it holds these."
 )

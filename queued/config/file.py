@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from pgmta.config.environment import Environment, environment_field
 from pgmta.config.types import Section
@@ -29,9 +29,6 @@ class QueuedConfig(Section):
 
     environment: Environment = environment_field()
     process: Process = Field(default=Process())
-    worker: Process | None = Field(
-        default=None, exclude=True, description="the name of `process` in earlier versions"
-    )
     workers: list[Worker] = Field(
         default=[Worker()], min_length=1, description="what this configuration runs"
     )
@@ -67,14 +64,6 @@ class QueuedConfig(Section):
                 raise ValueError(f"two workers are called {name!r}")
         return workers
 
-    @model_validator(mode="after")
-    def _take_old_name(self) -> QueuedConfig:
-        if self.worker is not None:
-            if "process" in self.model_fields_set:
-                raise ValueError("worker is the old name of process: write only one of them")
-            object.__setattr__(self, "process", self.worker)  # the model is frozen
-        return self
-
     @property
     def routing(self) -> Shaping:
         """The content of the file `shaping`; without a file it is empty."""
@@ -107,13 +96,3 @@ class QueuedConfig(Section):
         config = self.model_copy()
         config._texts = texts
         return config
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences about keys by an old name; they are still read."""
-        notes = ["worker has a new name: process"] if self.worker is not None else []
-        return notes + [
-            f"workers[{number}].expire (worker {worker.name}) has a new name: release_after"
-            for number, worker in enumerate(self.workers)
-            if worker.has_old_keys
-        ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pgmta.action import STANDING, Action
 from pgmta.config.types import Period, Section, Whole, hint
@@ -56,24 +56,6 @@ class Worker(Section):
     release_after: Period | None = Field(
         default=None, description="hold, quarantine: release after this time; absent: never"
     )
-    _old_keys: tuple[str, ...] = ()
-
-    @property
-    def has_old_keys(self) -> bool:
-        """Whether the file names a key by its name of earlier versions."""
-        return bool(self._old_keys)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _renamed(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """Read `expire`, the name of `release_after` in earlier versions."""
-        if not isinstance(data, dict) or "expire" not in data:
-            return read(data)
-        if "release_after" in data:
-            raise ValueError("expire is the old name of release_after: write only one of them")
-        worker = read({"release_after" if k == "expire" else k: data[k] for k in data})
-        worker._old_keys = ("expire",)
-        return worker
 
     @model_validator(mode="after")
     def _consistent(self) -> Worker:

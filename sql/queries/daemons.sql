@@ -21,20 +21,3 @@ DELETE FROM daemons WHERE process = %(process)s OR seen_at < now() - interval '1
 SELECT program, host, pid, version, schema FROM daemons
 WHERE seen_at > now() - interval '1 minute' AND schema <> %(schema)s
 ORDER BY program, host, pid
-
--- name: silent
--- Processes with workers but without a version: they are older than the table daemons. Their names
--- begin with host and pid.
-SELECT DISTINCT owner FROM workers
-WHERE seen_at > now() - interval '1 minute' AND owner <> ALL (%(known)b::text[])
-ORDER BY owner
-
--- name: known
--- Processes that have given their version.
-SELECT process FROM daemons
-
--- name: sessions
--- Database sessions of smtpd, which had no heartbeat before the table daemons.
-SELECT pid FROM pg_stat_activity
-WHERE datname = current_database() AND application_name ~ '^(pgmta|postern) smtpd'
-ORDER BY pid

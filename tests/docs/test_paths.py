@@ -16,7 +16,6 @@ PAGES = [
 FOLDERS = "pgmta|smtpd|queued|sql|etc|docs|tests|bench|scripts"
 PATH = re.compile(rf"`((?:{FOLDERS})/[A-Za-z0-9_./-]+\.[a-z]+)(?:: \w+)?`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-HISTORY = ("upgrade.md",)  # names files of earlier versions too
 
 
 def anchors(page: Path) -> set[str]:
@@ -27,8 +26,6 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_files_exist(page: Path) -> None:
-    if page.name in HISTORY:
-        return
     named = {name for name in PATH.findall(page.read_text(encoding="utf-8")) if "/X." not in name}
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 

@@ -18,7 +18,7 @@ import pytest
 from psycopg.pq import Conninfo
 
 from pgmta.postgres.embedded import Server
-from pgmta.store.schema import migrations
+from pgmta.store.schema import TOPICS, migrations
 from tests.support.daemons import ROOT
 from tests.support.database import data_folder
 from tests.support.waiting import PATIENCE, free_port
@@ -180,6 +180,7 @@ def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
         names = one.namelist()
         assert sorted(names) == sorted(other.namelist())
     assert {f"pgmta/sql/migrations/{name}" for name in migrations()} < set(names)
+    assert {f"pgmta/sql/schema/{name}.sql" for name in TOPICS} < set(names)
     assert {
         "pgmta/py.typed",
         "pgmta/etc/queued.yaml",

@@ -77,8 +77,6 @@ def keys(model: type[BaseModel]) -> dict[str, Any]:
     """The tree of a model's options."""
     tree: dict[str, Any] = {}
     for name, field in model.model_fields.items():
-        if field.exclude:  # an old name
-            continue
         inner = [field.annotation, *getattr(field.annotation, "__args__", ())]
         free = getattr(field.annotation, "__origin__", None) is dict  # the keys are the user's
         below = [c for c in inner if isinstance(c, type) and issubclass(c, BaseModel) and not free]
@@ -108,19 +106,6 @@ def test_documented_file_shows_every_option_at_its_default(name: str, tmp_path: 
     here = {"environment": {"hostname"}, "processes": True}  # defaults depend on the host
     shown, expected = load(path, MODELS[name]), defaults(path, MODELS[name])
     assert shown.model_dump(exclude=here) == expected.model_dump(exclude=here)  # type: ignore[arg-type]
-
-
-def test_the_old_name_of_a_section_counts_with_a_note(tmp_path: Path) -> None:
-    path = tmp_path / "queued.yaml"
-    path.write_text("worker: {lease: 7s}\n", encoding="utf-8")
-    result = check("queued", path)
-    assert result.exit_code == 0
-    assert f"warning: {path}: worker has a new name: process\n" in result.stderr
-    assert load(path, QueuedConfig).process.lease == 7.0
-    path.write_text("worker: {lease: 7s}\nprocess: {}\n", encoding="utf-8")
-    result = check("queued", path)
-    assert result.exit_code == 2
-    assert "worker is the old name of process: write only one of them" in result.stderr
 
 
 scalars = st.one_of(
@@ -219,22 +204,6 @@ def test_values(parse: Any, text: Any, value: Any) -> None:
 def test_no_sizes(text: Any) -> None:
     with pytest.raises(ValueError, match="is no size; write for example 1000, 64KB or 50MB"):
         parse_size(text)
-
-
-def test_the_old_name_of_a_key_is_read_with_a_note(tmp_path: Path) -> None:
-    path = tmp_path / "queued.yaml"
-    held = "{name: w, action: hold, where: 'true', "
-    path.write_text(f"workers:\n  - {held} expire: 2h}}\n")
-    config = load(path, QueuedConfig)
-    assert config.workers[0].release_after == 7200
-    note = "workers[0].expire (worker w) has a new name: release_after"
-    assert config.notes == [note]
-    checked = CliRunner().invoke(queued.cli.queued.main, ["check", "-c", str(path)])
-    assert checked.exit_code == 0, checked.output
-    assert f"warning: {path}: {note}\n" in checked.stderr
-    path.write_text(f"workers:\n  - {held} expire: 2h, release_after: 2h}}\n")
-    with pytest.raises(ConfigError, match="only one of them"):
-        load(path, QueuedConfig)
 
 
 def test_every_command_and_option_has_a_help_text() -> None:

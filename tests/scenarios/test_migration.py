@@ -23,7 +23,7 @@ from tests.support.system import System
 from tests.support.waiting import until
 
 MAIL = b"Subject: x\r\n\r\nx\r\n"
-NEXT = "9000_next.sql"
+NEXT = "0002_next.sql"
 MISMATCH = "the schema is of another version, no mail is taken"
 KEPT = "outcome is kept until the database takes it"
 REFUSED = "451 4.3.0 Queue is unavailable, try again later"

@@ -91,11 +91,11 @@ def test_check_logs_in(database: str, db: psycopg.Connection, login: str, tmp_pa
         assert f"{path}: the database was not checked: connection" in unchecked.stderr
         checked = check(command, database)
         assert (checked.exit_code, checked.output) == (0, f"{path}: ok\n")
-    db.execute("DELETE FROM schema_migrations WHERE name > '0030'")
+    db.execute("INSERT INTO schema_migrations VALUES ('0002_next.sql', '')")
     for command in (smtpd, queued):
         unchecked = check(command, database)
         assert unchecked.exit_code == 0
-        assert "the database was not checked: the database lacks migration" in unchecked.stderr
+        assert "the database was not checked: the database has migration" in unchecked.stderr
     db.execute(f'REVOKE pgmta_reader FROM "{login}"')
     path.write_text(yaml.safe_dump({"environment": {"database": {"uri": uri}}}))
     for arguments in (

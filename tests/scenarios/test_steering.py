@@ -83,7 +83,7 @@ def test_what_matches_a_standing_rule_is_never_delivered(system: System, command
     # an operator's rule counts at once, also for what comes later, and ends by itself
     made = command(
         *("rule", "add", "stop", "--domain", "other.example", "--reason", "ticket"),
-        *("--expire", "2s", "--release", "2s"),
+        *("--expire", "2s", "--release-after", "2s"),
     )
     assert made.exit_code == 0, made.output
     system.enqueue("late@other.example")

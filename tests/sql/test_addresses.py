@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -11,18 +10,15 @@ from psycopg import sql
 
 from pgmta.action import Action
 from pgmta.postgres.link import Link
-from pgmta.store import migrate as migrations_of
 from pgmta.store.change import WorkerChanges
-from pgmta.store.claim import Claims
 from pgmta.store.migrate import migrate
 from pgmta.store.partitions import opened
 from pgmta.store.repartition import Repartition
 from pgmta.store.row_change import RowChange
-from pgmta.store.schema import migrations
 from pgmta.store.upkeep import Upkeep
 from queued.upkeep.requests import answer_requests
 from tests.sql.rows import column, fetch, message, operate, row
-from tests.support.database import fresh_database, with_database
+from tests.support.database import with_database
 from tests.support.waiting import PATIENCE
 
 BAD = "\x01\t\n\r\x1b\x7f\x80\x85\x9b\x9f\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
@@ -48,42 +44,6 @@ def test_addresses_with_control_characters_are_refused(db: psycopg.Connection) -
     for char in HARMLESS:
         row(db, 1, sender=f"x{char}y@b.example", recipient=f"x{char}y@b.example")
     row(db, 1, sender="")
-
-
-@pytest.fixture
-def before(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """URI of a database that lacks the migration."""
-    old = {name: text for name, text in migrations().items() if name < "0005"}
-    with fresh_database(server) as uri:
-        with monkeypatch.context() as patch:
-            patch.setattr(migrations_of, "migrations", lambda: old)
-            migrate(uri)
-        yield uri
-
-
-async def test_the_migration_holds_old_rows_and_claims_go_on(before: str) -> None:
-    with psycopg.connect(before, autocommit=True) as db:
-        db.execute("CREATE TABLE queue_def_1 PARTITION OF queue_def FOR VALUES IN ('1')")
-        message(db, 1)
-        for metadata in ({}, {"_partid": "1"}):
-            row(db, 1, recipient="a\r\nDATA@b.example", metadata=metadata)
-            row(db, 1, recipient="good@b.example", metadata=metadata)
-        row(db, 1, sender="x\x1b@b.example", status="SENDING", lease=-9)
-        row(db, 1, recipient="x\x02b@b.example", status="DELETE")
-        row(db, 1, domain="x\u2028b.example", status="HOLD", hold_reason="ticket", held_by="me")
-        assert migrate(before) == [name for name in migrations() if name >= "0005"]
-        db.execute("SET search_path = pgmta")  # this session is older than the schema
-        assert column(db, "SELECT count(*) FROM queue GROUP BY status ORDER BY status") == [1, 4, 2]
-        reasons = "SELECT DISTINCT hold_reason FROM queue_hold ORDER BY 1"
-        assert column(db, reasons) == [
-            "an address holds control characters: the row can only be deleted", "ticket"
-        ]  # fmt: skip
-        link = Link(before, "test")
-        items = (await Claims(link, "w", 60, None).claim(100, [])).items
-        assert [item.recipient for item in items] == ["good@b.example"] * 2
-        change = RowChange(Action.DELETE, "status IN ('DELETE', 'HOLD')", "w")
-        assert await WorkerChanges(link).run(change) == 5
-        await link.close()
 
 
 def test_a_release_leaves_them_on_hold_and_says_why(db: psycopg.Connection) -> None:

@@ -78,7 +78,7 @@ async def test_a_hold_holds_a_row_that_it_cannot_judge(db: psycopg.Connection, l
 async def test_a_rule_whose_schema_is_dropped_stops_nothing(
     db: psycopg.Connection, link: Link
 ) -> None:
-    db.execute("ALTER TABLE rules DISABLE TRIGGER rules_valid")  # as before migration 0027
+    db.execute("ALTER TABLE rules DISABLE TRIGGER rules_valid")  # as a superuser could
     db.execute("CREATE SCHEMA ops")
     db.execute(
         "CREATE FUNCTION ops.blocked(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT false'"

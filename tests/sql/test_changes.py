@@ -264,21 +264,3 @@ def test_a_batch_reads_its_own_rows_only(db: psycopg.Connection) -> None:
     visit(plan[0]["Plan"])
     assert found[0] <= 40, plan
     assert db.execute("SELECT count(*) FROM queue WHERE priority = 3").fetchone() == (20,)
-
-
-def test_the_old_names_of_options_are_understood(db: psycopg.Connection, config: Path) -> None:
-    message(db, 1)
-    row(db, 1)
-    words = ["hold", "-c", str(config), "--all", "--yes", "--reason", "why", "--expire", "1h"]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0, done.output
-    assert done.stderr == "note: --expire has a new name: --release-after\n"
-    assert fetch(db, "SELECT hold_until - now() > '59 min' FROM queue") == (True,)
-    assert CliRunner().invoke(main, [*words, "--release-after", "2h"]).exit_code == 2
-    words = ["rule", "add", "-c", str(config), "r", "--domain", "x.example", "--reason", "why"]
-    done = CliRunner().invoke(main, [*words, "--release", "2h", "--expire", "1d"])
-    assert done.exit_code == 0, done.output
-    assert done.stderr == "note: --release has a new name: --release-after\n"
-    rule = "SELECT hold_seconds, expires_at - now() > '23 h' FROM rules"
-    assert fetch(db, rule) == (7200.0, True)
-    assert "--expire" not in CliRunner().invoke(main, ["hold", "--help"]).output

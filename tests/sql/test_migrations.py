@@ -1,8 +1,7 @@
-"""The schema as it comes from the migrations."""
+"""Migrations of a database that has the baseline, and the daemons on it."""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 
@@ -11,7 +10,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import MigrationError, SchemaMismatch
-from pgmta.states import Event, Removal, Status
 from pgmta.store import migrate as migrate_module
 from pgmta.store.claim import SESSION, Claims
 from pgmta.store.enqueue import Enqueue
@@ -21,7 +19,7 @@ from tests.sql.test_surface import linked, message
 from tests.support.database import fresh_database
 from tests.support.waiting import until
 
-NEXT = "9000_next.sql"
+NEXT = "0002_next.sql"
 
 
 def test_concurrent_and_repeated_migrations_apply_each_once(server: str) -> None:
@@ -42,43 +40,8 @@ def test_changed_and_unknown_migrations_are_refused(database: str, db: psycopg.C
         migrate(database)
     db.execute("DELETE FROM schema_migrations WHERE name LIKE '9999%'")
     db.execute("UPDATE schema_migrations SET checksum = 'other'")
-    with pytest.raises(MigrationError, match=r"0001_queue\.sql was changed"):
+    with pytest.raises(MigrationError, match=r"0001_baseline\.sql was changed"):
         migrate(database)
-
-
-def test_every_object_has_a_comment(db: psycopg.Connection) -> None:
-    bare = db.execute("""
-        SELECT 'table ' || c.relname FROM pg_class c
-        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'S', 'v')
-            AND obj_description(c.oid) IS NULL AND c.relname !~ '^attempts_\\d'
-        UNION ALL
-        SELECT 'column ' || c.relname || '.' || a.attname FROM pg_class c
-        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
-            AND NOT c.relispartition AND col_description(c.oid, a.attnum) IS NULL
-        UNION ALL
-        SELECT 'function ' || proname FROM pg_proc
-        WHERE pronamespace = 'public'::regnamespace AND obj_description(oid) IS NULL
-        UNION ALL
-        SELECT 'trigger ' || tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-        WHERE NOT tgisinternal AND tgparentid = 0 AND obj_description(t.oid) IS NULL
-    """).fetchall()
-    assert bare == []
-
-
-def test_statuses_of_sql_and_python_are_the_same(db: psycopg.Connection) -> None:
-    (check,) = db.execute(
-        "SELECT pg_get_constraintdef(oid) FROM pg_constraint "
-        "WHERE conname = 'queue_status' AND conrelid = 'queue'::regclass"
-    ).fetchone() or ("",)
-    assert set(re.findall("[A-Z]{4,}", check.replace("CHECK", ""))) == {*Status}
-    (check,) = db.execute(
-        "SELECT pg_get_constraintdef(oid) FROM pg_constraint "
-        "WHERE conname = 'attempts_event' AND conrelid = 'attempts'::regclass"
-    ).fetchone() or ("",)
-    # a takeover's is `unknown`
-    without_entry = {Event.CLAIM, Event.TAKEOVER, Event.HAND_BACK, Event.REPORT}
-    assert set(re.findall("'([a-z]+)'", check)) == {*Event, *Removal} - without_entry
 
 
 @pytest.fixture
@@ -102,36 +65,14 @@ def test_daemons_of_another_version_are_named_and_nothing_is_applied(
         " ('b:2:x', 'queued', 'b.example', 2, '0.2', %s), ('c:3:x', 'queued', 'c', 3, '0', 'old')",
         (last, NEXT),
     )
-    db.execute(
-        "INSERT INTO workers (owner, name, action, reach)"
-        " VALUES ('d.example:4:x', 'w', 'deliver', 'true'), ('b:2:x', 'w', 'deliver', 'true')"
-    )
     db.execute("UPDATE daemons SET seen_at = now() - interval '61 s' WHERE pid = 3")
     with pytest.raises(MigrationError) as refused:
         migrate(database)
     lines = str(refused.value).splitlines()
-    assert lines[1:-1] == [
-        f"  smtpd on a.example, pid 1, version 0.1 ({last})",
-        "  queued on d.example, pid 4, of an earlier version",
-    ]
+    assert lines[1:-1] == [f"  smtpd on a.example, pid 1, version 0.1 ({last})"]
     assert "--while-daemons-run" in lines[-1]
     assert db.execute("SELECT to_regclass('newer')").fetchone() == (None,)
     assert migrate(database, while_daemons_run=True) == [NEXT]
-
-
-def test_daemons_without_heartbeat_are_found_by_their_sessions(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = {name: text for name, text in migrations().items() if name < "0008"}
-    with fresh_database(server) as uri:
-        with monkeypatch.context() as patch:
-            patch.setattr(migrate_module, "migrations", lambda: old)
-            migrate(uri)
-        with psycopg.connect(uri, application_name="pgmta smtpd 0") as session:
-            pid = session.info.backend_pid
-            with pytest.raises(MigrationError, match=f"smtpd of an earlier version.* {pid}"):
-                migrate(uri)
-        assert migrate(uri)
 
 
 async def test_a_claim_of_before_a_migration_gets_nothing(
@@ -213,11 +154,9 @@ def test_a_migration_ends_who_waits_for_it_in_a_cycle_and_no_submission(
 
 
 def test_a_migration_that_may_end_nobody_names_the_right(
-    server: str, monkeypatch: pytest.MonkeyPatch
+    server: str, next_version: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     role = "pgmta_test_migrator"
-    steps = {"0001_queue.sql": "CREATE TABLE messages (); CREATE TABLE queue ()"}
-    monkeypatch.setattr(migrate_module, "migrations", lambda: dict(steps))
     monkeypatch.setattr(migrate_module, "_TRIES", 1)
     errors: list[MigrationError] = []
 
@@ -237,7 +176,9 @@ def test_a_migration_that_may_end_nobody_names_the_right(
                 db.execute(f"ALTER DATABASE {db.info.dbname} OWNER TO {role}".encode())
                 uri = make_conninfo(database, options=f"-c role={role}")
                 migrate(uri)
-                steps[NEXT] = "COMMENT ON TABLE queue IS 'new'"
+                next_version("COMMENT ON TABLE queue IS 'new'")
+                for each in (db, settler):
+                    each.execute("SET search_path = pgmta")
                 settler.execute("LOCK TABLE queue IN ROW EXCLUSIVE MODE")
                 migration = threading.Thread(target=lose)
                 migration.start()

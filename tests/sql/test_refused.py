@@ -24,7 +24,7 @@ async def test_a_rule_that_is_refused_later_stops_nothing(
     db.execute(
         "CREATE FUNCTION blocked(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT false'"
     )
-    db.execute("ALTER TABLE rules DISABLE TRIGGER rules_valid")  # as before migration 0027
+    db.execute("ALTER TABLE rules DISABLE TRIGGER rules_valid")  # as a superuser could
     db.execute("ALTER TABLE queue ADD listed text")
     db.execute("CREATE SCHEMA ops")
     db.execute("CREATE FUNCTION ops.f(text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")

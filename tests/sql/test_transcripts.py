@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.claim import SESSION, Claims
-from pgmta.store.migrate import migrate
 from pgmta.store.settle import Settlements
 from pgmta.store.trace_orders import TraceOrders
 from pgmta.store.traces import Trace, Traces
@@ -32,8 +31,6 @@ from queued.worker.observer import Observer
 from queued.worker.trace_watch import TraceWatch
 from tests.sql.rows import fetch, message, row
 from tests.sql.test_roles import acting
-from tests.sql.test_schema_move import migrate_to
-from tests.support.database import fresh_database
 
 NOW = datetime.now(UTC)
 TLS = ConnectionFacts(
@@ -137,35 +134,6 @@ async def test_queued_makes_and_drops_the_days(db: psycopg.Connection, link: Lin
                "FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")  # fmt: skip
     assert await keep_partitions(link, 86400) == (1, 1)
     assert await keep_partitions(link, 86400) == (0, 0)
-
-
-@pytest.fixture
-def filled(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """URI of a database of the version before, with a filled log and an operator's view of it."""
-    with fresh_database(server) as uri:
-        migrate_to(uri, "0016", monkeypatch)
-        with psycopg.connect(uri, autocommit=True) as db:
-            db.execute("""
-                SET search_path = pgmta;
-                INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code,
-                    event, sender, recipient, domain, worker, host, command, enhanced, reply)
-                SELECT now(), n, n, 1, 1, 250, 'delivered', '', 'r@b.example', 'b.example', '', '',
-                    '', '', '' FROM generate_series(1, 1000) AS n;
-                CREATE SCHEMA ours;
-                CREATE VIEW ours.log AS SELECT * FROM attempts;
-                CREATE VIEW ours.failures AS SELECT * FROM attempt_history WHERE event = 'failed';
-            """)
-        yield uri
-
-
-def test_the_migration_works_in_place_beside_views_of_operators(filled: str) -> None:
-    with psycopg.connect(filled, autocommit=True) as db:
-        before = fetch(db, "SELECT pg_relation_filenode('pgmta.attempts_default')")
-        assert "0017_attempt_facts.sql" in migrate(filled)
-        assert fetch(db, "SELECT pg_relation_filenode('pgmta.attempts_default')") == before
-        assert fetch(db, "SELECT count(*) FROM ours.log") == (1000,)
-        assert fetch(db, "SELECT count(address), count(*) FROM pgmta.attempts") == (0, 1000)
-        assert fetch(db, "SELECT count(*) FROM ours.failures") == (0,)
 
 
 def item(**fields: Any) -> Item:

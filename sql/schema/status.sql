@@ -1,4 +1,4 @@
--- What became of a message, and its cancellation: docs/decisions/0029-submission.md.
+-- The state of each recipient, in the queue or gone, and cancel().
 
 CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -8,42 +8,61 @@ CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean 
             AND pg_has_role(session_user, r.oid, 'MEMBER'))
     FROM pg_class AS c WHERE c.oid = 'messages'::regclass
 $$;
-COMMENT ON FUNCTION sees_all_mail(boolean) IS
-    'Whether this login sees (or may cancel) all mail: the owner, operators and readers. Others have '
-    'only what they submitted themselves.';
-
-CREATE FUNCTION log_state(event text) RETURNS text IMMUTABLE PARALLEL SAFE
-RETURN CASE event WHEN 'deleted' THEN 'cancelled'
-    WHEN 'deferred' THEN 'unknown'  -- its row went without a trace
-    ELSE event END;
-COMMENT ON FUNCTION log_state(text) IS 'The state of a recipient whose row is gone, by its last event in the log.';
+COMMENT ON FUNCTION sees_all_mail IS
+    'Whether this login sees (or may cancel) all mail: the owner, operators and readers. Others have only what they '
+    'submitted themselves.';
 
 CREATE FUNCTION row_state(
     status text, lease_until timestamptz, hold_reason text, once boolean, attempts integer, logged integer, event text
 ) RETURNS text STABLE PARALLEL SAFE
 RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
     WHEN status = 'DELETE' THEN 'cancelled'
+    WHEN status = 'REPORT' THEN CASE
+        WHEN logged = attempts AND event = 'delivered' THEN 'delivered'
+        WHEN logged IS NULL AND hold_reason IN ('relayed', 'delivered') THEN 'delivered'
+        ELSE 'failed' END
     WHEN status <> 'HOLD' THEN lower(status)
     -- operators write hold_reason too, so the log counts
     WHEN attempts = 0 THEN 'held'
     WHEN logged = attempts THEN CASE WHEN event = 'failed' OR event = 'unknown' AND once THEN event ELSE 'held' END
     -- the database refused the entry, or its day is over: queued wrote these words
-    WHEN hold_reason ~ '^(undeliverable$|failed\M.*, but the database refuses )' THEN 'failed'
+    WHEN hold_reason ~ '^(undeliverable$|undeliverable, no DSN|bounce limit|failed\M.*, but the database refuses )' THEN 'failed'
     WHEN hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )' THEN 'unknown'
     ELSE 'held' END;
-COMMENT ON FUNCTION row_state(text, timestamptz, text, boolean, integer, integer, text) IS
+COMMENT ON FUNCTION row_state IS
     'The state of a recipient whose row is in the queue. The last two are its last attempt in the log.';
+
+CREATE FUNCTION log_state(event text) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN CASE event WHEN 'deleted' THEN 'cancelled'
+    WHEN 'deferred' THEN 'unknown'  -- its row went without a trace
+    ELSE event END;
+COMMENT ON FUNCTION log_state IS 'The state of a recipient whose row is gone, by its last event in the log.';
 
 CREATE VIEW queue_states AS
 SELECT q.message_id, q.recipient, q.id AS row_id, q.status, q.lease_until, q.hold_reason, q.once, q.attempts,
     CASE WHEN q.status IN ('QUEUED', 'DEFERRED') THEN q.next_attempt
         WHEN q.status = 'SCHEDULED' THEN q.send_at END AS next_attempt,
-    CASE q.status WHEN 'SENDING' THEN q.lease_since WHEN 'HOLD' THEN q.held_at END AS since, q.ts,
+    CASE q.status WHEN 'SENDING' THEN q.lease_since WHEN 'HOLD' THEN q.held_at WHEN 'REPORT' THEN q.held_at END
+        AS since, q.ts,
     substring(q.last_reply FROM '^([245][0-9][0-9])(?: |$)')::integer AS code,
     regexp_replace(q.last_reply, '^[245][0-9][0-9]( |$)', '') AS reply,
     m.submitted_by
 FROM queue AS q JOIN messages AS m ON m.id = q.message_id;
 COMMENT ON VIEW queue_states IS 'Part of message_status and status(): the rows of the queue without the log.';
+COMMENT ON COLUMN queue_states.message_id IS 'The message id.';
+COMMENT ON COLUMN queue_states.recipient IS 'Forward-path.';
+COMMENT ON COLUMN queue_states.row_id IS 'queue.id.';
+COMMENT ON COLUMN queue_states.status IS 'As queue.status.';
+COMMENT ON COLUMN queue_states.lease_until IS 'As queue.lease_until.';
+COMMENT ON COLUMN queue_states.hold_reason IS 'As queue.hold_reason.';
+COMMENT ON COLUMN queue_states.once IS 'As queue.once.';
+COMMENT ON COLUMN queue_states.attempts IS 'As queue.attempts.';
+COMMENT ON COLUMN queue_states.next_attempt IS 'When it is due; null if it is not waiting.';
+COMMENT ON COLUMN queue_states.since IS 'Since when it is sent, held or reported; null otherwise.';
+COMMENT ON COLUMN queue_states.ts IS 'As queue.ts.';
+COMMENT ON COLUMN queue_states.code IS 'Reply code of the last attempt; null if it had none.';
+COMMENT ON COLUMN queue_states.reply IS 'Text of the last reply, or what went wrong.';
+COMMENT ON COLUMN queue_states.submitted_by IS 'As messages.submitted_by.';
 
 -- DISTINCT ON keeps a condition on any column but the ids above the check of the login. Else EXPLAIN ANALYZE
 -- would count the rows of others that match it.
@@ -71,14 +90,13 @@ FROM (
 ) AS last
 WHERE NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id);
 COMMENT ON VIEW message_status IS
-    'Each recipient of each message with its state, also of mail that has left the queue. Name '
-    'message_id in the condition, or call status(ids): without it the whole log is read. A login that only '
-    'submits sees its own mail.';
+    'Each recipient of each message with its state, also of mail that has left the queue. Name message_id in the '
+    'condition, or call status(ids): without it the whole log is read. A login that only submits sees its own mail.';
 COMMENT ON COLUMN message_status.message_id IS 'The message id, as submit() or the 250 gave it.';
 COMMENT ON COLUMN message_status.recipient IS 'Forward-path.';
 COMMENT ON COLUMN message_status.state IS
-    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. After '
-    'failed and unknown the row may be on hold, and an operator may release it.';
+    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. After failed and '
+    'unknown the row may be on hold, and an operator may release it.';
 COMMENT ON COLUMN message_status.attempts IS 'Attempts so far.';
 COMMENT ON COLUMN message_status.next_attempt IS 'When it is due; null if it is not waiting.';
 COMMENT ON COLUMN message_status.at IS 'Since when the state is this one.';
@@ -148,9 +166,9 @@ BEGIN
         WHERE (SELECT sees_all_mail()) OR submitted_by = session_user
         ORDER BY message_id, row_id $query$, log) USING wanted;
 END $$;
-COMMENT ON FUNCTION status(bigint[]) IS
-    'The state of each recipient of these messages, in the order of ids and rows, all at one moment. '
-    'An unknown id has no row, nor has one of another login.';
+COMMENT ON FUNCTION status IS
+    'The state of each recipient of these messages, in the order of ids and rows, all at one moment. An unknown id '
+    'has no row, nor has one of another login.';
 
 CREATE FUNCTION cancel(id bigint, reason text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -177,13 +195,14 @@ BEGIN
     END IF;
     FOR chance IN 1 .. chances LOOP
         BEGIN
-            -- under a lease, also one that ran out: the next hop may have the mail
+            -- A row in REPORT has its outcome, and its sender gets a DSN.
+            -- Under a lease, also one that ran out: the next hop may have the mail
             SELECT array_agg(found.id) FILTER (WHERE found.lease_until IS NOT NULL),
                 array_agg(found.id) FILTER (WHERE found.lease_until IS NULL)
             INTO flying, waiting
             FROM (
                 SELECT q.id, q.lease_until FROM queue AS q
-                WHERE q.message_id = cancel.id AND q.status <> 'DELETE' ORDER BY q.id FOR UPDATE
+                WHERE q.message_id = cancel.id AND q.status NOT IN ('DELETE', 'REPORT') ORDER BY q.id FOR UPDATE
             ) AS found;
             -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
             -- of the first statement would clear what the second one sets.
@@ -208,155 +227,22 @@ BEGIN
         END;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION cancel(bigint, text) IS
-    'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is '
-    'removed after its attempt, unless that delivers. A login that only submits has its own mail.';
+COMMENT ON FUNCTION cancel IS
+    'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed '
+    'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits '
+    'has its own mail.';
 
--- a view calls sees_all_mail and log_state in the name of the caller, and they tell nothing of others
-REVOKE EXECUTE ON FUNCTION status, cancel FROM PUBLIC;
-
--- Locks. Any login may take an advisory lock, but it needs rights to lock a table: docs/decisions/0029-submission.md.
-
-CREATE FUNCTION queue_change_turn() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    LOCK TABLE ONLY pgmta.audit IN SHARE UPDATE EXCLUSIVE MODE;
-END $$;
-COMMENT ON FUNCTION queue_change_turn() IS 'Lets one transaction at a time change many rows by functions.';
-DO $$
-DECLARE
-    function regprocedure;
-    source text;
-    changed text;
-BEGIN
-    FOREACH function IN ARRAY ARRAY['queue_change(text, text, jsonb)', 'attempts_partitions(integer)',
-        'attempts_expire(interval)']::regprocedure[]
-    LOOP
-        source := pg_get_functiondef(function);
-        changed := replace(replace(source, 'pg_advisory_xact_lock(hashtext(''pgmta change''))', 'pgmta.queue_change_turn()'),
-            'PERFORM pg_advisory_xact_lock(hashtext(''pgmta attempts''))',
-            'LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE');
-        IF changed = source THEN
-            RAISE EXCEPTION 'function % was changed after migration 0010', function
-                USING HINT = 'Restore the function of sql/migrations, then migrate.';
-        END IF;
-        EXECUTE changed;
-    END LOOP;
-END $$;
--- An open transaction that asked for a status has a lock on the log. To wait for it stops the outcomes of all
--- attempts, so the duty tries again.
-ALTER FUNCTION attempts_partitions(integer) SET lock_timeout = '0.3s';
-ALTER FUNCTION attempts_expire(interval) SET lock_timeout = '0.3s';
-REVOKE EXECUTE ON FUNCTION queue_change_turn() FROM PUBLIC;
-
--- Rights.
-
-CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    given record;
-    missing text[] := '{}';
-BEGIN
-    FOR given IN SELECT * FROM (VALUES
-        ('pgmta_smtpd', 'SELECT ON daemons, schema_migrations'),
-        ('pgmta_smtpd', 'INSERT, UPDATE, DELETE ON daemons'),
-        ('pgmta_smtpd', 'USAGE ON SEQUENCE message_ids'),
-        -- usual mail comes in by a statement, the other by the function; is it known already?
-        ('pgmta_smtpd', 'INSERT (id, size, utf8, chunks, trace, body, message_id_header) ON messages'),
-        ('pgmta_smtpd', 'INSERT (message_id, sender, sender_domain, recipient, domain, priority, metadata) ON queue'),
-        ('pgmta_smtpd', 'USAGE ON SEQUENCE queue_ids'),
-        ('pgmta_smtpd', 'EXECUTE ON FUNCTION queue_put'),
-        ('pgmta_smtpd', 'SELECT (id) ON messages'),
-        ('pgmta_smtpd', 'SELECT (message_id) ON attempts'),
-        -- a message that is refused in the end takes its chunks away
-        ('pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE
-            ON message_chunks'),
-
-        ('pgmta_queued', 'SELECT ON daemons, schema_migrations'),
-        ('pgmta_queued', 'INSERT, UPDATE, DELETE ON daemons'),
-        ('pgmta_queued', 'USAGE ON SEQUENCE lease_tokens'),
-        -- it watches the sequence of the rows (docs/decisions/0028)
-        ('pgmta_queued', 'SELECT ON SEQUENCE queue_ids'),
-        ('pgmta_queued', 'SELECT, DELETE, UPDATE (status, next_attempt, attempts, last_reply,
-            metadata, lease_since, lease_until, lease_token, lease_owner, hold_reason, held_by,
-            hold_until, faults) ON queue'),
-        -- FOR UPDATE asks for the right to change some column: this one does no harm
-        ('pgmta_queued', 'SELECT, DELETE, UPDATE (received_at) ON messages'),
-        ('pgmta_queued', 'SELECT, DELETE ON message_chunks'),
-        ('pgmta_queued', 'SELECT, INSERT ON attempts'),
-        ('pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE ON workers, rules'),
-        ('pgmta_queued', 'SELECT ON rules_version'),
-        ('pgmta_queued', 'EXECUTE ON FUNCTION attempts_partitions(integer), attempts_expire(interval),
-            queue_test(text, bigint[]), queue_condition(text),
-            queue_change_rows(text, bigint[], text, jsonb)'),
-        -- FOR UPDATE again
-        ('pgmta_queued', 'SELECT, DELETE, UPDATE (created_at) ON idempotency_keys'),
-        ('pgmta_queued', 'SELECT, UPDATE (hostname) ON submit_settings'),
-
-        ('pgmta_operator', 'SELECT ON messages, message_chunks, queue, attempts, workers, rules,
-            rules_version, audit, daemons, schema_migrations, queue_overview, queue_by_domain,
-            attempt_history, attempt_rates, duplicates, hold_overview, worker_overview'),
-        -- rows go by status DELETE, which leaves a trace in the log
-        ('pgmta_operator', 'UPDATE (status, next_attempt, priority, metadata, hold_reason, held_by,
-            hold_until) ON queue'),
-        ('pgmta_operator', 'INSERT, UPDATE, DELETE ON rules'),
-        -- at and role are the database's own words
-        ('pgmta_operator', 'INSERT (who, action, condition, details, rows, finished_at),
-            UPDATE (rows, finished_at) ON audit'),
-        ('pgmta_operator', 'EXECUTE ON FUNCTION queue_condition(text), queue_quiet(), queue_change_turn(),
-            queue_takes(text), queue_test(text, bigint[]), queue_change(text, text, jsonb),
-            queue_change_rows(text, bigint[], text, jsonb), queue_hold(text, text, interval),
-            queue_quarantine(text, text, text, interval), queue_release(text), queue_retry(text),
-            queue_delete(text, text), status(bigint[]), cancel(bigint, text)'),
-        ('pgmta_operator', 'SELECT ON message_status, queue_states, idempotency_keys'),
-        ('pgmta_operator', 'SELECT, UPDATE (hostname, message_size) ON submit_settings'),
-
-        -- params are content
-        ('pgmta_reader', 'SELECT (id, received_at, size, utf8, chunks, trace, tenant, format,
-            template_id, message_id_header, envid, ret, requiretls, submitted_by) ON messages'),
-        ('pgmta_reader', 'SELECT (message_id, position, stored_at) ON message_chunks'),
-        ('pgmta_reader', 'SELECT ON queue, attempts, workers, rules, rules_version, audit, daemons,
-            schema_migrations, queue_overview, queue_by_domain, attempt_history, attempt_rates,
-            duplicates, hold_overview, worker_overview'),
-        ('pgmta_reader', 'SELECT ON message_status, queue_states, submit_settings'),
-        ('pgmta_reader', 'EXECUTE ON FUNCTION queue_test(text, bigint[]), status(bigint[])'),
-
-        ('pgmta_submit', 'EXECUTE ON FUNCTION submit, status(bigint[]), cancel(bigint, text)'),
-        ('pgmta_submit', 'SELECT ON message_status')
-        ) AS rights (role, what)
-    LOOP
-        IF to_regrole(given.role) IS NULL THEN
-            IF given.role <> ALL (missing) THEN missing := missing || given.role; END IF;
-            CONTINUE;
-        END IF;
-        EXECUTE format('GRANT USAGE ON SCHEMA pgmta TO %I', given.role);
-        EXECUTE format('GRANT %s TO %I', given.what, given.role);
-    END LOOP;
-    IF to_regrole('pgmta_queued') IS NOT NULL
-            AND current_setting('server_version_num')::integer >= 170000 THEN
-        EXECUTE 'GRANT MAINTAIN ON message_chunks TO pgmta_queued';
-    END IF;
-    RETURN missing;
-END $$;
-REVOKE EXECUTE ON FUNCTION grants() FROM PUBLIC;
-COMMENT ON FUNCTION grants() IS
-    'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their '
-    'rights; to be called by the owner of the tables. Returns the roles that do not exist.';
-DO $$
-DECLARE
-    role text;
-    missing text[];
-BEGIN
-    -- in a new database the first migrations gave these roles the rights of that time
-    FOR role IN SELECT rolname FROM pg_roles
-        WHERE rolname IN ('pgmta_smtpd', 'pgmta_queued', 'pgmta_operator', 'pgmta_reader', 'pgmta_submit')
-    LOOP
-        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA pgmta FROM %I', role);
-        EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA pgmta FROM %I', role);
-        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgmta FROM %I', role);
-    END LOOP;
-    missing := grants();
-    IF missing <> '{}' THEN
-        RAISE WARNING 'roles that could not be made: %', array_to_string(missing, ', ')
-            USING HINT = 'Create them (NOLOGIN) and call pgmta.grants() as owner of the tables.';
-    END IF;
-END $$;
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION sees_all_mail', 'PUBLIC', 'EXECUTE'),
+    ('FUNCTION row_state', 'PUBLIC', 'EXECUTE'),
+    ('FUNCTION log_state', 'PUBLIC', 'EXECUTE'),
+    ('queue_states', 'pgmta_operator', 'SELECT'),
+    ('queue_states', 'pgmta_reader', 'SELECT'),
+    ('message_status', 'pgmta_operator', 'SELECT'),
+    ('message_status', 'pgmta_reader', 'SELECT'),
+    ('message_status', 'pgmta_submit', 'SELECT'),
+    ('FUNCTION status', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION status', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION status', 'pgmta_submit', 'EXECUTE'),
+    ('FUNCTION cancel', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION cancel', 'pgmta_submit', 'EXECUTE');

@@ -1,4 +1,4 @@
--- TLS with next hops: docs/decisions/0032-tls.md.
+-- TLS of other hosts: MTA-STS policies, hosts with broken TLS, results for reports.
 
 CREATE TABLE sts_policies (
     domain text COLLATE "C" PRIMARY KEY,
@@ -9,12 +9,11 @@ CREATE TABLE sts_policies (
     fetched_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz NOT NULL,
     next_fetch timestamptz NOT NULL,
-    used_on date NOT NULL DEFAULT current_date
+    used_on date NOT NULL DEFAULT CURRENT_DATE
 );
-CREATE INDEX sts_policies_next_fetch ON sts_policies (next_fetch);
 COMMENT ON TABLE sts_policies IS
-    'MTA-STS policies of recipient domains (RFC 8461). A policy counts until it expires, whatever its '
-    'domain says since, unless a newer one was fetched.';
+    'MTA-STS policies of recipient domains (RFC 8461). A policy counts until it expires, whatever its domain says '
+    'since, unless a newer one was fetched.';
 COMMENT ON COLUMN sts_policies.domain IS 'Recipient domain, in A-labels.';
 COMMENT ON COLUMN sts_policies.id IS 'Id in the TXT record for which the policy was fetched.';
 COMMENT ON COLUMN sts_policies.mode IS 'enforce, testing or none.';
@@ -24,17 +23,24 @@ COMMENT ON COLUMN sts_policies.fetched_at IS 'Time of the last fetch that succee
 COMMENT ON COLUMN sts_policies.expires_at IS 'The policy counts until then.';
 COMMENT ON COLUMN sts_policies.next_fetch IS 'When a queued fetches it again, if it was used since 30 days.';
 COMMENT ON COLUMN sts_policies.used_on IS 'Last day on which mail went to the domain.';
+COMMENT ON CONSTRAINT sts_policies_mode_check ON sts_policies IS 'RFC 8461, section 3.2.';
+
+CREATE INDEX sts_policies_next_fetch ON sts_policies (next_fetch);
+COMMENT ON INDEX sts_policies_next_fetch IS 'Policies that are fetched again.';
 
 CREATE TABLE broken_tls (
     host text COLLATE "C" PRIMARY KEY,
     until timestamptz NOT NULL,
-    reason text NOT NULL
+    reason text NOT NULL,
+    minimum text COLLATE "C" NOT NULL DEFAULT ''
 );
 COMMENT ON TABLE broken_tls IS
-    'Hosts whose TLS handshake failed: mail that may leave in plain text does so for a while.';
+    'Hosts whose TLS handshake failed twice: mail that may leave in plain text does so for a while.';
 COMMENT ON COLUMN broken_tls.host IS 'Host name and port.';
 COMMENT ON COLUMN broken_tls.until IS 'TLS is tried again then (delivery.tls.remember in queued.yaml).';
-COMMENT ON COLUMN broken_tls.reason IS 'The failure.';
+COMMENT ON COLUMN broken_tls.reason IS 'The last failure.';
+COMMENT ON COLUMN broken_tls.minimum IS
+    'The lowest version of TLS with which it failed (delivery.tls.minimum); the row counts with no other.';
 
 CREATE TABLE tls_reports (
     day date NOT NULL,
@@ -58,30 +64,16 @@ COMMENT ON COLUMN tls_reports.host IS 'Host name of the next hop; empty if none 
 COMMENT ON COLUMN tls_reports.address IS 'Its IP address; empty likewise.';
 COMMENT ON COLUMN tls_reports.reason IS 'The failure in words; empty for a success.';
 COMMENT ON COLUMN tls_reports.sessions IS 'Number of sessions.';
+COMMENT ON CONSTRAINT tls_reports_policy_type_check ON tls_reports IS 'RFC 8460, section 4.2.';
 
-ALTER FUNCTION grants() RENAME TO grants_0015;
-COMMENT ON FUNCTION grants_0015() IS 'Part of grants().';
-CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    role text;
-BEGIN
-    IF to_regrole('pgmta_queued') IS NOT NULL THEN
-        GRANT SELECT, INSERT, UPDATE, DELETE ON sts_policies, broken_tls, tls_reports TO pgmta_queued;
-    END IF;
-    FOREACH role IN ARRAY ARRAY['pgmta_operator', 'pgmta_reader'] LOOP
-        IF to_regrole(role) IS NOT NULL THEN
-            EXECUTE format('GRANT SELECT ON sts_policies, broken_tls, tls_reports TO %I', role);
-        END IF;
-    END LOOP;
+INSERT INTO rights (object, role, privileges) VALUES
+    ('sts_policies', 'pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE'),
+    ('sts_policies', 'pgmta_operator', 'SELECT, DELETE'),
+    ('sts_policies', 'pgmta_reader', 'SELECT'),
+    ('broken_tls', 'pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE'),
     -- an operator repairs a host's TLS, and wants it tried at once
-    IF to_regrole('pgmta_operator') IS NOT NULL THEN
-        GRANT DELETE ON broken_tls, sts_policies TO pgmta_operator;
-    END IF;
-    RETURN grants_0015();
-END $$;
-REVOKE EXECUTE ON FUNCTION grants(), grants_0015() FROM PUBLIC;
-COMMENT ON FUNCTION grants() IS
-    'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their '
-    'rights; to be called by the owner of the tables. Returns the roles that do not exist.';
-DO $$ BEGIN PERFORM grants(); END $$;
+    ('broken_tls', 'pgmta_operator', 'SELECT, DELETE'),
+    ('broken_tls', 'pgmta_reader', 'SELECT'),
+    ('tls_reports', 'pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE'),
+    ('tls_reports', 'pgmta_operator', 'SELECT'),
+    ('tls_reports', 'pgmta_reader', 'SELECT');

@@ -1,10 +1,9 @@
--- Keys that sign mail: docs/decisions/0046-signing.md.
+-- Keys that sign mail.
 
 CREATE TABLE dkim_keys (
-    domain text COLLATE "C" CONSTRAINT dkim_keys_domain CHECK (
-        domain = lower(domain COLLATE "C") AND octet_length(domain) <= 253
-        AND domain ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'),
-    selector text COLLATE "C" CONSTRAINT dkim_keys_selector CHECK (
+    domain text COLLATE "C" NOT NULL CONSTRAINT dkim_keys_domain CHECK (domain = lower(domain COLLATE "C")
+        AND octet_length(domain) <= 253 AND domain ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'),
+    selector text COLLATE "C" NOT NULL CONSTRAINT dkim_keys_selector CHECK (
         octet_length(selector) <= 200 AND selector ~ '^[a-z0-9_-]+(\.[a-z0-9_-]+)*$'),
     type text NOT NULL CONSTRAINT dkim_keys_type CHECK (type IN ('rsa', 'ed25519')),
     private_key text NOT NULL CONSTRAINT dkim_keys_private_key CHECK (
@@ -12,10 +11,12 @@ CREATE TABLE dkim_keys (
     public_key text NOT NULL CONSTRAINT dkim_keys_public_key CHECK (public_key ~ '^[A-Za-z0-9+/]+=*$'),
     active_from timestamptz NOT NULL DEFAULT now(),
     created_at timestamptz NOT NULL DEFAULT now(),
+    unpublished boolean NOT NULL DEFAULT false,
     PRIMARY KEY (domain, selector)
 );
 COMMENT ON TABLE dkim_keys IS
-    'Keys that sign mail (DKIM, RFC 6376), if signing.table of queued.yaml is true. Only pgmta_queued reads private_key.';
+    'Keys that sign mail (DKIM, RFC 6376), if signing.table of queued.yaml is true. Only pgmta_queued reads '
+    'private_key.';
 COMMENT ON COLUMN dkim_keys.domain IS 'Domain of the signature (d=), in lower case and A-labels.';
 COMMENT ON COLUMN dkim_keys.selector IS 'DKIM selector (s=).';
 COMMENT ON COLUMN dkim_keys.type IS 'rsa or ed25519.';
@@ -24,20 +25,22 @@ COMMENT ON COLUMN dkim_keys.public_key IS 'Public part as the tag p= of its reco
 COMMENT ON COLUMN dkim_keys.active_from IS
     'Time from which it signs. Of the keys of a domain and type, the last one that is active does.';
 COMMENT ON COLUMN dkim_keys.created_at IS 'When the row was added.';
+COMMENT ON COLUMN dkim_keys.unpublished IS 'It signs nothing before `queuectl dkim test` has seen its record in DNS.';
 COMMENT ON CONSTRAINT dkim_keys_domain ON dkim_keys IS 'A domain name in lower case.';
-COMMENT ON CONSTRAINT dkim_keys_selector ON dkim_keys IS 'Labels in lower case.';
-COMMENT ON CONSTRAINT dkim_keys_type ON dkim_keys IS 'RFC 8301 and RFC 8463.';
 COMMENT ON CONSTRAINT dkim_keys_private_key ON dkim_keys IS 'PEM.';
 COMMENT ON CONSTRAINT dkim_keys_public_key ON dkim_keys IS 'Base64.';
+COMMENT ON CONSTRAINT dkim_keys_selector ON dkim_keys IS 'Labels in lower case.';
+COMMENT ON CONSTRAINT dkim_keys_type ON dkim_keys IS 'RFC 8301 and RFC 8463.';
 
 CREATE TABLE dkim_keys_version (
     version bigint NOT NULL,
-    one boolean PRIMARY KEY DEFAULT true CHECK (one)
+    one boolean DEFAULT true PRIMARY KEY CHECK (one)
 );
-INSERT INTO dkim_keys_version VALUES (1);
 COMMENT ON TABLE dkim_keys_version IS 'Changes with every change of dkim_keys. queued looks every second.';
 COMMENT ON COLUMN dkim_keys_version.version IS 'Counts changes.';
 COMMENT ON COLUMN dkim_keys_version.one IS 'There is one row.';
+COMMENT ON CONSTRAINT dkim_keys_version_one_check ON dkim_keys_version IS 'One row.';
+INSERT INTO dkim_keys_version VALUES (1);
 
 CREATE FUNCTION dkim_keys_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
@@ -45,28 +48,21 @@ BEGIN
     UPDATE pgmta.dkim_keys_version SET version = version + 1;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION dkim_keys_changed() IS 'Counts changes of dkim_keys.';
+COMMENT ON FUNCTION dkim_keys_changed IS 'Counts changes of dkim_keys.';
+
 CREATE TRIGGER dkim_keys_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON dkim_keys
     FOR EACH STATEMENT EXECUTE FUNCTION dkim_keys_changed();
 COMMENT ON TRIGGER dkim_keys_changed ON dkim_keys IS 'Every queued sees it within a second.';
-REVOKE EXECUTE ON FUNCTION dkim_keys_changed() FROM PUBLIC;
 
-ALTER FUNCTION grants() RENAME TO grants_0022;
-COMMENT ON FUNCTION grants_0022() IS 'Part of grants().';
-CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM grant_to('SELECT ON dkim_keys, dkim_keys_version', 'pgmta_queued');
+INSERT INTO rights (object, role, privileges) VALUES
+    ('dkim_keys', 'pgmta_queued', 'SELECT'),
     -- not the private part
-    PERFORM grant_to('SELECT (domain, selector, type, public_key, active_from, created_at) ON dkim_keys',
-        'pgmta_operator', 'pgmta_reader');
-    PERFORM grant_to('SELECT ON dkim_keys_version', 'pgmta_operator', 'pgmta_reader');
-    PERFORM grant_to('INSERT (domain, selector, type, private_key, public_key, active_from),
-        UPDATE (active_from), DELETE ON dkim_keys', 'pgmta_operator');
-    RETURN grants_0022();
-END $$;
-REVOKE EXECUTE ON FUNCTION grants(), grants_0022() FROM PUBLIC;
-COMMENT ON FUNCTION grants() IS
-    'Gives the roles pgmta_smtpd, pgmta_queued, pgmta_operator, pgmta_reader and pgmta_submit their '
-    'rights; to be called by the owner of the tables. Returns the roles that do not exist.';
-DO $$ BEGIN PERFORM grants(); END $$;
+    ('dkim_keys', 'pgmta_operator',
+        'SELECT (domain, selector, type, public_key, active_from, created_at, unpublished), INSERT (domain, '
+        'selector, type, private_key, public_key, active_from, unpublished), UPDATE (active_from, unpublished), '
+        'DELETE'),
+    ('dkim_keys', 'pgmta_reader',
+        'SELECT (domain, selector, type, public_key, active_from, created_at, unpublished)'),
+    ('dkim_keys_version', 'pgmta_queued', 'SELECT'),
+    ('dkim_keys_version', 'pgmta_operator', 'SELECT'),
+    ('dkim_keys_version', 'pgmta_reader', 'SELECT');

@@ -1,0 +1,246 @@
+-- Checks of the arguments of submit(), and the errors of bad ones.
+
+-- PL/pgSQL compiles a function once in a session, by the settings of its first call, and submit() then runs it
+-- with the owner's rights. So settings of this function fix the types of its variables and the text of its patterns.
+CREATE FUNCTION mailbox_domain_any(address text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+DECLARE
+    domain text COLLATE "C" := split_part(address COLLATE "C", '@', -1);
+    names text := '[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*';
+    atom text := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~-]+';
+    octet text := '(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])';
+    groups text := '([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)';
+    written text COLLATE "C";
+BEGIN
+    IF octet_length(address) > 254 OR length(address) - length(domain) > 65 THEN RETURN NULL; END IF;
+    IF address !~ concat('^', atom, '(\.', atom, ')*@', names, '$') COLLATE "C" THEN
+        -- no dot-string and name, as nearly all are
+        IF address ~ '[^\u0001-\u007f]' COLLATE "C" THEN
+            -- no control or format characters, nor any from outside the basic plane
+            IF getdatabaseencoding() <> 'UTF8' OR address ~ ('[\u0080-\u009f\u00ad\u0600-\u0605\u061c\u06dd'
+                '\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\uffff]'
+                '|[^\u0001-\uffff]') COLLATE "C" THEN RETURN NULL; END IF;
+            atom := '[A-Za-z0-9!#$%&''*+/=?^_`{|}~\u0080-\uffff-]+';
+        END IF;
+        IF left(address, length(address) - length(domain)) !~ concat('^(', atom, '(\.', atom, ')*',
+                '|"([^"\\\u0001-\u001f\u007f]|\\[ -~])*")@$') COLLATE "C" THEN RETURN NULL; END IF;
+        IF domain ~ '^\[' THEN
+            IF domain ~ concat('^\[', octet, '(\.', octet, '){3}\]$') COLLATE "C" THEN RETURN domain; END IF;
+            written := lower(substr(rtrim(domain, ']'), 7));
+            -- eight groups of digits, or at most seven around ::
+            IF domain !~* '^\[ipv6:[^]]+\]$' COLLATE "C" OR written !~ concat('^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$|^',
+                    groups, '?::', groups, '?$') COLLATE "C" THEN RETURN NULL; END IF;
+            IF regexp_count(written, '[0-9a-f]+') - (written !~ '::')::integer > 7 THEN RETURN NULL; END IF;
+            written := host(written::inet);
+            -- PostgreSQL and Python write an address with an IPv4 address in it differently
+            RETURN CASE WHEN written !~ '\.' THEN concat('[IPv6:', written, ']') END;
+        END IF;
+        IF domain !~ concat('^', names, '$') COLLATE "C" THEN RETURN NULL; END IF;
+    END IF;
+    RETURN CASE WHEN domain !~ '[^.]{64}' THEN lower(domain) END;
+END $$;
+COMMENT ON FUNCTION mailbox_domain_any IS 'mailbox_domain of an address in any notation.';
+
+-- PL/pgSQL prepares its expressions in each transaction; this becomes a part of one expression.
+CREATE FUNCTION mailbox_domain(address text) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN length(address) <= 63 AND address ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@'
+        '[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$' COLLATE "C")
+    THEN lower(split_part(address COLLATE "C", '@', 2)) ELSE mailbox_domain_any(address) END;
+COMMENT ON FUNCTION mailbox_domain IS
+    'The domain of a mailbox (RFC 5321, section 4.1.2) in lower case, or an address literal; null if the text is no '
+    'mailbox. A domain beyond ASCII has to be written in A-labels.';
+
+CREATE FUNCTION submit_envelope(sender text, recipients text[],
+    OUT addresses text[], OUT sender_domain text, OUT domains text[]) LANGUAGE plpgsql AS $$
+DECLARE
+    bad integer;
+BEGIN
+    IF sender = '' THEN
+        sender_domain := '';
+    ELSE
+        sender_domain := mailbox_domain(sender);
+        IF sender_domain IS NULL THEN PERFORM submit_refuse_mailbox('sender', sender, 'Address: '); END IF;
+    END IF;
+    IF recipients IS NULL OR cardinality(recipients) = 0 THEN
+        PERFORM submit_refuse('recipients', 'there is none', NULL, 'Give a list: ARRAY[''bob@example.com''].');
+    ELSIF cardinality(recipients) > 1000 THEN
+        PERFORM submit_refuse('recipients', 'there are over 1000', NULL, 'Submit the message several times.');
+    ELSIF cardinality(recipients) = 1 THEN
+        addresses := ARRAY[recipients[array_lower(recipients, 1)]];
+        domains := ARRAY[mailbox_domain(recipients[array_lower(recipients, 1)])];
+        bad := CASE WHEN domains[1] IS NULL THEN 1 END;
+    ELSE
+        -- each recipient once, as smtpd does: the domain in any case, the local part as it is
+        SELECT array_agg(address ORDER BY place), array_agg(domain ORDER BY place),
+            min(place) FILTER (WHERE domain IS NULL)
+        INTO addresses, domains, bad
+        FROM (
+            SELECT DISTINCT ON (left(address, length(domain) * -1), domain) address, domain, place
+            FROM unnest(recipients) WITH ORDINALITY AS given (address, place),
+                LATERAL (SELECT mailbox_domain(address) OFFSET 0) AS parsed (domain)
+            ORDER BY left(address, length(domain) * -1), domain, place
+        ) AS different;
+    END IF;
+    IF bad IS NOT NULL THEN
+        PERFORM submit_refuse_mailbox('recipients', (SELECT address
+                FROM unnest(recipients) WITH ORDINALITY AS given (address, place) WHERE place = bad),
+            format('Recipient %s of %s: ', bad, cardinality(recipients)));
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_envelope IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
+
+CREATE FUNCTION submit_content(content bytea, size_limit bigint) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    octets bigint := octet_length(content);
+    slice CONSTANT integer := 65536;
+    ending integer;
+    bare boolean;
+    header text COLLATE "C";
+    value text COLLATE "C";
+BEGIN
+    IF octets = 0 THEN
+        PERFORM submit_refuse('content', 'it is empty');
+    ELSIF octets > size_limit THEN
+        PERFORM submit_refuse('content', format('it is over %s octets', size_limit), format('It has %s.', octets));
+    ELSIF position('\x00'::bytea IN content) > 0 THEN
+        PERFORM submit_refuse('content', 'it has NUL', 'At octet ' || position('\x00'::bytea IN content));
+    END IF;
+    -- Escaped text is ASCII in every encoding. Each octet and the next one are in one slice.
+    IF octets <= slice THEN
+        bare := encode(content, 'escape') ~ '\r([^\n]|$)|(^|[^\r])\n' COLLATE "C";
+    ELSE
+        bare := get_byte(content, 0) = 10 OR get_byte(content, octets::integer - 1) = 13 OR EXISTS (
+            SELECT FROM generate_series(1, octets::integer, slice) AS place
+            WHERE encode(substring(content FROM place FOR slice + 1), 'escape')
+                ~ '\r[^\n]|[^\r]\n' COLLATE "C");
+    END IF;
+    IF bare THEN
+        PERFORM submit_refuse('content', 'it has a bare CR or LF', NULL,
+            'Each line ends with CR LF: convert_to(regexp_replace(convert_from(content, ''LATIN1''), '
+            'E''\r\n?|\n'', E''\r\n'', ''g''), ''LATIN1'').');
+    END IF;
+    ending := position('\x0d0a0d0a'::bytea IN substring(content FROM 1 FOR slice));
+    IF ending = 0 AND octets > slice THEN
+        PERFORM submit_refuse('content', 'its header does not end within 64 KB');
+    END IF;
+    header := encode(substring(content FROM 1 FOR CASE ending WHEN 0 THEN slice ELSE ending - 1 END), 'escape');
+    -- whole fields with their continuations (RFC 5322, section 2.2)
+    IF header !~ '^[!-9;-~]+[ \t]*:[^\r]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r]*)*(\r\n)?$' COLLATE "C" THEN
+        PERFORM submit_refuse('content', 'it does not begin with header fields', NULL,
+            'Fields such as From: and Subject: come first, each in one line or folded, then an empty line.');
+    END IF;
+    IF strpos(lower(header), 'received:') > 0 AND regexp_count(header, '^received:', 1, 'in') > 100 THEN
+        PERFORM submit_refuse('content', 'it has over 100 Received fields', NULL, 'It may be in a loop.');
+    END IF;
+    IF strpos(lower(header), 'message-id') = 0 THEN RETURN NULL; END IF;
+    value := substring(header FROM '(?in)^message-id[ \t]*:([^\r]*(?:\r\n[ \t][^\r]*)*)');
+    value := btrim(regexp_replace(value, '\r\n[ \t]+', ' ', 'g'), E' \t\v\f');
+    -- a backslash is doubled; any other stands for an octet beyond ASCII
+    IF value !~ '^([ -[^-~\]]|\\\\)+$' COLLATE "C" THEN RETURN NULL; END IF;
+    value := replace(value, '\\', '\');
+    RETURN CASE WHEN length(value) <= 998 THEN value END;
+END $$;
+COMMENT ON FUNCTION submit_content IS
+    'Raises the error of content that can''t be a message. Returns the Message-ID of the header; null if it has '
+    'none, or one that is not printable ASCII of at most 998 characters.';
+
+CREATE FUNCTION submit_options(
+    send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    bad text;
+BEGIN
+    IF send_at IS NOT NULL AND NOT isfinite(send_at) THEN
+        PERFORM submit_refuse('send_at', 'it is infinite');
+    ELSIF send_at > clock_timestamp() THEN
+        PERFORM submit_refuse('send_at', 'it is in the future', NULL, 'Mail can''t be scheduled yet.', '0A000');
+    END IF;
+    IF priority NOT BETWEEN 0 AND 9 THEN
+        PERFORM submit_refuse('priority', 'it is not from 0 (first) to 9', format('It is %s.', priority));
+    END IF;
+    IF on_failed NOT IN ('hold', 'remove', 'bounce') THEN
+        PERFORM submit_refuse('on_failed', 'it is neither hold nor remove nor bounce');
+    ELSIF octet_length(tenant) > 64 OR tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
+        PERFORM submit_refuse('tenant', 'it is no name of 1 to 64 letters, digits and . _ @ + -');
+    END IF;
+    IF length(key) NOT BETWEEN 1 AND 255 OR key ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
+        PERFORM submit_refuse('key', 'it is empty, over 255 characters or has control characters');
+    END IF;
+    IF jsonb_typeof(metadata) <> 'object' THEN
+        PERFORM submit_refuse('metadata', 'it is no JSON object', 'It is of type ' || jsonb_typeof(metadata));
+    ELSIF octet_length(metadata::text) > 4000 THEN
+        PERFORM submit_refuse('metadata', 'it is over 4000 octets as text');
+    ELSIF jsonb_path_exists(metadata, 'strict $.**{100}') THEN
+        PERFORM submit_refuse('metadata', 'it is nested over 100 levels deep');
+    ELSIF metadata <> '{}' THEN
+        bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
+                WHERE starts_with(name, '_') AND name NOT IN ('_partid', '_deadline'));
+        IF bad IS NOT NULL THEN
+            PERFORM submit_refuse('metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
+                'Such keys belong to pgmta; only _partid and _deadline may be given.');
+        ELSIF jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number')
+                OR length(metadata ->> '_partid') > 100 THEN
+            PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
+        ELSIF metadata ? '_deadline' AND NOT deadline_valid(metadata -> '_deadline') THEN
+            PERFORM submit_refuse('metadata', '_deadline is no time of RFC 3339', NULL,
+                'Write for example 2026-01-31T09:30:00Z.');
+        END IF;
+    END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_options IS 'Raises the error of the first bad argument beside envelope and content.';
+
+CREATE FUNCTION deadline_valid(deadline jsonb) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
+BEGIN
+    -- queued/worker/deadline.py reads it
+    RETURN jsonb_typeof(deadline) = 'null' OR jsonb_typeof(deadline) = 'string'
+        AND deadline #>> '{}' ~ ('^\d{4}-\d\d-\d\d[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?'
+            '([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$' COLLATE "C")
+        AND (left(deadline #>> '{}', 10)::date BETWEEN '0001-01-02' AND '9999-12-30');
+EXCEPTION WHEN datetime_field_overflow OR invalid_datetime_format THEN
+    RETURN false;
+END $$;
+COMMENT ON FUNCTION deadline_valid IS 'Whether metadata._deadline is a time of RFC 3339, or null.';
+
+CREATE FUNCTION submit_refuse(argument text, reason text, detail text DEFAULT NULL, hint text DEFAULT NULL,
+    state text DEFAULT 'invalid_parameter_value') RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    hint := coalesce(hint, 'docs/sql.md has the arguments: "Submit in your transaction".');
+    IF detail IS NULL THEN  -- an option of RAISE can't be null
+        RAISE EXCEPTION '%: %', argument, reason USING ERRCODE = state, COLUMN = argument, HINT = hint;
+    END IF;
+    RAISE EXCEPTION '%: %', argument, reason
+        USING ERRCODE = state, COLUMN = argument, HINT = hint, DETAIL = detail;
+END $$;
+COMMENT ON FUNCTION submit_refuse IS 'Raises the error of a bad argument, with its name as COLUMN.';
+
+CREATE FUNCTION submit_refuse_mailbox(argument text, address text, place text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE  -- variables, because CONTEXT shows a whole statement
+    too_long boolean := octet_length(address) > 254;
+    head text := left(address, 255);
+    domain text := split_part(head, '@', -1);
+    reason text := CASE WHEN address IS NULL THEN 'an address is null'
+        WHEN too_long THEN 'an address is over 254 octets'
+        WHEN head ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
+        WHEN head !~ '@' THEN 'an address has no domain'
+        WHEN length(head) - length(domain) > 65 THEN 'a local part is over 64 characters'
+        ELSE 'an address is malformed' END;
+    detail text := place || coalesce(to_json(left(head, 100))::text, 'null');
+    hint text := CASE WHEN too_long THEN NULL
+        WHEN domain ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'Write the domain in A-labels: xn--…'
+        WHEN head ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END;
+BEGIN
+    PERFORM submit_refuse(argument, reason, detail, hint);
+END $$;
+COMMENT ON FUNCTION submit_refuse_mailbox IS 'Raises the error of text that is no mailbox.';
+
+CREATE FUNCTION submit_text(argument text, value text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM convert_to(value, 'UTF8');
+EXCEPTION WHEN untranslatable_character OR character_not_in_repertoire THEN
+    PERFORM submit_refuse(argument, 'it has octets that are no character');
+END $$;
+COMMENT ON FUNCTION submit_text IS
+    'Raises the error of text that UTF-8 has no character for: the worker that reads it would stop.';

@@ -1,0 +1,264 @@
+-- The log: every delivery attempt.
+
+CREATE TABLE attempts (
+    ended_at timestamptz NOT NULL DEFAULT now(),
+    started_at timestamptz NOT NULL,
+    row_id bigint NOT NULL,
+    message_id bigint NOT NULL,
+    lease_token bigint NOT NULL,
+    attempt integer NOT NULL,
+    code smallint NOT NULL,
+    event text NOT NULL CONSTRAINT attempts_event CHECK (event IN (
+        'delivered', 'deferred', 'failed', 'unknown', 'deleted', 'cancelled', 'expired', 'suppressed')),
+    sender text NOT NULL,
+    recipient text NOT NULL,
+    domain text NOT NULL,
+    worker text NOT NULL,
+    host text NOT NULL,
+    command text NOT NULL,
+    enhanced text NOT NULL,
+    reply text NOT NULL,
+    tenant text COLLATE "C" NOT NULL DEFAULT '',
+    message_id_header text COLLATE "C",
+    submitted_by text,
+    metadata jsonb,
+    address text,
+    tls_version text,
+    tls_cipher text,
+    tls_verified text,
+    dns_seconds real,
+    connect_seconds real,
+    tls_seconds real,
+    transaction_seconds real,
+    class text,
+    returned_at timestamptz,
+    returned text
+) PARTITION BY RANGE (ended_at);
+COMMENT ON TABLE attempts IS 'Every delivery attempt that began, one row a recipient; partitioned by day (UTC).';
+COMMENT ON COLUMN attempts.ended_at IS 'When the outcome was known (or, for a takeover, given up).';
+COMMENT ON COLUMN attempts.started_at IS 'When the attempt began: for a dead worker, its claim.';
+COMMENT ON COLUMN attempts.row_id IS 'queue.id of the recipient''s row, which may be gone.';
+COMMENT ON COLUMN attempts.message_id IS 'messages.id, the message id; the message may be gone.';
+COMMENT ON COLUMN attempts.lease_token IS 'Token the attempt ran under.';
+COMMENT ON COLUMN attempts.attempt IS 'Count of attempts, from 1.';
+COMMENT ON COLUMN attempts.code IS 'Reply code (RFC 5321); 0 where there was no reply.';
+COMMENT ON COLUMN attempts.event IS
+    'delivered, deferred, failed (held or removed), unknown (the next hop may have it: a reason for a duplicate); '
+    'without an attempt: deleted (on request), cancelled (by the sender), expired (too late), suppressed (the '
+    'recipient wants no mail).';
+COMMENT ON COLUMN attempts.sender IS 'Reverse-path.';
+COMMENT ON COLUMN attempts.recipient IS 'Forward-path.';
+COMMENT ON COLUMN attempts.domain IS 'The recipient''s domain.';
+COMMENT ON COLUMN attempts.worker IS 'Worker that made the attempt: name@host:pid.';
+COMMENT ON COLUMN attempts.host IS 'Next hop, host:port, or the last one tried; empty where none was known.';
+COMMENT ON COLUMN attempts.command IS 'SMTP command that the reply answers.';
+COMMENT ON COLUMN attempts.enhanced IS 'Enhanced status code (RFC 3463) of the reply, or empty.';
+COMMENT ON COLUMN attempts.reply IS 'Text of the reply, or what went wrong.';
+COMMENT ON COLUMN attempts.tenant IS 'As queue.tenant.';
+COMMENT ON COLUMN attempts.message_id_header IS 'As messages.message_id_header.';
+COMMENT ON COLUMN attempts.submitted_by IS 'As messages.submitted_by.';
+COMMENT ON COLUMN attempts.metadata IS 'As queue.metadata; null: it was empty.';
+COMMENT ON COLUMN attempts.address IS 'IP address of the next hop; null where none was tried.';
+COMMENT ON COLUMN attempts.tls_version IS 'Version of TLS, such as TLSv1.3; null without TLS.';
+COMMENT ON COLUMN attempts.tls_cipher IS 'Cipher of TLS; null without TLS.';
+COMMENT ON COLUMN attempts.tls_verified IS
+    'By what the next hop was authenticated: dane (RFC 7672), sts (RFC 8461), pkix or no; null without TLS.';
+COMMENT ON COLUMN attempts.dns_seconds IS
+    'Time to find hosts and addresses. The first transaction of a connection has it, as connect_seconds and '
+    'tls_seconds; null later.';
+COMMENT ON COLUMN attempts.connect_seconds IS 'Time of TCP connection, greeting and EHLO.';
+COMMENT ON COLUMN attempts.tls_seconds IS 'Time of STARTTLS, TLS handshake and the EHLO after it.';
+COMMENT ON COLUMN attempts.transaction_seconds IS 'Time from MAIL to the last reply; null where there was no MAIL.';
+COMMENT ON COLUMN attempts.class IS
+    'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt. Of '
+    'a delivery that came back: why, see returned.';
+COMMENT ON COLUMN attempts.returned_at IS
+    'When the mail came back to its VERP address after the next hop had taken it; null: it did not.';
+COMMENT ON COLUMN attempts.returned IS 'Status and reply as the mail that came back reports them.';
+COMMENT ON CONSTRAINT attempts_event ON attempts IS 'Those of pgmta/states.py, which a test compares.';
+
+CREATE TABLE attempts_default PARTITION OF attempts DEFAULT;
+COMMENT ON TABLE attempts_default IS 'Catches rows of days without a partition; normally empty.';
+
+CREATE INDEX attempts_message_id ON attempts (message_id);
+COMMENT ON INDEX attempts_message_id IS 'queuectl show.';
+CREATE INDEX attempts_recipient ON attempts (recipient);
+COMMENT ON INDEX attempts_recipient IS 'What became of the mail for an address.';
+CREATE INDEX attempts_unknown ON attempts (ended_at, message_id) WHERE event = 'unknown';
+COMMENT ON INDEX attempts_unknown IS 'View duplicates; few rows, so it costs nothing.';
+CREATE INDEX attempts_ended_at ON attempts USING brin (ended_at);
+COMMENT ON INDEX attempts_ended_at IS 'View attempt_rates.';
+
+CREATE FUNCTION attempts_partitions(days integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
+DECLARE
+    day date;
+    name text;
+    made integer := 0;
+BEGIN
+    LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE;
+    FOR ahead IN 0 .. days LOOP
+        day := (now() AT TIME ZONE 'UTC')::date + ahead;
+        name := 'attempts_' || to_char(day, 'YYYYMMDD');
+        IF to_regclass('pgmta.' || name) IS NULL THEN
+            EXECUTE format(
+                'CREATE TABLE pgmta.%I PARTITION OF pgmta.attempts FOR VALUES FROM (%L) TO (%L)',
+                name, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
+            made := made + 1;
+        END IF;
+    END LOOP;
+    RETURN made;
+END $$;
+COMMENT ON FUNCTION attempts_partitions IS
+    'Makes the day partitions of attempts from today to that many days ahead; returns how many.';
+SELECT attempts_partitions(7);
+
+CREATE FUNCTION attempts_expire(keep interval) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
+DECLARE
+    name text;
+    dropped integer := 0;
+BEGIN
+    LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE;
+    FOR name IN
+        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'pgmta.attempts'::regclass AND c.relname ~ '^attempts_\d{8}$'
+            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
+        ORDER BY 1
+    LOOP
+        EXECUTE format('DROP TABLE pgmta.%I', name);
+        dropped := dropped + 1;
+    END LOOP;
+    RETURN dropped;
+END $$;
+COMMENT ON FUNCTION attempts_expire IS
+    'Drops the day partitions of attempts that ended longer ago than that; returns how many.';
+
+CREATE FUNCTION attempt_returned(message bigint, recipient_row bigint, day date, why text, words text,
+    OUT sender text, OUT recipient text
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- the attempt began on this day, by the clock of a worker
+    earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
+    latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
+    at timestamptz;
+    token bigint;
+BEGIN
+    SELECT a.ended_at, a.lease_token, a.sender, a.recipient INTO at, token, sender, recipient
+    FROM pgmta.attempts AS a
+    WHERE a.message_id = message AND a.row_id = recipient_row AND a.event IN ('delivered', 'unknown')
+        AND a.ended_at >= earliest AND a.ended_at < latest
+    ORDER BY a.ended_at DESC LIMIT 1;
+    IF FOUND AND why <> '' THEN
+        UPDATE pgmta.attempts AS a
+        SET class = why, returned_at = now(), returned = left(words, 1020)
+        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = at
+            AND a.lease_token = token AND a.returned_at IS NULL;
+    END IF;
+END $$;
+COMMENT ON FUNCTION attempt_returned IS
+    'Returns sender and recipient of the attempt that delivered a row on that day or the next ones, null without '
+    'one. With a reason it notes in the log that the mail came back, once; nothing else of the log changes.';
+
+CREATE VIEW attempt_history AS
+SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_at AS duration,
+    event, nullif(code, 0) AS code, nullif(enhanced, '') AS enhanced, reply,
+    nullif(command, '') AS command, nullif(host, '') AS host, worker, sender, domain, row_id,
+    tenant, message_id_header, submitted_by, metadata, address, tls_version, tls_cipher, tls_verified,
+    dns_seconds, connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned
+FROM attempts;
+COMMENT ON VIEW attempt_history IS
+    'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with '
+    'ended_at it reads only those days.';
+COMMENT ON COLUMN attempt_history.message_id IS 'The message id.';
+COMMENT ON COLUMN attempt_history.recipient IS 'Forward-path.';
+COMMENT ON COLUMN attempt_history.attempt IS 'Count of attempts for this recipient, from 1.';
+COMMENT ON COLUMN attempt_history.started_at IS 'When it began.';
+COMMENT ON COLUMN attempt_history.ended_at IS 'When its outcome was known, or given up.';
+COMMENT ON COLUMN attempt_history.duration IS 'How long it took.';
+COMMENT ON COLUMN attempt_history.event IS 'As attempts.event.';
+COMMENT ON COLUMN attempt_history.code IS 'Reply code; null: there was no reply.';
+COMMENT ON COLUMN attempt_history.enhanced IS 'Enhanced status code of the reply.';
+COMMENT ON COLUMN attempt_history.reply IS 'Text of the reply, or what went wrong.';
+COMMENT ON COLUMN attempt_history.command IS 'SMTP command that was answered.';
+COMMENT ON COLUMN attempt_history.host IS 'Next hop, host:port; null: none was reached.';
+COMMENT ON COLUMN attempt_history.worker IS 'Who made it.';
+COMMENT ON COLUMN attempt_history.sender IS 'Reverse-path.';
+COMMENT ON COLUMN attempt_history.domain IS 'The recipient''s domain.';
+COMMENT ON COLUMN attempt_history.row_id IS 'queue.id of the row, which may be gone.';
+COMMENT ON COLUMN attempt_history.tenant IS 'For whom the mail is; empty: no tenant.';
+COMMENT ON COLUMN attempt_history.message_id_header IS
+    'Message-ID of the header (RFC 5322, section 3.6.4); null: it has none.';
+COMMENT ON COLUMN attempt_history.submitted_by IS
+    'Login of the SQL session that submitted the message; null: none did.';
+COMMENT ON COLUMN attempt_history.metadata IS 'Metadata of the row at that time; null: it was empty.';
+COMMENT ON COLUMN attempt_history.address IS 'As attempts.address.';
+COMMENT ON COLUMN attempt_history.tls_version IS 'As attempts.tls_version.';
+COMMENT ON COLUMN attempt_history.tls_cipher IS 'As attempts.tls_cipher.';
+COMMENT ON COLUMN attempt_history.tls_verified IS 'As attempts.tls_verified.';
+COMMENT ON COLUMN attempt_history.dns_seconds IS 'As attempts.dns_seconds.';
+COMMENT ON COLUMN attempt_history.connect_seconds IS 'As attempts.connect_seconds.';
+COMMENT ON COLUMN attempt_history.tls_seconds IS 'As attempts.tls_seconds.';
+COMMENT ON COLUMN attempt_history.transaction_seconds IS 'As attempts.transaction_seconds.';
+COMMENT ON COLUMN attempt_history.class IS 'As attempts.class.';
+COMMENT ON COLUMN attempt_history.returned_at IS 'As attempts.returned_at.';
+COMMENT ON COLUMN attempt_history.returned IS 'As attempts.returned.';
+
+CREATE VIEW attempt_rates AS
+SELECT date_trunc('minute', ended_at) AS minute, count(*) AS attempts,
+    count(*) FILTER (WHERE event = 'delivered') AS delivered,
+    count(*) FILTER (WHERE event = 'deferred') AS deferred,
+    count(*) FILTER (WHERE event = 'failed') AS failed,
+    count(*) FILTER (WHERE event = 'unknown') AS unknown
+FROM attempts
+WHERE ended_at > now() - interval '1 hour' AND event <> 'deleted'
+GROUP BY 1;
+COMMENT ON VIEW attempt_rates IS
+    'Whether mail moves: attempts by the minute they ended in. Reads the last hour of the log.';
+COMMENT ON COLUMN attempt_rates.minute IS 'Start of the minute; one without attempts has no line.';
+COMMENT ON COLUMN attempt_rates.attempts IS 'All attempts.';
+COMMENT ON COLUMN attempt_rates.delivered IS 'Accepted by the next hop.';
+COMMENT ON COLUMN attempt_rates.deferred IS 'To be tried again.';
+COMMENT ON COLUMN attempt_rates.failed IS 'Refused for good, or too old.';
+COMMENT ON COLUMN attempt_rates.unknown IS 'Nobody knows whether the next hop has it.';
+
+CREATE VIEW duplicates AS
+SELECT u.message_id, u.row_id, a.recipient, a.possible, a.unknown, a.first_at, a.last_at, a.reason
+FROM (SELECT DISTINCT message_id, row_id FROM attempts WHERE event = 'unknown') AS u
+CROSS JOIN LATERAL (
+    -- by token: one attempt may be in the log as unknown and, later, as delivered
+    SELECT min(recipient) AS recipient, count(DISTINCT lease_token) AS possible,
+        count(DISTINCT lease_token) FILTER (WHERE event = 'unknown') AS unknown,
+        min(ended_at) AS first_at, max(ended_at) AS last_at,
+        string_agg(DISTINCT concat_ws(': ', nullif(host, ''), reply), '; ')
+            FILTER (WHERE event = 'unknown') AS reason
+    FROM attempts
+    WHERE attempts.message_id = u.message_id AND attempts.row_id = u.row_id
+        AND event IN ('unknown', 'delivered')
+) AS a
+WHERE a.possible > 1;
+COMMENT ON VIEW duplicates IS
+    'Recipients who may have a message more than once, and why. An index look-up for each unknown.';
+COMMENT ON COLUMN duplicates.message_id IS 'The message id.';
+COMMENT ON COLUMN duplicates.row_id IS 'queue.id of the recipient''s row, which may be gone.';
+COMMENT ON COLUMN duplicates.recipient IS 'Who may have it more than once.';
+COMMENT ON COLUMN duplicates.possible IS 'How often at most: attempts that delivered or may have.';
+COMMENT ON COLUMN duplicates.unknown IS 'How many of them nobody knows the outcome of.';
+COMMENT ON COLUMN duplicates.first_at IS 'When the first of them ended.';
+COMMENT ON COLUMN duplicates.last_at IS 'When the last of them ended.';
+COMMENT ON COLUMN duplicates.reason IS 'What happened to those of unknown outcome.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('attempts', 'pgmta_smtpd', 'SELECT (message_id)'),
+    ('attempts', 'pgmta_queued', 'SELECT, INSERT'),
+    ('attempts', 'pgmta_operator', 'SELECT'),
+    ('attempts', 'pgmta_reader', 'SELECT'),
+    ('FUNCTION attempts_partitions', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION attempts_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION attempt_returned', 'pgmta_queued', 'EXECUTE'),
+    ('attempt_history', 'pgmta_operator', 'SELECT'),
+    ('attempt_history', 'pgmta_reader', 'SELECT'),
+    ('attempt_rates', 'pgmta_operator', 'SELECT'),
+    ('attempt_rates', 'pgmta_reader', 'SELECT'),
+    ('duplicates', 'pgmta_operator', 'SELECT'),
+    ('duplicates', 'pgmta_reader', 'SELECT');

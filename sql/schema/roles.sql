@@ -1,0 +1,71 @@
+-- The schema, the roles of pgmta, and their rights.
+
+COMMENT ON SCHEMA pgmta IS 'pgmta, a mail relay whose queue is a PostgreSQL table.';
+
+CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    role text;
+    given record;
+    missing text[] := '{}';
+BEGIN
+    FOREACH role IN ARRAY '{pgmta_smtpd,pgmta_queued,pgmta_operator,pgmta_reader,pgmta_submit}'::text[] LOOP
+        IF to_regrole(role) IS NULL THEN
+            missing := missing || role;
+            CONTINUE;
+        END IF;
+        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA pgmta FROM %I', role);
+        EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA pgmta FROM %I', role);
+        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgmta FROM %I', role);
+        EXECUTE format('GRANT USAGE ON SCHEMA pgmta TO %I', role);
+    END LOOP;
+    REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgmta FROM PUBLIC;
+    FOR given IN
+        SELECT r.privileges, r.object, CASE r.role WHEN 'PUBLIC' THEN r.role ELSE quote_ident(r.role) END AS grantee
+        FROM rights AS r
+        WHERE r.role <> ALL (missing)
+            AND (r.privileges <> 'MAINTAIN' OR current_setting('server_version_num')::integer >= 170000)
+        ORDER BY r.object, r.role, r.privileges
+    LOOP
+        EXECUTE format('GRANT %s ON %s TO %s', given.privileges, given.object, given.grantee);
+    END LOOP;
+    RETURN missing;
+END $$;
+COMMENT ON FUNCTION grants IS
+    'Gives the roles of pgmta the rights of the table rights and takes all others in this schema away; to be called by '
+    'the owner of the tables. Returns the roles that do not exist.';
+
+-- Roles belong to the cluster, so another database may have made them. Not each login may make roles.
+DO $$
+DECLARE
+    name text;
+    missing text[];
+BEGIN
+    FOREACH name IN ARRAY '{pgmta_smtpd,pgmta_queued,pgmta_operator,pgmta_reader,pgmta_submit}'::text[] LOOP
+        BEGIN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+        EXCEPTION WHEN duplicate_object OR unique_violation OR insufficient_privilege THEN
+            NULL;
+        END;
+    END LOOP;
+    missing := grants();
+    IF missing <> '{}' THEN
+        RAISE WARNING 'roles that could not be made: %', array_to_string(missing, ', ')
+            USING HINT = 'Create them (NOLOGIN) and call pgmta.grants() as owner of the tables.';
+    END IF;
+END $$;
+
+-- In a database that has nothing but this, statements find the tables without the schema's name.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+            WHERE n.nspname !~ '^(pgmta$|pg_|information_schema$)' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+                AND NOT EXISTS (SELECT FROM pg_depend AS d
+                    WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')) THEN
+        RAISE WARNING 'the database has other tables, so its search_path stays: write pgmta.queue, or SET search_path = pgmta, public';
+        RETURN;
+    END IF;
+    EXECUTE format('ALTER DATABASE %I SET search_path = pgmta, public', current_database());
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE WARNING 'the search_path of the database could not be set'
+        USING HINT = format('Its owner does that: ALTER DATABASE %I SET search_path = pgmta, public;', current_database());
+END $$;

@@ -154,7 +154,7 @@ class Repartition:
         """Start a change; return the full name of the table to be made."""
         self._parts: dict[str, sql.Composable] = {}
         try:
-            self._run("exclusive")
+            self._run("turn")
         except pg_errors.LockNotAvailable as error:
             raise PartitionError("another change of the partitions is under way") from error
         if not name:

@@ -16,8 +16,9 @@ BASELINE = "0001_baseline.sql"
 """The first migration. A new database runs `sql/schema` instead."""
 
 TOPICS = (
-    "queue", "messages", "submission", "arguments", "attempts", "transcripts", "reports", "status",
-    "overview", "conditions", "changes", "rules", "daemons", "accounts", "dkim", "tls", "roles",
+    "queue", "messages", "submission", "arguments", "days", "attempts", "transcripts", "reports",
+    "status", "overview", "conditions", "changes", "rules", "daemons", "accounts", "dkim", "tls",
+    "roles",
 )  # fmt: skip
 """The files of `sql/schema`, in the order in which a new database runs them."""
 

@@ -5,6 +5,7 @@
 --  messages     Messages: the content and what all its recipients share, and the one function that puts mail in.
 --  submission   Submission by SQL: submit() in the transaction of the caller.
 --  arguments    Checks of the arguments of submit(), and the errors of bad ones.
+--  days         Days: partitions of logs by day, which queued makes ahead and drops. Mutexes, for one transaction at a time.
 --  attempts     The log: every delivery attempt.
 --  transcripts  Transcripts of dialogues with next hops, and the traces that ask for them.
 --  reports      Reports: the DSNs that senders got, delays, and limits of DSNs.
@@ -64,6 +65,7 @@ CREATE TABLE queue (
     begun bigint,
     held_under text,
     exempt_from text[],
+    by_program boolean,
     CONSTRAINT queue_lease CHECK (status <> 'SENDING' OR lease_until IS NOT NULL AND lease_since IS NOT NULL
         AND lease_token IS NOT NULL AND lease_owner IS NOT NULL)
 ) PARTITION BY LIST (status);
@@ -81,8 +83,7 @@ COMMENT ON COLUMN queue.priority IS '0 is claimed first, 9 last.';
 COMMENT ON COLUMN queue.status IS
     'QUEUED, DEFERRED (an attempt failed for now), SENDING (leased), HOLD (an operator decides), DELETE (to be '
     'removed), SCHEDULED (waits for send_at), REPORT (its sender gets a DSN).';
-COMMENT ON COLUMN queue.lease_owner IS
-    'Worker that holds the lease: name@host:pid. Empty: a program inserted the row, and no worker has had it.';
+COMMENT ON COLUMN queue.lease_owner IS 'Worker that holds the lease: name@host:pid.';
 COMMENT ON COLUMN queue.sender IS 'Reverse-path without brackets; empty for the null reverse-path.';
 COMMENT ON COLUMN queue.recipient IS 'Forward-path without brackets, as the client gave it.';
 COMMENT ON COLUMN queue.domain IS 'The recipient''s domain, lower case, A-labels.';
@@ -112,6 +113,8 @@ COMMENT ON COLUMN queue.held_under IS
     'operator, an outcome or smtpd.';
 COMMENT ON COLUMN queue.exempt_from IS
     'The rules and workers from which the row was released, as in held_under. None of them holds it again.';
+COMMENT ON COLUMN queue.by_program IS
+    'True: a program inserted the row by itself, and the trigger queue_message looks for its message. Null: pgmta did.';
 COMMENT ON CONSTRAINT queue_priority_check ON queue IS '0 to 9.';
 COMMENT ON CONSTRAINT queue_status ON queue IS 'Those of pgmta/states.py, which a test compares.';
 COMMENT ON CONSTRAINT queue_metadata_check ON queue IS 'Values by key.';
@@ -202,7 +205,7 @@ BEGIN
                 HINT = 'Such a row can only have status HOLD or DELETE.';
     END IF;
     IF TG_OP = 'INSERT' THEN
-        NEW.lease_owner := coalesce(NEW.lease_owner, '');  -- for the trigger queue_message
+        NEW.by_program := true;
         IF NEW.status = 'REPORT' THEN NEW.held_at := coalesce(NEW.held_at, now()); END IF;
     END IF;
     NEW.sender_domain := pgmta.queue_sender_domain(NEW.sender);
@@ -234,9 +237,9 @@ END $$;
 COMMENT ON FUNCTION queue_message_present IS 'Refuses a row without a message.';
 
 CREATE TRIGGER queue_message AFTER INSERT ON queue FOR EACH ROW
-    WHEN (NEW.lease_owner IS NOT NULL) EXECUTE FUNCTION queue_message_present();
+    WHEN (NEW.by_program) EXECUTE FUNCTION queue_message_present();
 COMMENT ON TRIGGER queue_message ON queue IS
-    'A row that a program inserts by itself has a message: queue_sender_domain_func marks such rows.';
+    'A row that a program inserts by itself has a message. At the end, because the same statement may insert it.';
 CREATE TRIGGER queue_message_changed BEFORE UPDATE OF message_id ON queue FOR EACH ROW
     WHEN (OLD.message_id IS DISTINCT FROM NEW.message_id) EXECUTE FUNCTION queue_message_present();
 COMMENT ON TRIGGER queue_message_changed ON queue IS 'The same for a row that gets another message.';
@@ -313,10 +316,12 @@ BEGIN
     -- later be read as a whole for each message (docs/decisions/0005).
     ids := ARRAY(SELECT one FROM unnest(ids) AS one
         WHERE (SELECT true FROM pgmta.queue AS q WHERE q.message_id = one LIMIT 1) IS NULL);
+    PERFORM set_config('pgmta.writer', 'refcount', true);  -- for the trigger messages_in_use
     WITH unreferenced AS (
         DELETE FROM pgmta.messages WHERE id = ANY (ids) RETURNING id, chunks
     )
     SELECT array_agg(id) INTO large FROM unreferenced WHERE chunks > 0;
+    PERFORM set_config('pgmta.writer', '', true);
     IF large IS NOT NULL THEN
         DELETE FROM pgmta.message_chunks WHERE message_id = ANY (large);
     END IF;
@@ -504,8 +509,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION messages_in_use IS 'Refuses to delete or renumber a body that a row needs.';
 
+-- Any login may set pgmta.writer. It counts only for the owner, who alone has a grant option on a private table.
 CREATE TRIGGER messages_in_use AFTER DELETE ON messages FOR EACH ROW
-    WHEN (pg_trigger_depth() = 0 OR current_setting('enable_hashjoin') = 'on') EXECUTE FUNCTION messages_in_use();
+    WHEN (current_setting('pgmta.writer', true) IS DISTINCT FROM 'refcount'
+        OR NOT has_table_privilege('rights'::regclass, 'SELECT WITH GRANT OPTION'))
+    EXECUTE FUNCTION messages_in_use();
 COMMENT ON TRIGGER messages_in_use ON messages IS 'No mistake deletes a body; messages_refcount has looked itself.';
 CREATE TRIGGER messages_renumbered AFTER UPDATE OF id ON messages FOR EACH ROW
     WHEN (OLD.id <> NEW.id) EXECUTE FUNCTION messages_in_use();
@@ -1069,6 +1077,75 @@ END $$;
 COMMENT ON FUNCTION submit_text IS
     'Raises the error of text that UTF-8 has no character for: the worker that reads it would stop.';
 
+-- Days: partitions of logs by day, which queued makes ahead and drops. Mutexes, for one transaction at a time.
+
+CREATE TABLE mutexes (
+    name text PRIMARY KEY
+);
+COMMENT ON TABLE mutexes IS
+    'Rows that a transaction locks so that no other does the same meanwhile. Only the owner and functions of pgmta may.';
+COMMENT ON COLUMN mutexes.name IS 'What one transaction at a time does.';
+INSERT INTO mutexes VALUES ('days of attempts'), ('days of transcripts'), ('days of reports'),
+    ('change of rows'), ('change of partitions');
+
+CREATE FUNCTION days_make(log text, days integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
+DECLARE
+    day date;
+    name text;
+    made integer := 0;
+BEGIN
+    PERFORM pgmta.days_turn(log);
+    FOR ahead IN 0 .. days LOOP
+        day := (now() AT TIME ZONE 'UTC')::date + ahead;
+        name := log || to_char(day, '_YYYYMMDD');
+        IF to_regclass('pgmta.' || name) IS NULL THEN
+            EXECUTE format(
+                'CREATE TABLE pgmta.%I PARTITION OF pgmta.%I FOR VALUES FROM (%L) TO (%L)',
+                name, log, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
+            made := made + 1;
+        END IF;
+    END LOOP;
+    RETURN made;
+END $$;
+COMMENT ON FUNCTION days_make IS
+    'Makes the day partitions of a log from today to that many days ahead; returns how many. The logs are attempts, '
+    'transcripts and reports. Gives up soon, because outcomes wait behind it.';
+
+CREATE FUNCTION days_expire(log text, keep interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
+DECLARE
+    name text;
+    dropped integer := 0;
+BEGIN
+    PERFORM pgmta.days_turn(log);
+    FOR name IN
+        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = to_regclass('pgmta.' || log) AND c.relname ~ ('^' || log || '_\d{8}$')
+            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
+        ORDER BY 1
+    LOOP
+        EXECUTE format('DROP TABLE pgmta.%I', name);
+        dropped := dropped + 1;
+    END LOOP;
+    RETURN dropped;
+END $$;
+COMMENT ON FUNCTION days_expire IS
+    'Drops the day partitions of a log that are older than that; returns how many. Gives up as days_make.';
+
+CREATE FUNCTION days_turn(log text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM FROM pgmta.mutexes WHERE name = 'days of ' || log FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no log % with days', log USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+COMMENT ON FUNCTION days_turn IS 'Lets one transaction at a time make or drop days of a log.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION days_make', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION days_expire', 'pgmta_queued', 'EXECUTE');
+
 -- The log: every delivery attempt.
 
 CREATE TABLE attempts (
@@ -1160,50 +1237,7 @@ COMMENT ON INDEX attempts_unknown IS 'View duplicates; few rows, so it costs not
 CREATE INDEX attempts_ended_at ON attempts USING brin (ended_at);
 COMMENT ON INDEX attempts_ended_at IS 'View attempt_rates.';
 
-CREATE FUNCTION attempts_partitions(days integer) RETURNS integer
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    day date;
-    name text;
-    made integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR ahead IN 0 .. days LOOP
-        day := (now() AT TIME ZONE 'UTC')::date + ahead;
-        name := 'attempts_' || to_char(day, 'YYYYMMDD');
-        IF to_regclass('pgmta.' || name) IS NULL THEN
-            EXECUTE format(
-                'CREATE TABLE pgmta.%I PARTITION OF pgmta.attempts FOR VALUES FROM (%L) TO (%L)',
-                name, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
-            made := made + 1;
-        END IF;
-    END LOOP;
-    RETURN made;
-END $$;
-COMMENT ON FUNCTION attempts_partitions IS
-    'Makes the day partitions of attempts from today to that many days ahead; returns how many.';
-SELECT attempts_partitions(7);
-
-CREATE FUNCTION attempts_expire(keep interval) RETURNS integer
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    name text;
-    dropped integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR name IN
-        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'pgmta.attempts'::regclass AND c.relname ~ '^attempts_\d{8}$'
-            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
-        ORDER BY 1
-    LOOP
-        EXECUTE format('DROP TABLE pgmta.%I', name);
-        dropped := dropped + 1;
-    END LOOP;
-    RETURN dropped;
-END $$;
-COMMENT ON FUNCTION attempts_expire IS
-    'Drops the day partitions of attempts that ended longer ago than that; returns how many.';
+SELECT days_make('attempts', 7);
 
 CREATE FUNCTION attempt_returned(message bigint, recipient_row bigint, day date, why text, words text,
     OUT sender text, OUT recipient text
@@ -1324,8 +1358,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('attempts', 'pgmta_queued', 'SELECT, INSERT'),
     ('attempts', 'pgmta_operator', 'SELECT'),
     ('attempts', 'pgmta_reader', 'SELECT'),
-    ('FUNCTION attempts_partitions', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION attempts_expire', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION attempt_returned', 'pgmta_queued', 'EXECUTE'),
     ('attempt_history', 'pgmta_operator', 'SELECT'),
     ('attempt_history', 'pgmta_reader', 'SELECT'),
@@ -1382,50 +1414,7 @@ COMMENT ON COLUMN traces.wanted IS
 COMMENT ON SEQUENCE traces_id_seq IS 'traces.id.';
 COMMENT ON CONSTRAINT traces_wanted ON traces IS 'Lists by name.';
 
-CREATE FUNCTION transcripts_partitions(days integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    day date;
-    name text;
-    made integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.transcripts IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR ahead IN 0 .. days LOOP
-        day := (now() AT TIME ZONE 'UTC')::date + ahead;
-        name := 'transcripts_' || to_char(day, 'YYYYMMDD');
-        IF to_regclass('pgmta.' || name) IS NULL THEN
-            EXECUTE format(
-                'CREATE TABLE pgmta.%I PARTITION OF pgmta.transcripts FOR VALUES FROM (%L) TO (%L)',
-                name, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
-            made := made + 1;
-        END IF;
-    END LOOP;
-    RETURN made;
-END $$;
-COMMENT ON FUNCTION transcripts_partitions IS
-    'Makes the day partitions of transcripts from today to that many days ahead; returns how many.';
-SELECT transcripts_partitions(7);
-
-CREATE FUNCTION transcripts_expire(keep interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    name text;
-    dropped integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.transcripts IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR name IN
-        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'pgmta.transcripts'::regclass AND c.relname ~ '^transcripts_\d{8}$'
-            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
-        ORDER BY 1
-    LOOP
-        EXECUTE format('DROP TABLE pgmta.%I', name);
-        dropped := dropped + 1;
-    END LOOP;
-    RETURN dropped;
-END $$;
-COMMENT ON FUNCTION transcripts_expire IS
-    'Drops the day partitions of transcripts that ended longer ago than that; returns how many.';
+SELECT days_make('transcripts', 7);
 
 INSERT INTO rights (object, role, privileges) VALUES
     -- it writes again after a lost answer, if they are not there
@@ -1434,9 +1423,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('transcripts', 'pgmta_reader', 'SELECT'),
     ('traces', 'pgmta_queued', 'SELECT, DELETE'),
     ('traces', 'pgmta_operator', 'SELECT, INSERT (created_by, expires_at, wanted), UPDATE (expires_at)'),
-    ('traces', 'pgmta_reader', 'SELECT'),
-    ('FUNCTION transcripts_partitions', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION transcripts_expire', 'pgmta_queued', 'EXECUTE');
+    ('traces', 'pgmta_reader', 'SELECT');
 
 -- Reports: the DSNs that senders got, delays, and limits of DSNs.
 
@@ -1506,50 +1493,7 @@ COMMENT ON COLUMN report_counts.sender IS 'Address that they went to, in lower c
 COMMENT ON COLUMN report_counts.minute IS 'Start of the minute.';
 COMMENT ON COLUMN report_counts.number IS 'How many DSNs were queued in it.';
 
-CREATE FUNCTION reports_partitions(days integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    day date;
-    name text;
-    made integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.reports IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR ahead IN 0 .. days LOOP
-        day := (now() AT TIME ZONE 'UTC')::date + ahead;
-        name := 'reports_' || to_char(day, 'YYYYMMDD');
-        IF to_regclass('pgmta.' || name) IS NULL THEN
-            EXECUTE format(
-                'CREATE TABLE pgmta.%I PARTITION OF pgmta.reports FOR VALUES FROM (%L) TO (%L)',
-                name, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
-            made := made + 1;
-        END IF;
-    END LOOP;
-    RETURN made;
-END $$;
-COMMENT ON FUNCTION reports_partitions IS
-    'Makes the day partitions of reports from today to that many days ahead; returns how many.';
-SELECT reports_partitions(7);
-
-CREATE FUNCTION reports_expire(keep interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    name text;
-    dropped integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.reports IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR name IN
-        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'pgmta.reports'::regclass AND c.relname ~ '^reports_\d{8}$'
-            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
-        ORDER BY 1
-    LOOP
-        EXECUTE format('DROP TABLE pgmta.%I', name);
-        dropped := dropped + 1;
-    END LOOP;
-    RETURN dropped;
-END $$;
-COMMENT ON FUNCTION reports_expire IS
-    'Drops the day partitions of reports that are older than that; returns how many.';
+SELECT days_make('reports', 7);
 
 CREATE FUNCTION reports_close(
     -- rows that go, and those of them that an operator bounced, which the log does not know yet
@@ -1676,8 +1620,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('report_counts', 'pgmta_queued', 'SELECT, INSERT, UPDATE (number), DELETE'),
     ('report_counts', 'pgmta_operator', 'SELECT'),
     ('report_counts', 'pgmta_reader', 'SELECT'),
-    ('FUNCTION reports_partitions', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION reports_expire', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION reports_close', 'pgmta_queued', 'EXECUTE'),
     ('report_rates', 'pgmta_operator', 'SELECT'),
     ('report_rates', 'pgmta_reader', 'SELECT');
@@ -2461,7 +2403,7 @@ COMMENT ON FUNCTION queue_change_rows IS
 CREATE FUNCTION queue_change_turn() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    LOCK TABLE ONLY pgmta.audit IN SHARE UPDATE EXCLUSIVE MODE;
+    PERFORM FROM pgmta.mutexes WHERE name = 'change of rows' FOR UPDATE;
 END $$;
 COMMENT ON FUNCTION queue_change_turn IS 'Lets one transaction at a time change many rows by functions.';
 

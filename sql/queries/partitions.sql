@@ -99,7 +99,7 @@ WITH tree AS (
                 AND a.attname NOT IN (SELECT attname FROM pg_attribute WHERE attrelid = c.oid))
     UNION ALL
     SELECT CASE WHEN ahead < 2 THEN 'problem' ELSE 'hint' END, day, 'this day''s partition is missing',
-        'SELECT attempts_partitions(7); a running queued does so every hour'
+        'SELECT pgmta.days_make(''attempts'', 7); a running queued does so every hour'
     FROM generate_series(0, 7) AS ahead
         CROSS JOIN to_char((now() AT TIME ZONE 'UTC')::date + ahead, '"attempts_"YYYYMMDD') AS day
     WHERE NOT EXISTS (

@@ -10,9 +10,9 @@ SELECT o.option_name AS name, o.option_value AS value
 FROM pg_class AS c CROSS JOIN pg_options_to_table(c.reloptions) AS o
 WHERE c.oid = {leaf}::regclass
 
--- name: exclusive
--- Take the lock that lets one such command run at a time. It stops no mail.
-LOCK TABLE ONLY pgmta.queue IN SHARE UPDATE EXCLUSIVE MODE NOWAIT
+-- name: turn
+-- Let one such command run at a time. It stops no mail.
+SELECT FROM pgmta.mutexes WHERE name = 'change of partitions' FOR UPDATE NOWAIT
 
 -- name: known
 -- Whether there is a table of this name.

@@ -126,8 +126,8 @@ DELETE FROM report_counts WHERE minute < now() - interval '2 hours' AND minute >
 
 -- name: ensure
 -- Make missing day partitions of the log of reports.
-SELECT reports_partitions(%(days)s)
+SELECT days_make('reports', %(days)s)
 
 -- name: expire
 -- Drop old day partitions of the log of reports.
-SELECT reports_expire(make_interval(secs => %(age)s))
+SELECT days_expire('reports', make_interval(secs => %(age)s))

@@ -1,7 +1,7 @@
 -- name: ensure
 -- Make the day partitions from today to `days` ahead; return how many were missing.
-SELECT transcripts_partitions(%(days)s::integer)
+SELECT days_make('transcripts', %(days)s::integer)
 
 -- name: expire
 -- Drop old day partitions.
-SELECT transcripts_expire(make_interval(secs => %(age)s))
+SELECT days_expire('transcripts', make_interval(secs => %(age)s))

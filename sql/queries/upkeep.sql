@@ -37,7 +37,7 @@ RETURNING message_id
 
 -- name: expire_attempts
 -- Drop old day partitions of the attempts log.
-SELECT attempts_expire(make_interval(secs => %(age)s))
+SELECT days_expire('attempts', make_interval(secs => %(age)s))
 
 -- name: expire_keys
 -- One batch of keys of submissions whose time is over. An open transaction has none of them locked for long.

@@ -89,50 +89,7 @@ COMMENT ON INDEX attempts_unknown IS 'View duplicates; few rows, so it costs not
 CREATE INDEX attempts_ended_at ON attempts USING brin (ended_at);
 COMMENT ON INDEX attempts_ended_at IS 'View attempt_rates.';
 
-CREATE FUNCTION attempts_partitions(days integer) RETURNS integer
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    day date;
-    name text;
-    made integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR ahead IN 0 .. days LOOP
-        day := (now() AT TIME ZONE 'UTC')::date + ahead;
-        name := 'attempts_' || to_char(day, 'YYYYMMDD');
-        IF to_regclass('pgmta.' || name) IS NULL THEN
-            EXECUTE format(
-                'CREATE TABLE pgmta.%I PARTITION OF pgmta.attempts FOR VALUES FROM (%L) TO (%L)',
-                name, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
-            made := made + 1;
-        END IF;
-    END LOOP;
-    RETURN made;
-END $$;
-COMMENT ON FUNCTION attempts_partitions IS
-    'Makes the day partitions of attempts from today to that many days ahead; returns how many.';
-SELECT attempts_partitions(7);
-
-CREATE FUNCTION attempts_expire(keep interval) RETURNS integer
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    name text;
-    dropped integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.attempts IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR name IN
-        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'pgmta.attempts'::regclass AND c.relname ~ '^attempts_\d{8}$'
-            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
-        ORDER BY 1
-    LOOP
-        EXECUTE format('DROP TABLE pgmta.%I', name);
-        dropped := dropped + 1;
-    END LOOP;
-    RETURN dropped;
-END $$;
-COMMENT ON FUNCTION attempts_expire IS
-    'Drops the day partitions of attempts that ended longer ago than that; returns how many.';
+SELECT days_make('attempts', 7);
 
 CREATE FUNCTION attempt_returned(message bigint, recipient_row bigint, day date, why text, words text,
     OUT sender text, OUT recipient text
@@ -253,8 +210,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('attempts', 'pgmta_queued', 'SELECT, INSERT'),
     ('attempts', 'pgmta_operator', 'SELECT'),
     ('attempts', 'pgmta_reader', 'SELECT'),
-    ('FUNCTION attempts_partitions', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION attempts_expire', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION attempt_returned', 'pgmta_queued', 'EXECUTE'),
     ('attempt_history', 'pgmta_operator', 'SELECT'),
     ('attempt_history', 'pgmta_reader', 'SELECT'),

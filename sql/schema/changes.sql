@@ -118,7 +118,7 @@ COMMENT ON FUNCTION queue_change_rows IS
 CREATE FUNCTION queue_change_turn() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    LOCK TABLE ONLY pgmta.audit IN SHARE UPDATE EXCLUSIVE MODE;
+    PERFORM FROM pgmta.mutexes WHERE name = 'change of rows' FOR UPDATE;
 END $$;
 COMMENT ON FUNCTION queue_change_turn IS 'Lets one transaction at a time change many rows by functions.';
 

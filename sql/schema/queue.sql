@@ -43,6 +43,7 @@ CREATE TABLE queue (
     begun bigint,
     held_under text,
     exempt_from text[],
+    by_program boolean,
     CONSTRAINT queue_lease CHECK (status <> 'SENDING' OR lease_until IS NOT NULL AND lease_since IS NOT NULL
         AND lease_token IS NOT NULL AND lease_owner IS NOT NULL)
 ) PARTITION BY LIST (status);
@@ -60,8 +61,7 @@ COMMENT ON COLUMN queue.priority IS '0 is claimed first, 9 last.';
 COMMENT ON COLUMN queue.status IS
     'QUEUED, DEFERRED (an attempt failed for now), SENDING (leased), HOLD (an operator decides), DELETE (to be '
     'removed), SCHEDULED (waits for send_at), REPORT (its sender gets a DSN).';
-COMMENT ON COLUMN queue.lease_owner IS
-    'Worker that holds the lease: name@host:pid. Empty: a program inserted the row, and no worker has had it.';
+COMMENT ON COLUMN queue.lease_owner IS 'Worker that holds the lease: name@host:pid.';
 COMMENT ON COLUMN queue.sender IS 'Reverse-path without brackets; empty for the null reverse-path.';
 COMMENT ON COLUMN queue.recipient IS 'Forward-path without brackets, as the client gave it.';
 COMMENT ON COLUMN queue.domain IS 'The recipient''s domain, lower case, A-labels.';
@@ -91,6 +91,8 @@ COMMENT ON COLUMN queue.held_under IS
     'operator, an outcome or smtpd.';
 COMMENT ON COLUMN queue.exempt_from IS
     'The rules and workers from which the row was released, as in held_under. None of them holds it again.';
+COMMENT ON COLUMN queue.by_program IS
+    'True: a program inserted the row by itself, and the trigger queue_message looks for its message. Null: pgmta did.';
 COMMENT ON CONSTRAINT queue_priority_check ON queue IS '0 to 9.';
 COMMENT ON CONSTRAINT queue_status ON queue IS 'Those of pgmta/states.py, which a test compares.';
 COMMENT ON CONSTRAINT queue_metadata_check ON queue IS 'Values by key.';
@@ -181,7 +183,7 @@ BEGIN
                 HINT = 'Such a row can only have status HOLD or DELETE.';
     END IF;
     IF TG_OP = 'INSERT' THEN
-        NEW.lease_owner := coalesce(NEW.lease_owner, '');  -- for the trigger queue_message
+        NEW.by_program := true;
         IF NEW.status = 'REPORT' THEN NEW.held_at := coalesce(NEW.held_at, now()); END IF;
     END IF;
     NEW.sender_domain := pgmta.queue_sender_domain(NEW.sender);
@@ -213,9 +215,9 @@ END $$;
 COMMENT ON FUNCTION queue_message_present IS 'Refuses a row without a message.';
 
 CREATE TRIGGER queue_message AFTER INSERT ON queue FOR EACH ROW
-    WHEN (NEW.lease_owner IS NOT NULL) EXECUTE FUNCTION queue_message_present();
+    WHEN (NEW.by_program) EXECUTE FUNCTION queue_message_present();
 COMMENT ON TRIGGER queue_message ON queue IS
-    'A row that a program inserts by itself has a message: queue_sender_domain_func marks such rows.';
+    'A row that a program inserts by itself has a message. At the end, because the same statement may insert it.';
 CREATE TRIGGER queue_message_changed BEFORE UPDATE OF message_id ON queue FOR EACH ROW
     WHEN (OLD.message_id IS DISTINCT FROM NEW.message_id) EXECUTE FUNCTION queue_message_present();
 COMMENT ON TRIGGER queue_message_changed ON queue IS 'The same for a row that gets another message.';
@@ -292,10 +294,12 @@ BEGIN
     -- later be read as a whole for each message (docs/decisions/0005).
     ids := ARRAY(SELECT one FROM unnest(ids) AS one
         WHERE (SELECT true FROM pgmta.queue AS q WHERE q.message_id = one LIMIT 1) IS NULL);
+    PERFORM set_config('pgmta.writer', 'refcount', true);  -- for the trigger messages_in_use
     WITH unreferenced AS (
         DELETE FROM pgmta.messages WHERE id = ANY (ids) RETURNING id, chunks
     )
     SELECT array_agg(id) INTO large FROM unreferenced WHERE chunks > 0;
+    PERFORM set_config('pgmta.writer', '', true);
     IF large IS NOT NULL THEN
         DELETE FROM pgmta.message_chunks WHERE message_id = ANY (large);
     END IF;

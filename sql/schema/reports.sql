@@ -66,50 +66,7 @@ COMMENT ON COLUMN report_counts.sender IS 'Address that they went to, in lower c
 COMMENT ON COLUMN report_counts.minute IS 'Start of the minute.';
 COMMENT ON COLUMN report_counts.number IS 'How many DSNs were queued in it.';
 
-CREATE FUNCTION reports_partitions(days integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    day date;
-    name text;
-    made integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.reports IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR ahead IN 0 .. days LOOP
-        day := (now() AT TIME ZONE 'UTC')::date + ahead;
-        name := 'reports_' || to_char(day, 'YYYYMMDD');
-        IF to_regclass('pgmta.' || name) IS NULL THEN
-            EXECUTE format(
-                'CREATE TABLE pgmta.%I PARTITION OF pgmta.reports FOR VALUES FROM (%L) TO (%L)',
-                name, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
-            made := made + 1;
-        END IF;
-    END LOOP;
-    RETURN made;
-END $$;
-COMMENT ON FUNCTION reports_partitions IS
-    'Makes the day partitions of reports from today to that many days ahead; returns how many.';
-SELECT reports_partitions(7);
-
-CREATE FUNCTION reports_expire(keep interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    name text;
-    dropped integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.reports IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR name IN
-        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'pgmta.reports'::regclass AND c.relname ~ '^reports_\d{8}$'
-            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
-        ORDER BY 1
-    LOOP
-        EXECUTE format('DROP TABLE pgmta.%I', name);
-        dropped := dropped + 1;
-    END LOOP;
-    RETURN dropped;
-END $$;
-COMMENT ON FUNCTION reports_expire IS
-    'Drops the day partitions of reports that are older than that; returns how many.';
+SELECT days_make('reports', 7);
 
 CREATE FUNCTION reports_close(
     -- rows that go, and those of them that an operator bounced, which the log does not know yet
@@ -236,8 +193,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('report_counts', 'pgmta_queued', 'SELECT, INSERT, UPDATE (number), DELETE'),
     ('report_counts', 'pgmta_operator', 'SELECT'),
     ('report_counts', 'pgmta_reader', 'SELECT'),
-    ('FUNCTION reports_partitions', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION reports_expire', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION reports_close', 'pgmta_queued', 'EXECUTE'),
     ('report_rates', 'pgmta_operator', 'SELECT'),
     ('report_rates', 'pgmta_reader', 'SELECT');

@@ -46,50 +46,7 @@ COMMENT ON COLUMN traces.wanted IS
 COMMENT ON SEQUENCE traces_id_seq IS 'traces.id.';
 COMMENT ON CONSTRAINT traces_wanted ON traces IS 'Lists by name.';
 
-CREATE FUNCTION transcripts_partitions(days integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    day date;
-    name text;
-    made integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.transcripts IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR ahead IN 0 .. days LOOP
-        day := (now() AT TIME ZONE 'UTC')::date + ahead;
-        name := 'transcripts_' || to_char(day, 'YYYYMMDD');
-        IF to_regclass('pgmta.' || name) IS NULL THEN
-            EXECUTE format(
-                'CREATE TABLE pgmta.%I PARTITION OF pgmta.transcripts FOR VALUES FROM (%L) TO (%L)',
-                name, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
-            made := made + 1;
-        END IF;
-    END LOOP;
-    RETURN made;
-END $$;
-COMMENT ON FUNCTION transcripts_partitions IS
-    'Makes the day partitions of transcripts from today to that many days ahead; returns how many.';
-SELECT transcripts_partitions(7);
-
-CREATE FUNCTION transcripts_expire(keep interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
-DECLARE
-    name text;
-    dropped integer := 0;
-BEGIN
-    LOCK TABLE ONLY pgmta.transcripts IN SHARE UPDATE EXCLUSIVE MODE;
-    FOR name IN
-        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'pgmta.transcripts'::regclass AND c.relname ~ '^transcripts_\d{8}$'
-            AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (now() - keep) AT TIME ZONE 'UTC'
-        ORDER BY 1
-    LOOP
-        EXECUTE format('DROP TABLE pgmta.%I', name);
-        dropped := dropped + 1;
-    END LOOP;
-    RETURN dropped;
-END $$;
-COMMENT ON FUNCTION transcripts_expire IS
-    'Drops the day partitions of transcripts that ended longer ago than that; returns how many.';
+SELECT days_make('transcripts', 7);
 
 INSERT INTO rights (object, role, privileges) VALUES
     -- it writes again after a lost answer, if they are not there
@@ -98,6 +55,4 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('transcripts', 'pgmta_reader', 'SELECT'),
     ('traces', 'pgmta_queued', 'SELECT, DELETE'),
     ('traces', 'pgmta_operator', 'SELECT, INSERT (created_by, expires_at, wanted), UPDATE (expires_at)'),
-    ('traces', 'pgmta_reader', 'SELECT'),
-    ('FUNCTION transcripts_partitions', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION transcripts_expire', 'pgmta_queued', 'EXECUTE');
+    ('traces', 'pgmta_reader', 'SELECT');

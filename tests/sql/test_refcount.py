@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.sql.rows import column, message, row
+from tests.sql.test_roles import ROLES
 
 MOVES = [
     "UPDATE queue SET status = 'HOLD' WHERE message_id = 1",
@@ -88,7 +89,7 @@ def test_rows_without_a_body_and_bodies_under_rows_are_refused(db: psycopg.Conne
 )
 def test_other_ways_to_lose_a_body_are_refused(db: psycopg.Connection, statement: str) -> None:
     row(db, message(db, 1))
-    db.execute("UPDATE queue SET lease_owner = NULL")  # as those of smtpd
+    db.execute("UPDATE queue SET by_program = NULL")  # as those of smtpd
     db.execute(
         """
         CREATE TABLE app AS SELECT 1 AS id;
@@ -99,6 +100,21 @@ def test_other_ways_to_lose_a_body_are_refused(db: psycopg.Connection, statement
     )
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         db.execute(statement.encode())
+
+
+@pytest.mark.parametrize("role", [*ROLES, "a stranger"])
+def test_the_setting_of_the_refcount_counts_for_the_owner_alone(
+    db: psycopg.Connection, role: str
+) -> None:
+    row(db, message(db, 1))
+    with db.transaction(force_rollback=True):
+        db.execute(f'CREATE ROLE "a stranger"; GRANT USAGE ON SCHEMA pgmta TO "{role}"'.encode())
+        db.execute(f'GRANT SELECT, DELETE ON messages TO "{role}"'.encode())
+        db.execute(f'SET LOCAL ROLE "{role}"; SET LOCAL pgmta.writer = refcount'.encode())
+        with pytest.raises(psycopg.errors.ForeignKeyViolation), db.transaction():
+            db.execute("DELETE FROM messages")
+        db.execute("RESET ROLE; DELETE FROM queue")
+        assert bodies(db) == []
 
 
 @pytest.mark.parametrize("level", psycopg.IsolationLevel)

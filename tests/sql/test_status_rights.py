@@ -172,11 +172,11 @@ def test_an_open_transaction_with_a_status_stops_no_outcomes(
                " FROM ('2001-01-01 00:00+00') TO ('2001-01-02 00:00+00')")  # fmt: skip
     with psycopg.connect(database) as app:
         app.execute("SELECT status('{1}')")
-        for duty in ("attempts_expire('90 days')", "attempts_partitions(30)"):
+        for duty in ("days_expire('attempts', '90 days')", "days_make('attempts', 30)"):
             with pytest.raises(pg_errors.LockNotAvailable):
                 db.execute(f"SELECT {duty}".encode())
-    assert fetch(db, "SELECT attempts_expire('90 days')") == (1,)
-    assert fetch(db, "SELECT attempts_partitions(30) > 20") == (True,)
+    assert fetch(db, "SELECT days_expire('attempts', '90 days')") == (1,)
+    assert fetch(db, "SELECT days_make('attempts', 30) > 20") == (True,)
 
 
 async def test_advisory_locks_of_others_stop_nothing(database: str, db: psycopg.Connection) -> None:
@@ -185,7 +185,7 @@ async def test_advisory_locks_of_others_stop_nothing(database: str, db: psycopg.
         for name in ("attempts", "change", "partitions"):
             stranger.execute("SELECT pg_advisory_lock(hashtext('pgmta ' || %s))", (name,))
         db.execute("SET statement_timeout = '10s'")
-        db.execute("SELECT attempts_partitions(1), attempts_expire('90 days')")
+        db.execute("SELECT days_make('attempts', 1), days_expire('attempts', '90 days')")
         assert fetch(db, "SELECT queue_hold('true', 'x')") == (1,)
         link = Link(database, "test")
         await WorkerChanges(link).run(RowChange(Action.RELEASE, "true", "w"))

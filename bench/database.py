@@ -63,7 +63,7 @@ def open_server(uri: str | None, directory: Path) -> Server:
     data = directory / "postgres"
     if uri is None:
         try:
-            start = importlib.import_module("pgmta.postgres.embedded").start
+            start = importlib.import_module("pgmta.postgres.embedded.database").start
         except ImportError as error:
             raise DatabaseError(f"no embedded database: {error}") from error
         try:

@@ -7,12 +7,12 @@ from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
-from queued.delivery.envelope import Envelope
-from queued.delivery.hosts import Host
-from queued.delivery.protocol import ClientProtocol
-from queued.delivery.reply import Result
-from queued.delivery.route import Destination
-from queued.delivery.session import Session
+from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.session import Session
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import Result
 
 TAKEN = Result(Reply(250, "2.0.0 Ok"), "nowhere:25", Stage.END_OF_DATA)
 

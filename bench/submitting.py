@@ -219,7 +219,7 @@ def main(
         directory, server, about = opened(
             uri, what=f"{sessions} sessions, mails of {size} octets, "
         )
-        pgbench = str(importlib.import_module("pgmta.postgres.embedded").tool("pgbench"))
+        pgbench = str(importlib.import_module("pgmta.postgres.embedded.database").tool("pgbench"))
         with prepared(server, directory) as database:
             bench = Bench(pgbench, database, sessions, content_of(size), directory)
             found = measure(bench, rounds, seconds)

@@ -22,8 +22,8 @@ from pgmta.config.environment import Environment, Log
 from pgmta.config.types import HostPort
 from pgmta.logs import configure
 from pgmta.postgres.notify import listen
-from pgmta.store.migrate import migrate
-from pgmta.store.submit import Mail, Submission
+from pgmta.store.admin.migrate import migrate
+from pgmta.store.queue.submit import Mail, Submission
 from queued.config import QueuedConfig, Worker
 from queued.worker.delivery_worker import DeliveryWorker
 

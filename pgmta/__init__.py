@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgmta.address import parse_mailbox
     from pgmta.errors import AddressError, PgmtaError, StoreUnavailable, Undecided
-    from pgmta.store.submit import Mail, Submission
+    from pgmta.mail.address import parse_mailbox
+    from pgmta.store.queue.submit import Mail, Submission
 
     __version__: str
 
@@ -29,12 +29,12 @@ __all__ = [
 
 _MODULES = {
     "AddressError": "pgmta.errors",
-    "Mail": "pgmta.store.submit",
+    "Mail": "pgmta.store.queue.submit",
     "PgmtaError": "pgmta.errors",
     "StoreUnavailable": "pgmta.errors",
-    "Submission": "pgmta.store.submit",
+    "Submission": "pgmta.store.queue.submit",
     "Undecided": "pgmta.errors",
-    "parse_mailbox": "pgmta.address",
+    "parse_mailbox": "pgmta.mail.address",
 }
 
 

@@ -19,7 +19,7 @@ import psycopg
 from click.core import ParameterSource
 
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.text import json_escaped, printable, printable_lines
+from pgmta.mail.text import json_escaped, printable, printable_lines
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2

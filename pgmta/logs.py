@@ -14,7 +14,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from pgmta.config.environment import Log
-from pgmta.text import one_line, printable, printable_lines
+from pgmta.mail.text import one_line, printable, printable_lines
 
 _ATOMIC = 4096  # octets that a pipe takes at once (pipe(7), PIPE_BUF)
 _QUOTED = re.compile(r"[ \t='\"]")  # characters of a text that is quoted

@@ -1,7 +1,7 @@
 """smtpd's own behaviour as a handler for aiosmtpd's `Controller`.
 
-smtpd itself does not use it. docs/hooks.md shows it, and tests/smtpd/test_hooks_aiosmtpd.py runs
-the same dialogues in both.
+smtpd itself does not use it. docs/hooks.md shows it, and a test runs the same dialogues in both
+(tests/smtpd/hooks/test_hooks_aiosmtpd.py).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, cast
 
 from aiosmtpd.smtp import Envelope, Session
 
-from pgmta.address import parse_mailbox
-from smtpd import replies
-from smtpd.acknowledgement import Acknowledgement
-from smtpd.commands import Commands
+from pgmta.mail.address import parse_mailbox
+from smtpd.commands.commands import Commands
+from smtpd.commands.tally import Tally
 from smtpd.config import SmtpdConfig
-from smtpd.end_of_data import EndOfData
 from smtpd.hooks.session_hooks import SessionHooks
-from smtpd.incoming import IncomingMessage
-from smtpd.listener import SmtpListener
-from smtpd.server import Server
-from smtpd.tally import Tally
+from smtpd.message.end_of_data import EndOfData
+from smtpd.message.incoming import IncomingMessage
+from smtpd.protocol import replies
+from smtpd.server.server import Server
+from smtpd.session.acknowledgement import Acknowledgement
+from smtpd.session.listener import SmtpListener
 
 
 class AiosmtpdHandler:

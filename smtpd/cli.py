@@ -18,13 +18,13 @@ from pgmta import logs, signals
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import load, mistakes
 from pgmta.errors import ConfigError, LoginRefused, StoreUnavailable
-from pgmta.postgres.embedded import SMTPD
+from pgmta.postgres.embedded.database import SMTPD
 from pgmta.postgres.locate import resolve, running
-from smtpd import privileges
 from smtpd.config import SmtpdConfig
+from smtpd.process import privileges
+from smtpd.process.risks import container_gateway, risks
+from smtpd.process.sockets import collisions
 from smtpd.recipients.file import check as check_recipients
-from smtpd.risks import container_gateway, risks
-from smtpd.sockets import collisions
 
 _DEFAULT = "etc/smtpd.yaml"
 _LOOK = 0.1  # seconds between looks for a signal
@@ -135,8 +135,8 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
     Raises ConfigError if PostgreSQL refuses the login, or if the login lacks its role.
     """
     from pgmta.postgres.link import Link
-    from pgmta.store.daemons import misfit
-    from pgmta.store.logins import LoginStore
+    from pgmta.store.accounts.logins import LoginStore
+    from pgmta.store.admin.daemons import misfit
 
     reason = "the embedded PostgreSQL does not run"
     if uri := running(settings.environment, SMTPD):
@@ -172,7 +172,7 @@ def run(config: Path, attached: bool) -> None:
     for warning in warnings:
         logs.get("master").warning("configuration", reason=warning)
     uri = resolve(settings.environment, SMTPD)
-    from smtpd.master import Master
+    from smtpd.process.master import Master
 
     uvloop.run(Master(config, settings, uri).run(attached=attached))
 
@@ -185,7 +185,7 @@ def serve(config: Path, descriptors: str) -> None:
     """Serve inherited sockets; the master starts this."""
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
-    from smtpd.process import serve as serve_sockets
+    from smtpd.process.process import serve as serve_sockets
     from smtpd.tls.context_set import ContextSet
 
     tls = ContextSet(settings).load(config)
@@ -209,6 +209,6 @@ def serve(config: Path, descriptors: str) -> None:
 @reporting
 def sink(address: str, port: int, maildir: Path, attached: bool) -> None:
     """Catch all mail in a Maildir: a next hop for development only."""
-    from smtpd.devsink import serve as serve_sink
+    from smtpd.sink.devsink import serve as serve_sink
 
     uvloop.run(serve_sink(address, port, maildir, attached=attached))

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import psycopg.conninfo
 from pydantic import Field, field_validator
 
-from pgmta.address import normalise_domain
 from pgmta.config.types import FilePath, Section
 from pgmta.errors import AddressError
+from pgmta.mail.address import normalise_domain
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)
 

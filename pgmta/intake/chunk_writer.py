@@ -15,7 +15,7 @@ from pgmta.logs import get
 from pgmta.model import PART_SIZE
 from pgmta.postgres.link import Link
 from pgmta.priority import AgingQueue
-from pgmta.store.enqueue import Enqueue, chunk_count
+from pgmta.store.queue.enqueue import Enqueue, chunk_count
 
 log = get("chunks")
 

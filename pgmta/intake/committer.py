@@ -22,8 +22,8 @@ from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import Notifier
-from pgmta.store.daemons import Heartbeat
-from pgmta.store.enqueue import SESSION, Enqueue, chunk_count
+from pgmta.store.admin.daemons import Heartbeat
+from pgmta.store.queue.enqueue import SESSION, Enqueue, chunk_count
 from pgmta.store.schema import Schema
 
 # quicker than by their enumeration

@@ -8,7 +8,7 @@ from collections import deque
 import psycopg
 
 from pgmta.errors import StoreUnavailable
-from pgmta.store.enqueue import BLOCK, Enqueue
+from pgmta.store.queue.enqueue import BLOCK, Enqueue
 
 LOW = BLOCK // 2
 """Ids left when the next block is to be fetched."""

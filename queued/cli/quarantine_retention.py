@@ -17,12 +17,12 @@ from pgmta.command import (
     reporting,
     version_option,
 )
-from pgmta.store.change import BATCH, OperatorChanges
-from pgmta.store.filters import Filter
-from pgmta.store.listing import Listing
-from pgmta.store.row_change import RowChange
-from queued.cli.change import EXIT_INTERRUPTED, apply_change, seconds, who
-from queued.cli.target import CONFIG, database_of
+from pgmta.store.changes.change import BATCH, OperatorChanges
+from pgmta.store.changes.listing import Listing
+from pgmta.store.changes.row_change import RowChange
+from pgmta.store.queue.filters import Filter
+from queued.cli.commands.change import EXIT_INTERRUPTED, apply_change, seconds, who
+from queued.cli.options.target import CONFIG, database_of
 
 _DONE = {Action.DELETE: "deleted", Action.RELEASE: "released"}
 

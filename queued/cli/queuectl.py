@@ -25,26 +25,25 @@ from pgmta.command import (
 )
 from pgmta.logs import keep_off_stdout
 from pgmta.states import Status
-from pgmta.store.listing import Listing
-from pgmta.store.migrate import migrate as apply_migrations
-from queued.cli.arrival import arrival
-from queued.cli.change import COMMANDS
-from queued.cli.classify import classify
-from queued.cli.count import count
-from queued.cli.dkim import dkim
-from queued.cli.explain import explain
-from queued.cli.filters import condition, filter_options
-from queued.cli.find import find
-from queued.cli.partition import partition
-from queued.cli.route import route
-from queued.cli.rules import rule
-from queued.cli.show import print_message, why
-from queued.cli.submission import cancel, status, submit
-from queued.cli.target import CONFIG, database_of, database_to_migrate
-from queued.cli.trace import trace
-from queued.cli.up import up
-from queued.cli.user import user
-from queued.cli.workers import workers
+from pgmta.store.admin.migrate import migrate as apply_migrations
+from pgmta.store.changes.listing import Listing
+from queued.cli.commands.change import COMMANDS
+from queued.cli.commands.classify import classify
+from queued.cli.commands.count import count
+from queued.cli.commands.dkim import dkim
+from queued.cli.commands.explain import explain
+from queued.cli.commands.find import find
+from queued.cli.commands.partition import partition
+from queued.cli.commands.route import route
+from queued.cli.commands.rules import rule
+from queued.cli.commands.show import arrival, print_message, why
+from queued.cli.commands.submission import cancel, status, submit
+from queued.cli.commands.trace import trace
+from queued.cli.commands.up import up
+from queued.cli.commands.user import user
+from queued.cli.commands.workers import workers
+from queued.cli.options.filters import condition, filter_options
+from queued.cli.options.target import CONFIG, database_of, database_to_migrate
 
 
 @click.group()

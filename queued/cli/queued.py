@@ -14,19 +14,19 @@ from pgmta.command import attached_option, config_option, print_line, reporting,
 from pgmta.config.loader import Key, dotted, mistakes
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, LoginRefused, SchemaMismatch, StoreUnavailable
-from pgmta.postgres.embedded import QUEUED
+from pgmta.postgres.embedded.database import QUEUED
 from pgmta.postgres.faults import outage
 from pgmta.postgres.link import Link
 from pgmta.postgres.locate import resolve, running
 from pgmta.service import Signals, first
-from pgmta.store.conditions import case_hint, condition_problems
-from pgmta.store.daemons import misfit
+from pgmta.store.admin.daemons import misfit
+from pgmta.store.queue.conditions import case_hint, condition_problems
 from pgmta.waiting import Waiting
-from queued.cli.target import CONFIG
+from queued.cli.options.target import CONFIG
 from queued.config import QueuedConfig, read_config
-from queued.daemon import Daemon
-from queued.row_changes import is_rule
-from queued.worker.keyring import key_problems
+from queued.daemon.daemon import Daemon
+from queued.daemon.row_changes import is_rule
+from queued.signing.keyring import key_problems
 
 _RETRY = 0.5  # seconds
 _NO_QUEUE = "the database has no queue yet: run `queuectl migrate`"

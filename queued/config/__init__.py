@@ -1,23 +1,14 @@
 """queued.yaml: workers, routes, delivery and retries."""
 
-from queued.config.answer_rule import AnswerRule
-from queued.config.answers import Answers, shipped_answers
+from queued.config.answers import AnswerRule, Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, Language, shipped_texts
 from queued.config.bounces import BounceLimits, Bounces, split_named
-from queued.config.delivery import Delivery
-from queued.config.dns import Dns
-from queued.config.file import QueuedConfig
-from queued.config.process import Process
-from queued.config.reading import read_config
-from queued.config.retention import Retention
+from queued.config.delivery import Delivery, Dns, Timeouts, Tls
+from queued.config.file import Process, QueuedConfig, Retention, Urgent, read_config
+from queued.config.mail_conditions import Pattern, Target, domain_fits
 from queued.config.retry import Retry
-from queued.config.routes import Pattern, Target, domain_fits
-from queued.config.shaping import Shaping
-from queued.config.shaping_host import ShapingHost
-from queued.config.shaping_login import ShapingLogin
-from queued.config.shaping_rewrite import ShapingRewrite
-from queued.config.shaping_route import ShapingRoute
-from queued.config.shaping_verp import ShapingVerp
+from queued.config.rewriting import ShapingRewrite, VerpTemplate
+from queued.config.shaping import Shaping, ShapingHost, ShapingLogin, ShapingRoute, ShapingVerp
 from queued.config.signing import (
     SIGNED,
     Signing,
@@ -27,10 +18,6 @@ from queued.config.signing import (
     parse_selector,
     parse_signing_domain,
 )
-from queued.config.timeouts import Timeouts
-from queued.config.tls import Tls
-from queued.config.urgent import Urgent
-from queued.config.verp_template import VerpTemplate
 from queued.config.worker import Worker
 
 __all__ = [

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from pgmta.address import domains_above, normalise_domain, parse_mailbox, unquoted
 from pgmta.errors import AddressError
+from pgmta.mail.address import domains_above, normalise_domain, parse_mailbox, unquoted
 
 
 class _Target(NamedTuple):

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from pgmta.address import domains_above
-from pgmta.answer_class import AnswerClass
 from pgmta.config.types import without_port
 from pgmta.errors import Stage
-from queued.config.answer_rule import AnswerRule, Search
+from pgmta.mail.address import domains_above
+from pgmta.mail.answer_class import AnswerClass
 from queued.config.answer_text import enhanced_forms
-from queued.config.answers import Answers, shipped_answers
+from queued.config.answers import AnswerRule, Answers, Search, shipped_answers
 
 _HOSTS = 4096  # of which the providers are kept
 _NONE: frozenset[str] = frozenset()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from pgmta.address import parse_mailbox
 from pgmta.config.types import Duration, Period, Section, Size, Whole
 from pgmta.errors import AddressError
-from pgmta.text import unsafe
+from pgmta.mail.address import parse_mailbox
+from pgmta.mail.text import unsafe
 from queued.config.bounce_texts import TAG
 
 _NAMED = re.compile(r"([^<>]*)<([^<>]*)>")

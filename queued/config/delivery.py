@@ -1,16 +1,101 @@
-"""Section `delivery` of queued.yaml: how mail is sent to next hops."""
+"""Section `delivery.dns` of queued.yaml."""
 
 from __future__ import annotations
 
+import os
+import ssl
 from ipaddress import ip_network
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from pgmta.config.types import Duration, NetworkList, Period, Section, Size, Whole
-from queued.config.dns import Dns
-from queued.config.timeouts import Timeouts
-from queued.config.tls import Tls
+from pgmta.config.types import (
+    FOLDER,
+    Duration,
+    HostPort,
+    NetworkList,
+    Period,
+    Section,
+    Size,
+    Whole,
+    parse_server,
+)
+
+
+class Dns(Section):
+    """Which name servers are asked for MX and addresses."""
+
+    servers: list[Annotated[HostPort, BeforeValidator(parse_server)]] = Field(
+        default=[], description="address or address:port of name servers; none: the system's"
+    )
+    timeout: Period = Field(default=10.0, description="for one query, all servers together")
+    trust_ad: bool = Field(
+        default=False,
+        description="believe name servers that are not on loopback that they have validated an "
+        "answer (AD bit); DANE needs it",
+    )
+    probe: str = Field(
+        default=".",
+        description="a domain whose NS records are signed: DANE is off if they come without AD bit",
+    )
+
+
+class Timeouts(Section):
+    """How long to wait for the next hop (RFC 5321, section 4.5.3.2)."""
+
+    connect: Period = Field(default=30.0, description="for a connection, each address")
+    greeting: Period = Field(default=300.0, description="for 220")
+    command: Period = Field(default=300.0, description="for the replies to EHLO, MAIL, RCPT")
+    data: Period = Field(default=120.0, description="for 354")
+    block: Period = Field(default=180.0, description="for the next part of the content to go out")
+    final: Period = Field(default=600.0, description="for the reply to the final dot")
+    quit: Duration = Field(default=2.0, description="for the reply to QUIT")
+    tls: Period = Field(default=30.0, description="for the TLS handshake")
+
+
+class Tls(Section):
+    """How strong the TLS with next hops has to be."""
+
+    mode: Literal["best", "none", "opportunistic", "encrypt", "verify", "dane"] = Field(
+        default="best",
+        description="best: the strongest that the domain promises, by DANE (RFC 7672) before "
+        "MTA-STS (RFC 8461), else opportunistic; none; opportunistic: plain text if TLS fails; "
+        "encrypt: any certificate; verify: a trusted CA's for the host; dane: TLSA records",
+    )
+    minimum: Literal["TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"] = Field(
+        default="TLSv1.2", description="lowest version of TLS"
+    )
+    ca: str | None = Field(
+        default=None,
+        description="file (PEM) or folder (c_rehash) of trusted CAs, relative to this one, for "
+        "verify and MTA-STS; null: the system's",
+    )
+    sts: bool = Field(default=True, description="mode best: obey MTA-STS policies")
+    remember: Period = Field(
+        default=3600.0,
+        description="a host whose handshake failed twice within this time gets plain text for as "
+        "long, unless a policy asks for TLS",
+    )
+    sts_port: Whole = Field(
+        default=443, ge=1, le=65535, description="port of MTA-STS policies, for tests"
+    )
+
+    @field_validator("ca")
+    @classmethod
+    def _readable(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is None:
+            return None
+        path = os.path.join((info.context or {}).get(FOLDER, ""), path)
+        if os.path.isdir(path):
+            return path
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        except ssl.SSLError:
+            raise ValueError(f"{path} has no certificates in PEM") from None
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}") from None
+        return path
+
 
 # networks that are not of the Internet: the registries of IANA for RFC 6890, and multicast
 _FORBIDDEN = (

@@ -1,27 +1,103 @@
-"""The whole of queued.yaml: its sections. Twin of etc/queued.yaml."""
+"""Section `process` of queued.yaml: the times that hold for every worker of the process."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, PrivateAttr, field_validator
+from pydantic import Field, PrivateAttr, Strict, field_validator
 
-from pgmta.config.environment import Environment, environment_field
-from pgmta.config.types import Section
+from pgmta.config.environment import Environment, Log, environment_field
+from pgmta.config.loader import Problem, load, load_lines, mistakes
+from pgmta.config.types import Duration, Period, Section, Whole, at_least, is_address
 from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
-from queued.config.bounce_texts import BounceTexts, shipped_texts
+from queued.config.bounce_texts import BounceTexts, read_texts, shipped_texts
 from queued.config.bounces import Bounces
 from queued.config.delivery import Delivery
-from queued.config.log import QueuedLog
-from queued.config.process import Process
-from queued.config.retention import Retention
+from queued.config.mail_conditions import Pattern, Target
 from queued.config.retry import Retry
-from queued.config.routes import Pattern, Target
 from queued.config.shaping import Shaping
 from queued.config.signing import Signing
-from queued.config.urgent import Urgent
 from queued.config.worker import Worker
+
+
+class Process(Section):
+    """The times that hold for every worker of the process."""
+
+    lease: Annotated[Period, at_least("3s")] = Field(
+        default=60.0, description="other workers take over a dead worker's rows after this"
+    )
+    poll: Period = Field(
+        default=1.0,
+        description="how often to poll for due rows; of several workers that share rows only the "
+        "one with the turn does, and the others poll five times less often",
+    )
+    watch: Period | None = Field(
+        default=0.04,
+        description="how often to look for mail of SQL programs, which send no notification; up "
+        "to six times less often after a quiet time; null: it waits for the poll",
+    )
+    drain: Duration = Field(
+        default=30.0, description="at SIGTERM, deliveries under way have this long to end"
+    )
+
+
+class Retention(Section):
+    """How long the log of attempts, transcripts, and bodies without a row are kept."""
+
+    attempts: Annotated[Period, at_least("1d")] = Field(
+        default=90 * 86400.0,
+        description="day partitions of attempts are dropped at this age",
+    )
+    transcripts: Annotated[Period, at_least("1d")] = Field(
+        default=14 * 86400.0,
+        description="day partitions of transcripts are dropped at this age",
+    )
+    orphans: Annotated[Period, at_least("10m")] = Field(
+        default=86400.0, description="bodies without a row are deleted at this age"
+    )
+    keys: Annotated[Period, at_least("1m")] = Field(
+        default=86400.0, description="keys of submissions by SQL expire"
+    )
+
+
+class Urgent(Section):
+    """Slots and connections that are reserved for mail which must not wait behind other mail."""
+
+    priority: Annotated[int, Strict(), Field(ge=0, le=3)] | None = Field(
+        default=1,
+        description="mail of this priority (0 to 3) or a lower number is urgent; null: none",
+    )
+    share: Annotated[float, Strict()] = Field(
+        default=0.1,
+        ge=0,
+        le=0.9,
+        description="reserved for it: slots beside workers[].concurrency, as a share of these, "
+        "rounded up; and connections of delivery.connections, rounded down",
+    )
+    bound: Whole = Field(
+        default=5, ge=1, le=10_000, description="reserved slots that rows of one next hop may use"
+    )
+
+    def slots(self, concurrency: int) -> int:
+        """Return the reserved slots of a worker with that concurrency."""
+        return 0 if self.priority is None else math.ceil(self.share * concurrency)
+
+    def connections(self, most: int) -> int:
+        """Return how many of `most` connections other mail leaves free."""
+        return 0 if self.priority is None else int(self.share * most)
+
+
+class QueuedLog(Log):
+    """Choose what the process logs to stderr."""
+
+    attempts: bool = Field(
+        default=False,
+        description="a line per attempt, at level info: message, row, sender, recipient, next hop, "
+        "delays in seconds by phase, TLS, status, reply and answer class",
+    )
 
 
 class QueuedConfig(Section):
@@ -96,3 +172,80 @@ class QueuedConfig(Section):
         config = self.model_copy()
         config._texts = texts
         return config
+
+
+def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
+    """Return the configuration with its shaping, its answers and the passwords of its logins.
+
+    Raises ConfigError with the mistakes.
+    """
+    config = _with_texts(path, load(path, QueuedConfig))
+    problems = _wrong_dane(config)
+    problems += ((("retry", *keys), reason) for keys, reason in config.retry.problems())
+    if problems:
+        raise mistakes(path, problems)
+    if config.shaping is not None:
+        shaping = _shaping(path, config.shaping, config, passwords=passwords)
+        config = config.with_routing(shaping)
+    if config.answers is not None:
+        config = config.with_answering(_answers(path, config.answers))
+    return config
+
+
+def _wrong_dane(config: QueuedConfig) -> list[Problem]:
+    """Return the routes that ask for TLSA records of an address."""
+    if config.delivery.tls.mode != "dane":
+        return []
+    found = {name: to.host for name, to in config.routes.items() if to != "mx"}
+    return [
+        (("routes", name), f"delivery.tls.mode is dane, but no TLSA record can be for {host}; "
+         "write the host's name, or a route with tls: verify in shaping.yaml")
+        for name, host in found.items() if is_address(host)
+    ]  # fmt: skip
+
+
+def _shaping(path: Path, name: Path, config: QueuedConfig, *, passwords: bool) -> Shaping:
+    file = _file(path, "shaping", name)
+    shaping = load(file, Shaping).with_retry(config.retry)
+    problems = shaping.problems(config.delivery.tls.mode)
+    if passwords:
+        problems += shaping.read_passwords(file.parent)
+    if problems:
+        raise mistakes(file, problems)
+    return shaping
+
+
+def _answers(path: Path, name: Path) -> Answers:
+    file = _file(path, "answers", name)
+    answers, lines = load_lines(file, Answers)
+    groups = {name for book in shipped_answers() for name in book.providers}
+    if problems := answers.problems(groups):
+        raise mistakes(file, problems)
+    numbers = range(len(answers.rules))
+    return answers.found_at([f"{name}:{lines['rules', number]}" for number in numbers])
+
+
+def _file(path: Path, key: str, name: Path) -> Path:
+    """Return the file that a key names, relative to `path`. Raises ConfigError."""
+    file = path.parent / name
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise mistakes(path, [((key,), f"{file}: {error.strerror}")]) from None
+    return file
+
+
+def _with_texts(path: Path, config: QueuedConfig) -> QueuedConfig:
+    """Return the configuration with the texts of DSNs. Raises ConfigError with their mistakes."""
+    folder = config.bounces.templates
+    if folder is not None:
+        folder = path.parent / folder
+        if not folder.is_dir():
+            raise mistakes(path, [(("bounces", "templates"), f"{folder}: no such folder")])
+        if not any(folder.glob("*.txt")):
+            reason = f"{folder}: has no text, such as en.txt"
+            raise mistakes(path, [(("bounces", "templates"), reason)])
+    try:
+        return config.with_texts(read_texts(folder, config.bounces.language))
+    except ValueError as error:
+        raise mistakes(path, [(("bounces", "language"), str(error))]) from None

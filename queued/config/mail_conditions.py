@@ -1,16 +1,44 @@
-"""Conditions on mail, as routes and rules of signing have them."""
+"""Section `routes` of queued.yaml: its keys and values."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Collection
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from pgmta.address import mailbox_key, parse_mailbox
-from pgmta.config.types import Section, each_by
+from pgmta.config.types import HostPort, Section, each_by, parse_host_port
 from pgmta.errors import AddressError
-from queued.config.routes import parse_pattern
+from pgmta.mail.address import domains_above, mailbox_key, normalise_domain, parse_mailbox
+
+
+def _parse_target(value: Any) -> HostPort | Literal["mx"]:
+    if isinstance(value, str) and value.lower() == "mx":
+        return "mx"
+    return parse_host_port(value)
+
+
+def parse_pattern(pattern: str) -> str:
+    """Return a domain, `*.domain` or `*`, normalised. Raises ValueError."""
+    bare = pattern.removeprefix("*.") if pattern != "*" else "example.com"
+    try:
+        normal = normalise_domain(bare)
+    except AddressError as error:
+        raise ValueError(f"expected a domain, *.domain or *: {error}") from None
+    return pattern if pattern == "*" else pattern[: len(pattern) - len(bare)] + normal
+
+
+def domain_fits(patterns: Collection[str] | None, domain: str) -> bool:
+    """Return whether a domain is one of the patterns; None stands for all domains."""
+    if patterns is None or "*" in patterns or domain in patterns:
+        return True
+    return any(f"*.{above}" in patterns for above in domains_above(domain))
+
+
+Target = Annotated[HostPort | Literal["mx"], BeforeValidator(_parse_target)]
+Pattern = Annotated[str, AfterValidator(parse_pattern)]
+
 
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")  # as submit() of SQL takes it
 _METADATA = re.compile(r"metadata\.(.+)", re.DOTALL)

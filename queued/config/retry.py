@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from pgmta.answer_class import AnswerClass
 from pgmta.config.types import Period, Section, Whole, hint
+from pgmta.mail.answer_class import AnswerClass
 
 type Unknown = Literal["retry", "hold", "delivered"]
 

@@ -1,19 +1,219 @@
-"""The whole of shaping.yaml: routes and logins. Twin of etc/shaping.yaml."""
+"""One of the hosts in `to` of a route in shaping.yaml."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from pgmta.config.loader import Problem
-from pgmta.config.types import Section, hint, is_address
-from queued.config.retry import Retry
-from queued.config.shaping_login import ShapingLogin, read_password
-from queued.config.shaping_route import ShapingRoute
-from queued.config.shaping_verp import ShapingVerp, read_verp_key
+from pgmta.config.types import Period, Section, Whole, hint, is_address, listed, parse_host_port
+from pgmta.errors import AddressError
+from pgmta.mail.address import parse_mailbox
+from pgmta.mail.text import unsafe
+from pgmta.secret_file import read_secret
+from queued.config.mail_conditions import MailConditions, Patterns, Senders, Tenants, Values
+from queued.config.retry import Retry, RouteRetry
+from queued.config.rewriting import ShapingRewrite
+
+
+class ShapingHost(Section):
+    """A host that takes mail; `host:port` as text is short for a mapping with these keys."""
+
+    host: str = Field(description="name or address")
+    port: Whole | None = Field(
+        default=None, ge=1, le=65535, description="default: `port` of the route"
+    )
+    weight: Whole = Field(
+        default=1, ge=1, le=1000, description="of 2: tried first twice as often as a host of 1"
+    )
+    fallback: bool = Field(default=False, description="tried after all other hosts")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        found = parse_host_port(value)
+        bare = value.strip().endswith("]") or ":" not in value
+        return {"host": found.host} if bare else {"host": found.host, "port": found.port}
+
+    @field_validator("host")
+    @classmethod
+    def _named(cls, host: str) -> str:
+        bare = host.removeprefix("[").removesuffix("]")
+        text = f"[{bare}]" if bare.count(":") > 1 else host
+        found = parse_host_port(text)
+        if found.host != bare:
+            raise ValueError(f"{host!r} has a port: write it as the key port")
+        return found.host
+
+
+type Mechanism = Literal["SCRAM-SHA-256", "PLAIN", "LOGIN"]
+
+_MOST = 1024  # octets of a password
+
+
+class ShapingLogin(Section):
+    """A user of next hops. Its password is in a file, so that no configuration shows it."""
+
+    user: str = Field(min_length=1, max_length=255, description="the name that next hops know")
+    password_file: Path = Field(
+        description="file whose only line is the password, relative to shaping.yaml; other users "
+        "must not be able to read it"
+    )
+    mechanisms: list[Mechanism] = Field(
+        default=["SCRAM-SHA-256", "PLAIN", "LOGIN"],
+        min_length=1,
+        description="the first that the next hop offers is used",
+    )
+
+
+def read_password(path: Path) -> str:
+    """Return the password in a file.
+
+    Raises ValueError if the file can't be read, gives others too many rights, or has no password.
+    """
+    content = read_secret(path, _MOST + 2)
+    line = content.removesuffix(b"\n").removesuffix(b"\r")
+    if not line:
+        raise ValueError(f"{path} is empty")
+    if len(line) > _MOST:
+        raise ValueError(f"{path} has more than {_MOST} octets")
+    try:
+        password = line.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8") from None
+    if any(unsafe(char) for char in password):
+        raise ValueError(f"{path} has more than one line, or a control character")
+    return password
+
+
+_LEAST = 32  # octets of a key
+_DAY = 86400.0
+_OLDEST = 365 * _DAY  # an address has its day modulo 1,024
+
+
+def _age(seconds: float) -> float:
+    if seconds % _DAY or not seconds:
+        raise ValueError("should be whole days, such as 14d")
+    if seconds > _OLDEST:
+        raise ValueError("an age is at most 365d")
+    return seconds
+
+
+def _forward(value: Any) -> Any:
+    if value is None or value == "sender":
+        return value
+    try:
+        return parse_mailbox(str(value), utf8=True)[0]
+    except AddressError as error:
+        raise ValueError(f"expected an address, sender or null: {error}") from None
+
+
+class ShapingVerp(Section):
+    """VERP addresses of all routes."""
+
+    keys: Annotated[list[Path], BeforeValidator(listed)] = Field(
+        default=[],
+        max_length=2,
+        description="one or two files, relative to shaping.yaml, that other users can't read: the "
+        "first makes addresses, both are believed",
+    )
+    age: Annotated[Period, AfterValidator(_age)] = Field(
+        default=14 * 86400.0, description="mail to an older address fails; whole days"
+    )
+    forward: Annotated[str | None, BeforeValidator(_forward)] = Field(
+        default=None,
+        description="address that gets what comes back; sender: that of the message; null: it is "
+        "only recorded",
+    )
+
+
+def read_verp_key(path: Path) -> bytes:
+    """Return the key in a file. Raises ValueError, as `read_password`, and if it is too short."""
+    key = read_password(path).encode()
+    if len(key) < _LEAST:
+        raise ValueError(f"{path} has fewer than {_LEAST} octets: run `openssl rand -hex 32`")
+    return key
+
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def _name(word: Any) -> str | None:
+    if word is None or (isinstance(word, str) and _NAME.fullmatch(word)):
+        return word
+    raise ValueError("only letters, digits, '_', '.' and '-', at most 64")
+
+
+def _targets(value: Any) -> Any:
+    if isinstance(value, str) and value.lower() == "mx":
+        return []
+    if value == []:
+        raise ValueError("expected mx, a host or a list of hosts")
+    return listed(value)
+
+
+class ShapingRoute(MailConditions):
+    """A route. All of its conditions have to be met; one without conditions is for all mail."""
+
+    name: Annotated[str | None, BeforeValidator(_name)] = Field(
+        default=None, description="its name in logs and `queuectl route`; default: its number"
+    )
+    domain: Patterns | None = Field(
+        default=None, description="recipient domain, *.domain (all below it), * or a list of these"
+    )
+    sender_domain: Patterns | None = Field(
+        default=None, description="domain of the sender, likewise"
+    )
+    sender: Senders | None = Field(
+        default=None, description="address of the sender, <> for none, or a list of these"
+    )
+    tenant: Tenants | None = Field(
+        default=None, description="tenant for whom the mail is, or a list of these"
+    )
+    metadata: dict[str, Values] = Field(
+        default={}, alias="metadata.KEY", description="value of this metadata, or a list of values"
+    )
+    to: Annotated[list[ShapingHost], BeforeValidator(_targets)] = Field(
+        description="mx, a host, or a list of hosts: each host:port or a mapping",
+    )
+    port: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="of hosts without one; default: 25, with lmtp 24, with implicit 465; of MX "
+        "hosts: delivery.port",
+    )
+    protocol: Literal["smtp", "lmtp"] = Field(
+        default="smtp", description="lmtp: to a mailbox server (RFC 2033)"
+    )
+    implicit: bool = Field(default=False, description="TLS from the first octet (RFC 8314)")
+    tls: Literal["best", "none", "opportunistic", "encrypt", "verify", "dane"] | None = Field(
+        default=None,
+        description="as delivery.tls.mode, which is the default; default with a login: verify, or "
+        "dane if the host has TLSA records",
+    )
+    login: str | None = Field(default=None, description="one of `logins`; only over TLS")
+    retry: RouteRetry | None = Field(
+        default=None,
+        description="keys of the section retry of queued.yaml that differ for its mail",
+    )
+    rewrite: ShapingRewrite | None = Field(
+        default=None, description="changes to its mail as it leaves"
+    )
 
 
 class Shaping(Section):

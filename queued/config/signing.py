@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from pgmta.address import normalise_domain
 from pgmta.config.types import FOLDER, Period, Section, Whole, each_by, hint
 from pgmta.errors import AddressError
+from pgmta.mail.address import normalise_domain
 from pgmta.model import TRUSTED, Origin
 from queued.config.mail_conditions import MailConditions, Patterns, SenderKeys, Tenants, Values
 

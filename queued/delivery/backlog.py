@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from queued.delivery.envelope import Envelope
+from queued.delivery.transport.envelope import Envelope
 
 
 class Backlog:

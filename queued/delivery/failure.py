@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
-from queued.delivery.envelope import Envelope
-from queued.delivery.reply import Result, internal
-from queued.delivery.session import Session
+from queued.delivery.smtp.session import Session
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import Result, internal
 
 log = get("delivery")
 

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 
 from queued.delivery.backlog import Backlog
-from queued.delivery.envelope import Envelope
-from queued.delivery.session import Session
+from queued.delivery.smtp.session import Session
+from queued.delivery.transport.envelope import Envelope
 
 
 class IdleConnections:

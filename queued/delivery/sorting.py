@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pgmta.errors import Stage
 from pgmta.model import Reply
 from pgmta.states import Event
-from queued.delivery.envelope import Envelope
-from queued.delivery.reply import Result, event_of, stored
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import Result, event_of, stored
 
 _FAILED = 5  # first digit of a negative reply for good
 

@@ -1,1 +1,1 @@
-"""The text of DSNs: what a report says, in which language, and how it is written as a message."""
+"""Reports to senders: which are due, and their messages in the queue."""

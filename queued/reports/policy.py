@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pgmta.address import mailbox_key, parse_mailbox
 from pgmta.errors import AddressError
+from pgmta.mail.address import mailbox_key, parse_mailbox
 from pgmta.report_row import Kind, ReportRow
 from queued.config import BounceLimits
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pgmta.logs import get
 from pgmta.postgres.link import Link
-from pgmta.store.attempts import ensure_partitions
-from pgmta.store.upkeep import Upkeep
+from pgmta.store.admin.upkeep import Upkeep
+from pgmta.store.records.attempts import ensure_partitions
 
 EVERY = 3600.0  # seconds
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from pgmta.logs import get
-from pgmta.store.clock import ClockLook
+from pgmta.store.admin.clock import ClockLook
 
 EVERY = 5.0  # seconds
 STEP = 30.0  # seconds; a clock that is off by less is no reason

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from queued.config import QueuedConfig
-from queued.delivery.connect import Connector
-from queued.delivery.routes import Routes
-from queued.delivery.tls_policy import TlsMode
+from queued.delivery.connect.connector import Connector
+from queued.delivery.transport.tls_policy import TlsMode
+from queued.routing.routes import Routes
 
 EVERY = 60.0  # seconds
 

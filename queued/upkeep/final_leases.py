@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgmta.logs import get
-from pgmta.store.lost import FinalLeases
+from pgmta.store.queue.lost import FinalLeases
 
 EVERY = 2.0  # seconds
 _PAGE = 5000  # rows that one statement looks at: some milliseconds

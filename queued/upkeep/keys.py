@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgmta.logs import get
-from pgmta.store.upkeep import Upkeep
+from pgmta.store.admin.upkeep import Upkeep
 
 EVERY = 600.0  # seconds
 _BATCH = 5000

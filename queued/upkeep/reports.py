@@ -12,15 +12,15 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
-from pgmta.store.claim import SESSION
-from pgmta.store.contents import Contents
-from pgmta.store.enqueue import Enqueue
-from pgmta.store.reports import Page, Place, Reports
+from pgmta.store.queue.claim import SESSION
+from pgmta.store.queue.contents import Contents
+from pgmta.store.queue.enqueue import Enqueue
+from pgmta.store.records.reports import Page, Place, Reports
 from pgmta.store.schema import Schema
 from queued.config import QueuedConfig
+from queued.reports.round import ReportRound
+from queued.reports.writer import ReportWriter
 from queued.upkeep.repeat import Turns
-from queued.upkeep.report_round import ReportRound
-from queued.upkeep.report_writer import ReportWriter
 
 TIDY = 3600.0
 """Seconds between two rounds that remove the remains of reports."""

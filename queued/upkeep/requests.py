@@ -7,11 +7,11 @@ import psycopg
 from pgmta.action import Action
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.change import WorkerChanges
-from pgmta.store.conditions import release_hint, rule_holder
-from pgmta.store.row_change import RowChange
-from pgmta.store.upkeep import Upkeep
-from pgmta.store.workers import Registry
+from pgmta.store.admin.upkeep import Upkeep
+from pgmta.store.admin.workers import Registry
+from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.changes.row_change import RowChange
+from pgmta.store.queue.conditions import release_hint, rule_holder
 
 EVERY = 1.0  # seconds
 RULES_EVERY = 5.0  # seconds; no claim takes rows that match a rule meanwhile

@@ -11,7 +11,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.space import NotAllowed, Space
+from pgmta.store.admin.space import NotAllowed, Space
 
 _STEP = 32 << 20  # octets of delivered content that are worth a vacuum
 _SHARE = 16  # or this part of the file, if it is more, because each vacuum reads the whole index

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from pgmta.logs import get
 from pgmta.model import StsPolicy
-from pgmta.store.broken_tls import BrokenTlsHosts
-from pgmta.store.sts_policies import StsPolicies
-from pgmta.store.tls_reports import TlsReports
-from queued.delivery.sts_domains import Fetcher
-from queued.delivery.sts_fetch import StsError
+from pgmta.store.records.broken_tls import BrokenTlsHosts
+from pgmta.store.records.sts_policies import StsPolicies
+from pgmta.store.records.tls_reports import TlsReports
+from queued.delivery.tls.sts_domains import Fetcher
+from queued.delivery.tls.sts_fetch import StsError
 
 EVERY = 60.0  # seconds
 _BATCH = 100  # policies per round: 144,000 per day

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pgmta.logs import get
 from pgmta.postgres.link import Link
-from pgmta.store.traces import Traces
-from pgmta.store.transcripts import keep_partitions
+from pgmta.store.records.traces import Traces
+from pgmta.store.records.transcripts import keep_partitions
 
 EVERY = 3600.0  # seconds
 

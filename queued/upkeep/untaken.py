@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgmta.logs import get
-from pgmta.store.workers import Registry
+from pgmta.store.admin.workers import Registry
 
 EVERY = 60.0  # seconds
 FIRST = 5.0  # seconds after the start: workers are often started together

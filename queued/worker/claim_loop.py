@@ -14,7 +14,7 @@ from pgmta.errors import SchemaMismatch, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.service import first
-from pgmta.store.claim import Claims
+from pgmta.store.queue.claim import Claims
 from queued.config import Worker
 from queued.worker.dispatch import Dispatch
 from queued.worker.due_timer import DueTimer

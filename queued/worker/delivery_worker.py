@@ -13,20 +13,20 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres.link import Link
-from pgmta.store.claim import SESSION, Claims
-from pgmta.store.contents import Contents
-from pgmta.store.lease import RowLeases
-from pgmta.store.returned import ReturnedLog
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.contents import Contents
+from pgmta.store.queue.lease import RowLeases
+from pgmta.store.queue.returned import ReturnedLog
+from pgmta.store.queue.settle import Settlements
 from pgmta.store.schema import Schema
-from pgmta.store.settle import Settlements
 from queued.config import QueuedConfig, Worker
-from queued.delivery.connect import Opener
+from queued.delivery.connect.connector import Opener
+from queued.signing.signers import Signers
 from queued.worker.claim_loop import Claimer, ClaimLoop, Outage
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
-from queued.worker.signers import Signers
 from queued.worker.space_watch import SpaceWatch
 from queued.worker.turns import TurnSchedule
 from queued.worker.urgent import UrgentLoop

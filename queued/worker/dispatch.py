@@ -5,34 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from pgmta.deadline import KEY as DEADLINE
 from pgmta.logs import get
+from pgmta.mail.metadata import KEY as DEADLINE
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
-from pgmta.store.contents import Contents
-from pgmta.store.returned import ReturnedLog
+from pgmta.store.queue.contents import Contents
+from pgmta.store.queue.returned import ReturnedLog
+from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
-from queued.delivery.connect import Connector, DeliveryContext, Opener
-from queued.delivery.destination import DestinationQueue
-from queued.delivery.envelope import Envelope, LeaseGuard
-from queued.delivery.reply import DEADLINE_OVER, NOT_BEGUN, Result, event_of, internal
-from queued.delivery.route import Destination
-from queued.delivery.routes import Routes
-from queued.delivery.wire import PLAIN, address_problem, message_problem, needs_utf8
-from queued.worker.answers import AnswerRules
-from queued.worker.content import warn_unfit
-from queued.worker.deadline import Deadlines
-from queued.worker.envelopes import Envelopes
+from queued.delivery.connect.connector import Connector, DeliveryContext, Opener
+from queued.delivery.destination_queue import DestinationQueue
+from queued.delivery.smtp.wire import PLAIN, address_problem, message_problem, needs_utf8
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.envelope import Envelope, LeaseGuard
+from queued.delivery.transport.result import DEADLINE_OVER, NOT_BEGUN, Result, event_of, internal
+from queued.outgoing.content import warn_unfit
+from queued.outgoing.deadline import Deadlines
+from queued.outgoing.envelopes import Envelopes
+from queued.outgoing.returned_mail import ReturnedMail
+from queued.outgoing.signing import SigningQueue
+from queued.routing.routes import Routes
+from queued.signing.signers import Signers
 from queued.worker.judge import Judge
 from queued.worker.left_out import LeftOut
-from queued.worker.notices import success_notice
 from queued.worker.observer import Observer
-from queued.worker.returned_mail import ReturnedMail
 from queued.worker.settler import Settler
-from queued.worker.signers import Signers
-from queued.worker.signing import SigningQueue
 from queued.worker.space_watch import SpaceWatch
-from queued.worker.verdict import settled
+from queued.worker.verdict import settled, success_notice
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import psycopg
 
 from pgmta.errors import StoreUnavailable
-from pgmta.store.claim import Claims
+from pgmta.store.queue.claim import Claims
 
 _LATE = 0.001  # seconds that a timer is later: a claim before the time would find nothing
 _APART = 0.05  # seconds between two wakes: rows that become due meanwhile share a claim

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pgmta.answer_class import AnswerClass
 from pgmta.logs import get
+from pgmta.mail.answer_class import AnswerClass
 from pgmta.model import Item, Outcome
 from pgmta.states import Event
+from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.config.answer_index import Answer
-from queued.delivery.reply import Result
-from queued.delivery.routes import Routes
-from queued.worker.answers import AnswerRules
-from queued.worker.notices import overdue
-from queued.worker.retry import FirstAnswers
-from queued.worker.verdict import judge
+from queued.delivery.transport.result import Result
+from queued.routing.routes import Routes
+from queued.worker.verdict import FirstAnswers, judge, overdue
 
 _UNREAD = Answer(AnswerClass.OTHER, "", "")
 

@@ -11,7 +11,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
-from pgmta.store.lease import RowLeases
+from pgmta.store.queue.lease import RowLeases
 
 _MARGIN = 1.0  # seconds before its end at which a lease no longer counts, at most
 _BEATS = 3  # renewals in the time of a lease

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from queued.delivery.destination import DestinationQueue
-from queued.delivery.reply import Result
-from queued.delivery.route import Destination
+from queued.delivery.destination_queue import DestinationQueue
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.result import Result
 
 _KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
 
@@ -44,7 +44,7 @@ class LeftOut:
     """Knows the domains, or labels of mail, that the next claim leaves out.
 
     A domain whose mail goes to several destinations is never left out. Labels name the mail for one
-    of them (pgmta/store/labels.py), so that a dead next hop does not stop the others.
+    of them (pgmta/store/queue/labels.py), so that a dead next hop does not stop the others.
 
     `queues` are those of the destinations with mail, by their keys. `bound` is `urgent.bound`. A
     destination that could not be reached is left out for `pause` seconds.

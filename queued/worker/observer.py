@@ -8,9 +8,9 @@ from typing import Any
 from pgmta.logs import get
 from pgmta.model import Outcome
 from pgmta.states import Event
-from pgmta.store.traces import Trace
-from queued.delivery.reply import Result
-from queued.delivery.transcript import Said, transcript
+from pgmta.store.records.traces import Trace, Traces
+from queued.delivery.transport.result import Result
+from queued.delivery.transport.transcript import Said, transcript
 
 log = get("attempt")
 
@@ -91,3 +91,26 @@ def _line(outcome: Outcome) -> dict[str, Any]:
         "status": outcome.event.value,
         "reply": str(reply),
     }
+
+
+trace_log = get("traces")
+
+
+class TraceWatch:
+    """Has the observer of the workers use the traces that last."""
+
+    def __init__(self, traces: Traces, observer: Observer) -> None:
+        self._traces = traces
+        self._observer = observer
+        self._known: set[int] = set()
+
+    async def look(self) -> None:
+        """Read the traces. Raises StoreUnavailable, psycopg.Error."""
+        traces = await self._traces.active()
+        self._observer.learn(traces)
+        known = {trace.id for trace in traces}
+        if begun := known - self._known:
+            trace_log.info("traces begin", traces=sorted(begun))
+        if ended := self._known - known:
+            trace_log.info("traces end", traces=sorted(ended))
+        self._known = known

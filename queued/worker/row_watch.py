@@ -14,7 +14,7 @@ from pgmta.model import Item
 from pgmta.postgres import faults
 from pgmta.postgres.link import connect
 from pgmta.postgres.question import Question
-from pgmta.store.arrivals import LOOK, Arrivals
+from pgmta.store.queue.arrivals import LOOK, Arrivals
 from pgmta.store.schema import Schema
 from queued.worker.turns import TurnSchedule
 

@@ -9,8 +9,8 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.change import BATCH, WorkerChanges
-from pgmta.store.row_change import RowChange
+from pgmta.store.changes.change import BATCH, WorkerChanges
+from pgmta.store.changes.row_change import RowChange
 from pgmta.store.schema import Schema
 
 log = get("worker")

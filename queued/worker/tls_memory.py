@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from pgmta.postgres.link import Link
-from pgmta.store.broken_tls import BrokenTlsHosts
-from pgmta.store.sts_policies import StsPolicies
-from pgmta.store.tls_reports import TlsReports
+from pgmta.store.records.broken_tls import BrokenTlsHosts
+from pgmta.store.records.sts_policies import StsPolicies
+from pgmta.store.records.tls_reports import TlsReports
 from queued.config import Tls
-from queued.delivery.tls_memory import HostMemory, PolicyStore, ResultCounter
+from queued.delivery.tls.tls_memory import HostMemory, PolicyStore, ResultCounter
 
 _EVERY = 10.0  # seconds between two writes of the results
 

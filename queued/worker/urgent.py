@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from pgmta.service import first
-from pgmta.store.claim import Claims
+from pgmta.store.queue.claim import Claims
 from queued.worker.claim_loop import Claimer
 from queued.worker.dispatch import Dispatch
 from queued.worker.due_timer import DueTimer

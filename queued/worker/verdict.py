@@ -1,18 +1,78 @@
-"""From the result of an attempt to what becomes of the row (pure)."""
+"""The time of the next attempt (pure)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from pgmta.answer_class import AnswerClass
-from pgmta.deadline import KEY, deadline_of
+from pgmta.mail.answer_class import AnswerClass
+from pgmta.mail.metadata import KEY, deadline_of
 from pgmta.model import Item, Outcome, Reply
 from pgmta.states import Event
 from queued.config import Retry
 from queued.config.answer_index import Answer
-from queued.delivery.reply import DEADLINE_OVER, SHORT, Result, event_of, stored
-from queued.worker.retry import delay
+from queued.delivery.transport.result import DEADLINE_OVER, SHORT, Result, event_of, stored
+
+_KNOWN = 50_000  # rows
+
+
+def delay(
+    retry: Retry, attempts: int, chance: float, answer_class: str = "", *, first: bool = False
+) -> float:
+    """Return the seconds to wait after the given number of attempts.
+
+    `chance` in [0, 1) shortens the wait by up to the jitter and never lengthens it: mail goes out
+    within one interval after the next hop is back. `first` says that no earlier answer had this
+    class. The wait after the first greylisted answer is not shortened: the host would refuse the
+    mail again.
+    """
+    if first and (wait := retry.first_wait(answer_class)):
+        return wait
+    own = retry.of_class(answer_class)
+    return (own if own.has_waits else retry).after(attempts) * (1 - retry.jitter * chance)
+
+
+class FirstAnswers:
+    """Knows which rows had an answer of a class with a first wait.
+
+    It forgets after a restart, or after many other rows. A row then waits once more for the time
+    of a first answer, which does no harm.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, str] = {}  # the oldest first
+
+    def first(self, row_id: int, answer_class: str) -> bool:
+        """Note the answer, and return whether the row had none of this class before."""
+        before = self._seen.pop(row_id, None)
+        if before is None and len(self._seen) >= _KNOWN:
+            del self._seen[next(iter(self._seen))]
+        self._seen[row_id] = answer_class
+        return before != answer_class
+
+
+def success_notice(item: Item, result: Result) -> str:
+    """Return `relayed` or `delivered` if the sender wants to know of a success; '' if not.
+
+    A next hop that knows DSN got NOTIFY, and notifies the sender itself.
+    """
+    if not (item.notify and item.on_failed == "bounce" and item.sender):
+        return ""
+    if "SUCCESS" not in item.notify.upper() or result.facts is None:
+        return ""
+    return result.facts.confirms
+
+
+def overdue(outcome: Outcome, delays: Sequence[float]) -> float:
+    """Return the last of these ages in seconds that mail which waits has passed; 0.0 if none."""
+    item = outcome.item
+    if item.on_failed != "bounce" or not item.sender:
+        return 0.0
+    age = (outcome.ended - item.ts).total_seconds()
+    passed = [delay for delay in delays if delay <= age]
+    return passed[-1] if passed else 0.0
+
 
 _LIES = {
     (Event.FAIL, "temporary"): Event.DEFER,

@@ -1,29 +1,118 @@
-"""The whole of smtpd.yaml. Twin of etc/smtpd.yaml."""
+"""The section `submission` of smtpd.yaml."""
 
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from pgmta.config.environment import Environment, environment_field
+from pgmta.config.authentication import Authentication
+from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.ingest import Ingest
-from pgmta.config.types import Section, Whole
-from smtpd.config.authentication import Authentication
-from smtpd.config.bounces import BounceRule
-from smtpd.config.certificate import Certificate, Certificates
-from smtpd.config.content import Content
+from pgmta.config.types import FilePath, Period, Section, Whole, hint
 from smtpd.config.hooks import HookLimits, Hooks
 from smtpd.config.limits import Limits
-from smtpd.config.listener import Listener
-from smtpd.config.log import SmtpdLog
-from smtpd.config.maildrop import Maildrop
-from smtpd.config.metadata import Source, parse_key
+from smtpd.config.listener import BounceRule, Certificate, Certificates, Listener
 from smtpd.config.relay import Relay
-from smtpd.config.role import ROLES, Auth, Tls
-from smtpd.config.submission import Submission
-from smtpd.config.values import parse_address
+from smtpd.config.role import ROLES, Auth, BareNewlines, Tls, parse_address
+
+
+class Submission(Section):
+    """Rules for mail of users who have logged in (RFC 6409)."""
+
+    check_from: bool = Field(
+        default=True,
+        description="refuse a message whose From has an address that the user may not send from",
+    )
+
+
+class Content(Section):
+    """Rules for content on the wire."""
+
+    bare_newlines: BareNewlines | None = Field(
+        default=None,
+        description="bare CR or LF: guard keeps them but refuses an end of data for lenient "
+        "servers; reject refuses them all; null: by role of the listener, relay reject, others "
+        "guard",
+    )
+
+
+class Maildrop(Section):
+    """The directory in which the command `sendmail` keeps mail while smtpd is away."""
+
+    directory: FilePath | None = Field(
+        default=Path("/var/spool/pgmta/maildrop"),
+        description="smtpd makes it if its parent lets it; null: smtpd takes no mail from there",
+    )
+    every: Period = Field(default=10.0, description="time between two looks")
+
+
+class SmtpdLog(Log):
+    """Choose what the process logs to stderr."""
+
+    accepted: bool = Field(
+        default=True,
+        description="a line per message that smtpd has taken, at level info: message id, client, "
+        "user, sender, number of recipients, size, listener and session",
+    )
+
+
+SOURCES = (
+    "listener",
+    "client",
+    "user",
+    "sender",
+    "sender_domain",
+    "recipient",
+    "recipient_domain",
+)
+_HEADER = re.compile(r"header:[!-9;-~]+")
+
+
+def _parse_source(value: str) -> str:
+    if value in SOURCES or _HEADER.fullmatch(value):
+        return value
+    raise ValueError(f"{value!r} is no source; {hint(value, (*SOURCES, 'header:NAME'))}")
+
+
+class Source(Section):
+    """The source of one metadata key's value."""
+
+    source: Annotated[str, AfterValidator(_parse_source)] = Field(
+        alias="from",
+        description="listener, client, user, sender, sender_domain, recipient, recipient_domain "
+        "or header:NAME",
+    )
+    map: dict[str, str] | None = Field(
+        default=None, description="value → metadata; others get the default"
+    )
+    buckets: Whole | None = Field(
+        default=None, ge=2, le=10_000, description="a stable hash of the value: '1' to this number"
+    )
+    default: str | None = Field(
+        default=None, description="for an empty or unmapped value; absent: the key is left out"
+    )
+
+    @property
+    def of_recipient(self) -> bool:
+        """Whether recipients of one message may get different values."""
+        return self.source.startswith("recipient")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Source:
+        if self.map and self.buckets:
+            raise ValueError("map and buckets exclude each other")
+        return self
+
+
+def parse_key(key: str) -> str:
+    """Return a metadata key; raises ValueError."""
+    if not key or len(key) > 64 or not key.isprintable():
+        raise ValueError("a metadata key is a word of at most 64 characters")
+    return key
 
 
 def default_processes() -> int:

@@ -1,20 +1,97 @@
-"""An entry of `listen` in smtpd.yaml."""
+"""An entry of `bounces` in smtpd.yaml: whose mail is bounced if it fails."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pgmta.config.types import NetworkList, Section, Whole
-from smtpd.config.bounces import Audience
-from smtpd.config.certificate import Certificates
-from smtpd.config.client_certificates import ClientCertificates
+from pgmta.config.types import FilePath, NetworkList, Section, Whole
 from smtpd.config.hooks import Hooks
-from smtpd.config.role import Auth, Early, Tls
-from smtpd.config.values import parse_listen_address
+from smtpd.config.role import Auth, Early, Tls, parse_listen_address
+
+type Audience = Literal["anybody", "authenticated", "none"]
+
+
+class BounceRule(Section):
+    """Clients or users, and whether their mail is bounced."""
+
+    networks: NetworkList | None = Field(
+        default=None, min_length=1, description="of clients; absent: any"
+    )
+    users: list[str] | None = Field(
+        default=None, min_length=1, description="names of users who have logged in; absent: any"
+    )
+    audience: Audience = Field(
+        alias="for",
+        description="anybody, authenticated or none, instead of `bounces` of the listener",
+    )
+
+    @model_validator(mode="after")
+    def _of_somebody(self) -> BounceRule:
+        if self.networks is None and self.users is None:
+            raise ValueError("needs networks or users; `bounces` of a listener is for all clients")
+        if self.users is not None and self.networks is None and self.audience == "authenticated":
+            raise ValueError("users have logged in: for is anybody or none")
+        return self
+
+
+class Certificate(Section):
+    """A certificate of this host with its key."""
+
+    certificate: FilePath = Field(
+        description="PEM file, relative to this one: the certificate, then those of the "
+        "authorities below the root"
+    )
+    key: FilePath | None = Field(
+        default=None, description="PEM file of its private key; null: it is in the same file"
+    )
+
+
+def _parse(value: object) -> object:
+    """Read the path of a file alone, which has certificate and key."""
+    return {"certificate": value} if isinstance(value, str) else value
+
+
+Certificates = list[Annotated[Certificate, BeforeValidator(_parse)]]
+
+
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+
+
+def _parse_fingerprint(value: str) -> str:
+    digits = value.replace(":", "").lower()
+    if not _FINGERPRINT.fullmatch(digits):
+        raise ValueError("expected the 64 hexadecimal digits of a SHA-256 fingerprint")
+    return digits
+
+
+class ClientCertificates(Section):
+    """Certificates by which clients may send to any address."""
+
+    authorities: FilePath | None = Field(
+        default=None,
+        description="PEM file of the authorities, or of the clients' certificates themselves: "
+        "clients are asked for a certificate, and with any other one they can't begin TLS",
+    )
+    names: list[Annotated[str, AfterValidator(str.lower)]] = Field(
+        default=[], description="names of trusted clients: host names or mail addresses"
+    )
+    fingerprints: list[Annotated[str, AfterValidator(_parse_fingerprint)]] = Field(
+        default=[], description="SHA-256 fingerprints of trusted certificates"
+    )
+
+    @model_validator(mode="after")
+    def _someone(self) -> ClientCertificates:
+        named = bool(self.names or self.fingerprints)
+        if self.authorities and not named:
+            raise ValueError("needs names or fingerprints of the clients that are trusted")
+        if named and not self.authorities:
+            raise ValueError("needs authorities, whose certificates are asked for")
+        return self
 
 
 class Listener(Section):

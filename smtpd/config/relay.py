@@ -1,16 +1,75 @@
-"""The section `relay` of smtpd.yaml."""
+"""An entry of `relay.recipients` in smtpd.yaml."""
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from pgmta.config.types import NetworkList, Section
-from smtpd.config.recipients import Recipients
-from smtpd.config.values import parse_domain
-from smtpd.domain_set import DomainSet
+from pgmta.config.types import (
+    FilePath,
+    HostPort,
+    NetworkList,
+    Period,
+    Section,
+    Whole,
+    parse_host_port,
+)
+from smtpd.config.domain_set import DomainSet
+from smtpd.config.role import parse_domain
+
+
+class Callout(Section):
+    """Ask the next hop, by RCPT without a message."""
+
+    hosts: list[Annotated[HostPort, BeforeValidator(parse_host_port)]] = Field(
+        min_length=1, description="host:port of next hops, asked in this order"
+    )
+    time: Period = Field(default=10.0, description="for an answer; without one see unavailable")
+    connections: Whole = Field(default=4, ge=1, le=100, description="connections per process")
+    known_for: Period = Field(default=86400.0, description="time for which an accepted one counts")
+    unknown_for: Period = Field(default=600.0, description="time for which a refused one counts")
+    unavailable: Literal["defer", "accept"] = Field(
+        default="defer",
+        description="for a recipient that was never accepted while no next hop answers: defer "
+        "(451 4.4.3), or accept",
+    )
+
+
+class Recipients(Section):
+    """One of a file, the table recipients and a callout, for some domains."""
+
+    domains: list[Annotated[str, AfterValidator(parse_domain)]] | None = Field(
+        default=None, description="of relay.domains; null: all of them"
+    )
+    file: FilePath | None = Field(
+        default=None, description="an address or @domain per line; read again when it changes"
+    )
+    table: bool = Field(default=False, description="the table recipients of the database")
+    callout: Callout | None = Field(
+        default=None, description="ask the next hop: host:port, or hosts and options"
+    )
+    delimiter: str | None = Field(
+        default=None,
+        pattern=r"[!#$%&'*+/=?^_`{|}~.-]",
+        max_length=1,
+        description="the character before a tag, such as +: user+tag is known if user is",
+    )
+
+    @field_validator("callout", mode="before")
+    @classmethod
+    def _short(cls, value: object) -> object:
+        """Read `host:port` alone, which is the usual case."""
+        return {"hosts": [value]} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Recipients:
+        if bool(self.file) + self.table + bool(self.callout) != 1:
+            raise ValueError("needs one of: file, table: true, callout")
+        if self.delimiter and self.callout:
+            raise ValueError("delimiter is for file and table: the next hop knows its tags")
+        return self
 
 
 class Relay(Section):

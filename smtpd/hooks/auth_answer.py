@@ -7,9 +7,9 @@ from typing import Any
 
 from aiosmtpd.smtp import MISSING, AuthResult, LoginPassword
 
+from pgmta.accounts.login import Login
 from smtpd.hooks.reply import BadAnswer
 from smtpd.hooks.reply import check_reply as check_any_reply
-from smtpd.login import Login
 
 SUCCESS = "235 2.7.0 Authentication successful"
 INVALID = "535 5.7.8 Authentication credentials invalid"

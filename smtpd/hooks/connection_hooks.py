@@ -8,7 +8,7 @@ from typing import Any
 from smtpd.hooks.asking import Asking
 from smtpd.hooks.phases import Phases, Step
 from smtpd.hooks.question import HookError, asked
-from smtpd.tls_facts import TlsFacts
+from smtpd.protocol.tls_facts import TlsFacts
 
 type Greeted = Callable[[str], None]
 

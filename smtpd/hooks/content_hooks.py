@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from pgmta.header import fields
-from smtpd.content_file import ContentFile
+from pgmta.mail.header import fields
 from smtpd.hooks.asking import Asking
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.phases import Phases, Step
+from smtpd.message.content_file import ContentFile
 
 type ContentReplied = Callable[[str, bytes | None], None]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from difflib import SequenceMatcher
 
-from pgmta.address import domain_of
-from smtpd.parameters import Dsn, orcpt_of
-from smtpd.transaction import Transaction, recipient_key
+from pgmta.mail.address import domain_of
+from smtpd.commands.parameters import Dsn, orcpt_of
+from smtpd.protocol.transaction import Transaction, recipient_key
 
 
 def inherit(transaction: Transaction, old: list[str], new: list[str]) -> None:

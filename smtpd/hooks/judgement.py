@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pgmta.address import parse_mailbox
-from smtpd import replies
-from smtpd.handler import RelayHandler
+from pgmta.mail.address import parse_mailbox
 from smtpd.hooks.decisions import check
 from smtpd.hooks.inheritance import inherit
+from smtpd.policy.handler import RelayHandler
+from smtpd.protocol import replies
+from smtpd.protocol.transaction import Transaction
 from smtpd.recipients.directory import Directory
-from smtpd.transaction import Transaction
 
 
 class Judgement:

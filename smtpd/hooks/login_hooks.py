@@ -7,14 +7,14 @@ from typing import Protocol
 
 from aiosmtpd.smtp import MISSING, LoginPassword
 
-from smtpd.auth.authenticator import Authenticator, AuthRefused, AuthUnavailable
+from pgmta.accounts.authenticator import Authenticator, AuthRefused, AuthUnavailable
+from pgmta.accounts.login import Login
 from smtpd.hooks.asking import Asking
 from smtpd.hooks.auth_answer import check_reply, login, of_authenticator, of_mechanism
 from smtpd.hooks.exchange import Ending, HookExchange, Reader
 from smtpd.hooks.phases import LoginSteps, Step
 from smtpd.hooks.question import HookError, asked
 from smtpd.hooks.reply import BadAnswer
-from smtpd.login import Login
 
 
 class Turn(Protocol):

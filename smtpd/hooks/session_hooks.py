@@ -8,8 +8,7 @@ from typing import Any
 
 from aiosmtpd.smtp import Envelope
 
-from smtpd import replies
-from smtpd.commands import Commands
+from smtpd.commands.commands import Commands
 from smtpd.hooks.asking import NULL, Asking
 from smtpd.hooks.connection_hooks import ConnectionHooks
 from smtpd.hooks.content_hooks import ContentHooks
@@ -17,8 +16,9 @@ from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.login_hooks import LoginHooks
 from smtpd.hooks.phases import Phases
 from smtpd.hooks.server import HookServer
-from smtpd.tls_facts import TlsFacts
-from smtpd.transaction import Transaction
+from smtpd.protocol import replies
+from smtpd.protocol.tls_facts import TlsFacts
+from smtpd.protocol.transaction import Transaction
 
 type Replied = Callable[[str], None]
 

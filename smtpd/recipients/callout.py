@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from pgmta.config.types import HostPort
 from pgmta.logs import get
-from smtpd.config.recipients import Callout as Config
+from smtpd.config.relay import Callout as Config
 from smtpd.recipients.next_hop import CallError, NextHop
 from smtpd.recipients.remembered import Remembered
 from smtpd.recipients.verdict import Verdict

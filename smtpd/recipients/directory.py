@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgmta.address import unquoted
-from pgmta.store.recipients import Recipients
+from pgmta.mail.address import unquoted
+from pgmta.store.accounts.recipients import Recipients
 from smtpd.config import SmtpdConfig
-from smtpd.domain_set import DomainSet
+from smtpd.config.domain_set import DomainSet
 from smtpd.recipients.file import RecipientFile, lower
 from smtpd.recipients.table import RecipientTable
 from smtpd.recipients.verdict import Source, Verdict

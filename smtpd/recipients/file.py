@@ -6,10 +6,10 @@ import asyncio
 import time
 from pathlib import Path
 
-from pgmta.address import normalise_domain, parse_mailbox, unquoted
 from pgmta.config.loader import Key, mistakes
 from pgmta.errors import AddressError, ConfigError
 from pgmta.logs import get
+from pgmta.mail.address import normalise_domain, parse_mailbox, unquoted
 from smtpd.config import Relay
 from smtpd.recipients.verdict import Verdict
 

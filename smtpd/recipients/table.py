@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pgmta.logs import get
-from pgmta.store.recipients import Recipients
+from pgmta.store.accounts.recipients import Recipients
 from smtpd.recipients.remembered import Remembered
 from smtpd.recipients.verdict import Verdict
 

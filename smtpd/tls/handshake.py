@@ -8,7 +8,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from typing import Any, cast
 
-from pgmta.text import printable
+from pgmta.mail.text import printable
 
 _HANDSHAKE = 30.0  # seconds until it is over
 _SHUTDOWN = 5.0  # seconds that a client has to confirm the end of TLS

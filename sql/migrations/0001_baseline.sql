@@ -819,7 +819,7 @@ CREATE FUNCTION submit_tls_optional(header text) RETURNS boolean LANGUAGE sql AS
         AND regexp_count(header, '^tls-required[ \t]*:' COLLATE "C", 1, 'in') = 1
 $$;
 COMMENT ON FUNCTION submit_tls_optional IS
-    'Whether a header has the only field TLS-Required: No (RFC 8689, section 3). pgmta/header.py finds the same.';
+    'Whether a header has the only field TLS-Required: No (RFC 8689, section 3). pgmta/mail/header.py finds the same.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('submit_settings', 'pgmta_queued', 'SELECT, UPDATE (hostname)'),
@@ -1026,7 +1026,7 @@ COMMENT ON FUNCTION submit_options IS 'Raises the error of the first bad argumen
 
 CREATE FUNCTION deadline_valid(deadline jsonb) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
 BEGIN
-    -- queued/worker/deadline.py reads it
+    -- queued/outgoing/deadline.py reads it
     RETURN jsonb_typeof(deadline) = 'null' OR jsonb_typeof(deadline) = 'string'
         AND deadline #>> '{}' ~ ('^\d{4}-\d\d-\d\d[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?'
             '([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$' COLLATE "C")
@@ -2324,7 +2324,7 @@ CREATE FUNCTION queue_takes(action text) RETURNS text LANGUAGE sql IMMUTABLE AS 
 $$;
 COMMENT ON FUNCTION queue_takes IS
     'Returns the condition for the rows that an action of an operator takes; null if there is no such action. '
-    'pgmta/store/row_change.py has the same.';
+    'pgmta/store/changes/row_change.py has the same.';
 
 CREATE FUNCTION queue_change_rows(
     action text, ids bigint[], who text, details jsonb DEFAULT '{}'

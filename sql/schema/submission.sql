@@ -219,7 +219,7 @@ CREATE FUNCTION submit_tls_optional(header text) RETURNS boolean LANGUAGE sql AS
         AND regexp_count(header, '^tls-required[ \t]*:' COLLATE "C", 1, 'in') = 1
 $$;
 COMMENT ON FUNCTION submit_tls_optional IS
-    'Whether a header has the only field TLS-Required: No (RFC 8689, section 3). pgmta/header.py finds the same.';
+    'Whether a header has the only field TLS-Required: No (RFC 8689, section 3). pgmta/mail/header.py finds the same.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('submit_settings', 'pgmta_queued', 'SELECT, UPDATE (hostname)'),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pgmta.errors import Stage
 from queued.config.answer_text import parse_reply
-from queued.delivery.reply import Result
+from queued.delivery.transport.result import Result
 
 FOLDER = Path(__file__).parent / "replies"
 OTHERS = "others"  # hosts of anybody

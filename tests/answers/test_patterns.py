@@ -8,8 +8,8 @@ import time
 import pytest
 
 from queued.config import shipped_answers
-from queued.config.answer_rule import compile_patterns, parse_pattern
 from queued.config.answer_text import LONGEST, plain_words
+from queued.config.answers import compile_patterns, parse_pattern
 from tests.answers.corpus import samples
 
 SHIPPED = [text for book in shipped_answers() for rule in book.rules for text in rule.text or ()]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
+from pgmta.mail.answer_class import AnswerClass
+from queued.answers.rules import AnswerRules
 from queued.config import AnswerRule, shipped_answers
 from queued.config.answer_index import Answer, shipped_index
 from queued.config.answer_text import parse_reply
-from queued.delivery.reply import Result
-from queued.worker.answers import AnswerRules
+from queued.delivery.transport.result import Result
 from tests.answers.corpus import OTHERS, samples
 
 PROVIDERS = 12  # at least

@@ -10,15 +10,15 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmta.answer_class import AnswerClass
 from pgmta.errors import Stage
+from pgmta.mail.answer_class import AnswerClass
 from pgmta.model import Reply
+from queued.answers.rules import AnswerRules
 from queued.cli.queuectl import main as queuectl
 from queued.config import Answers, read_config, shipped_answers
 from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answer_text import parse_reply, plain_words
-from queued.delivery.reply import CUT_OFF, Result
-from queued.worker.answers import AnswerRules
+from queued.delivery.transport.result import CUT_OFF, Result
 
 HOST = "mx.example.net:25"
 SHIPPED = AnswerRules(shipped_index())

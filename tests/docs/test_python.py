@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 
 import pgmta
-from tests.sql.rows import column
 from tests.support.daemons import ROOT
+from tests.support.rows import column
 
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 

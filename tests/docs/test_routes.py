@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from queued.cli.queuectl import main
 from queued.config import read_config
-from queued.delivery.routes import Routes
+from queued.routing.routes import Routes
 from tests.support.daemons import ROOT
 
 PAGE = (ROOT / "docs" / "routes.md").read_text(encoding="utf-8")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from smtpd.closing import Closing
 from smtpd.config import SmtpdConfig
-from smtpd.connection import Connection
-from smtpd.listener import SmtpListener
-from smtpd.server import Server
+from smtpd.connection.connection import Connection
+from smtpd.fairness.closing import Closing
+from smtpd.server.server import Server
+from smtpd.session.listener import SmtpListener
 from smtpd.tls.context_set import ContextSet
 from tests.support.certificates import Certificate
 from tests.support.database import fresh_database

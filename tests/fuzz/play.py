@@ -20,11 +20,11 @@ from typing import Any, cast
 import structlog
 
 from pgmta.intake.content import TRANSITIONS, Content, State
-from smtpd.closing import Closing
 from smtpd.config import SmtpdConfig
-from smtpd.connection import Connection
-from smtpd.listener import SmtpListener
-from smtpd.server import Server
+from smtpd.connection.connection import Connection
+from smtpd.fairness.closing import Closing
+from smtpd.server.server import Server
+from smtpd.session.listener import SmtpListener
 from smtpd.tls.context_set import ContextSet
 from tests.fuzz.store import Accounts, Mood, Passwords, Store
 from tests.fuzz.virtual import VirtualLoop, Wire

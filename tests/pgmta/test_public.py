@@ -11,7 +11,7 @@ from importlib.metadata import version
 import pytest
 
 import pgmta
-from pgmta.store import submit
+from pgmta.store.queue import submit
 from tests.support.daemons import ROOT
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgmta.address import parse_mailbox
+from pgmta.mail.address import parse_mailbox
 from pgmta.model import Reply
 from tests.support.tracer import traced, usual
 
@@ -14,7 +14,7 @@ def test_each_function_is_named_once_in_the_order_of_its_first_call() -> None:
             parse_mailbox("local@traced.example", utf8=False)
             assert Reply(250, "2.0.0 ok").enhanced == "2.0.0"
             parse_mailbox("local@traced.example", utf8=False)
-        assert calls[0] == "pgmta/address.py: parse_mailbox"
+        assert calls[0] == "pgmta/mail/address.py: parse_mailbox"
         assert calls[-1] == "pgmta/model.py: Reply.enhanced"
         assert len(calls) == len(set(calls))
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from smtpd.hooks.trial import CALLS
-from tests.smtpd.server import Client
 from tests.support.daemons import Smtpd
+from tests.support.serving import Client
 from tests.support.system import System
 from tests.support.waiting import PATIENCE, until
 

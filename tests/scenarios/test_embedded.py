@@ -20,7 +20,7 @@ import psycopg
 import pytest
 import yaml
 
-from pgmta.postgres.embedded import DATABASE, QUEUED, SMTPD, Server, tool
+from pgmta.postgres.embedded.database import DATABASE, QUEUED, SMTPD, Server, tool
 from tests.support.daemons import ROOT, Daemon, Smtpd, lives
 from tests.support.database import data_folder
 from tests.support.nexthop import NextHop

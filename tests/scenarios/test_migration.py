@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from pgmta.errors import MigrationError
-from pgmta.store import migrate as migrate_module
+from pgmta.store.admin import migrate as migrate_module
 from pgmta.store.schema import migrations
 from tests.scenarios.conftest import installation
 from tests.support.database import fresh_database

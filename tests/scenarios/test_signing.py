@@ -13,9 +13,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from pgmta.model import DkimKey
-from pgmta.store.dkim_keys import KeyTable
+from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.queuectl import main as queuectl
-from queued.delivery.signing_key import pem_of, public_of, type_of
+from queued.signing.signing_key import pem_of, public_of, type_of
 from tests.support.dkim import DOMAIN, Keys
 from tests.support.name_server import serving_names
 from tests.support.nexthop import NextHop

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from smtpd import keeper as keeper_module
-from smtpd.keeper import Keeper
+from smtpd.process import keeper as keeper_module
+from smtpd.process.keeper import Keeper
 from tests.smtpd.handlers import printing
 from tests.support.daemons import Smtpd, lives
 from tests.support.submit import Client

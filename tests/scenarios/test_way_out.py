@@ -11,7 +11,7 @@ import psycopg
 from pgmta.postgres.notify import NOTIFY
 from pgmta.service import Signals
 from queued.config import QueuedConfig
-from queued.daemon import Daemon
+from queued.daemon.daemon import Daemon
 from tests.support.nexthop import NextHop
 from tests.support.tracer import traced, usual
 from tests.support.waiting import PATIENCE

@@ -20,14 +20,14 @@ from click.testing import CliRunner
 
 from queued.cli.queued import main as queued_command
 from smtpd.cli import main as smtpd_command
-from tests.queued.test_sign import PLACE, SCRIPT
+from tests.queued.signing.test_sign import PLACE, SCRIPT
 from tests.scenarios.test_sendmail import Sendmail
 from tests.smtpd.handlers import examples
-from tests.smtpd.server import Client, serving
 from tests.sql.test_roles import acting
 from tests.support.certificates import Certificate
 from tests.support.dkim import Keys
 from tests.support.key_server import serving_keys
+from tests.support.serving import Client, serving
 from tests.support.submit import stuff
 from tests.support.system import System
 from tests.support.users import add_user, log_in

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-import smtpd.auth.exchange
-import smtpd.closing
-import smtpd.connection
-import smtpd.long_line
-import smtpd.server
+import smtpd.connection.connection
+import smtpd.connection.long_line
+import smtpd.fairness.closing
+import smtpd.server.server
+import smtpd.session.exchange
 import smtpd.tls.handshake
 from pgmta.intake.content import TRANSITIONS, Content
 from smtpd.hooks import hook_set
@@ -38,10 +38,15 @@ def _short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Shorten the pauses with which smtpd slows clients down, unless the test uses `pauses`."""
     if "pauses" in request.fixturenames:
         return
-    for module in (smtpd.closing, smtpd.connection, smtpd.long_line, smtpd.server):
+    for module in (
+        smtpd.fairness.closing,
+        smtpd.connection.connection,
+        smtpd.connection.long_line,
+        smtpd.server.server,
+    ):
         monkeypatch.setattr(module, "_DELAY", 0.05)
-    monkeypatch.setattr(smtpd.auth.exchange, "_SLOW", 0.05)
-    monkeypatch.setattr(smtpd.auth.exchange, "_BLOCKED", 0.05)
+    monkeypatch.setattr(smtpd.session.exchange, "_SLOW", 0.05)
+    monkeypatch.setattr(smtpd.session.exchange, "_BLOCKED", 0.05)
     monkeypatch.setattr(smtpd.tls.handshake, "_SHUTDOWN", 1.0)
 
 

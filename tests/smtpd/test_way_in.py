@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.smtpd.server import Client, serving
+from tests.support.serving import Client, serving
 from tests.support.tracer import traced, usual
 
 FLOW = Path(__file__).parents[2] / "docs" / "flow.md"
 HEADING = "## From the last octet to the 250: the functions"
-LAST = "smtpd/connection.py: Connection.flush"
+LAST = "smtpd/connection/connection.py: Connection.flush"
 MOST_FUNCTIONS, MOST_FILES = 30, 8
 LINES = (b"x" * 62 + b"\r\n") * 63  # 4 KB with the header
 

@@ -15,11 +15,11 @@ from tests.peers.collector import Collector
 from tests.peers.exim import Exim
 from tests.peers.opensmtpd import OpenSmtpd
 from tests.peers.servers import CELL
-from tests.smtpd.server import Client, serving
 from tests.smuggling.ends import ENDS, REAL, smuggled
 from tests.smuggling.lenient import HABITS, LenientSink
 from tests.smuggling.sendmail import sendmail
 from tests.support.packages import folder
+from tests.support.serving import Client, serving
 from tests.support.system import System
 from tests.support.waiting import until
 

@@ -13,12 +13,12 @@ from psycopg.conninfo import make_conninfo
 from pgmta.errors import MigrationError
 from pgmta.postgres.link import connect
 from pgmta.postgres.operator import connect_operator
-from pgmta.store.migrate import migrate
-from pgmta.store.partitions import opened
-from tests.sql.rows import fetch
+from pgmta.store.admin.migrate import migrate
+from pgmta.store.queue.partitions import opened
 from tests.sql.test_submit_transactions import SUBMIT
 from tests.sql.test_submit_values import MAIL
 from tests.support.database import fresh_database
+from tests.support.rows import fetch
 
 ROLE = f"pgmta_test_{uuid.uuid4().hex[:12]}"
 TRAPS = """

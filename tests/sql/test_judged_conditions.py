@@ -7,10 +7,10 @@ import pytest
 from psycopg import errors as pg_errors
 from structlog.testing import capture_logs
 
-from pgmta.store.claim import SESSION, Claims
-from pgmta.store.workers import Registry
-from tests.sql.rows import column, message, row
+from pgmta.store.admin.workers import Registry
+from pgmta.store.queue.claim import SESSION, Claims
 from tests.sql.test_surface import linked
+from tests.support.rows import column, message, row
 
 SECRET = "SELECT private_key FROM pgmta.dkim_keys"
 

@@ -10,10 +10,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import MigrationError, SchemaMismatch
-from pgmta.store import migrate as migrate_module
-from pgmta.store.claim import SESSION, Claims
-from pgmta.store.enqueue import Enqueue
-from pgmta.store.migrate import migrate
+from pgmta.store.admin import migrate as migrate_module
+from pgmta.store.admin.migrate import migrate
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.schema import migrations
 from tests.sql.test_surface import linked, message
 from tests.support.database import fresh_database

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pgmta.model import NewMessage, Options
 from pgmta.postgres.link import Link
-from pgmta.store.enqueue import Enqueue
-from pgmta.store.submit import Mail, Submission
+from pgmta.store.queue.enqueue import Enqueue
+from pgmta.store.queue.submit import Mail, Submission
 
 CONTENT = b"Date: x\r\nMessage-ID: <1@a.example>\r\nSubject: x\r\n\r\nx\r\n"
 ADDED = re.compile(

@@ -8,8 +8,8 @@ import threading
 import psycopg
 import pytest
 
-from tests.sql.rows import column, message, row
 from tests.sql.test_roles import ROLES
+from tests.support.rows import column, message, row
 
 MOVES = [
     "UPDATE queue SET status = 'HOLD' WHERE message_id = 1",

@@ -15,15 +15,15 @@ from click.testing import CliRunner, Result
 
 from pgmta.action import Action
 from pgmta.postgres.link import Link
-from pgmta.store.change import WorkerChanges
-from pgmta.store.claim import SESSION, Claims
-from pgmta.store.upkeep import Upkeep
-from pgmta.store.workers import Registry, Rule
+from pgmta.store.admin.upkeep import Upkeep
+from pgmta.store.admin.workers import Registry, Rule
+from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.queue.claim import SESSION, Claims
 from queued.cli.queuectl import main
 from queued.config import Worker
-from queued.row_changes import row_change
+from queued.daemon.row_changes import row_change
 from queued.upkeep.requests import answer_requests, apply_rules
-from tests.sql.rows import column, fetch, message, row
+from tests.support.rows import column, fetch, message, row
 
 Command = Callable[..., Result]
 HELD = "SELECT recipient FROM queue WHERE status = 'HOLD' ORDER BY 1"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psycopg
 
-from pgmta.postgres.embedded import Server
-from pgmta.store.migrate import migrate
+from pgmta.postgres.embedded.database import Server
+from pgmta.store.admin.migrate import migrate
 from tests.support.database import data_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"

@@ -14,30 +14,30 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgmta.action import Action
-from pgmta.postgres.embedded import Server
+from pgmta.postgres.embedded.database import Server
 from pgmta.postgres.link import Link
 from pgmta.states import Event
-from pgmta.store.attempts import ensure_partitions
-from pgmta.store.change import WorkerChanges
-from pgmta.store.claim import SESSION, Claims
-from pgmta.store.conditions import check_conditions
-from pgmta.store.contents import Contents
-from pgmta.store.daemons import Heartbeat
-from pgmta.store.enqueue import Enqueue
-from pgmta.store.listing import Listing
-from pgmta.store.logins import LoginStore
-from pgmta.store.lost import FinalLeases
-from pgmta.store.migrate import migrate
-from pgmta.store.overview import Overview
+from pgmta.store.accounts.logins import LoginStore
+from pgmta.store.admin.daemons import Heartbeat
+from pgmta.store.admin.migrate import migrate
+from pgmta.store.admin.upkeep import Upkeep
+from pgmta.store.admin.workers import Entry, Registry, Rule
+from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.changes.listing import Listing
+from pgmta.store.changes.overview import Overview
+from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queries import queries
-from pgmta.store.row_change import RowChange
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.conditions import check_conditions
+from pgmta.store.queue.contents import Contents
+from pgmta.store.queue.enqueue import Enqueue
+from pgmta.store.queue.lost import FinalLeases
+from pgmta.store.queue.settle import Settlements
+from pgmta.store.records.attempts import ensure_partitions
 from pgmta.store.schema import Schema
-from pgmta.store.settle import Settlements
-from pgmta.store.upkeep import Upkeep
-from pgmta.store.workers import Entry, Registry, Rule
-from tests.sql.rows import operate
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
 from tests.support.database import data_folder, with_database
+from tests.support.rows import operate
 from tests.support.users import accounts, add_user, secret
 
 ROLES = ("pgmta_smtpd", "pgmta_queued", "pgmta_operator", "pgmta_reader", "pgmta_submit")

@@ -13,12 +13,12 @@ import yaml
 from click.testing import CliRunner
 
 from pgmta.errors import MigrationError, SchemaMismatch
-from pgmta.postgres.embedded import tool
+from pgmta.postgres.embedded.database import tool
 from pgmta.postgres.operator import connect_operator
 from pgmta.states import Event, Removal, Status
-from pgmta.store import migrate as migrate_module
-from pgmta.store.daemons import Heartbeat, misfit
-from pgmta.store.migrate import migrate
+from pgmta.store.admin import migrate as migrate_module
+from pgmta.store.admin.daemons import Heartbeat, misfit
+from pgmta.store.admin.migrate import migrate
 from pgmta.store.schema import BASELINE, FORMER, Schema, migrations
 from queued.cli.queuectl import main
 from tests.sql.test_surface import linked, one

@@ -13,17 +13,17 @@ from pgmta.action import Action
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.states import Event
-from pgmta.store.change import WorkerChanges
-from pgmta.store.claim import SESSION, Claims
-from pgmta.store.migrate import migrate
-from pgmta.store.row_change import RowChange
-from pgmta.store.settle import Settlements
-from pgmta.store.upkeep import Upkeep
+from pgmta.store.admin.migrate import migrate
+from pgmta.store.admin.upkeep import Upkeep
+from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.changes.row_change import RowChange
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.settle import Settlements
 from queued.upkeep.requests import answer_requests
-from tests.sql.rows import column, fetch
 from tests.sql.test_submit_values import MAIL
 from tests.sql.test_surface import outcome
 from tests.support.database import with_database
+from tests.support.rows import column, fetch
 
 STATES = "SELECT recipient, state FROM status(%s::bigint[])"
 

@@ -10,12 +10,12 @@ import pytest
 from pgmta.model import Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
-from pgmta.store.claim import SESSION
-from pgmta.store.lost import FinalLeases, take_lost
-from pgmta.store.settle import Settlements
-from tests.sql.rows import fetch
+from pgmta.store.queue.claim import SESSION
+from pgmta.store.queue.lost import FinalLeases, take_lost
+from pgmta.store.queue.settle import Settlements
 from tests.sql.test_status import claim, states, submit
 from tests.sql.test_surface import outcome
+from tests.support.rows import fetch
 
 WORDS = [
     "undeliverable",

@@ -17,14 +17,14 @@ from psycopg.conninfo import make_conninfo
 
 from pgmta.action import Action
 from pgmta.postgres.link import Link
-from pgmta.store import migrate as migrate_module
-from pgmta.store.change import WorkerChanges
-from pgmta.store.migrate import migrate
-from pgmta.store.row_change import RowChange
+from pgmta.store.admin import migrate as migrate_module
+from pgmta.store.admin.migrate import migrate
+from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.changes.row_change import RowChange
 from queued.cli.queuectl import main
-from tests.sql.rows import column, fetch
 from tests.sql.test_status import submit
 from tests.sql.test_submit_values import MAIL
+from tests.support.rows import column, fetch
 from tests.support.waiting import SLACK, until
 
 _CHANGING = {"Actual Startup Time", "Actual Total Time", "Planning Time", "Execution Time"}

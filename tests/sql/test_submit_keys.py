@@ -11,10 +11,10 @@ from psycopg import errors as pg_errors
 from psycopg.types.json import Jsonb
 
 from pgmta.postgres.link import Link
-from pgmta.store.upkeep import Upkeep
+from pgmta.store.admin.upkeep import Upkeep
 from queued.upkeep.keys import expire_keys
-from tests.sql.rows import column, fetch
 from tests.sql.test_submit_values import MAIL
+from tests.support.rows import column, fetch
 from tests.support.waiting import until
 
 ARGUMENTS: dict[str, Any] = {

@@ -22,10 +22,10 @@ from pgmta.errors import StoreUnavailable
 from pgmta.postgres.link import connect
 from pgmta.postgres.notify import CHANNEL
 from pgmta.postgres.operator import connect_operator
-from pgmta.store.migrate import migrate
-from tests.sql.rows import column, fetch
+from pgmta.store.admin.migrate import migrate
 from tests.sql.test_submit_values import MAIL
 from tests.support.database import PrivateServer, data_folder, fresh_database
+from tests.support.rows import column, fetch
 from tests.support.waiting import free_port, until
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
-from pgmta.address import parse_mailbox
 from pgmta.errors import AddressError
-from pgmta.message_id_header import message_id_header
-from pgmta.newlines import check
-from pgmta.text import unsafe
-from tests.pgmta.test_address import MAILBOXES, UTF8_MAILBOXES
-from tests.sql.rows import fetch
+from pgmta.mail.address import parse_mailbox
+from pgmta.mail.header import message_id_header
+from pgmta.mail.newlines import check
+from pgmta.mail.text import unsafe
+from tests.pgmta.mail.test_address import MAILBOXES, UTF8_MAILBOXES
+from tests.support.rows import fetch
 
 MAIL = b"From: shop@example.org\r\nSubject: Your order\r\n\r\nThank you.\r\n"
 BATCH = 200  # texts of one statement

@@ -23,14 +23,14 @@ from psycopg import sql
 from pgmta.action import Action
 from pgmta.errors import Stage, StoreUnavailable
 from pgmta.model import Item, NewMessage, Outcome, Reply
-from pgmta.postgres.embedded import tool
+from pgmta.postgres.embedded.database import tool
 from pgmta.postgres.link import Link
 from pgmta.states import Event
-from pgmta.store.change import WorkerChanges
-from pgmta.store.claim import SESSION, Claims
-from pgmta.store.enqueue import Enqueue
-from pgmta.store.row_change import RowChange
-from pgmta.store.settle import Settlements
+from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.changes.row_change import RowChange
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.enqueue import Enqueue
+from pgmta.store.queue.settle import Settlements
 from tests.support.waiting import PATIENCE
 
 REPLIES = {

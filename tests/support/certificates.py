@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from queued.delivery.der import subject_public_key_info
+from queued.delivery.tls.certificate_chain import subject_public_key_info
 
 DAY = timedelta(days=1)
 _Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey

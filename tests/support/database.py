@@ -14,8 +14,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgmta.postgres.embedded import Server, start
-from pgmta.store.migrate import migrate
+from pgmta.postgres.embedded.database import Server, start
+from pgmta.store.admin.migrate import migrate
 from tests.support.waiting import until
 
 SERVER_URI = os.environ.get("PGMTA_TEST_URI", "")

@@ -6,14 +6,7 @@ from pathlib import Path
 
 import dkim
 
-from queued.delivery.signing_key import (
-    Private,
-    new_private,
-    pem_of,
-    public_of,
-    record_of,
-    type_of,
-)
+from queued.signing.signing_key import Private, new_private, pem_of, public_of, record_of, type_of
 
 DOMAIN = "a.example"
 

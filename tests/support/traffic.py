@@ -14,8 +14,8 @@ import psycopg
 from pgmta.model import Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
-from pgmta.store.claim import SESSION, Claims
-from pgmta.store.settle import Settlements
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.settle import Settlements
 
 STILL = 600  # rows that no worker touches: they must be there at every moment
 FILL = """

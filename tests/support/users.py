@@ -11,8 +11,8 @@ from typing import Any
 
 from scramp import ScramClient
 
-from pgmta.store.user_accounts import Rights, Secret, UserAccounts
-from tests.smtpd.server import Client
+from pgmta.store.admin.user_accounts import Rights, Secret, UserAccounts
+from tests.support.serving import Client
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiosmtpd.smtp import MISSING, AuthResult, LoginPassword, auth_mechanism
 
-from smtpd.login import Login
+from pgmta.accounts.login import Login
 
 
 class Users:

@@ -1,0 +1,1 @@
+"""Users: their passwords, logins, rights and networks, for every way in."""

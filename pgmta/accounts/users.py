@@ -1,0 +1,228 @@
+"""The table of users: remembered users, and the check of a password."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Awaitable, Collection
+from dataclasses import dataclass, field
+
+import psycopg
+
+from pgmta.accounts.authenticator import AuthUnavailable
+from pgmta.accounts.login import Login
+from pgmta.accounts.networks import Networks, address_of
+from pgmta.accounts.passwords import Passwords
+from pgmta.accounts.scram import Keys, keys_of
+from pgmta.config.types import Network
+from pgmta.errors import StoreUnavailable
+from pgmta.store.accounts.logins import Levels, LoginStore, Verifier, name_key
+
+_FRESH = 0.5  # seconds after which smtpd asks whether a user has changed
+_TIME = 5.0  # seconds for an answer of the database, because a client waits meanwhile
+_KNOWN, _ABSENT = 10_000, 2_000  # names that are remembered: of users, and others
+_WRONG = 8  # wrong passwords of a user that are remembered
+_NOBODY = "$argon2id$v=19$m=19456,t=2,p=1$"  # as pgmta.password makes them
+
+
+@dataclass(slots=True)
+class Entry:
+    """A user, or a name that no user has, with the passwords that were checked."""
+
+    verifier: Verifier
+    own: set[Network]
+    """Networks from which the user has logged in."""
+    noted: dict[Network, float] = field(default_factory=dict)
+    """When a login from such a network was noted."""
+    _right: tuple[bytes, float] = (b"", 0.0)
+    _wrong: dict[bytes, float] = field(default_factory=dict)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a user."""
+        return self.verifier.version is not None
+
+    def verdict(self, digest: bytes, now: float) -> bool | None:
+        """Return whether a password is right; None if that is not remembered."""
+        right, until = self._right
+        if now < until and hmac.compare_digest(right, digest):
+            return True
+        return False if now < self._wrong.get(digest, 0.0) else None
+
+    def remember(self, digest: bytes, until: float, *, right: bool) -> None:
+        """Remember a password for a while."""
+        if right:
+            self._right = digest, until
+            self._wrong.pop(digest, None)
+        else:
+            self._wrong[digest] = until
+            if len(self._wrong) > _WRONG:
+                del self._wrong[next(iter(self._wrong))]
+
+    def listed(self, client: str) -> bool:
+        """Return whether the operator named a network of the client for the user."""
+        networks = self.verifier.networks
+        return networks is not None and Networks(networks).contains(client)
+
+    def objection(self, client: str) -> str:
+        """Return why the user may not log in from there, or ''."""
+        user = self.verifier
+        if not self.exists:
+            return "no such user"
+        if user.disabled:
+            return "the user is disabled"
+        if user.networks is not None and not self.listed(client):
+            return "the client is outside of the user's networks"
+        return ""
+
+    def login(self, mechanism: str) -> Login:
+        """Return the user for a session."""
+        user = self.verifier
+        return Login(
+            user=user.name,
+            mechanism=mechanism,
+            tenant=user.tenant,
+            senders=user.senders,
+            priorities=user.priorities,
+            metadata=user.metadata,
+            version=user.version or 0,
+        )
+
+
+class Users:
+    """Reads users one by one, and remembers them until some user changes.
+
+    Passwords are remembered as hashes with a key of the process.
+    """
+
+    def __init__(self, store: LoginStore, remember: float, threads: int) -> None:
+        self._store = store
+        self._remember = remember
+        self._passwords = Passwords(threads)
+        self._key = secrets.token_bytes(32)
+        self._nobody = _NOBODY + "$".join(
+            b64encode(secrets.token_bytes(size)).decode().rstrip("=") for size in (16, 32)
+        )
+        self._known: OrderedDict[str, Entry] = OrderedDict()
+        self._absent: OrderedDict[str, Entry] = OrderedDict()
+        self._lock = asyncio.Lock()
+        self._secret = b""
+        self._asked = float("-inf")  # when the version was asked for last
+        self.changes = 0
+        """The version of all users."""
+
+    # -- what the database says --
+
+    @property
+    def fresh(self) -> bool:
+        """Whether `changes` is of the last half second."""
+        return time.monotonic() < self._asked + _FRESH
+
+    async def refresh(self) -> None:
+        """Make `changes` fresh. Raises AuthUnavailable."""
+        async with self._lock:
+            if not self.fresh:
+                began = time.monotonic()
+                self.changes, self._secret = await _answer(self._store.changes())
+                self._asked = began
+
+    def remembered(self, name: str) -> Entry | None:
+        """Return the remembered user of a name, which may have changed since."""
+        for entries in (self._known, self._absent):
+            if entry := entries.get(name):
+                entries.move_to_end(name)
+                return entry
+        return None
+
+    def as_of(self, login: Login) -> int:
+        """Return the version of all users as of which the user of a session is known to hold."""
+        entry = self._known.get(login.user)
+        same = entry and entry.verifier.version == login.version
+        return entry.verifier.changes if entry and same else 0
+
+    def current(self, entry: Entry) -> bool:
+        """Return whether no user has changed since; `changes` has to be fresh."""
+        return entry.verifier.changes == self.changes
+
+    async def find(self, name: str, units: Collection[str] = ()) -> tuple[Entry, Levels]:
+        """Return a name as the database has it now, and the levels of some units.
+
+        Passwords that were checked stay remembered if the user is the same. Raises AuthUnavailable.
+        """
+        before, began = self.remembered(name), time.monotonic()
+        verifier, levels = await _answer(self._store.find(name, units))
+        if began > self._asked:
+            self.changes, self._asked = verifier.changes, began
+        if before and before.verifier.version == verifier.version:
+            before.verifier = verifier
+            before.own |= verifier.own_networks
+            return before, levels
+        entry = Entry(verifier, set(verifier.own_networks))
+        entries, others, most = self._absent, self._known, _ABSENT
+        if entry.exists:
+            entries, others, most = self._known, self._absent, _KNOWN
+        others.pop(name, None)
+        entries[name] = entry
+        if len(entries) > most:
+            entries.popitem(last=False)
+        return entry, levels
+
+    # -- names and passwords --
+
+    async def key(self, name: str) -> str:
+        """Return a text for a name that is the same in all processes. Raises AuthUnavailable."""
+        if not self._secret:
+            await self.refresh()
+        return name_key(self._secret, name)
+
+    def scram_keys(self, entry: Entry) -> Keys:
+        """Return the keys of a user; for others such that no password has. `key` was asked before.
+
+        Raises AuthUnavailable if the keys in the database are malformed.
+        """
+        try:
+            return keys_of(entry.verifier.scram, entry.verifier.name, self._secret)
+        except ValueError as error:
+            raise AuthUnavailable(f"user {entry.verifier.name}: {error}") from None
+
+    def digest(self, name: str, password: bytes) -> bytes:
+        """Return the keyed hash of a name and a prepared password."""
+        text = name.encode() + b"\0" + password
+        return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
+
+    async def check(
+        self, entry: Entry, password: bytes, digest: bytes, client: str, *, first: bool
+    ) -> bool:
+        """Return whether a prepared password is right, and remember it.
+
+        It takes as long for a name that no user has. `first` has it checked before those of others.
+        Addresses of clients take turns. Raises AuthUnavailable.
+        """
+        known = entry.verifier.password or self._nobody
+        try:
+            right = await self._passwords.match(
+                known, password, str(address_of(client)), first=first
+            )
+        except ValueError as error:
+            raise AuthUnavailable(f"user {entry.verifier.name}: {error}") from None
+        right = right and entry.exists
+        entry.remember(digest, time.monotonic() + self._remember, right=right)
+        return right
+
+    def close(self) -> None:
+        """End the threads."""
+        self._passwords.close()
+
+
+async def _answer[T](question: Awaitable[T]) -> T:
+    """Return the answer of the database. Raises AuthUnavailable."""
+    try:
+        async with asyncio.timeout(_TIME):
+            return await question
+    except (StoreUnavailable, psycopg.Error, TimeoutError, ValueError) as error:
+        raise AuthUnavailable(str(error) or "the database does not answer") from error

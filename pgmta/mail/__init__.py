@@ -1,0 +1,1 @@
+"""Mail as text: addresses, header fields, line ends, metadata (pure)."""

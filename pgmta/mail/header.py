@@ -1,0 +1,149 @@
+"""The header block of a message, and its fields (RFC 5322, section 2.2)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
+LIMIT = 1 << 16
+"""Octets of a message that comes in, in which its header is looked for."""
+
+STORED_LIMIT = 1 << 20
+"""The same of a stored message: the way out keeps as many, and the fields behind them stay."""
+
+# Lines end with LF, with or without CR before it. A space before the colon is section 4.5.
+_COLON = rb"[ \t]*+:"
+_VALUE = rb"[^\n]*+(?:\n[ \t][^\n]*+)*+"
+_END = rb"(?:\n|\Z)"
+_FIELD = rb"[!-9;-~]++" + _COLON + _VALUE + _END
+_MAILBOX_LINE = rb">*+From [^\n]*+" + _END  # a mailbox file puts it before a message
+_HEADER = re.compile(rb"(?:%b)?+(?:%b)*+" % (_MAILBOX_LINE, _FIELD))
+_STORED_HEADER = re.compile(rb"(?:%b|%b)*+" % (_MAILBOX_LINE, _FIELD))
+
+PART = re.compile(
+    rb"(?P<name>[!-9;-~]++)%b(?P<value>%b)%b|%b" % (_COLON, _VALUE, _END, _MAILBOX_LINE)
+)
+"""A field with its continuations, or the line that a mailbox file puts before a message.
+
+An earlier hop may have put fields before such a line.
+"""
+
+
+def find_fields(name: bytes) -> re.Pattern[bytes]:
+    """Return the expression for the whole fields of a name; its group is their value."""
+    return re.compile(rb"^%b%b(%b)%b" % (name, _COLON, _VALUE, _END), re.IGNORECASE | re.MULTILINE)
+
+
+_BCC = find_fields(rb"(?:resent-)?bcc")
+_FOLD = re.compile(rb"\r?\n(?=[ \t])")  # section 2.2.3
+_DATE = re.compile(rb"^date[ \t]*+:", re.IGNORECASE | re.MULTILINE)
+_MESSAGE_ID = re.compile(rb"^message-id[ \t]*+:", re.IGNORECASE | re.MULTILINE)
+_TLS_REQUIRED = re.compile(
+    rb"^tls-required[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE
+)
+_RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
+
+
+def header_block(content: bytes, limit: int = LIMIT) -> bytes:
+    """Return the header of a message, as far as its first octets go, 64 KiB by default.
+
+    It ends before the first line that is neither a field nor the continuation of one. So content
+    that begins with an empty line or with a space has an empty header.
+    """
+    match = _HEADER.match(content[:limit])
+    return match[0] if match else b""
+
+
+def header_known(content: bytes) -> bool:
+    """Return whether all of the header is in these octets of a stored message.
+
+    It is if whatever follows them belongs to the body, or is behind the limit.
+    """
+    match = _STORED_HEADER.match(content, 0, STORED_LIMIT)
+    return len(content) > STORED_LIMIT or content.find(b"\n", match.end() if match else 0) >= 0
+
+
+def without_bcc(header: bytes) -> bytes:
+    """Return a header block without the fields Bcc and Resent-Bcc."""
+    return _BCC.sub(b"", header)
+
+
+def hops(header: bytes) -> int:
+    """Return the number of Received fields, one for each relay so far (RFC 5321, section 6.3)."""
+    return len(_RECEIVED.findall(header))
+
+
+def tls_optional(header: bytes) -> bool:
+    """Return whether the sender asks for delivery even if TLS fails (RFC 8689, section 3).
+
+    Its field TLS-Required has to be the only one. The function submit_tls_optional() of the
+    database finds the same.
+    """
+    if b"tls-required" not in header.lower():
+        return False
+    return [value.strip().lower() for value in _TLS_REQUIRED.findall(header)] == [b"no"]
+
+
+def fields(header: bytes) -> list[tuple[str, str]]:
+    """Return name and unfolded value of each field of a header block, in order.
+
+    Octets that are no UTF-8 become lone surrogates.
+    """
+    return [
+        (
+            name.decode("ascii"),
+            _FOLD.sub(b"", value).strip().decode("utf-8", "surrogateescape"),
+        )
+        for name, value in PART.findall(header)
+        if name
+    ]
+
+
+def completed(header: bytes, body: bytes, hostname: str) -> bytes:
+    """Return a message with Date and Message-ID in its header (RFC 5322, section 3.6).
+
+    It is unchanged if it has both. The function submit_missing() of the database adds the same.
+    """
+    added = ""
+    if not _DATE.search(header):
+        added = f"Date: {format_datetime(datetime.now(UTC))}\r\n"
+    if not _MESSAGE_ID.search(header):
+        unique = f"{time.time_ns() // 1000:x}.{secrets.token_hex(8)}"
+        added += f"Message-ID: <{unique}@{hostname}>\r\n"
+    if not header and body[:1] not in (b"", b"\r", b"\n"):
+        added += "\r\n"  # the body has no empty line before it
+    if added and header and not header.endswith(b"\n"):
+        header += b"\r\n"
+    return header + added.encode() + body
+
+
+HEADER = 1 << 16
+"""Octets of a message in which its header is looked for."""
+
+NAME = b"message-id"
+"""Name of the field, in lower case."""
+
+_ID_FIELD = re.compile(
+    rb"^message-id[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE
+)
+_ID_FOLD = re.compile(rb"\r?\n[ \t]+")
+_PRINTABLE = re.compile(rb"[ -~]{1,998}")
+
+
+def message_id_header(content: bytes | bytearray, first: int | None = None) -> str | None:
+    """Return the Message-ID of a message, unfolded, with its brackets.
+
+    It is None if the header has no such field. A value that is not printable ASCII, or over 998
+    characters, counts as none. `first` is the first place of the field's name in lower case, if the
+    caller knows it.
+    """
+    end = content.find(b"\r\n\r\n", 0, HEADER)
+    end = HEADER if end < 0 else end
+    if first is None:  # the expression alone, which ignores case, would try each place
+        first = content[:end].lower().find(NAME)
+    match = _ID_FIELD.search(content, first, end) if first >= 0 else None
+    value = _ID_FOLD.sub(b" ", match[1]).strip() if match else b""
+    return value.decode() if _PRINTABLE.fullmatch(value) else None

@@ -1,0 +1,1 @@
+"""The embedded PostgreSQL: one server per directory, its programs and files."""

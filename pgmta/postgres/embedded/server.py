@@ -1,0 +1,290 @@
+"""One data directory of the embedded PostgreSQL, and the server on it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from pgmta.errors import ServerRefused, StoreUnavailable
+from pgmta.postgres.embedded.folders import locked, make_file, make_private, open_own, user_name
+from pgmta.postgres.embedded.leftovers import SOCKET, end_orphans, remove_leftovers
+from pgmta.postgres.embedded.programs import Programs, forget_variables
+
+DATABASE = "pgmta"
+_FORMER_DATABASE = "postern"  # the name of early versions
+OWNER = "postgres"
+"""The role that owns the database; a superuser."""
+
+_START_TIMEOUT = 300  # seconds: crash recovery of a large queue takes its time
+_LOOK = 0.05  # seconds between two checks of a server that starts
+_SOCKET_PATH_LIMIT = 100  # sun_path has 108 octets, ".s.PGSQL.5432" takes 14
+_LOCK = "postgres.lock"
+_RUN = Path("/run")
+
+# Chosen for a queue: many small commits, hot rows that die young. Durability stays at its default.
+# With wal_level minimal the server drops written WAL from the page cache, and the next WAL takes
+# that memory. If fresh memory is expensive, as on virtual machines, that saves up to a third of the
+# work (docs/decisions/0013). There is no replica that would read the WAL.
+_SETTINGS = """
+listen_addresses = ''
+max_connections = 200
+max_prepared_transactions = 200
+shared_buffers = 160MB
+wal_level = minimal
+max_wal_senders = 0
+max_wal_size = 2GB
+min_wal_size = 256MB
+checkpoint_timeout = 15min
+autovacuum_naptime = 1s
+jit = off
+idle_in_transaction_session_timeout = 60s
+log_checkpoints = off
+"""
+
+
+class Server:
+    """A data directory and the server on it.
+
+    The server inherits the lock of `postgres.lock`: no other process has it, for as long as one of
+    its processes lives (docs/decisions/0021).
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data = directory / "postgres"
+        self.log = directory / "postgres.log"
+        self._programs = Programs()
+        self.sockets = self.data
+        if len(str(self.data)) > _SOCKET_PATH_LIMIT - len(SOCKET) - 1:
+            digest = hashlib.sha256(str(self.data).encode()).hexdigest()[:12]
+            root = os.geteuid() == 0 and os.access(_RUN, os.W_OK)  # there, only root makes folders
+            folder = _RUN if root else Path(tempfile.gettempdir())
+            self.sockets = folder / f"pgmta-{digest}"
+
+    def uri(self, database: str, role: str = OWNER) -> str:
+        """Return a connection URI over the UNIX socket, without a secret: authentication is `peer`.
+
+        The client refuses a server that another user of the system runs. The process forgets
+        libpq's environment variables, which are about another server.
+        """
+        forget_variables()
+        server = self._programs.user or user_name(os.geteuid())
+        folder = quote(str(self.sockets), safe="")
+        return f"postgresql://{role}@/{database}?host={folder}&requirepeer={quote(server)}"
+
+    def exists(self) -> bool:
+        """Return whether there is a data directory."""
+        return (self.data / "PG_VERSION").exists()
+
+    def running(self) -> bool:
+        """Return whether a postmaster works on the data directory, without starting a process."""
+        try:
+            number = abs(int(self._pid_file()[0]))  # negative: postgres --single
+            if not _PROC:
+                os.kill(number, 0)
+                return True
+            # any process may have the number by now; only a postmaster works in its data directory
+            return os.path.samestat(os.stat(f"/proc/{number}/cwd"), self.data.stat())
+        except (OSError, ValueError, IndexError):
+            return False
+
+    def start(self, roles: Sequence[str] = ()) -> bool:
+        """Create the data directory, start the server and create the database, if needed.
+
+        `roles` may log in afterwards. Returns whether the server had to be started. One process
+        at a time does this; the others wait. Raises StoreUnavailable with the end of the server's
+        log, or ServerRefused.
+        """
+        self._programs.check_name(self.data)
+        with self._alone():
+            if not self.exists():
+                self._create()
+            self._check_owner()
+            started = self._bring_up()
+            try:
+                self._furnish(roles)
+            except StoreUnavailable:
+                time.sleep(_LOOK)
+                if self.running():
+                    raise
+                started = self._bring_up()  # it was just dying
+                self._furnish(roles)
+        return started
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server: `fast` ends sessions, `immediate` crashes it (for tests)."""
+        with suppress(subprocess.CalledProcessError, FileNotFoundError):
+            self._control("-w", "-m", mode, "stop")
+
+    def _control(self, *arguments: str, keep: Sequence[int] = ()) -> None:
+        """Run pg_ctl on the data directory. Raises CalledProcessError."""
+        with self._programs.way(self.data) as (data, own):
+            self._programs.run("pg_ctl", "-D", data, "-s", *arguments, keep=[*own, *keep])
+
+    def _pid_file(self) -> list[str]:
+        """Return the lines of postmaster.pid."""
+        return (self.data / "postmaster.pid").read_text(errors="replace").splitlines()
+
+    def _ready(self) -> bool:
+        """Return whether the postmaster has noted that it takes connections, as pg_ctl does."""
+        with suppress(OSError):
+            return self._pid_file()[7:8] == ["ready   "] and self.running()
+        return False
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        starting = open_own(self.directory / "postgres.starting")
+        try:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(starting)
+
+    # -- making the data directory --
+
+    def _create(self) -> None:
+        """Make the data directory under another name and rename it, so that no half one is used."""
+        if self.data.exists() and any(self.data.iterdir()):
+            raise ServerRefused(f"{self.data} is not empty and holds no PostgreSQL data")
+        owner, new = self._programs.owner(), self.data.with_name("postgres.new")
+        try:
+            if new.exists():
+                shutil.rmtree(new)
+            make_private(new, owner.pw_uid, owner.pw_gid)
+            with self._programs.way(new) as (data, keep):
+                self._programs.run(
+                    "initdb", "-D", data, "-U", OWNER, "--encoding=UTF8", "--no-locale",
+                    "--auth-local=peer", "--auth-host=reject", "--no-instructions",
+                    keep=keep,
+                )  # fmt: skip
+            self._programs.write(new / "postgresql.auto.conf", _SETTINGS, append=True)
+            self._programs.write(new / "pg_hba.conf", "local all all peer map=pgmta\n")
+            new.rename(self.data)
+            folder = os.open(self.directory, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        except OSError as error:
+            raise ServerRefused(f"can't make {self.data}: {error.strerror or error}") from None
+        except subprocess.CalledProcessError as error:
+            raise StoreUnavailable(f"can't make {self.data}: {error.stderr.strip()}") from None
+
+    def _check_owner(self) -> None:
+        owner, found = self._programs.owner(), self.data.stat().st_uid
+        if found != owner.pw_uid:
+            raise ServerRefused(
+                f"{self.data} belongs to the user {user_name(found)}, and the embedded PostgreSQL "
+                f"would run as {owner.pw_name}: use the user that has made it, or another "
+                "environment.directory"
+            )
+
+    # -- starting --
+
+    def _bring_up(self) -> bool:
+        """Wait until the server takes connections; return whether it was started here."""
+        end = time.monotonic() + _START_TIMEOUT
+        while not self._ready():
+            if time.monotonic() > end:
+                raise StoreUnavailable(f"the embedded PostgreSQL in {self.data} is not ready yet")
+            if self.running():
+                time.sleep(_LOOK)
+                continue
+            if self._answers():  # its process lives in another container
+                return False
+            lock = open_own(self.directory / _LOCK)
+            try:
+                if locked(lock):
+                    self._launch(lock)
+                    return True
+                end_orphans(self.data, lock, self.directory / _LOCK)
+            finally:
+                os.close(lock)
+        return False
+
+    def _launch(self, lock: int) -> None:
+        owner = self._programs.owner()
+        if self.sockets != self.data:
+            make_private(self.sockets, owner.pw_uid, owner.pw_gid)
+        remove_leftovers(self.data, self.sockets)
+        make_file(self.log, owner.pw_uid, owner.pw_gid)
+        self._map(reload=False)
+        try:
+            with (
+                self._programs.way(self.sockets) as (sockets, one),
+                self._programs.way(self.log) as (log, other),
+            ):
+                self._control(
+                    "-w", "-t", str(_START_TIMEOUT), "-l", log,
+                    "-o", shlex.join(["-k", sockets]), "start",
+                    keep=[lock, *one, *other],
+                )  # fmt: skip
+        except subprocess.CalledProcessError:
+            tail = self.log.read_text(errors="replace").splitlines()[-8:]
+            raise StoreUnavailable(
+                f"the embedded PostgreSQL in {self.data} did not start:\n" + "\n".join(tail)
+            ) from None
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.sockets / SOCKET)) == 0
+
+    # -- what the database needs to have --
+
+    def _furnish(self, roles: Sequence[str]) -> None:
+        """Create the database, and let `roles` log in; the migrations give them their rights."""
+        self._map(reload=True)
+        try:
+            with psycopg.connect(self.uri("postgres"), autocommit=True) as connection:
+                self._make_database(connection)
+                there: dict[str, bool] = dict(
+                    connection.execute("SELECT rolname, rolcanlogin FROM pg_roles")
+                )
+                for role in roles:
+                    if not there.get(role):
+                        verb = "ALTER" if role in there else "CREATE"
+                        connection.execute(
+                            sql.SQL("{} ROLE {} LOGIN").format(sql.SQL(verb), sql.Identifier(role))
+                        )
+        except psycopg.Error as error:
+            raise StoreUnavailable(str(error).strip()) from error
+
+    def _make_database(self, connection: psycopg.Connection) -> None:
+        names = {name for (name,) in connection.execute("SELECT datname FROM pg_database")}
+        if DATABASE in names:
+            return
+        if _FORMER_DATABASE in names:
+            raise ServerRefused(
+                f"the PostgreSQL in {self.data} is from before the first release: deliver its mail "
+                "with the version that made it, then give pgmta a new folder"
+            )
+        connection.execute(f"CREATE DATABASE {DATABASE}")
+
+    def _map(self, *, reload: bool) -> None:
+        """Let this user and the server's log in as any role; `peer` proves who they are."""
+        path = self.data / "pg_ident.conf"
+        names = {user_name(os.geteuid()), self._programs.owner().pw_name}
+        lines = {f"pgmta {name} all" for name in names}
+        if missing := sorted(lines - set(path.read_text(errors="replace").splitlines())):
+            try:
+                self._programs.write(path, "".join(f"{line}\n" for line in missing), append=True)
+                if reload:
+                    self._control("reload")
+            except subprocess.CalledProcessError as error:
+                reason = (error.stderr or str(error)).strip()
+                raise StoreUnavailable(f"can't add to {path}: {reason}") from None
+
+
+_PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")

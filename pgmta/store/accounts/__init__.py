@@ -1,0 +1,1 @@
+"""Users, their failed logins, and the recipients of relay domains."""

@@ -1,0 +1,1 @@
+"""The schema and its migrations, the running daemons and workers, upkeep."""

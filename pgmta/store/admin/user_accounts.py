@@ -1,0 +1,165 @@
+"""Users as an operator adds, changes and lists them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgmta.config.types import Network
+from pgmta.model import ANY_SENDER
+from pgmta.password import hashed, prepared, scram_keys
+from pgmta.postgres.operator import OperatorLink
+from pgmta.store.accounts.logins import name_key
+from pgmta.store.queries import queries
+
+_SQL = queries("user_accounts")
+_SALT = 16  # octets
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """The hash of a password, and the keys for SCRAM, as table `users` has them."""
+
+    password: str = field(repr=False)
+    scram: str | None = field(repr=False)
+
+    @classmethod
+    def of(cls, password: str, *, scram: bool = True) -> Secret:
+        """Return that of a password, with new salts. It takes some ten milliseconds."""
+        keys = scram_keys(password, secrets.token_bytes(_SALT)) if scram else None
+        return cls(hashed(prepared(password.encode()), secrets.token_bytes(_SALT)), keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Rights of a user; None: as before, or the default for a new user.
+
+    `any_sender` and `any_network` remove these limits. A user without senders has the login name.
+    """
+
+    senders: Sequence[str] | None = None
+    any_sender: bool = False
+    networks: Sequence[Network] | None = None
+    any_network: bool = False
+    tenant: str | None = None
+    metadata: Mapping[str, str] | None = None
+    priorities: tuple[int, int] | None = None
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters of a statement."""
+        first, last = self.priorities or (None, None)
+        senders = None if self.senders is None else list(self.senders)
+        if self.any_sender:
+            senders = [ANY_SENDER]
+        networks = None if self.networks is None else [str(each) for each in self.networks]
+        return {
+            "senders": senders,
+            "networks": networks,
+            "any_network": self.any_network,
+            "tenant": self.tenant,
+            "metadata": None if self.metadata is None else json.dumps(dict(self.metadata)),
+            "first": first,
+            "last": last,
+        }
+
+
+class UserAccounts(OperatorLink):
+    """Works over a separate connection. Each change is noted in table `audit`.
+
+    Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
+    """
+
+    def __init__(self, uri: str, who: str) -> None:
+        super().__init__(uri)
+        self._who = who
+
+    def add(self, name: str, secret: Secret, rights: Rights) -> bool:
+        """Add a user; return False if there is one of that name."""
+        params = {
+            **rights.params(),
+            "tenant": rights.tenant or "",
+            "metadata": json.dumps(dict(rights.metadata or {})),
+            "first": (rights.priorities or (5, 5))[0],
+            "last": (rights.priorities or (5, 5))[1],
+            "password": secret.password,
+            "scram": secret.scram,
+        }
+        return self._change("add", name, params, _said(rights))
+
+    def passwd(self, name: str, secret: Secret) -> bool:
+        """Change the password; return False if there is no such user."""
+        params = {"password": secret.password, "scram": secret.scram}
+        return self._change("password", name, params, {"scram": secret.scram is not None})
+
+    def disable(self, name: str, *, disabled: bool) -> bool:
+        """Disable or enable a user; return False if there is none."""
+        return self._change("disable", name, {"disabled": disabled}, {"disabled": disabled})
+
+    def set(self, name: str, rights: Rights) -> bool:
+        """Change the rights; return False if there is no such user."""
+        return self._change("set", name, rights.params(), _said(rights))
+
+    def delete(self, name: str) -> bool:
+        """Remove a user; return False if there is none."""
+        return self._change("delete", name, {}, {})
+
+    def unlock(self, name: str) -> int:
+        """Forget the failures of a user; return the number of units that had some."""
+        key = self._key(name)
+        with self._db.transaction():
+            units = self._db.execute(_SQL["unlock"], {"key": key}).fetchall()
+            self._audit("unlock", name, {"units": len(units)})
+        return len(units)
+
+    def users(self, name: str | None = None) -> list[dict[str, Any]]:
+        """Return all users, or the one of that name, without passwords."""
+        return self._db.execute(_SQL["list"], {"name": name}).fetchall()
+
+    def networks(self, name: str) -> list[dict[str, Any]]:
+        """Return the networks from which a user logged in, the last one first."""
+        return self._db.execute(_SQL["networks"], {"name": name}).fetchall()
+
+    def failures(self, name: str) -> list[dict[str, Any]]:
+        """Return the failures of a user that are not forgotten yet."""
+        return self._db.execute(_SQL["failures"], {"key": self._key(name)}).fetchall()
+
+    def all_failures(self, limit: int) -> list[dict[str, Any]]:
+        """Return the failures that are not forgotten yet, the most first, each with its `name`.
+
+        That is an address, a network or a user; None for a login name that no user has.
+        """
+        secret = self._secret()
+        names = {name_key(secret, user["name"]): user["name"] for user in self.users()}
+        found = self._db.execute(_SQL["all_failures"], {"limit": limit}).fetchall()
+        for each in found:
+            kind, name, *_ = each["unit"].split(" ")
+            each["name"] = name if kind in ("address", "network") else names.get(name)
+        return found
+
+    def _key(self, name: str) -> str:
+        return name_key(self._secret(), name)
+
+    def _secret(self) -> bytes:
+        row = self._db.execute(_SQL["secret"]).fetchone() or {}
+        return bytes(row["secret"])
+
+    def _change(
+        self, statement: str, name: str, params: dict[str, Any], details: dict[str, Any]
+    ) -> bool:
+        with self._db.transaction():
+            row = self._db.execute(_SQL[statement], {**params, "name": name}).fetchone()
+            if row:
+                self._audit(statement, name, details)
+        return row is not None
+
+    def _audit(self, action: str, name: str, details: dict[str, Any]) -> None:
+        params = {"who": self._who, "action": f"user {action}", "name": name}
+        self._db.execute(_SQL["audit"], {**params, "details": json.dumps(details)})
+
+
+def _said(rights: Rights) -> dict[str, Any]:
+    """Return the rights that were given, for the audit."""
+    return {key: value for key, value in rights.params().items() if value not in (None, False)}

@@ -1,0 +1,1 @@
+"""Queries and changes of operators: lists, one message, changes of many rows."""

@@ -1,0 +1,153 @@
+"""Queries of operators: lists, counts, one message with its history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from psycopg.sql import Literal
+
+from pgmta.postgres.operator import OperatorLink
+from pgmta.store.queries import Statement, bracketed, queries
+from pgmta.store.queue.guard import Condition
+from pgmta.store.queue.reading import Fault, reading
+
+COLUMNS = (
+    "status",
+    "domain",
+    "sender",
+    "recipient",
+    "priority",
+    "attempts",
+    "last_reply",
+    "hold_reason",
+    "held_by",
+    "lease_owner",
+    "message_id",
+)
+"""The columns of queue by which rows can be counted."""
+
+LAST_CLASS = "class"
+"""Not a column of queue: the answer class of a row's last attempt, by which rows can be counted."""
+
+LOGGED = (
+    "event",
+    "class",
+    "domain",
+    "host",
+    "code",
+    "enhanced",
+    "command",
+    "worker",
+    "sender",
+    "recipient",
+    "message_id",
+)
+"""The columns of attempts by which attempts can be counted."""
+
+UNDELIVERABLE = "undeliverable"
+"""The hold_reason that `settle` writes (sql/queries/settle.sql); last_reply says more."""
+
+HEAD = 1 << 16
+"""Octets at the start of a message in which the header is searched."""
+
+_SQL = queries("listing")
+
+
+class MessageReports(NamedTuple):
+    """Rows of `reports`: `notified` is about a message, and `origins` has what it is the DSN of."""
+
+    notified: list[dict[str, Any]]
+    origins: list[dict[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return both for a machine."""
+        return {"reports": self.notified, "report_of": self.origins}
+
+
+class Listing(OperatorLink):
+    """Reads the queue over a separate connection. Raises StoreUnavailable when it opens.
+
+    Rows on which a condition fails are left out; `faults` has them afterwards.
+    """
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.faults: list[Fault] = []
+
+    def rows(self, where: str, limit: int, after: int = 0) -> list[dict[str, Any]]:
+        """Return the rows that the condition matches, oldest first, from the row `after` on."""
+        return self._read(_SQL["list"], where, {"limit": limit, "after": after})
+
+    def count(self, where: str, by: str) -> list[dict[str, Any]]:
+        """Count rows by one of COLUMNS, LAST_CLASS or metadata.KEY, with the oldest time.
+
+        Raises ValueError for another `by`.
+        """
+        column = _SQL["last_class"] if by == LAST_CLASS else self._column(by, COLUMNS)
+        return self._read(_SQL["count"].fill(column=column), where, {})
+
+    def count_attempts(self, where: str, by: str, since: float) -> list[dict[str, Any]]:
+        """Count the attempts of the last `since` seconds by one of LOGGED or metadata.KEY.
+
+        The condition names columns of queue; of them the log has addresses, ids, metadata,
+        attempts and last_reply. Raises ValueError for another `by`, psycopg.Error.
+        """
+        query = _SQL["count_attempts"].fill(column=self._column(by, LOGGED))
+        return self._db.execute(query.fill(where=bracketed(where)), {"since": since}).fetchall()
+
+    def _column(self, by: str, columns: Sequence[str]) -> bytes:
+        if by in columns:
+            return f'"{by}"'.encode()
+        if by.startswith("metadata."):
+            key = Literal(by.removeprefix("metadata.")).as_string(self._db)
+            return bracketed(f"metadata ->> {key}").encode()
+        raise ValueError(by)
+
+    def matching(self, where: str, failing: bool = False) -> int:
+        """Return how many rows the condition matches; with `failing` also those on which it fails.
+
+        `faults` names the latter afterwards.
+        """
+        ((row,), self.faults) = reading(
+            self._db,
+            [Condition("the condition", where)],
+            "true",
+            lambda texts: self._db.execute(_SQL["matching"].fill(where=texts[0]), {}).fetchall(),
+            [failing],
+        )
+        return int(row["count"])
+
+    def _read(self, query: Statement, where: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+        rows, self.faults = reading(
+            self._db,
+            [Condition("the condition", where)],
+            "true",
+            lambda texts: self._db.execute(query.fill(where=texts[0]), params).fetchall(),
+        )
+        return rows
+
+    def message(self, message_id: int) -> dict[str, Any] | None:
+        """Return the message and the start of its content, None if it is not stored (any more)."""
+        params = {"id": message_id, "head": HEAD}
+        return self._db.execute(_SQL["message"], params).fetchone()
+
+    def arrival(self, message_id: int) -> dict[str, Any] | None:
+        """Return who submitted the message, and how; None if it is not stored (any more)."""
+        return self._db.execute(_SQL["arrival"], {"id": message_id}).fetchone()
+
+    def history(self, message_id: int) -> list[dict[str, Any]]:
+        """Return all attempts for a message, also for one that is gone."""
+        return self._db.execute(_SQL["history"], {"id": message_id}).fetchall()
+
+    def transcripts(self, message_id: int) -> list[dict[str, Any]]:
+        """Return the transcripts of a message that were kept, in order."""
+        return self._db.execute(_SQL["transcripts"], {"id": message_id}).fetchall()
+
+    def reports(self, message_id: int) -> MessageReports:
+        """Return the DSNs about a message, and what it is the DSN of."""
+        params = {"id": message_id}
+        return MessageReports(
+            self._db.execute(_SQL["notified"], params).fetchall(),
+            self._db.execute(_SQL["origins"], params).fetchall(),
+        )

@@ -1,0 +1,1 @@
+"""Rows and messages: in, claimed, settled; the conditions that choose them."""

@@ -1,0 +1,322 @@
+"""Claims due rows: it leases them (pgmta/store/queue/lease.py) and reads their messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pgmta.model import Item, Message, Selector
+from pgmta.postgres.link import Link
+from pgmta.store.queries import Statement, bracketed, queries
+from pgmta.store.queue.claim_rules import ClaimRules
+from pgmta.store.queue.conditions import reach
+from pgmta.store.queue.guard import ALL, RECENT, about_a_row
+from pgmta.store.queue.labels import Labels
+from pgmta.store.queue.lease import LEASE, RowLeases
+from pgmta.store.queue.lost import take_lost
+from pgmta.store.schema import Schema
+
+_SQL = queries("claim")
+
+SESSION = {
+    # The plans must stay on the indexes, even if the statistics are of a queue that was empty a
+    # moment ago: else 584 ms per claim were measured instead of 2 (docs/decisions/0005).
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_sort": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+"""Run-time parameters for the connections that claim and settle."""
+
+
+_WINDOW = 64  # rows that a claim by time looks at beyond the rows that are wanted
+_WIDE = 2048  # rows of the window of a claim by domain that met few due rows
+_BACKLOG = 1.0  # seconds for which a backlog is assumed to last, after the window has shown it
+_STEPS = 512  # pairs of domain and priority that one statement by domain visits
+_FIRST = "", 1 << 14  # the place before the first domain, after all priorities of none
+_SIBLINGS = 100  # further recipients of the same messages that come with a claim, at most
+
+
+type Place = tuple[str, int]
+"""A domain and a priority: where a claim by domain goes on."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """Rows that a worker has leased, and their messages by id."""
+
+    items: list[Item]
+    messages: dict[int, Message]
+
+    @property
+    def octets(self) -> int:
+        """Octets of content that came with the claim."""
+        return sum(len(m.body) for m in self.messages.values() if m.body)
+
+
+class Claims:
+    """Claims rows for one worker: `owner` names it, `where` chooses its rows.
+
+    While all due rows fit into a window, rows are claimed in order of priority and time. With a
+    backlog they are claimed domain by domain instead, until nothing is left that the window would
+    not show.
+
+    Rows of the priority `urgent` or a lower number are marked as urgent. With `each` only these are
+    claimed: at most `each` of a domain at a time, and by a separate index.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        owner: str,
+        lease: float,
+        where: str | None = None,
+        priority: int = 9,
+        siblings: int = _SIBLINGS,
+        schema: Schema | None = None,
+        urgent: int = -1,
+        each: int = 0,
+    ) -> None:
+        self._link = link
+        self._schema = schema or Schema()
+        self._rules = ClaimRules(link, f"worker {owner.partition('@')[0]}", where, self._schema)
+        self._revision = -1  # of the rules in the statements
+        self._statements: dict[str, Statement] = {}
+        self._selectors: Sequence[Selector] = ()
+        self._params: dict[str, Any] = {}  # of the statements, that do not change
+        self._siblings = 0 if each else siblings
+        self._fixed = {
+            "owner": owner,
+            "lease": lease,
+            "priority": min(priority, urgent) if each else priority,
+            "urgent": urgent,
+            "each": each,
+        }
+        self._cursor: Place | None = None  # of the last claim by domain; None: all seen
+        self._backlog_until = 0.0  # until then the window would show the same again
+        self.leases = RowLeases(link, owner, lease, self._schema)
+        """The leases of the claimed rows."""
+        self.saw_all = 0.0
+        """When the last claim began that saw all due rows, by the monotonic clock."""
+
+    def label(self, selectors: Sequence[Selector]) -> None:
+        """Know mail by labels from the next claim on; `busy` may have these beside domains."""
+        self._selectors = selectors
+        self._revision = -1
+
+    async def claim(
+        self,
+        limit: int,
+        busy: list[str],
+        inline: int = 0,
+        budget: int = 0,
+        overdue: float = 0.0,
+    ) -> Claim:
+        """Lease up to `limit` due rows, and up to half as many more.
+
+        No row has its domain or label in `busy`. The further rows are recipients of the same
+        messages, so that they share a transaction. Fewer than `limit` rows mean that no more are
+        due; with `each`, only no row at all does. Messages of at most `inline` octets come with
+        their content, up to `budget` octets together.
+        Only rows that have been due for `overdue` seconds are claimed. A row on which a condition
+        fails is left, and named in the log. A rule that PostgreSQL refuses is passed over. A row
+        whose lost attempt can't be logged is put on hold.
+        Raises StoreUnavailable, and SchemaMismatch if the schema is of another version: nothing is
+        claimed then.
+        """
+        if self._schema.problem:
+            self._schema.require()
+        size = {"inline": inline, "budget": budget, "overdue": overdue}
+        rules = self._rules
+        claim = Claim([], {})
+        for again in (RECENT, ALL, ALL, 0, None):
+            try:
+                for _ in range(2):
+                    if not rules.quiet or rules.version != rules.current:
+                        await rules.prepare()
+                    if rules.revision != self._revision:
+                        self._compose()
+                    await self._search(claim, limit, busy, size)
+                    if claim.items or rules.version == rules.current:
+                        break  # else the rules changed, which empties a claim
+                break
+            except psycopg.Error as error:
+                if again:
+                    await rules.recover(error, again)
+                elif again is None or not await self._take_lost(error):
+                    raise
+        if rules.refused:
+            rules.claimed()
+        return claim
+
+    async def next_due(self, since: float, window: float) -> float | None:
+        """Return the seconds until the next row becomes due that this worker may claim.
+
+        Rows that became due in the last `since` seconds count too, and the number is negative then.
+        Returns None if no row becomes due within `window` seconds. Standing rules do not count, nor
+        does the worker's condition while it fails on a row.
+        Raises StoreUnavailable, SchemaMismatch, psycopg.Error.
+        """
+        self._schema.require()
+        if not self._statements:
+            return None
+        params = {"priority": self._fixed["priority"], "since": since, "window": window}
+        ((seconds,),) = await self._link.run(self._statements["next_due"], params)
+        return seconds if seconds is None else float(seconds)
+
+    async def _take_lost(self, error: psycopg.Error) -> bool:
+        """Hold rows whose lost attempt can't be logged, and return whether there was one."""
+        return about_a_row(error) and await take_lost(self._link, str(self._fixed["owner"]))
+
+    async def _search(
+        self, claim: Claim, limit: int, busy: list[str], size: dict[str, Any]
+    ) -> None:
+        """Claim by time, or by domain while there is a backlog.
+
+        With a backlog, domains without due rows may lie between those with some. So a claim asks
+        some domains, and then takes the rows that have been due the longest. The rest follows.
+        """
+        began = time.monotonic()
+        few = self._fixed["each"]  # no domain may come twice
+        if self._cursor is None and began >= self._backlog_until:
+            more, _ = await self._run(
+                claim, "claim_by_time", limit, busy, size, window=limit + _WINDOW, wide=False
+            )
+            if not more:
+                self.saw_all = self.saw_all if busy else began
+                return
+            self._backlog_until = time.monotonic() + _BACKLOG
+            if few and claim.items:
+                return
+        name = "urgent_by_domain" if few else "claim_by_domain"
+        cursor = self._cursor or _FIRST
+        whole = cursor == _FIRST  # whether this round began at the first domain
+        wide = not few  # whether the claim by time is still to come
+        while len(claim.items) < limit:
+            left = {**size, "budget": max(0, size["budget"] - claim.octets)}
+            more, last = await self._run(
+                claim, name, limit - len(claim.items), busy, left,
+                cursor=cursor[0], level=cursor[1], steps=_STEPS,
+            )  # fmt: skip
+            if more:
+                cursor = last
+            elif few and claim.items:
+                cursor = _FIRST
+            elif whole:
+                self._cursor = None  # every domain was asked, and nothing more is due
+                return
+            else:
+                cursor, whole = _FIRST, True
+            if few and claim.items:
+                break
+            if wide and len(claim.items) < limit:
+                wide = False
+                left = {**size, "budget": max(0, size["budget"] - claim.octets)}
+                more, _ = await self._run(
+                    claim, "claim_by_time", limit - len(claim.items), busy, left,
+                    window=_WIDE, wide=True,
+                )  # fmt: skip
+                if not more:
+                    self._cursor = None
+                    self.saw_all = self.saw_all if busy else began
+                    return
+        self._cursor = cursor
+
+    async def _run(
+        self,
+        claim: Claim,
+        name: str,
+        limit: int,
+        busy: list[str],
+        size: dict[str, Any],
+        **more: Any,
+    ) -> tuple[bool, Place]:
+        """Run a claim's statement and add its rows to `claim`.
+
+        Returns whether more may be due, and the last place that was asked.
+        """
+        rules = self._rules
+        params = {
+            "limit": limit,
+            "siblings": min(self._siblings, limit // 2),
+            "busy": busy,
+            "version": rules.version,
+            **(rules.guard.params if rules.guarded else {}),
+            **self._params,
+            **size,
+            **more,
+        }
+        found = False, _FIRST
+        messages, before = claim.messages, len(claim.items)
+        parts: dict[int, dict[int, bytes]] = {}
+        for row in await self._link.run(self._statements[name], params):
+            match row[0]:
+                case "row":
+                    claim.items.append(item := Item(*row[1:14]))
+                    if row[14] is not None:
+                        notify, _, orcpt = bytes(row[14]).decode().partition(" ")
+                        item.notify, item.orcpt = notify or None, orcpt or None
+                case "message":
+                    messages[row[2]] = _message(*row[2:])
+                case "chunk":
+                    parts.setdefault(row[2], {})[row[6]] = row[14]
+                case "claim":
+                    rules.current = row[1]
+                    found = row[9], (row[13], _FIRST[1] if row[6] is None else row[6])
+        for item in claim.items[before:]:
+            if origin := messages.get(item.message_id):
+                item.message_id_header = origin.message_id_header
+                item.submitted_by = origin.submitted_by
+                item.origin = origin.origin
+        for number, chunk in parts.items():
+            message = messages[number]
+            if sorted(chunk) == list(range(message.chunks)):
+                message.body = b"".join(chunk[position] for position in range(message.chunks))
+        return found
+
+    def _compose(self) -> None:
+        """Compose the statements with the conditions that count."""
+        rules, guard = self._rules, self._rules.guard
+        self._revision = rules.revision
+        own = rules.own
+        near = bracketed(reach(own.text if own else None))
+        where = "true"
+        if rules.guarded:
+            # rows that are not known yet wait for the next claim, which tries them first
+            if own:
+                passing = guard.passing(own, failing="false", untried="false")
+                where = f"{near} AND {passing}"
+            excluded = "".join(
+                f" AND ({guard.passing(rule, failing='true', untried='true')}) IS NOT TRUE"
+                for rule in rules.standing
+            )
+        else:
+            if own:
+                where = bracketed(own.text)
+            excluded = "".join(
+                f" AND {bracketed(rule.text)} IS NOT TRUE" for rule in rules.standing
+            )
+        labels = Labels(self._selectors)
+        self._params = self._fixed | labels.params
+        parts = {"where": where, "partition": near, "rules": excluded, **labels.parts()}
+        seen = _SQL["few"] if self._fixed["each"] else "seen"
+        for name in ("claim_by_time", "claim_by_domain", "urgent_by_domain"):
+            text = _SQL[name].fill(seen=seen, lease=LEASE, result=_SQL["result"])
+            self._statements[name] = text.fill(**parts)
+        where = near if rules.guarded else parts["where"]
+        self._statements["next_due"] = _SQL["next_due"].fill(where=where)
+
+
+def _message(*row: Any) -> Message:
+    number, header, login, envid, chunks, _, octets, utf8, strict, origin, ret, trace, body = row
+    return Message(
+        number, octets, utf8, trace, chunks, body, header, login, envid, ret,
+        strict is True, origin, strict is None,
+    )  # fmt: skip

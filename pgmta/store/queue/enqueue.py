@@ -1,0 +1,216 @@
+"""The one door through which mail gets into the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from psycopg import errors as pg_errors
+
+from pgmta.errors import AnswerLost, Backend, StoreUnavailable, Undecided
+from pgmta.mail.address import domain_of
+from pgmta.model import CHUNK_SIZE, NewMessage, Options
+from pgmta.postgres.binary import (
+    Bigints,
+    Booleans,
+    Bytes,
+    Integers,
+    OptionalTexts,
+    Smallints,
+    Texts,
+)
+from pgmta.postgres.link import Link
+from pgmta.postgres.together import run_together
+from pgmta.store.queries import Statement, queries
+from pgmta.store.schema import Schema
+
+SESSION = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
+"""Run-time parameters for the connections that write messages."""
+
+BLOCK = 100
+"""Ids that one value of the sequence message_ids stands for."""
+
+_PATIENCE = 30.0  # seconds until what became of a commit is left open
+_LOOK = 0.25  # seconds between two looks
+
+_SQL = queries("enqueue")
+# COPY in binary form: a header, for each row the number of fields and each with its length, an end
+_COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COPY_ROW = struct.Struct("!hiqiii")
+_COPY_END = struct.pack("!h", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A statement that is done in the transaction of a group, after it.
+
+    So it may take locks that others wait for: nothing is sent while it holds them.
+    """
+
+    statement: Statement
+    params: dict[str, Any]
+
+
+class Enqueue:
+    """Writes groups of accepted messages, each group in one commit."""
+
+    def __init__(self, link: Link, schema: Schema | None = None) -> None:
+        self._link = link
+        self._schema = schema or Schema()
+
+    async def block(self) -> range:
+        """Reserve the next ids. Raises StoreUnavailable, also where the schema does not fit."""
+        ((first, names),) = await self._link.run(_SQL["block"])
+        self._schema.learn(names)
+        self._schema.require()
+        return range(first, first + BLOCK)
+
+    async def commit(
+        self,
+        group: list[NewMessage],
+        patience: float = _PATIENCE,
+        away: Callable[[StoreUnavailable], None] = lambda error: None,
+        beside: Companion | None = None,
+    ) -> None:
+        """Store the group; on return it is durable. So is what `beside` does, or neither is.
+
+        If the connection breaks before the answer, the store looks the group up on a new one. It
+        does so for at most `patience` seconds. The message ids are known before, so a committed
+        group is never written twice. `away` is called for each look that fails. Raises Undecided
+        if none succeeds. With every other error nothing of the group is stored: StoreUnavailable if
+        PostgreSQL cannot do it now, SchemaMismatch if the schema is of another version,
+        psycopg.Error if PostgreSQL refuses it.
+        """
+        if self._schema.problem:
+            self._schema.require()
+        try:
+            await self._insert(group, beside)
+        except AnswerLost as error:
+            until = time.monotonic() + patience
+            await self._find_out(group, [error.backend], until, away, beside)
+
+    async def _find_out(
+        self,
+        group: list[NewMessage],
+        lost: list[Backend],
+        until: float,
+        away: Callable[[StoreUnavailable], None],
+        beside: Companion | None,
+    ) -> None:
+        """Look the group up until it is known what became of it; if it is not there, write it."""
+        while True:
+            try:
+                # first: what still works on it could commit after we have looked
+                await self._link.end(lost)
+                if await self._link.run(_SQL["known"], {"ids": [m.id for m in group]}):
+                    return
+            except StoreUnavailable as error:
+                if time.monotonic() >= until:
+                    raise Undecided(str(error)) from error
+                away(error)
+                await asyncio.sleep(_LOOK)
+                continue
+            try:
+                await self._insert(group, beside)
+                return
+            except AnswerLost as error:
+                lost.append(error.backend)
+            except pg_errors.UniqueViolation as error:
+                if error.diag.table_name != "messages":
+                    raise
+                return
+
+    async def _insert(self, group: list[NewMessage], beside: Companion | None) -> None:
+        recipients = [recipient for m in group for recipient in m.recipients]
+        of = [m for m in group for _ in m.recipients]  # the message of each row
+        values: dict[str, object] = {
+            "ids": Bigints(map(attrgetter("id"), group)),
+            "sizes": Bigints(map(attrgetter("size"), group)),
+            "utf8": Booleans(map(attrgetter("utf8"), group)),
+            "chunks": Integers(map(attrgetter("chunks"), group)),
+            "traces": Texts(map(attrgetter("trace"), group)),
+            "bodies": Bytes(map(attrgetter("body"), group)),
+            "message_id_headers": OptionalTexts(map(attrgetter("message_id_header"), group)),
+            "origins": OptionalTexts(map(attrgetter("origin"), group)),
+            "message_ids": Bigints(map(attrgetter("id"), of)),
+            "senders": Texts(map(attrgetter("sender"), of)),
+            "sender_domains": Texts(
+                [domain_of(m.sender) if m.sender_domain is None else m.sender_domain for m in of]
+            ),
+            "recipients": Texts([address for address, _ in recipients]),
+            "domains": Texts([domain for _, domain in recipients]),
+            "priorities": Smallints(map(attrgetter("priority"), of)),
+            "metadata": Texts(
+                [text for m in group for text in m.metadata or ["{}"] * len(m.recipients)]
+            ),
+        }
+        statement = _SQL["enqueue"]
+        on_failed = group[0].on_failed
+        if all(m.on_failed == on_failed and not (m.chunks or m.holds or m.options) for m in group):
+            values["on_failed"] = on_failed
+        else:
+            statement = _SQL["put"]
+            values |= _more(group)
+        if beside:
+            companion = (beside.statement, beside.params)
+            await run_together(self._link, [(statement, values), companion])
+        else:
+            await self._link.run(statement, values)
+
+    async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
+        """Store content in chunks, ahead of its messages, in one commit.
+
+        Each part is the id of a message, the position of its first chunk and the octets. If this
+        raises StoreUnavailable, it is open which chunks are in the database.
+        """
+        rows = b"".join((_COPY_HEADER, *_rows(parts), _COPY_END))
+        async with (
+            self._link.use() as connection,
+            connection.cursor().copy(_SQL["chunks"]) as copy,
+        ):
+            await copy.write(rows)
+
+    async def drop_chunks(self, ids: list[int]) -> None:
+        """Remove the chunks of messages that were not accepted. Raises StoreUnavailable."""
+        await self._link.run(_SQL["drop_chunks"], {"ids": Bigints(ids)})
+
+
+def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryview]:
+    for message_id, first, content in parts:
+        view = memoryview(content)
+        for position, start in enumerate(range(0, len(content), CHUNK_SIZE), first):
+            chunk = view[start : start + CHUNK_SIZE]
+            yield _COPY_ROW.pack(3, 8, message_id, 4, position, len(chunk))
+            yield chunk
+
+
+def _more(group: list[NewMessage]) -> dict[str, object]:
+    """Return the parameters for holds and options."""
+    options = [m.options or Options() for m in group]
+    blanks = [[None] * len(m.recipients) for m in group]
+    holds = [h for m, blank in zip(group, blanks, strict=True) for h in m.holds or blank]
+    notify = [n for o, blank in zip(options, blanks, strict=True) for n in o.notify or blank]
+    orcpt = [n for o, blank in zip(options, blanks, strict=True) for n in o.orcpt or blank]
+    return {
+        "holds": OptionalTexts(holds),
+        "tenants": Texts(o.tenant for o in options),
+        "on_failed": Texts(m.on_failed for m in group),
+        "once": Booleans(o.once for o in options),
+        "logins": OptionalTexts(o.submitted_by for o in options),
+        "envids": OptionalTexts(o.envid for o in options),
+        "rets": OptionalTexts(o.ret for o in options),
+        "requiretls": Booleans(o.requiretls for o in options),
+        "tls_optional": Booleans(o.tls_optional for o in options),
+        "notifies": OptionalTexts(notify),
+        "orcpts": OptionalTexts(orcpt),
+    }
+
+
+def chunk_count(octets: int) -> int:
+    """Return the number of chunks that content of this length makes."""
+    return -(-octets // CHUNK_SIZE)

@@ -1,0 +1,189 @@
+"""Writes outcomes: every attempt that a worker ends goes through this module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+from pgmta.errors import Backend
+from pgmta.mail.text import printable
+from pgmta.model import ENHANCED, INDEXED, Facts, Outcome
+from pgmta.postgres.binary import (
+    Bigints,
+    Instants,
+    Integers,
+    Reals,
+    Smallints,
+    Texts,
+)
+from pgmta.postgres.link import Link
+from pgmta.states import Event, after
+from pgmta.store.queries import Statement, queries
+
+_SQL = queries("settle")
+_PARTS = {
+    "transcripts": ("transcripts",),
+    "removing": ("removable", "kept"),
+    "reporting": ("successes", "and_successes", "kept_successes"),
+    "delayed": ("delayed",),
+}
+_OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata")
+_ENHANCED = ENHANCED.match
+_WIDTH = 5  # facts of a connection in each of two arrays
+# the last one fills up
+_TIMES = attrgetter(
+    "dns_seconds", "connect_seconds", "greeting_seconds", "tls_seconds", "tls_seconds"
+)
+_TEXTS = ("address", "tls_version", "tls_cipher", "tls_verified")
+_EMPTY = Texts()
+_NONE = Facts()
+_REASON = 1000  # characters
+
+
+class Settlements:
+    """Writes the outcomes of one worker's attempts, many in one commit."""
+
+    def __init__(self, link: Link, worker: str) -> None:
+        self._link = link
+        self._worker = worker
+
+    async def settle(self, outcomes: list[Outcome], again: bool = False) -> set[int]:
+        """Log the attempts and move their rows; return the ids of the rows that changed.
+
+        A row that is missing from the answer was taken over, or moved by an operator.
+        Raises StoreUnavailable. After an AnswerLost, call `end` for its backend, and settle the
+        same outcomes `again`. Raises psycopg.Error if PostgreSQL refuses one: none is written then.
+        """
+        # all transactions lock rows in this order, or two settlements may wait for each other
+        outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
+        keys = [id(o.facts) for o in outcomes]  # mostly of a few connections, each sent once
+        shared = dict(zip(keys, outcomes, strict=True))
+        places = {key: _WIDTH * place for place, key in enumerate(shared)}
+        facts = [o.facts or _NONE for o in shared.values()]
+        texts = [[o.host for o in shared.values()]]
+        texts += [[getattr(f, name) for f in facts] for name in _TEXTS]
+        values: dict[str, Any] = {
+            "ids": Bigints([o.item.id for o in outcomes]),
+            "tokens": Bigints([o.item.token for o in outcomes]),
+            "message_ids": Bigints([o.item.message_id for o in outcomes]),
+            "senders": Texts([o.item.sender for o in outcomes]),
+            "recipients": Texts([o.item.recipient[:INDEXED] for o in outcomes]),
+            "domains": Texts([o.item.domain for o in outcomes]),
+            "attempts": Integers([o.item.attempts for o in outcomes]),
+            "codes": Smallints([o.reply.code for o in outcomes]),
+            "enhanced": Texts([((m := _ENHANCED(o.reply.text)) and m[0]) or "" for o in outcomes]),
+            "replies": Texts([o.reply.text for o in outcomes]),
+            "seconds": Reals([o.seconds for o in outcomes]),
+            "commands": Texts([o.stage for o in outcomes]),
+            "started": Instants([o.started for o in outcomes]),
+            "ended": Instants([o.ended for o in outcomes]),
+            "worker": self._worker,
+            "again": again,
+            "places": Smallints(map(places.__getitem__, keys)),
+            "facts": Texts(chain.from_iterable(zip(*texts, strict=True))),
+            "times": Reals(chain.from_iterable(map(_TIMES, facts))),
+        }
+        for name in _OFTEN_EMPTY:
+            column = [getattr(o.item, name) or "" for o in outcomes]
+            values[name] = Texts(column) if any(column) else _EMPTY
+        parts: list[str] = []
+        plain = not again and all(o.event is Event.DELIVERED and not o.report for o in outcomes)
+        if not plain:
+            values |= _moves(outcomes, parts)
+        if any(o.dialogue for o in outcomes):
+            parts.append("transcripts")
+            values |= _transcripts(outcomes)
+        statement = _statement("delivered" if plain else "settle", *parts)
+        return {row[0] for row in await self._link.run(statement, values)}
+
+    async def set_aside(self, outcome: Outcome, refusal: str) -> None:
+        """Put the row of an outcome that PostgreSQL refuses on hold, with the reason.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        said = _stored(str(outcome.reply))
+        reply = f" ({said})" if said else ""
+        reason = f"{outcome.event.value}{reply}, but the database refuses this outcome: {refusal}"
+        await self._link.run(
+            _SQL["set_aside"],
+            {
+                "id": outcome.item.id,
+                "token": outcome.item.token,
+                "delivered": outcome.event is Event.DELIVERED,
+                "reason": _stored(reason),
+                "reply": said,
+                "worker": self._worker,
+            },
+        )
+
+    async def end(self, backends: list[Backend]) -> None:
+        """Return when the statements of these backends are done. Raises StoreUnavailable."""
+        await self._link.end(backends)
+
+
+def _moves(outcomes: list[Outcome], parts: list[str]) -> dict[str, Any]:
+    """Return what becomes of the rows, and add the parts that the statement needs for it."""
+    statuses = [_status_after(o) for o in outcomes]
+    values: dict[str, Any] = {
+        "events": Texts(o.event.value for o in outcomes),
+        "statuses": statuses,
+        "delays": [o.delay for o in outcomes],
+        "classes": Texts([o.answer_class for o in outcomes]),
+    }
+    successes = [o for o in outcomes if o.report and o.event is Event.DELIVERED]
+    gone = sum(o.event is Event.DELIVERED for o in outcomes) - len(successes)
+    if statuses.count(None) > gone:
+        parts.append("removing")
+    if successes:
+        parts.append("reporting")
+        values["succeeded"] = Bigints(o.item.id for o in successes)
+        values["successes"] = Texts(o.report for o in successes)
+    if delayed := [o for o in outcomes if o.overdue]:
+        parts.append("delayed")
+        values["delayed"] = Bigints(o.item.id for o in delayed)
+        values["overdue"] = [o.overdue for o in delayed]
+        values["delayed_of"] = Bigints(o.item.message_id for o in delayed)
+    return values
+
+
+@cache
+def _statement(name: str, *parts: str) -> Statement:
+    """Return a statement with these parts."""
+    left_out = {part: b"" for names in _PARTS.values() for part in names}
+    taken = {part: _SQL[part] for each in parts for part in _PARTS[each]}
+    return _SQL[name].fill(**left_out | taken)
+
+
+def _transcripts(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Return the dialogues of the outcomes; the rows of one transaction share theirs."""
+    shared: dict[tuple[Any, ...], list[Outcome]] = {}
+    for each in outcomes:
+        if each.dialogue:
+            key = each.item.message_id, each.item.token, each.ended, each.traces, each.dialogue
+            shared.setdefault(key, []).append(each)
+    firsts = [group[0] for group in shared.values()]
+    return {
+        "said_at": Instants(o.ended for o in firsts),
+        "said_of": Bigints(o.item.message_id for o in firsts),
+        "said_under": Bigints(o.item.token for o in firsts),
+        "said_for": Texts(_array(o.item.id for o in group) for group in shared.values()),
+        "traces": Texts(_array(o.traces) if o.traces else "" for o in firsts),
+        "dialogues": Texts(o.dialogue for o in firsts),
+    }
+
+
+def _array(numbers: Iterable[int]) -> str:
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def _stored(text: str) -> str:
+    return printable(text.encode(errors="replace").decode())[:_REASON]
+
+
+def _status_after(outcome: Outcome) -> str | None:
+    item = outcome.item
+    status = after(outcome.event, once=item.once, on_failed=item.on_failed, report=outcome.report)
+    return status.value if status else None

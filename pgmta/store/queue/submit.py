@@ -1,0 +1,155 @@
+"""Mail from a program, without SMTP: many messages in one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
+from pgmta.mail.address import parse_mailbox
+from pgmta.mail.header import completed, header_block, message_id_header, tls_optional
+from pgmta.mail.newlines import check
+from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
+from pgmta.postgres.link import Link
+from pgmta.postgres.notify import NOTIFY
+from pgmta.store.queue.enqueue import SESSION, Enqueue, chunk_count
+
+_GROUP = 1000  # messages a commit, at most
+_OCTETS = 16 << 20  # of bodies a commit, about
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A message as a program gives it: envelope, and content with CRLF at the line ends.
+
+    The header gets Date and Message-ID if they are missing. `on_failed` says what becomes of the
+    message after a final failure: hold, remove or bounce.
+    """
+
+    sender: str
+    recipients: Sequence[str]
+    content: bytes
+    on_failed: str = "hold"
+
+
+class Submission:
+    """Puts mail into the queue over some connections at once.
+
+    `hostname` goes into Received and an added Message-ID.
+    """
+
+    def __init__(self, uri: str, hostname: str, connections: int = 2) -> None:
+        self._hostname = hostname
+        self._links = [Link(uri, f"submit {n}", SESSION) for n in range(connections)]
+        # content is durable with the commit of its message, which comes after it
+        self._chunk_link = Link(uri, "submit chunks", {"synchronous_commit": "off"})
+
+    async def submit(
+        self, mails: Sequence[Mail], stored: Callable[[list[int]], None] = lambda ids: None
+    ) -> list[int]:
+        """Store all mails and return their message ids in order; all of them are durable then.
+
+        They go in groups, and each group is one commit. `stored` gets the ids of each committed
+        group. After an error these messages are in the queue. No others are, unless a connection
+        broke in their commit. Raises AddressError or ValueError before it stores a message,
+        StoreUnavailable if PostgreSQL stays away, psycopg.Error if it refuses a message.
+        """
+        parsed = [_parse(mail) for mail in mails]
+        stores = [Enqueue(link) for link in self._links]
+        ids: list[int] = []
+        while len(ids) < len(mails):
+            ids += await stores[0].block()
+        now = format_datetime(datetime.now(UTC))
+        messages = [
+            self._message(number, mail, recipients, now)
+            for number, mail, recipients in zip(ids, mails, parsed, strict=False)
+        ]
+        groups = _groups(messages)
+        chunk_store = Enqueue(self._chunk_link)
+
+        async def write(store: Enqueue) -> None:
+            try:
+                for group in groups:  # shared: the next group goes to a free writer
+                    await _split(chunk_store, group)
+                    await store.commit(group)
+                    stored([message.id for message in group])
+            finally:
+                groups.close()  # after a failure no writer begins another one
+
+        for failure in await asyncio.gather(*map(write, stores), return_exceptions=True):
+            if failure:
+                raise failure
+        await self._links[0].run(NOTIFY)
+        return ids[: len(mails)]
+
+    def _message(
+        self, number: int, mail: Mail, recipients: list[tuple[str, str]], now: str
+    ) -> NewMessage:
+        addresses = (mail.sender, *mail.recipients)
+        header = header_block(mail.content, len(mail.content))
+        content = completed(header, mail.content[len(header) :], self._hostname)
+        return NewMessage(
+            id=number,
+            sender=mail.sender,
+            recipients=recipients,
+            size=len(content),
+            trace=f"Received: by {self._hostname} (pgmta) id {number};\r\n\t{now}\r\n",
+            body=content,
+            utf8=not all(address.isascii() for address in addresses),
+            message_id_header=message_id_header(content),
+            options=Options(tls_optional=True) if tls_optional(header) else None,
+            on_failed=mail.on_failed,
+            origin="sql",
+        )
+
+    async def close(self) -> None:
+        """End the connections."""
+        for link in (*self._links, self._chunk_link):
+            await link.close()
+
+
+def _parse(mail: Mail) -> list[tuple[str, str]]:
+    if mail.sender:
+        parse_mailbox(mail.sender, utf8=True)
+    if not mail.recipients:
+        raise ValueError("a message needs a recipient")
+    if mail.on_failed not in ("hold", "remove", "bounce"):
+        raise ValueError(f"on_failed is hold, remove or bounce, and not {mail.on_failed!r}")
+    if problem := check(mail.content, "reject"):
+        raise ValueError(f"lines of the content must end with CRLF: {problem}")
+    return [parse_mailbox(recipient, utf8=True) for recipient in mail.recipients]
+
+
+def _groups(messages: list[NewMessage]) -> Generator[list[NewMessage]]:
+    group: list[NewMessage] = []
+    octets = 0
+    for message in messages:
+        if group and (len(group) == _GROUP or octets + message.size > _OCTETS):
+            yield group
+            group, octets = [], 0
+        group.append(message)
+        octets += message.size
+    if group:
+        yield group
+
+
+async def _split(store: Enqueue, group: list[NewMessage]) -> None:
+    """Store content that is too large for a message row in chunks, ahead of the messages."""
+    parts: list[tuple[int, int, bytes]] = []
+    octets = 0
+    for message in group:
+        if message.size <= CHUNK_SIZE:
+            continue
+        for start in range(0, message.size, PART_SIZE):
+            part = message.body[start : start + PART_SIZE]
+            if octets + len(part) > PART_SIZE:
+                await store.chunks(parts)
+                parts, octets = [], 0
+            parts.append((message.id, message.chunks, part))
+            octets += len(part)
+            message.chunks += chunk_count(len(part))
+        message.body = b""
+    if parts:
+        await store.chunks(parts)

@@ -1,0 +1,103 @@
+"""From the result of an attempt to its answer class, by the rules of answers.yaml (pure)."""
+
+from __future__ import annotations
+
+from pgmta.errors import Stage
+from pgmta.mail.answer_class import AnswerClass
+from queued.config.answer_index import Answer, AnswerIndex, CompiledRule
+from queued.config.answer_text import LONGEST, plain_words
+from queued.delivery.transport.result import Result
+
+_KEPT = 2048  # answers, and lists of rules, that are kept
+
+_STAGES = {
+    Stage.NONE: AnswerClass.OTHER,
+    Stage.MX: AnswerClass.DNS,
+    Stage.ADDRESS: AnswerClass.DNS,
+    Stage.TLS: AnswerClass.TLS,
+    Stage.AUTH: AnswerClass.AUTHENTICATION,
+    Stage.CONTENT: AnswerClass.OTHER,
+    Stage.LEASE: AnswerClass.OTHER,
+}
+"""The classes of errors without a reply; after the connect most are a lost connection."""
+
+_VIOLATIONS = ("not an SMTP reply", "reply is too long", "reply with", "plain text")
+"""Beginnings of the reasons for which the client protocol drops a connection."""
+
+_OF_THE_MAIL = ("1", "6")
+"""Subjects of enhanced codes (RFC 3463) that pgmta itself gives, and that concern the mail."""
+
+
+class AnswerRules:
+    """Reads answers by the rules of a configuration, and keeps the answers to known replies."""
+
+    def __init__(self, index: AnswerIndex) -> None:
+        self._index = index
+        self._known: dict[tuple[int, Stage, str, str], Answer] = {}
+        self._lists: dict[tuple[frozenset[str], int, str, Stage], tuple[CompiledRule, ...]] = {}
+
+    def read(self, result: Result) -> Answer:
+        """Return the answer of a result that is no delivery."""
+        reply = result.reply
+        if not reply.code:
+            return self._without_reply(result)
+        text = reply.text[:LONGEST]
+        key = reply.code, result.stage, result.host, text
+        answer = self._known.get(key)
+        if answer is None:
+            answer = self._read(reply.code, text, result.host, result.stage)
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[key] = answer
+        return answer
+
+    def _read(self, code: int, text: str, host: str, stage: Stage) -> Answer:
+        words, enhanced = plain_words(text)
+        rule = _first(self._candidates(code, enhanced, host, stage), words)
+        return rule.answer if rule else self._by_tables(code, enhanced, stage)
+
+    def _candidates(
+        self, code: int, enhanced: str, host: str, stage: Stage
+    ) -> tuple[CompiledRule, ...]:
+        """Return the rules of which only the text is left to be looked at, in their order."""
+        providers = self._index.providers(host)
+        key = providers, code, enhanced, stage
+        rules = self._lists.get(key)
+        if rules is None:
+            rules = self._index.candidates(providers, code, enhanced, stage)
+            if len(self._lists) >= _KEPT:
+                self._lists.clear()
+            self._lists[key] = rules
+        return rules
+
+    def _by_tables(self, code: int, enhanced: str, stage: Stage) -> Answer:
+        found = self._index.enhanced(enhanced) or self._index.code(code, stage)
+        return Answer(found[0], rule=found[1]) if found else _UNKNOWN
+
+    def _without_reply(self, result: Result) -> Answer:
+        """Return the answer of an error of pgmta itself, or of a connection that broke."""
+        text, stage = result.reply.text, result.stage
+        words, enhanced = plain_words(text[:LONGEST])
+        if rule := _first(self._candidates(0, enhanced, result.host, stage), words):
+            return rule.answer
+        mine = enhanced[2:3] in _OF_THE_MAIL or enhanced == "5.3.4"
+        if mine and stage is not Stage.TLS and (found := self._index.enhanced(enhanced)):
+            return Answer(found[0], rule=found[1])
+        if stage is Stage.MX and result.permanent:
+            return Answer(AnswerClass.BAD_DOMAIN, rule="no reply, MX")
+        answer_class = _STAGES.get(stage, AnswerClass.NO_CONNECTION)
+        if text.startswith(_VIOLATIONS):
+            answer_class = AnswerClass.PROTOCOL
+        return Answer(answer_class, rule=f"no reply, {stage.value or 'not begun'}")
+
+
+def _first(rules: tuple[CompiledRule, ...], words: str) -> CompiledRule | None:
+    """Return the first rule whose text matches, None if there is none."""
+    octets = words.encode(errors="replace")
+    for rule in rules:
+        if rule.search is None or rule.search(octets) is not None:
+            return rule
+    return None
+
+
+_UNKNOWN = Answer(AnswerClass.OTHER, rule="no rule")

@@ -1,0 +1,94 @@
+"""`queuectl count`: rows of the queue, or attempts in the log, by the values of a column."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import (
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    reporting,
+)
+from pgmta.config.types import hint, parse_duration
+from pgmta.errors import ConfigError
+from pgmta.store.changes.listing import COLUMNS, LAST_CLASS, LOGGED, Listing
+from queued.cli.options.filters import condition, filter_options
+from queued.cli.options.target import CONFIG, database_of
+
+_OF_ROWS = ("status", "age", "hold_reason")
+"""Filters for values that the log has not."""
+
+
+@click.command()
+@config_option(CONFIG)
+@click.option(
+    "--by",
+    metavar="COLUMN",
+    help=f"{', '.join(COLUMNS)}, {LAST_CLASS} (of the last attempt) or metadata.KEY; "
+    f"with --since {', '.join(LOGGED)} or metadata.KEY.  [default: status; with --since event]",
+)
+@click.option(
+    "--since",
+    metavar="DURATION",
+    help="Count attempts in the log that ended since then, in place of rows.",
+)
+@filter_options
+@json_option
+@reporting
+def count(config: Path, by: str | None, since: str | None, as_json: bool, **filters: Any) -> None:
+    """Count rows by the values of a column; with --since attempts, also those of mail that left."""
+    by = by or ("event" if since else "status")
+    columns = LOGGED if since else (*COLUMNS, LAST_CLASS)
+    if by not in columns and not by.startswith("metadata."):
+        raise ConfigError([f"--by {by!r}: {hint(by, [*columns, 'metadata.KEY'])}"])
+    seconds = _seconds(since, filters) if since else 0.0
+    uri = database_of(config)
+    where = condition(uri, filters) or "true"
+    listing = Listing(uri)
+    try:
+        found = listing.count_attempts(where, by, seconds) if since else listing.count(where, by)
+    finally:
+        listing.close()
+    for fault in listing.faults:
+        print_line(f"warning: {fault}; left out", err=True)
+    if as_json:
+        names = {"value": by, "min": "oldest", "max": "latest"}
+        print_json([{names.get(name, name): row[name] for name in row} for row in found])
+        return
+    now = datetime.now(UTC)
+    times = ["min", "max"] if since else ["min"]
+    print_table(
+        [by.upper(), "COUNT", "OLDEST", *["LATEST"] * (len(times) - 1)],
+        [
+            [
+                "-" if row["value"] in (None, "") else row["value"],
+                row["count"],
+                *(age((now - row[name]).total_seconds()) for name in times),
+            ]
+            for row in found
+        ],
+    )
+
+
+def _seconds(since: str, filters: dict[str, Any]) -> float:
+    """Return the seconds of --since. Raises ConfigError, also for a filter that needs rows."""
+    problems = [
+        f"--{name.replace('_', '-')} is about rows of the queue: --since counts attempts in the log"
+        for name in _OF_ROWS
+        if filters[name]
+    ]
+    try:
+        seconds = parse_duration(since)
+    except ValueError as error:
+        problems.append(f"--since: {error}")
+    if problems:
+        raise ConfigError(problems)
+    return seconds

@@ -1,0 +1,206 @@
+"""`queuectl explain`: why a message is in its state."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.action import Action
+from pgmta.command import (
+    EXIT_FAILURE,
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    reporting,
+)
+from pgmta.errors import ConfigError
+from pgmta.mail.metadata import KEY as DEADLINE
+from pgmta.states import Status
+from pgmta.store.changes.listing import Listing
+from pgmta.store.changes.overview import Overview
+from pgmta.store.queue.filters import MALFORMED
+from queued.cli.commands.show import (
+    arrival,
+    print_arrival,
+    print_history,
+    print_origin,
+    print_reports,
+    print_senders,
+)
+from queued.cli.options.target import CONFIG, database_of
+from queued.config import QueuedConfig, read_config
+from queued.routing.retry_until import end_of
+from queued.routing.routes import Routes
+
+
+@click.command()
+@config_option(CONFIG)
+@click.argument("message_id", metavar="ID", type=int)
+@json_option
+@reporting
+def explain(config: Path, message_id: int, as_json: bool) -> None:
+    """Explain a message: status, worker, what it waits for, every attempt, DSNs."""
+    uri = database_of(config)
+    listing, overview = Listing(uri), Overview(uri)
+    try:
+        rows = listing.rows(f"message_id = {message_id}", 100_000)
+        history = listing.history(message_id)
+        came = arrival(listing.arrival(message_id), history)
+        reports = listing.reports(message_id)
+        workers = [entry for entry in overview.workers() if entry["alive"]]
+        rules = overview.rules()
+        conditions = [
+            *(entry["takes"] or "true" for entry in workers),
+            *(rule["takes"] for rule in rules),
+        ]
+        says = overview.verdict(message_id, conditions)
+        (malformed,) = overview.verdict(message_id, [MALFORMED])
+        names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
+        refused = overview.refused(dict(zip(names, conditions, strict=True)))
+    finally:
+        listing.close()
+        overview.close()
+    if not rows and not history and not any(reports):
+        print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
+        sys.exit(EXIT_FAILURE)
+    now = datetime.now(UTC)
+    deliver = {w["name"]: w["takes"] for w in workers if w["action"] == Action.DELIVER}
+    for row in rows:
+        verdict = [found.get(row["id"]) for found in says]  # "": matches; an error; or None
+        row["workers"] = sorted({w["name"] for w, hit in zip(workers, verdict, strict=False)
+                                 if hit == "" and w["action"] == Action.DELIVER})  # fmt: skip
+        row["rules"] = [r["name"] for r, hit in
+                        zip(rules, verdict[len(workers):], strict=True)
+                        if hit is not None]  # fmt: skip
+        row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
+        row["malformed"] = row["id"] in malformed
+        row["waits_for"] = waits_for(row, now, deliver)
+    add_retry_end(config, rows, history)
+    if as_json:
+        faults = [asdict(fault) for fault in refused]
+        print_json({"id": message_id, **came, "recipients": rows, "history": history,
+                    **reports.as_json(), "faults": faults})  # fmt: skip
+        return
+    for fault in refused:
+        print_line(f"warning: {fault}", err=True)
+    if not rows:
+        print_line(f"message {message_id} is done")
+    print_senders(rows or history)
+    print_arrival(came)
+    print_origin(reports)
+    _print_rows(rows)
+    print_history(history)
+    print_reports(reports)
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        tries = row["attempts"]
+        print_line(
+            f"{row['recipient']}: {row['status']}, {tries} attempt{'s' if tries != 1 else ''}"
+        )
+        print_line(f"  waits for  {row['waits_for']}")
+        if row["status"] != Status.REPORT:  # such a row needs none
+            print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
+        if row["rules"]:
+            print_line(f"  held by    {', '.join(row['rules'])} (standing rule)")
+        for name, error in row["fails"].items():
+            print_line(f"  fails here {name}: {error}")
+        if row["status"] in (Status.QUEUED, Status.DEFERRED):
+            print_line(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
+        if end := row["tried_until"]:
+            print_line(f"  gives up   {end:%Y-%m-%d %H:%M:%S%z}")
+        metadata = row["metadata"]
+        if isinstance(metadata, dict) and (deadline := metadata.get(DEADLINE)):
+            print_line(f"  deadline   {str(deadline)[:100]}")
+        print_line(f"  on failure {row['on_failed']}")
+        if row["last_reply"]:
+            print_line(f"  last reply {row['last_reply']}")
+
+
+def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]) -> str:
+    """Return the next event that the row waits for, in one sentence.
+
+    `deliver` has the running delivering workers, each with the condition of the rows it takes.
+    """
+    status = row["status"]
+    leased = row["lease_until"] is not None and row["lease_until"] > now
+    if status == Status.HOLD:
+        until = row["hold_until"]
+        ends = f"until {until:%Y-%m-%d %H:%M:%S%z}" if until else "until an operator releases it"
+        if row["malformed"]:
+            ends = "until an operator deletes it, as an address holds control characters"
+        return f"on hold by {row['held_by']}, {ends}: {row['hold_reason']}"
+    if status == Status.DELETE:
+        return "its deletion by queued" + (", after the attempt under way" if leased else "")
+    if status == Status.REPORT:
+        return _dsn(row, leased=leased)
+    if status == Status.SENDING:
+        if leased:
+            return f"the attempt under way by {row['lease_owner']}"
+        if not row["workers"] and not row["rules"]:
+            return f"a worker: {_others(row, deliver)}"
+        return f"a worker to take it over: the lease of {row['lease_owner']} ran out"
+    if row["rules"]:
+        return f"being put on hold by {row['rules'][0]}"
+    if leased:
+        return f"the end of the attempt by {row['lease_owner']}, begun before its release"
+    if not row["workers"]:
+        return f"a worker: {_others(row, deliver)}"
+    wait = (row["next_attempt"] - now).total_seconds()
+    return f"its next attempt in {age(wait)}" if wait > 0 else "its turn: it is due"
+
+
+def _dsn(row: dict[str, Any], *, leased: bool) -> str:
+    """Say what a row waits for in REPORT."""
+    first = f"the end of the attempt by {row['lease_owner']}, then " if leased else ""
+    to = (
+        f"a DSN to <{row['sender']}>"
+        if row["sender"]
+        else "a decision on its DSN: it has no sender"
+    )
+    return f"{first}{to} by queued: {row['hold_reason']}"
+
+
+def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:
+    """Say why no worker takes the row."""
+    if not deliver:
+        return "no delivering worker runs"
+    each = "; ".join(
+        f"{name} takes {' '.join((condition or 'every row').split())}"
+        for name, condition in sorted(deliver.items())
+    )
+    return f"none that runs takes it, with priority {row['priority']} ({each})"
+
+
+_TRIED = (Status.QUEUED, Status.SENDING, Status.DEFERRED)
+
+
+def add_retry_end(config: Path, rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> None:
+    """Give each row `tried_until`: a time, or None if it is not tried or has no end.
+
+    No time is known if a file that `config` names can't be read; then a warning says so.
+    """
+    classes = {entry["row_id"]: entry["class"] for entry in history}  # the last one counts
+    settings: QueuedConfig | None = None
+    try:
+        settings = read_config(config, passwords=False)
+        routes = Routes(settings.routes, settings.routing)
+    except ConfigError as error:
+        for problem in error.problems:
+            print_line(f"warning: it is unknown when rows are given up: {problem}", err=True)
+    for row in rows:
+        row["tried_until"] = None
+        if settings and row["status"] in _TRIED:
+            metadata = json.dumps(row["metadata"])
+            own = routes.retry(row["domain"], row["sender"], metadata, row["tenant"])
+            answer_class = classes.get(row["id"]) or ""
+            row["tried_until"] = end_of(own or settings.retry, row["ts"], answer_class, metadata)

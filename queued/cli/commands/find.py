@@ -1,0 +1,119 @@
+"""The command `queuectl find`: mail that waits, and mail that has left the queue."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from pgmta.command import (
+    EXIT_FAILURE,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    reporting,
+    shorten,
+)
+from pgmta.config.types import parse_duration
+from pgmta.errors import ConfigError
+from pgmta.store.changes.search import Wanted
+from pgmta.store.changes.search import find as find_mail
+from queued.cli.commands.show import why
+from queued.cli.options.target import CONFIG, database_of
+from queued.config import read_config
+from queued.routing.routes import return_addresses
+
+
+@click.command()
+@config_option(CONFIG)
+@click.option("--recipient", multiple=True, help="Address of the recipient, * for any text.")
+@click.option("--sender", multiple=True, help="Reverse-path, * for any text.")
+@click.option(
+    "--message-id",
+    "message_id_header",
+    multiple=True,
+    help="Message-ID of the header, * for any text.",
+)
+@click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds mail without K.")
+@click.option(
+    "--verp", multiple=True, metavar="ADDRESS", help="VERP address, as a host saw the sender."
+)
+@click.option("--since", default="30d", show_default=True, help="How far back the log is searched.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Print at most this number of each: waiting, and gone.",
+)
+@json_option
+@reporting
+def find(
+    config: Path,
+    recipient: tuple[str, ...],
+    sender: tuple[str, ...],
+    message_id_header: tuple[str, ...],
+    metadata: tuple[str, ...],
+    verp: tuple[str, ...],
+    since: str,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Find mail by addresses, Message-ID or metadata, also when it has left the queue.
+
+    Each line is a recipient: its status in the queue, or the last event in the log. In the log an
+    address without * is compared as given, or with its domain in lower case.
+    """
+    named = _named_rows(config, verp) if verp else []
+    wanted = Wanted(recipient, sender, message_id_header, metadata, named)
+    if not (recipient or sender or message_id_header or metadata or verp):
+        raise ConfigError(["find needs --recipient, --sender, --message-id, --metadata or --verp"])
+    try:
+        seconds = parse_duration(since)
+        rows = find_mail(database_of(config), wanted, seconds, limit)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(
+            ["ID", "STATE", "AT", "SENDER", "RECIPIENT", "MESSAGE-ID", "REPLY OR REASON"],
+            [
+                [
+                    row["message_id"],
+                    row["state"],
+                    f"{row['at']:%Y-%m-%d %H:%M:%S%z}",
+                    f"<{row['sender']}>",
+                    row["recipient"],
+                    row["message_id_header"] or "-",
+                    shorten(why(row) or "-"),
+                ]
+                for row in rows
+            ],
+        )
+    if not rows:
+        if not as_json:
+            print_line("error: nothing found", err=True)
+        sys.exit(EXIT_FAILURE)
+
+
+def _named_rows(config: Path, addresses: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the rows that VERP addresses name, as pairs of message and row. Raises ConfigError.
+
+    The hash is not checked: an operator may not be able to read the keys.
+    """
+    templates = return_addresses(read_config(config, passwords=False).routing)
+    rows = []
+    for text in addresses:
+        address = text.strip().removeprefix("<").removesuffix(">")
+        domain = address.rpartition("@")[2].lower()
+        named = templates.named(address, domain, datetime.now(UTC))
+        if not named:
+            raise ConfigError([f"--verp: no route of {config} makes addresses such as {text!r}"])
+        rows.append((named.message_id, named.row_id))
+    return rows

@@ -1,0 +1,287 @@
+"""The knowledge of workers about TLS, for `queuectl route`, which writes nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+import uvloop
+
+from pgmta.command import (
+    EXIT_FAILURE,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    reporting,
+)
+from pgmta.config.environment import Environment
+from pgmta.config.types import HostPort
+from pgmta.errors import AddressError, DeliveryError, StoreUnavailable
+from pgmta.mail.address import normalise_domain, parse_mailbox
+from pgmta.model import StsPolicy
+from pgmta.postgres.embedded.database import OWNER
+from pgmta.postgres.locate import running
+from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
+from queued.cli.options.target import CONFIG
+from queued.config import read_config
+from queued.delivery.connect.connector import Connector
+from queued.delivery.connect.survey import HostAnswer, SurveyedHost, survey
+from queued.delivery.tls.tls_memory import NoMemory
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.tls_policy import TlsMode
+from queued.routing.routes import Routes
+
+
+class RouteMemory(NoMemory):
+    """The policies and the broken hosts of the database; without `knowledge` there are none."""
+
+    def __init__(self, knowledge: TlsKnowledge | None = None, minimum: str = "") -> None:
+        super().__init__()
+        self._knowledge = knowledge
+        self.hosts: dict[str, BrokenHost] = knowledge.broken(minimum) if knowledge else {}
+        """Hosts whose TLS failed twice a while ago, by host:port."""
+        self.kept: StsPolicy | None = None
+        """The MTA-STS policy that was found in the database."""
+
+    async def find(self, domain: str) -> StsPolicy | None:
+        """Return the policy of a domain."""
+        try:
+            self.kept = self._knowledge.policy(domain) if self._knowledge else None
+        except psycopg.Error as error:
+            raise StoreUnavailable(" ".join(str(error).split())) from error
+        return self.kept
+
+    async def known(self, host: str) -> bool:
+        """Return whether the host's TLS failed twice a while ago."""
+        return host in self.hosts
+
+
+@contextmanager
+def route_memory(environment: Environment, minimum: str) -> Iterator[tuple[RouteMemory, str]]:
+    """Yield the memory, and why it is not that of the workers, or ''.
+
+    `minimum` is the lowest version of TLS.
+    """
+    uri = running(environment, OWNER)
+    if not uri:
+        yield RouteMemory(), "the embedded PostgreSQL does not run"
+        return
+    try:
+        knowledge = TlsKnowledge(uri)
+    except StoreUnavailable as error:
+        yield RouteMemory(), " ".join(str(error).split())
+        return
+    try:
+        try:
+            memory, problem = RouteMemory(knowledge, minimum), ""
+        except psycopg.Error as error:
+            memory, problem = RouteMemory(), " ".join(str(error).split())
+        yield memory, problem
+    finally:
+        knowledge.close()
+
+
+@click.command()
+@config_option(CONFIG)
+@click.option("--sender", default="", help="Address of the sender; default: mail without one.")
+@click.option("--tenant", default="", help="For whom the mail is; default: no tenant.")
+@click.option(
+    "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Metadata; may be repeated."
+)
+@click.option(
+    "--probe", is_flag=True, help="Connect to each host: EHLO, STARTTLS, login, QUIT. No mail."
+)
+@json_option
+@click.argument("address")
+@reporting
+def route(
+    config: Path,
+    address: str,
+    sender: str,
+    tenant: str,
+    pairs: tuple[str, ...],
+    probe: bool,
+    as_json: bool,
+) -> None:
+    """Show where the mail for an address goes: route, hosts, TLS policy.
+
+    It reads the files, and what workers remember in the database: MTA-STS policies, and hosts that
+    get plain text because their TLS failed. Hosts are in the order of one delivery. Among equals
+    each connection has a new order. A domain does for the address. Exits with 1 if no host can be
+    used.
+    """
+    domain = _domain(address, "address")
+    if sender:
+        _domain(sender, "sender")
+    metadata = json.dumps(dict(map(_pair, pairs)))
+    settings = read_config(config, passwords=probe)
+    destination = Routes(settings.routes, settings.routing).find(domain, sender, metadata, tenant)
+    with route_memory(settings.environment, settings.delivery.tls.minimum) as (memory, problem):
+        if problem:
+            print_line(f"warning: what workers remember of TLS is not known: {problem}", err=True)
+        connector = Connector(settings.environment.hostname, settings.delivery, memory)
+        found, error = uvloop.run(_survey(connector, destination, probe=probe))
+    usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
+    if as_json:
+        print_json({
+            "address": address, **_destination(destination), "mta_sts": _kept(memory),
+            "hosts": [_host(each, memory) for each in found], "error": error or None,
+        })  # fmt: skip
+    else:
+        _print(destination, found, error, memory)
+    if not usable:
+        sys.exit(EXIT_FAILURE)
+
+
+async def _survey(
+    connector: Connector, destination: Destination, *, probe: bool
+) -> tuple[list[SurveyedHost], str]:
+    try:
+        return await survey(connector, destination, probe=probe), ""
+    except DeliveryError as error:
+        return [], error.line
+
+
+def _domain(address: str, name: str) -> str:
+    try:
+        return parse_mailbox(address, utf8=True)[1] if "@" in address else normalise_domain(address)
+    except AddressError as error:
+        raise click.BadParameter(str(error), param_hint=name) from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise click.BadParameter(f"{text!r} is no KEY=VALUE", param_hint="--metadata")
+    return key, value
+
+
+def _destination(destination: Destination) -> dict[str, Any]:
+    login = destination.login
+    return {
+        "route": destination.route,
+        "to": str(destination),
+        "protocol": destination.protocol,
+        "implicit_tls": destination.implicit,
+        "tls": str(destination.tls) if destination.tls else None,
+        "login": login and {"name": login.name, "user": login.user},
+        "rewrite": rewriting.entry.shown if (rewriting := destination.rewriting) else None,
+    }
+
+
+def _words(value: Any) -> str:
+    """Return a value of the configuration on one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} -> {new}" for key, new in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _key(found: SurveyedHost) -> str:
+    return str(HostPort(found.host.name, found.host.port))
+
+
+def _kept(memory: RouteMemory) -> dict[str, Any] | None:
+    """Return the MTA-STS policy that workers keep."""
+    if not (kept := memory.kept):
+        return None
+    until = datetime.now(UTC) + timedelta(seconds=kept.left)
+    return {"id": kept.id, "mode": kept.mode, "mx": list(kept.mx), "until": until}
+
+
+def _broken(found: SurveyedHost, memory: RouteMemory) -> BrokenHost | None:
+    """Return what makes queued leave out STARTTLS with a host, if anything does."""
+    policy = found.policy
+    opportunistic = policy and policy.mode is TlsMode.OPPORTUNISTIC and not policy.requiretls
+    return memory.hosts.get(_key(found)) if opportunistic else None
+
+
+def _host(found: SurveyedHost, memory: RouteMemory) -> dict[str, Any]:
+    policy, answer, broken = found.policy, found.answer, _broken(found, memory)
+    return {
+        "host": found.host.name,
+        "port": found.host.port,
+        "secure": found.host.secure,
+        "addresses": found.addresses,
+        "left_out": found.left_out,
+        "tls": policy
+        and {
+            "mode": str(policy.mode),
+            "source": policy.source,
+            "evidence": policy.evidence,
+            "names": list(policy.names),
+        },
+        "plain_text": broken and {"until": broken.until, "reason": broken.reason},
+        "error": found.error or None,
+        "answer": answer
+        and {
+            "address": answer.facts.address,
+            "tls_version": answer.facts.tls_version or None,
+            "tls_cipher": answer.facts.tls_cipher or None,
+            "tls_verified": answer.facts.tls_verified or None,
+            "tls_error": memory.reasons.get(_key(found)),
+            "extensions": answer.extensions,
+            "error": answer.error or None,
+        },
+    }
+
+
+def _print(
+    destination: Destination, found: list[SurveyedHost], error: str, memory: RouteMemory
+) -> None:
+    print_line(f"route      {destination.route}")
+    print_line(f"to         {destination}")
+    if destination.protocol == "lmtp" or destination.implicit:
+        tls = ", TLS from the first octet" if destination.implicit else ""
+        print_line(f"protocol   {destination.protocol}{tls}")
+    if destination.tls:
+        print_line(f"tls        {destination.tls}")
+    if login := destination.login:
+        print_line(f"login      {login.name}, as {login.user}")
+    if rewriting := destination.rewriting:
+        for key, value in rewriting.entry.shown.items():
+            print_line(f"rewrite    {key}: {_words(value)}")
+    if kept := _kept(memory):
+        until = f"{kept['until']:%Y-%m-%d %H:%M:%S%z}"
+        print_line(f"mta-sts    {kept['mode']}, id {kept['id']}, kept until {until}")
+    if error:
+        print_line(f"error      {error}")
+    for each in found:
+        print_line("")
+        print_line(f"host       {_key(each)}")
+        if each.addresses:
+            print_line(f"addresses  {', '.join(each.addresses)}")
+        for line in each.left_out:
+            print_line(f"left out   {line}")
+        if policy := each.policy:
+            evidence = f": {policy.evidence}" if policy.evidence else ""
+            print_line(f"policy     {policy.mode}, by {policy.source}{evidence}")
+        if broken := _broken(each, memory):
+            print_line(
+                f"plain text until {broken.until:%Y-%m-%d %H:%M:%S%z}, as TLS failed: "
+                f"{broken.reason}"
+            )
+        if each.error:
+            print_line(f"error      {each.error}")
+        if each.answer:
+            _print_answer(each.answer, memory.reasons.get(_key(each), ""))
+
+
+def _print_answer(answer: HostAnswer, reason: str) -> None:
+    if answer.error:
+        print_line(f"answer     {answer.error}")
+        return
+    facts = answer.facts
+    tls = f"no TLS: {reason}" if reason else "no TLS"
+    if facts.tls_version:
+        tls = f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}"
+    print_line(f"answer     {facts.address}: {tls}")
+    words = [f"{key} {value}".strip() for key, value in answer.extensions.items()]
+    print_line(f"offers     {', '.join(words) or 'nothing'}")

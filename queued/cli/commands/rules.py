@@ -1,0 +1,199 @@
+"""`queuectl rule`: standing rules, which also hold rows that come later."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from pgmta.action import Action
+from pgmta.command import (
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    reporting,
+    shorten,
+)
+from pgmta.config.types import hint
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.store.changes.overview import Overview
+from pgmta.store.changes.row_change import RowChange
+from pgmta.store.queue.conditions import check_conditions, release_hint, rule_holds
+from queued.cli.commands.change import (
+    EXIT_INTERRUPTED,
+    RELEASE_AFTER,
+    apply_change,
+    held_again,
+    seconds,
+    who,
+)
+from queued.cli.options.filters import condition, filter_options
+from queued.cli.options.target import CONFIG, database_of
+
+_TRIAL = 5.0  # seconds for which a new rule is tried on the rows that are there
+
+
+def _overview(config: Path) -> Overview:
+    return Overview(database_of(config))
+
+
+@click.group()
+def rule() -> None:
+    """Hold mail by standing rules, also mail that comes later."""
+
+
+@rule.command("list")
+@config_option(CONFIG)
+@json_option
+@reporting
+def list_rules(config: Path, as_json: bool) -> None:
+    """List the standing rules, also those of workers."""
+    overview = _overview(config)
+    rules = overview.rules()
+    refused = overview.refused({f"rule {rule['name']}": rule["condition"] for rule in rules})
+    overview.close()
+    for fault in refused:
+        print_line(f"warning: {fault}", err=True)
+    if as_json:
+        print_json(rules)
+        return
+    now = datetime.now(UTC)
+    print_table(
+        ["RULE", "ACTION", "BY", "AGE", "ENDS IN", "HOLDS", "REASON", "WHERE"],
+        [
+            [
+                r["name"],
+                r["action"],
+                r["created_by"],
+                age((now - r["created_at"]).total_seconds()),
+                age((r["expires_at"] - now).total_seconds()) if r["expires_at"] else "-",
+                r["held"],
+                shorten(r["reason"], 30),
+                " ".join(r["condition"].split()),  # whole: rules often begin alike
+            ]
+            for r in rules
+        ],
+    )
+
+
+@rule.command("add")
+@config_option(CONFIG)
+@click.argument("name")
+@filter_options
+@click.option("--quarantine", help="Put matching rows into this quarantine.")
+@click.option("--reason", required=True, help="Why. The held rows keep it.")
+@click.option(
+    "--expire",
+    metavar="DURATION",
+    help="End the rule after this time. Rows that it holds stay on hold.",
+)
+@RELEASE_AFTER
+@click.option(
+    "--force", is_flag=True, help="Add it even if its condition fails on rows; it holds these."
+)
+@reporting
+def add_rule(
+    config: Path,
+    name: str,
+    quarantine: str | None,
+    reason: str,
+    expire: str | None,
+    release_after: str | None,
+    force: bool,
+    **filters: object,
+) -> None:
+    """Make a standing rule NAME for rows that the conditions match.
+
+    The command tries the rule on the rows that wait, for at most 5 seconds. It refuses a rule whose
+    condition fails on a row, for example by a cast of metadata.
+    """
+    uri = database_of(config)
+    chosen = condition(uri, filters)
+    if chosen is None:
+        raise ConfigError(["a standing rule needs a condition"])
+    asyncio.run(check_conditions(uri, {"rule": chosen}, {"rule"}))
+    overview = Overview(uri)
+    try:
+        _try(overview, name, chosen, force=force)
+        _add(overview, name, chosen, quarantine, reason, expire, release_after)
+    finally:
+        overview.close()
+    print_line(f"rule {name} holds what matches from now on")
+    if expire:
+        print_line(f"it ends in {expire}; rows that it holds then stay on hold")
+    if release_after:
+        print_line(f"each row is released {release_after} after its hold, and not held by it again")
+
+
+def _try(overview: Overview, name: str, chosen: str, *, force: bool) -> None:
+    fault, tried, whole = overview.failing(f"rule {name}", chosen, _TRIAL)
+    if not whole:
+        print_line(f"warning: tried on {tried} rows in {_TRIAL:.0f} s, not on all", err=True)
+    if fault and not force:
+        raise PgmtaError(
+            f"{fault}; of {tried} rows tried. The rule would hold what it fails on."
+            " Make the condition test the value first (CASE WHEN … ~ '^[0-9]{1,9}$' THEN …),"
+            " or say --force"
+        )
+    if fault:
+        print_line(f"warning: {fault}; the rule holds what it fails on", err=True)
+
+
+def _add(
+    overview: Overview,
+    name: str,
+    chosen: str,
+    quarantine: str | None,
+    reason: str,
+    expire: str | None,
+    release_after: str | None,
+) -> None:
+    overview.add_rule(
+        {
+            "name": name,
+            "action": Action.QUARANTINE if quarantine else Action.HOLD,
+            "condition": chosen,
+            "reason": reason,
+            "quarantine": quarantine,
+            "release_after": seconds(release_after),
+            "expire": seconds(expire, "--expire"),
+        },
+        who(),
+    )
+
+
+@rule.command("remove")
+@config_option(CONFIG)
+@click.argument("name")
+@click.option("--release", is_flag=True, help="Also release the rows that it holds.")
+@reporting
+def remove_rule(config: Path, name: str, release: bool) -> None:
+    """Remove the standing rule NAME. Rows that it holds stay on hold, if not --release."""
+    uri = database_of(config)
+    overview = Overview(uri)
+    removed = overview.remove_rule(name, who())
+    others = [] if removed else [str(each["name"]) for each in overview.rules()]
+    overview.close()
+    if not removed:
+        near = f"; {hint(name, others)}" if others else ""
+        raise PgmtaError(f"there is no rule {name!r}{near}")
+    number, held = removed
+    print_line(f"rule {name} is removed")
+    if not held:
+        return
+    if not release:
+        print_line(f"{held} rows that it held stay on hold: {release_hint(number)}")
+        return
+    where = rule_holds(number)
+    held_again(uri, where)
+    done, stopped = apply_change(uri, RowChange(Action.RELEASE, where, who()), held)
+    rest = f"; stopped, the others stay: {release_hint(number)}" if stopped else ""
+    print_line(f"{done} of {held} rows that it held are released{rest}")
+    if stopped:
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,266 @@
+"""How a message came in: user, client and protocol, for `queuectl show` and `queuectl explain`."""
+
+from __future__ import annotations
+
+import email.parser
+import email.policy
+import re
+from typing import Any
+
+from pgmta.command import print_json, print_line, print_table, print_text
+from pgmta.store.changes.listing import UNDELIVERABLE, MessageReports
+
+# smtpd/commands/received.py writes the field, and replaces other characters of the name
+_RECEIVED = re.compile(
+    r"Received: from (?P<helo>[A-Za-z0-9.:_\[\]?-]+) "
+    r"\(\[(?:IPv6:)?(?P<address>[0-9A-Fa-f.:]+)\]\)\s+"
+    r"by \S+ \(pgmta\) with (?P<protocol>[A-Z0-9]+(?: \([^()\r\n]*\))?)\s"
+)
+
+
+type Came = dict[str, str | None]
+"""User, client, helo (the name that the client gave), protocol and origin."""
+
+
+def arrival(message: dict[str, Any] | None, history: list[dict[str, Any]]) -> Came:
+    """Return who submitted a message, and from where; None for each fact that is unknown.
+
+    The log of attempts keeps the user. Only the message has the client.
+    """
+    users = [entry["submitted_by"] for entry in history if entry["submitted_by"]]
+    user = message["submitted_by"] if message else None
+    found = _RECEIVED.match(message["trace"]) if message else None
+    return {
+        "user": user or (users[0] if users else None),
+        "client": found["address"] if found else None,
+        "helo": found["helo"] if found else None,
+        "protocol": found["protocol"] if found else None,
+        "origin": message["origin"] if message else None,
+    }
+
+
+def print_arrival(came: Came) -> None:
+    """Write a line about it, if anything is known."""
+    parts = []
+    if came["user"]:
+        parts.append(f"user {came['user']}")
+    if came["client"]:
+        parts.append(f"client {came['client']} ({came['helo']}), by {came['protocol']}")
+    if came["origin"]:
+        parts.append(f"origin {came['origin']}")
+    if parts:
+        print_line(f"came from {', '.join(parts)}")
+    if not came["client"] and not came["origin"]:  # the message is gone
+        print_line("mail by SMTP has its client in the log of smtpd: line `accepted` with this id")
+
+
+def print_origin(reports: MessageReports) -> None:
+    """Write the origin of a DSN, a line per message; nothing for other mail."""
+    origins: dict[tuple[int, str], list[str]] = {}
+    for each in reports.origins:
+        origins.setdefault((each["message_id"], each["kind"]), []).append(each["recipient"])
+    for (message_id, kind), recipients in origins.items():
+        more = f" and {len(recipients) - 1} more" if len(recipients) > 1 else ""
+        print_line(f"the DSN of message {message_id}: {kind}, {recipients[0]}{more}")
+
+
+def print_reports(reports: MessageReports) -> None:
+    """Write a line for each recipient of whom the sender was notified, or was not."""
+    if not reports.notified:
+        return
+    print_text("\nreports")
+    print_table(
+        ["  AT", "RECIPIENT", "KIND", "NOTIFIED", "DSN", "CLASS", "REASON"],
+        [
+            [
+                f"  {each['at']:%Y-%m-%d %H:%M:%S%z}",
+                each["recipient"],
+                each["kind"],
+                f"<{each['sent_to']}>" if each["report_id"] else "nobody",
+                "-" if each["report_id"] is None else str(each["report_id"]),
+                each["class"] or "-",
+                each["reason"] or "-",
+            ]
+            for each in reports.notified
+        ],
+    )
+
+
+_SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
+
+
+def print_message(
+    message_id: int,
+    message: dict[str, Any] | None,
+    rows: list[dict[str, Any]],
+    history: list[dict[str, Any]],
+    reports: MessageReports,
+    transcripts: list[dict[str, Any]] | None,
+    came: Came,
+    *,
+    as_json: bool,
+) -> None:
+    """Write the message for a reader, or everything for a machine; transcripts if given."""
+    headers = _headers(message) if message else []
+    if as_json:
+        print_json(
+            {
+                "id": message_id,
+                "stored": message is not None,
+                "received_at": message["received_at"] if message else None,
+                "size": message["size"] if message else None,
+                **came,
+                "headers": headers,
+                "recipients": rows,
+                "history": history,
+                **reports.as_json(),
+                **({} if transcripts is None else {"transcripts": transcripts}),
+            }
+        )
+        return
+    if message:
+        received = _time(message["received_at"])
+        print_line(f"message {message_id}, {message['size']} octets, received {received}")
+        if not rows:
+            print_line("no recipient is waiting")
+        print_senders(rows or history)
+        for name, value in headers:
+            if name.lower() in _SHOWN:
+                print_line(f"  {name}: {value}")
+    else:
+        print_line(f"message {message_id} is done; its content is gone")
+        print_senders(history)
+    print_arrival(came)
+    print_origin(reports)
+    if rows:
+        _print_recipients(rows)
+    print_history(history)
+    print_reports(reports)
+    if transcripts is not None:
+        _print_transcripts(transcripts, history)
+
+
+def why(row: dict[str, Any]) -> str:
+    """Return the most useful text about a row: why it is on hold, or the last reply."""
+    reason, reply = row["hold_reason"] or "", row["last_reply"] or ""
+    return reply if reply and reason in ("", UNDELIVERABLE) else reason
+
+
+def print_senders(rows: list[dict[str, Any]]) -> None:
+    """Write the sender of rows, or of attempts."""
+    if senders := [f"<{sender}>" for sender in _senders(rows)]:
+        print_line(f"{'senders' if len(senders) > 1 else 'sender'} {', '.join(senders)}")
+
+
+def _senders(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the senders of the rows, each once: mail from SQL may have several."""
+    return list(dict.fromkeys(row["sender"] for row in rows))
+
+
+def _print_recipients(rows: list[dict[str, Any]]) -> None:
+    held = any(row["hold_reason"] for row in rows)
+    several = len(_senders(rows)) > 1
+    print_text("\nrecipients")
+    print_table(
+        [
+            "  RECIPIENT",
+            *["SENDER"] * several,
+            "STATUS",
+            "TRIES",
+            "NEXT ATTEMPT",
+            *["ON HOLD"] * held,
+            "LAST REPLY",
+        ],
+        [
+            [
+                f"  {row['recipient']}",
+                *[f"<{row['sender']}>"] * several,
+                row["status"],
+                row["attempts"],
+                _time(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",
+                *[row["hold_reason"] or "-"] * held,
+                row["last_reply"] or "-",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def print_history(history: list[dict[str, Any]]) -> None:
+    """Write every attempt, in order, and what came back of delivered mail."""
+    print_text("\nhistory" if history else "\nno attempt yet")
+    if history:
+        print_table(
+            ["  ENDED", "RECIPIENT", "TRY", "EVENT", "CLASS", "HOST", "TLS", "TOOK", "REPLY"],
+            [
+                [
+                    f"  {_time(entry['ended_at'])}",
+                    entry["recipient"],
+                    entry["attempt"],
+                    entry["event"],
+                    entry["class"] or "-",
+                    _host(entry),
+                    _tls(entry),
+                    _took(entry),
+                    f"{entry['code'] or ''} {entry['reply']}".strip(),
+                ]
+                for entry in history
+            ],
+        )
+
+    if returned := [entry for entry in history if entry["returned_at"]]:
+        print_text("\ncame back")
+        print_table(
+            ["  AT", "RECIPIENT", "CLASS", "TEXT"],
+            [
+                [
+                    f"  {_time(entry['returned_at'])}",
+                    entry["recipient"],
+                    entry["class"],
+                    entry["returned"],
+                ]
+                for entry in returned
+            ],
+        )
+
+
+def _host(entry: dict[str, Any]) -> str:
+    host, address = entry["host"], entry["address"]
+    return f"{host} [{address}]" if address and address not in host else host or "-"
+
+
+def _tls(entry: dict[str, Any]) -> str:
+    return f"{entry['tls_version']} {entry['tls_verified']}" if entry["tls_version"] else "-"
+
+
+def _took(entry: dict[str, Any]) -> str:
+    """Return the seconds of the phases: DNS, connection, TLS, transaction."""
+    phases = [entry[f"{name}_seconds"] for name in ("dns", "connect", "tls", "transaction")]
+    if not any(phases):
+        return "-"
+    return "/".join("-" if seconds is None else f"{seconds:.3g}" for seconds in phases)
+
+
+def _print_transcripts(transcripts: list[dict[str, Any]], history: list[dict[str, Any]]) -> None:
+    if not transcripts:
+        print_text("\nno transcript was kept")
+    recipients = {entry["row_id"]: entry["recipient"] for entry in history}
+    for each in transcripts:
+        names = [recipients.get(row, f"row {row}") for row in each["row_ids"]]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        print_text(f"\ntranscript of the attempt that ended {_time(each['ended_at'])}")
+        print_line(f"  to {names[0]}{more}")
+        print_text("".join(f"  {line}\n" for line in each["dialogue"].splitlines()).rstrip())
+
+
+def _headers(message: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the header fields as they will be sent, unfolded, the added trace first."""
+    content = bytes(message["head"] or b"")
+    head = message["trace"].encode() + content
+    header = head.partition(b"\r\n\r\n")[0]
+    parsed = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(header)
+    return [(name, " ".join(str(value).split())) for name, value in parsed.items()]
+
+
+def _time(moment: Any) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S%z}"

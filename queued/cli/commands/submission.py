@@ -1,0 +1,179 @@
+"""The commands `queuectl submit`, `cancel` and `status`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from email.parser import BytesHeaderParser
+from email.utils import getaddresses
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from pgmta.command import (
+    EXIT_FAILURE,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    reporting,
+    shorten,
+)
+from pgmta.errors import ConfigError, SubmissionError
+from pgmta.mail.header import header_block, without_bcc
+from pgmta.postgres.operator import connect_operator
+from pgmta.store.changes import sql_interface
+from queued.cli.options.target import CONFIG, database_of
+
+_BARE = re.compile(rb"(?<!\r)\n")
+_FIELDS = ("to", "cc", "bcc")
+
+
+@click.command()
+@config_option(CONFIG)
+@click.argument("file", type=click.File("rb"))
+@click.option("--sender", help="Reverse-path, '' for none.  [default: the address in From]")
+@click.option("--recipient", multiple=True, help="Address of a recipient.")
+@click.option(
+    "-t",
+    "--from-header",
+    is_flag=True,
+    help="Also take the recipients in To, Cc and Bcc; Bcc is removed.",
+)
+@click.option("--priority", default=5, show_default=True, help="0 is first, 9 is last.")
+@click.option("--metadata", multiple=True, metavar="K=V", help="Metadata of the rows.")
+@click.option("--key", help="The same key and content again: only the first one is sent.")
+@click.option("--tenant", default="", help="For whom the mail is; keys belong to a tenant.")
+@click.option(
+    "--on-failed",
+    type=click.Choice(["hold", "remove", "bounce"]),
+    default="hold",
+    show_default=True,
+    help="After a final failure: put the row on hold, remove it, or bounce it.",
+)
+@click.option("--once", is_flag=True, help="Never a second copy, if an outcome is unknown.")
+@json_option
+@reporting
+def submit(
+    config: Path,
+    file: BinaryIO,
+    sender: str | None,
+    recipient: tuple[str, ...],
+    from_header: bool,
+    priority: int,
+    metadata: tuple[str, ...],
+    key: str | None,
+    tenant: str,
+    on_failed: str,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Put the message in FILE into the queue, and print its id. - is standard input.
+
+    FILE has a header and a body (RFC 5322); its lines may end with LF or CR LF.
+    """
+    content = file.read()
+    header = header_block(content, len(content))
+    recipients = list(recipient)
+    if from_header:
+        recipients += _addresses(header, *_FIELDS)
+        content = without_bcc(header) + content[len(header) :]
+    if sender is None:
+        sender = next(iter(_addresses(header, "from")), None)
+        if sender is None:
+            raise ConfigError(["--sender: the file has no address in From, so name the sender"])
+    if not recipients:
+        raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
+    pairs = dict(_pair(text) for text in metadata)
+    more = sql_interface.Arguments(priority, pairs, key, tenant, on_failed, once)
+    with connect_operator(database_of(config)) as db:
+        try:
+            number = sql_interface.submit(db, sender, recipients, _BARE.sub(b"\r\n", content), more)
+        except SubmissionError as error:
+            raise ConfigError([f"error: {error}"]) from None
+    if as_json:
+        print_json({"id": number})
+    else:
+        print_line(str(number))
+
+
+@click.command()
+@config_option(CONFIG)
+@click.argument("message_ids", metavar="ID...", type=int, nargs=-1, required=True)
+@click.option("--reason", help="Goes to the log.")
+@json_option
+@reporting
+def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_json: bool) -> None:
+    """Stop mail that is not delivered yet. A recipient in flight stops after its attempt.
+
+    ID is the number that submit printed, or that the client got with its 250.
+    """
+    found = []
+    unknown = False
+    with connect_operator(database_of(config)) as db:
+        for number in message_ids:
+            try:
+                stopped = sql_interface.cancel(db, number, reason)
+            except SubmissionError as error:
+                print_line(f"error: message {number}: {error}", err=True)
+                unknown = True
+                continue
+            found.append({"id": number, "stopped": stopped})
+            if not as_json:
+                print_line(f"message {number}: stopped {stopped} recipients")
+    if as_json:
+        print_json(found)
+    if unknown:
+        sys.exit(EXIT_FAILURE)
+
+
+@click.command()
+@config_option(CONFIG)
+@click.argument("message_ids", metavar="ID...", type=int, nargs=-1, required=True)
+@json_option
+@reporting
+def status(config: Path, message_ids: tuple[int, ...], as_json: bool) -> None:
+    """Show the state of each recipient of messages, also of those that have left the queue.
+
+    ID is the number that submit printed, or that the client got with its 250.
+    """
+    with connect_operator(database_of(config)) as db:
+        rows = sql_interface.status(db, message_ids)
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(
+            ["ID", "RECIPIENT", "STATE", "TRIES", "AT", "NEXT ATTEMPT", "REPLY"],
+            [
+                [
+                    row["message_id"],
+                    row["recipient"],
+                    row["state"],
+                    row["attempts"],
+                    f"{row['at']:%Y-%m-%d %H:%M:%S%z}",
+                    f"{row['next_attempt']:%Y-%m-%d %H:%M:%S%z}" if row["next_attempt"] else "-",
+                    shorten(f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
+                ]
+                for row in rows
+            ],
+        )
+    missing = sorted(set(message_ids) - {row["message_id"] for row in rows})
+    for number in missing:
+        print_line(f"error: no message {number}, neither in the queue nor in the log", err=True)
+    if missing:
+        sys.exit(EXIT_FAILURE)
+
+
+def _addresses(header: bytes, *names: str) -> list[str]:
+    fields = BytesHeaderParser().parsebytes(header)
+    values = [str(value) for name in names for value in fields.get_all(name, [])]
+    return [address for _, address in getaddresses(values) if address]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise ConfigError([f"--metadata {text!r}: expected key=value"])
+    return key, value

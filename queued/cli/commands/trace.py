@@ -1,0 +1,182 @@
+"""`queuectl trace`: keep and follow the transcripts of all attempts that match."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import (
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    reporting,
+    shorten,
+)
+from pgmta.config.types import parse_duration
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.store.records.trace_orders import TraceOrders
+from pgmta.store.records.traces import FIELDS, Trace
+from queued.cli.commands.change import who
+from queued.cli.options.filters import domain_as_stored
+from queued.cli.options.target import CONFIG, database_of
+
+_LOOK = 1.0  # seconds between two looks for new transcripts
+_AWARE = 15.0  # seconds in which every worker has read a new trace, by a heartbeat every 10 s
+_LONGEST = 86400.0  # seconds
+_AFTER = 2.0  # seconds after its end in which outcomes of a trace may still come
+
+
+@click.command()
+@config_option(CONFIG)
+@click.option("--domain", multiple=True, help="Domain of the recipient, * for any text.")
+@click.option("--recipient", multiple=True, help="Address of the recipient, * for any text.")
+@click.option("--sender", multiple=True, help="Reverse-path, * for any text.")
+@click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds rows without K.")
+@click.option(
+    "--for", "length", default="10m", show_default=True, help="End after this time, at most 1d."
+)
+@click.option("--background", is_flag=True, help="Begin the trace, and do not follow it.")
+@click.option("--list", "listed", is_flag=True, help="List the traces of the last day.")
+@click.option("--stop", type=int, metavar="ID", help="End the trace ID.")
+@json_option
+@reporting
+def trace(
+    config: Path,
+    length: str,
+    background: bool,
+    listed: bool,
+    stop: int | None,
+    as_json: bool,
+    **patterns: tuple[str, ...],
+) -> None:
+    """Keep the transcript of every attempt that matches, and print it as it comes.
+
+    Values of one option are alternatives; different options must all match. Interrupt the command
+    to end the trace. `queuectl show ID --transcript` shows a transcript later.
+    """
+    wanted = {name: list(patterns[name]) for name in FIELDS if patterns[name]}
+    if (listed + (stop is not None) + bool(wanted)) != 1:
+        raise ConfigError(
+            ["trace needs one of: --list, --stop, or --domain, --recipient, --sender, --metadata"]
+        )
+    if "domain" in wanted:
+        wanted["domain"] = [domain_as_stored(text) for text in wanted["domain"]]
+    try:
+        seconds = parse_duration(length)
+        Trace.of(0, wanted)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    if not 0 < seconds <= _LONGEST:
+        raise ConfigError([f"--for {length}: at most 1d"])
+    orders = TraceOrders(database_of(config))
+    try:
+        if listed:
+            _list(orders, as_json)
+        elif stop is not None:
+            _stop(orders, stop)
+        else:
+            _start(orders, wanted, seconds, background, as_json)
+    finally:
+        orders.close()
+
+
+def _start(
+    orders: TraceOrders,
+    wanted: dict[str, list[str]],
+    seconds: float,
+    background: bool,
+    as_json: bool,
+) -> None:
+    row = orders.start(wanted, seconds, who())
+    number, began = row["id"], row["created_at"]
+    print_line(f"trace {number} lasts {age(seconds)}; `queuectl trace --stop {number}` ends it",
+               err=True)  # fmt: skip
+    try:
+        _wait_for_workers(orders, began)
+        if not background:
+            _follow(orders, number, began, as_json)
+    except KeyboardInterrupt:
+        orders.stop(number, who())
+        print_line(f"trace {number} has ended", err=True)
+
+
+def _wait_for_workers(orders: TraceOrders, began: datetime) -> None:
+    """Return when every worker knows the trace. Each reads the traces with its heartbeat."""
+    until = time.monotonic() + _AWARE
+    workers, unaware = orders.unaware(began)
+    while unaware and time.monotonic() < until:
+        time.sleep(_LOOK / 4)
+        workers, unaware = orders.unaware(began)
+    if not workers:
+        print_line("warning: no delivering worker runs", err=True)
+    elif unaware:
+        print_line(f"warning: {unaware} of {workers} workers do not know it yet", err=True)
+    else:
+        print_line(f"{workers} worker{'s know' if workers != 1 else ' knows'} it", err=True)
+
+
+def _follow(orders: TraceOrders, number: int, began: datetime, as_json: bool) -> None:
+    """Print the transcripts of a trace until it ends."""
+    over = 0.0
+    while not over or time.monotonic() < over:
+        if not over and not orders.lasts(number):
+            over = time.monotonic() + _AFTER
+        for row in orders.fresh(number, began):
+            print_json(row) if as_json else _print(row)
+        sys.stdout.flush()
+        time.sleep(_LOOK)
+
+
+def _print(row: dict[str, Any]) -> None:
+    others = len(row["row_ids"]) - 1
+    more = f" and {others} more" if others else ""
+    reply = f"{row['code'] or ''} {row['reply'] or ''}".strip()
+    print_line(
+        f"== message {row['message_id']} <{row['sender']}> to {row['recipient']}{more}: "
+        f"{row['event']}, {row['host'] or 'no host'} {row['address'] or ''}, {reply}"
+    )
+    print_text(row["dialogue"])
+
+
+def _stop(orders: TraceOrders, number: int) -> None:
+    if not orders.stop(number, who()):
+        raise PgmtaError(f"no trace {number} lasts")
+    print_line(f"trace {number} has ended; workers know it within 10 s")
+
+
+def _list(orders: TraceOrders, as_json: bool) -> None:
+    traces = orders.last_day()
+    if as_json:
+        print_json(traces)
+        return
+    now = datetime.now(UTC)
+    print_table(
+        ["TRACE", "BY", "AGE", "ENDS IN", "TRANSCRIPTS", "WANTED"],
+        [
+            [
+                each["id"],
+                each["created_by"],
+                age((now - each["created_at"]).total_seconds()),
+                age((each["expires_at"] - now).total_seconds()) if each["active"] else "ended",
+                each["transcripts"],
+                shorten(_words(each["wanted"])),
+            ]
+            for each in traces
+        ],
+    )
+
+
+def _words(wanted: dict[str, Any]) -> str:
+    return " ".join(
+        f"{name}={','.join(map(str, values)) if isinstance(values, list) else values}"
+        for name, values in wanted.items()
+    )

@@ -1,0 +1,353 @@
+"""The certificate and the user of `queuectl up`, so that a first try has TLS and a login."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import uvloop
+
+from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
+from pgmta.config.loader import load
+from pgmta.errors import PgmtaError
+from pgmta.port_user import bind_problem
+from pgmta.postgres.embedded.database import DATABASE, OWNER, Server
+from pgmta.postgres.embedded.folders import locked, make_parents, open_own
+from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
+from pgmta.service import Signals, first
+from pgmta.shipped import shipped
+from pgmta.store.admin.migrate import migrate
+from pgmta.store.admin.user_accounts import Rights, Secret, UserAccounts
+from queued.config import QueuedConfig
+
+USER = "me@example.org"
+"""The login name; it may send from this address only."""
+_NAMES = ("localhost", "pgmta.localhost")
+_ADDRESSES = ("127.0.0.1", "::1")
+_DAYS = 365
+_LEFT = timedelta(days=30)  # of the certificate; then there is a new one
+
+
+def make_certificate(directory: Path) -> Path:
+    """Return the file of a certificate with its key, for this machine only.
+
+    It is made if it is missing or about to expire. Clients that know the file accept it.
+    """
+    path = directory / "tls" / "localhost.pem"
+    if not _lasts(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(path, _made())
+    return path
+
+
+def make_user(directory: Path, uri: str) -> Path:
+    """Return the file of the password of USER, which is made if it is missing."""
+    path = directory / "password"
+    if not path.exists():
+        _write(path, secrets.token_urlsafe(12).encode())
+    secret = Secret.of(path.read_text(encoding="ascii"))
+    accounts = UserAccounts(uri, "queuectl up")
+    try:
+        accounts.add(USER, secret, Rights(senders=[USER]))
+    finally:
+        accounts.close()
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that only its owner reads."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    new.rename(path)
+
+
+def _lasts(path: Path) -> bool:
+    from cryptography import x509
+
+    try:
+        until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError):
+        return False
+    return until - _LEFT > datetime.now(UTC)
+
+
+def _made() -> bytes:
+    """Return a certificate and its key in PEM (RFC 5280)."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _NAMES[0])])
+    now = datetime.now(UTC)
+    addresses = [x509.IPAddress(ipaddress.ip_address(text)) for text in _ADDRESSES]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=_DAYS))
+        .add_extension(
+            x509.SubjectAlternativeName([*map(x509.DNSName, _NAMES), *addresses]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return certificate.public_bytes(Encoding.PEM) + private
+
+
+_SMTPD = Path("etc/dev/smtpd.yaml")
+_QUEUED = Path("etc/dev/queued.yaml")
+_SUBMISSION = 2587  # port in the configuration
+_LINE = 200  # octets of the line in the file of the lock
+_GRACE = 45.0  # seconds for the daemons to drain
+_READY = 300.0  # seconds for smtpd to greet, on a slow machine
+_TELL = 10.0  # seconds between two lines about it
+
+
+@click.command()
+@click.option(
+    "--smtpd",
+    "smtpd_config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=_SMTPD,
+    show_default=True,
+    help="Configuration of smtpd.",
+)
+@click.option(
+    "--queued",
+    "queued_config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=_QUEUED,
+    show_default=True,
+    help="Configuration of queued.",
+)
+@click.option("--port", default=2525, show_default=True, help="Port of smtpd, for the hint.")
+@click.option("--sink-port", default=2526, show_default=True, help="Port of the development sink.")
+@reporting
+def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> None:
+    """Run the database, smtpd, one queued and a development sink until Ctrl-C.
+
+    With the default configuration smtpd also has TLS, and a submission port for one user.
+    """
+    first = smtpd_config == _SMTPD
+    _ship(smtpd_config, queued_config)
+    environment = load(queued_config, QueuedConfig).environment
+    directory = environment.directory.resolve()
+    with _only_one(directory, f"smtpd on port {port}, sink on port {sink_port}") as held:
+        _check_ports(port, sink_port, *([_SUBMISSION] if first else []))
+        uri = resolve(environment)
+        migrate(uri)
+        sink = directory / "sink"
+        submission = _first_try(directory, uri) if first else []
+        children = Children(
+            {
+                "sink": ["smtpd", "sink", "--port", str(sink_port), "--maildir", str(sink)],
+                "queued": ["queued", "run", "-c", str(queued_config)],
+                "smtpd": ["smtpd", "run", "-c", str(smtpd_config)],
+            },
+            {INHERITED: uri} if environment.database.uri else {DIRECTORY: str(directory)},
+            held,
+        )
+        lines = [
+            ("database", _database(environment.database.uri, directory)),
+            ("smtpd", f"127.0.0.1:{port}, takes mail from this machine"),
+            *(("smtpd", line) for line in submission[:1]),
+            ("queued", f"delivers everything to 127.0.0.1:{sink_port}"),
+            ("sink", f"127.0.0.1:{sink_port}, keeps what it gets in {sink}/new"),
+        ]
+        hints = [_hint(port), *submission[1:]]
+        status = uvloop.run(_run(children, port, lines, hints))
+    sys.exit(status)
+
+
+def _ship(*configs: Path) -> None:
+    """Copy default files that do not exist from those that are shipped with pgmta.
+
+    So other commands can name them, and their paths begin here.
+    """
+    for config in configs:
+        if config in (_SMTPD, _QUEUED) and not config.exists():
+            make_parents(config.parent)
+            shutil.copyfile(shipped("etc") / "dev" / config.name, config)
+
+
+def _check_ports(*ports: int) -> None:
+    """Raise PgmtaError if another program listens on one of the ports."""
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                reason = bind_problem(error, port)
+                raise PgmtaError(f"can't use port {port}: {reason}") from None
+
+
+@contextmanager
+def _only_one(directory: Path, ports: str) -> Iterator[int]:
+    """Keep other `queuectl up` away from the folder; gives a descriptor for the children to hold.
+
+    The file of the lock has the pid and the `ports`, for the error of another one. Where an earlier
+    one was killed, wait until its children have ended. Raises PgmtaError.
+    """
+    make_parents(directory)
+    own, held = open_own(directory / "up.lock"), open_own(directory / "up.children")
+    try:
+        if not locked(own):
+            other = os.pread(own, _LINE, 0).decode(errors="replace").strip() or "no pid yet"
+            raise PgmtaError(f"`queuectl up` already runs on {directory}: {other}")
+        os.ftruncate(own, 0)
+        os.pwrite(own, f"pid {os.getpid()}, {ports}\n".encode(), 0)
+        end, told = time.monotonic() + _GRACE, False
+        while not locked(held):
+            if time.monotonic() > end:
+                raise PgmtaError(f"processes of an earlier `queuectl up` on {directory} do not end")
+            if not told:
+                print_line("waiting for the end of what an earlier `queuectl up` has left")
+            told = True
+            time.sleep(0.1)
+        yield held
+    finally:
+        os.close(own)
+        os.close(held)
+
+
+def _database(uri: str | None, directory: Path) -> str:
+    if uri:
+        return "PostgreSQL as configured"
+    server = Server(directory)
+    command = ["psql", "-h", str(server.sockets), "-U", OWNER, DATABASE]
+    return f"PostgreSQL in {server.data}: {shlex.join(command)}"
+
+
+@dataclass
+class Children:
+    """The children of `up`: commands by name, additions to their environment, their lock."""
+
+    commands: dict[str, list[str]]
+    environment: dict[str, str]
+    lock: int
+    running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+
+    async def start(self, name: str) -> asyncio.subprocess.Process:
+        """Start one; it ends with us, because it sees the end of its standard input."""
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", *self.commands[name], "--attached",
+            stdin=asyncio.subprocess.PIPE,
+            env={**os.environ, **self.environment},
+            pass_fds=[self.lock],
+            start_new_session=True,  # Ctrl-C is ours: we stop them in order
+        )  # fmt: skip
+        self.running[name] = child
+        return child
+
+
+async def _run(
+    children: Children, port: int, lines: list[tuple[str, str]], hints: list[str]
+) -> int:
+    signals = Signals()
+    ended = asyncio.Event()
+    waits: list[asyncio.Task[None]] = []
+
+    async def wait(name: str, child: asyncio.subprocess.Process) -> None:
+        status = await child.wait()
+        if not signals.stop.is_set():
+            print_line(f"{name} ended with status {status}", err=True)
+        ended.set()
+
+    try:
+        for name in children.commands:
+            child = await children.start(name)
+            waits.append(asyncio.create_task(wait(name, child)))
+        if await _greets(port, ended, signals.stop):
+            for name, text in lines:
+                print_line(f"{name:9} {text}")
+            print_text("\nsend a first mail from another terminal, then look into the sink:\n")
+            print_text("\nor, over TLS with a login:\n\n".join(f"  {hint}\n" for hint in hints))
+            print_line("Ctrl-C stops all of it; the data stay.")
+        await first(signals.stop, signals.reload, ended)  # SIGHUP: the terminal is gone
+        if signals.reload.is_set():
+            signals.stop.set()
+        return 0 if signals.stop.is_set() else EXIT_FAILURE
+    finally:
+        signals.stop.set()
+        for name in ("smtpd", "queued", "sink"):
+            await _stop(children.running.get(name))
+        if waits:
+            await asyncio.wait(waits)
+
+
+def _first_try(directory: Path, uri: str) -> list[str]:
+    """Make certificate and user of the default configuration; return what to say about them."""
+    certificate, password = make_certificate(directory), make_user(directory, uri)
+    authority, secret = shlex.quote(str(certificate)), shlex.quote(str(password))
+    options = f'--ssl-reqd --cacert {authority} --user "{USER}:$(cat {secret})" '
+    return [
+        f"127.0.0.1:{_SUBMISSION}, takes mail of {USER} over TLS",
+        _hint(_SUBMISSION, "localhost", options),
+    ]
+
+
+def _hint(port: int, host: str = "127.0.0.1", options: str = "") -> str:
+    return (
+        f"printf 'From: {USER}\\nSubject: first mail\\n\\nIt works.\\n' | curl -sS --crlf {options}"
+        f"smtp://{host}:{port} --mail-from me@example.org --mail-rcpt you@example.com -T -"
+    )
+
+
+async def _greets(port: int, ended: asyncio.Event, stop: asyncio.Event) -> bool:
+    """Wait while the children live, and say so now and then: a slow machine takes long."""
+    done, began = asyncio.Event(), time.monotonic()
+    greets = asyncio.create_task(_greeting(port))
+    greets.add_done_callback(lambda _: done.set())
+    try:
+        while not await first(done, ended, stop, timeout=_TELL):
+            waited = time.monotonic() - began
+            if waited > _READY:
+                raise PgmtaError(f"smtpd does not greet on port {port} after {waited:.0f} s")
+            print_line(f"smtpd starts, and has not greeted on port {port} yet ({waited:.0f} s)")
+        return greets.done() and greets.result().startswith(b"220")
+    finally:
+        greets.cancel()
+
+
+async def _greeting(port: int) -> bytes:
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            greeting = await reader.readline()
+            writer.close()
+            return greeting
+        except OSError:
+            await asyncio.sleep(0.05)
+
+
+async def _stop(child: asyncio.subprocess.Process | None) -> None:
+    if child is None or child.returncode is not None:
+        return
+    child.terminate()
+    try:
+        async with asyncio.timeout(_GRACE):
+            await child.wait()
+    except TimeoutError:
+        child.kill()
+        await child.wait()

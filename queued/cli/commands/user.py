@@ -1,0 +1,301 @@
+"""`queuectl user`: users who may log in to smtpd."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import (
+    EXIT_FAILURE,
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    reporting,
+    shorten,
+)
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.password import login_name
+from pgmta.store.admin.user_accounts import Rights, UserAccounts
+from queued.cli.commands.change import who
+from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.user_options import (
+    Given,
+    chosen,
+    password_options,
+    read_rights,
+    read_secret,
+    rights_options,
+)
+
+
+@click.group()
+def user() -> None:
+    """Add, change and list the users who may log in to smtpd.
+
+    Changes count within a second. smtpd ends a session of a changed user at its next MAIL.
+    """
+
+
+@contextmanager
+def _accounts(config: Path) -> Iterator[UserAccounts]:
+    accounts = UserAccounts(database_of(config), who())
+    try:
+        yield accounts
+    finally:
+        accounts.close()
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@password_options
+@rights_options
+@reporting
+def add(config: Path, name: str, **options: Any) -> None:
+    """Add a user, and ask for the password.
+
+    Without --sender and --any-sender the user may send from NAME alone, which is an address then.
+    """
+    name = _name(name)
+    rights = read_rights(options)
+    if rights.senders is None and not rights.any_sender:
+        if "@" not in name:
+            raise ConfigError([f"{name} is no address: give --sender or --any-sender"])
+        rights = read_rights({**options, "sender": (name,)})
+    with _accounts(config) as accounts:
+        given = None if accounts.users(name) else read_secret(**chosen(options))
+        if not given or not accounts.add(name, given.secret, rights):
+            raise PgmtaError(f"there is a user {name} already")
+    print_line(f"user {name} added")
+    _print_password(given)
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@password_options
+@reporting
+def passwd(config: Path, name: str, **options: Any) -> None:
+    """Change the password of a user."""
+    name = _name(name)
+    with _accounts(config) as accounts:
+        _exists(name, bool(accounts.users(name)))
+        given = read_secret(**chosen(options))
+        _exists(name, accounts.passwd(name, given.secret))
+    print_line(f"user {name} has another password")
+    _print_password(given)
+
+
+@user.command("set")
+@config_option(CONFIG)
+@click.argument("name")
+@rights_options
+@click.option("--any-network", is_flag=True, help="May log in from any network.")
+@click.option("--no-metadata", is_flag=True, help="The user's mail gets no metadata of the user.")
+@reporting
+def set_rights(
+    config: Path, name: str, any_network: bool, no_metadata: bool, **options: Any
+) -> None:
+    """Change what a user may; the rest stays as it is.
+
+    --sender, --network and --metadata replace all of their kind that the user had, and
+    --no-metadata removes them.
+    """
+    name = _name(name)
+    rights = read_rights(options, any_network=any_network, no_metadata=no_metadata)
+    if rights == Rights():
+        raise ConfigError(["nothing to change: give at least one option"])
+    with _accounts(config) as accounts:
+        _exists(name, accounts.set(name, rights))
+    print_line(f"user {name} changed")
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@reporting
+def disable(config: Path, name: str) -> None:
+    """Let a user log in no more, until `queuectl user enable`."""
+    _disable(config, name, disabled=True)
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@reporting
+def enable(config: Path, name: str) -> None:
+    """Let a disabled user log in again."""
+    _disable(config, name, disabled=False)
+
+
+def _disable(config: Path, name: str, *, disabled: bool) -> None:
+    name = _name(name)
+    with _accounts(config) as accounts:
+        _exists(name, accounts.disable(name, disabled=disabled))
+    print_line(f"user {name} {'disabled' if disabled else 'enabled'}")
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@reporting
+def delete(config: Path, name: str) -> None:
+    """Remove a user."""
+    name = _name(name)
+    with _accounts(config) as accounts:
+        _exists(name, accounts.delete(name))
+    print_line(f"user {name} deleted")
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@reporting
+def unlock(config: Path, name: str) -> None:
+    """Forget the failed logins of a user; smtpd sees it within seconds."""
+    name = _name(name)
+    with _accounts(config) as accounts:
+        count = accounts.unlock(name)
+        _exists(name, bool(count or accounts.users(name)))
+    print_line(f"failed logins of {name} forgotten" if count else f"{name} has no failed logins")
+
+
+@user.command("list")
+@config_option(CONFIG)
+@json_option
+@reporting
+def list_users(config: Path, as_json: bool) -> None:
+    """List all users; exit 1 if there are none."""
+    with _accounts(config) as accounts:
+        users = accounts.users()
+    if as_json:
+        print_json(users)
+    else:
+        now = datetime.now(UTC)
+        print_table(
+            ["USER", "STATE", "SENDERS", "NETWORKS", "TENANT", "PRIORITIES", "LAST LOGIN"],
+            [
+                [
+                    each["name"],
+                    "disabled" if each["disabled"] else "active",
+                    shorten(_words(each["senders"] or [each["name"]])),
+                    shorten(_words(each["networks"])),
+                    each["tenant"] or "-",
+                    f"{each['priority_first']}-{each['priority_last']}",
+                    age((now - each["last_login"]).total_seconds()) if each["last_login"] else "-",
+                ]
+                for each in users
+            ],
+        )
+    if not users:
+        sys.exit(EXIT_FAILURE)
+
+
+@user.command()
+@config_option(CONFIG)
+@click.argument("name")
+@json_option
+@reporting
+def show(config: Path, name: str, as_json: bool) -> None:
+    """Show a user: rights, networks of earlier logins, failed logins, and whether they lock it.
+
+    From a network of an earlier login only the failures from there count. No password is shown.
+    """
+    name = _name(name)
+    with _accounts(config) as accounts:
+        found = accounts.users(name)
+        _exists(name, bool(found))
+        networks, failures = accounts.networks(name), accounts.failures(name)
+    if as_json:
+        print_json({**found[0], "own_networks": networks, "failures": failures})
+        return
+    each = found[0]
+    print_line(f"user        {each['name']}{' (disabled)' if each['disabled'] else ''}")
+    print_line(f"senders     {_words(each['senders'] or [each['name']])}")
+    print_line(f"networks    {_words(each['networks'])}")
+    print_line(f"tenant      {each['tenant'] or '-'}")
+    print_line(f"metadata    {json.dumps(each['metadata'], ensure_ascii=False)}")
+    print_line(f"priorities  {each['priority_first']}-{each['priority_last']}")
+    print_line(f"added       {each['created_at']}, changed {each['changed_at']}")
+    for login in networks:
+        print_line(f"logged in from {login['network']}, last on {login['last_login']:%Y-%m-%d}")
+    for failure in failures:
+        until = failure["locked_until"]
+        print_line(
+            f"failed logins {_place(failure['unit'])}: {failure['failures']}, "
+            f"forgotten at {_time(failure['forgotten_at'])}"
+            + (f"; locked until {_time(until)}" if until else "")
+        )
+    if any(failure["locked_until"] for failure in failures):
+        print_line(f"`queuectl user unlock {name}` ends the lock")
+
+
+@user.command()
+@config_option(CONFIG)
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Lines at most."
+)
+@json_option
+@reporting
+def failures(config: Path, limit: int, as_json: bool) -> None:
+    """List failed logins by address, network and user, the most first, and who is locked."""
+    with _accounts(config) as accounts:
+        found = accounts.all_failures(limit)
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["OF", "NAME", "FROM", "FAILURES", "LAST", "LOCKED UNTIL"],
+        [
+            [
+                "user" if each["unit"].startswith("own ") else each["unit"].partition(" ")[0],
+                each["name"] or "(no user)",
+                each["unit"].split(" ")[2] if each["unit"].startswith("own ") else "-",
+                each["failures"],
+                _time(each["last_failure"]),
+                _time(each["locked_until"]) if each["locked_until"] else "-",
+            ]
+            for each in found
+        ],
+    )
+
+
+def _print_password(given: Given) -> None:
+    """Print a password that the command has made; the user is stored before."""
+    if given.generated:
+        print_line(f"password: {given.generated}")
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S%z}"
+
+
+def _place(unit: str) -> str:
+    kind, *rest = unit.split(" ")
+    return f"from {rest[1]}" if kind == "own" else "from elsewhere"
+
+
+def _words(values: list[str] | None) -> str:
+    return "any" if values is None else " ".join(values) or "none"
+
+
+def _name(text: str) -> str:
+    try:
+        return login_name(text)
+    except ValueError as error:
+        raise ConfigError([f"{text!r}: {error}"]) from None
+
+
+def _exists(name: str, there: bool) -> None:
+    if not there:
+        raise PgmtaError(f"there is no user {name}; `queuectl user list` lists them")

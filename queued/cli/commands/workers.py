@@ -1,0 +1,129 @@
+"""`queuectl workers`: the running workers, their rows, and the rows that no worker matches."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.action import Action
+from pgmta.command import (
+    EXIT_FAILURE,
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    reporting,
+)
+from pgmta.store.changes.overview import Overview
+from pgmta.store.queue.reading import Fault
+from queued.cli.options.target import CONFIG, database_of
+
+
+@click.command()
+@config_option(CONFIG)
+@click.option("--check", is_flag=True, help="Exit with 1 if rows wait that no worker takes.")
+@json_option
+@reporting
+def workers(config: Path, check: bool, as_json: bool) -> None:
+    """Show workers, what each matches and its lag, and rows that no worker matches."""
+    overview = Overview(database_of(config))
+    try:
+        entries = overview.workers()
+        rules = overview.rules()
+        deliver = _distinct(entries)
+        counts = overview.matches(
+            [entry["takes"] for entry in entries],
+            deliver,
+            [rule["takes"] for rule in rules],
+            [*(f"worker {e['name']}" for e in entries), *(f"rule {r['name']}" for r in rules)],
+        )
+    finally:
+        overview.close()
+    for number, entry in enumerate(entries):
+        entry["matches"] = counts[f"n{number}"]
+        entry["due"] = counts[f"due{number}"]
+        entry["lag"] = counts[f"lag{number}"]
+    warnings = [*_warnings(entries, rules, counts), *map(str, overview.faults)]
+    _show(entries, rules, counts, overview.faults, warnings, as_json)
+    if check and counts["unmatched"]:
+        sys.exit(EXIT_FAILURE)
+
+
+def _show(
+    entries: list[dict[str, Any]],
+    rules: list[dict[str, Any]],
+    counts: dict[str, Any],
+    faults: list[Fault],
+    warnings: list[str],
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json(
+            {
+                "workers": entries,
+                "rules": rules,
+                "unmatched": counts["unmatched"],
+                "overlap": counts["overlap"],
+                "faults": [asdict(fault) for fault in faults],
+                "warnings": warnings,
+            }
+        )
+        return
+    now = datetime.now(UTC)
+    print_table(
+        ["WORKER", "ACTION", "PROCESS", "SEEN", "DONE", "MATCHES", "DUE", "LAG", "WHERE"],
+        [
+            [
+                entry["name"],
+                entry["action"],
+                entry["owner"],
+                age((now - entry["seen_at"]).total_seconds()) if entry["alive"] else "dead",
+                entry["handled"],
+                entry["matches"],
+                entry["due"],
+                "-" if entry["lag"] is None else age(entry["lag"]),
+                " ".join((entry["takes"] or "every row").split()),  # whole: many begin alike
+            ]
+            for entry in entries
+        ],
+    )
+    for warning in warnings:
+        print_line(f"warning: {warning}", err=True)
+
+
+def _distinct(entries: list[dict[str, Any]]) -> list[int]:
+    """Return the indexes of live delivering workers, one per name and condition.
+
+    A worker that several processes run counts once: they share its rows by claims.
+    """
+    seen: dict[tuple[str, str | None], int] = {}
+    for number, entry in enumerate(entries):
+        if entry["alive"] and entry["action"] == Action.DELIVER:
+            seen.setdefault((entry["name"], entry["takes"]), number)
+    return list(seen.values())
+
+
+def _warnings(
+    entries: list[dict[str, Any]], rules: list[dict[str, Any]], counts: dict[str, Any]
+) -> list[str]:
+    found = []
+    if not any(e["alive"] and e["action"] == Action.DELIVER for e in entries):
+        found.append("no delivering worker runs")
+    if counts["unmatched"]:
+        found.append(f"{counts['unmatched']} rows are matched by no worker; they wait for ever")
+    if counts["overlap"]:
+        found.append(f"{counts['overlap']} rows are matched by more than one delivering worker")
+    running = {e["name"] for e in entries if e["alive"]}
+    found += [
+        f"standing rule {rule['name']} holds mail back, but its worker does not run"
+        for rule in rules
+        if rule["origin"] == "worker" and rule["name"] not in running
+    ]
+    return found

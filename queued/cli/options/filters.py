@@ -1,0 +1,73 @@
+"""The options that choose rows. Every queue command has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from pgmta.command import print_line
+from pgmta.errors import AddressError, ConfigError
+from pgmta.mail.address import normalise_domain
+from pgmta.states import Status
+from pgmta.store.queue.conditions import case_hint, check_conditions
+from pgmta.store.queue.filters import Filter
+
+_OPTIONS = (
+    click.option("--where", metavar="SQL", help="Condition on columns of queue."),
+    click.option("--id", type=int, multiple=True, help="Message id."),
+    click.option("--sender", multiple=True, help="Reverse-path, * for any text."),
+    click.option("--recipient", multiple=True, help="Address of the recipient, * for any text."),
+    click.option("--domain", multiple=True, help="Domain of the recipient, * for any text."),
+    click.option(
+        "--status",
+        multiple=True,
+        type=click.Choice([status.value for status in Status], case_sensitive=False),
+        help="Status of the row.",
+    ),
+    click.option("--age", multiple=True, help="Time since acceptance: '>2h', '<10m', 10m..2h."),
+    click.option("--attempts", multiple=True, help="Attempts so far: 3, '>3', 2..5."),
+    click.option(
+        "--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds rows without K."
+    ),
+    click.option("--reply", multiple=True, metavar="PATTERN", help="Text within the last reply."),
+    click.option(
+        "--hold-reason",
+        multiple=True,
+        metavar="PATTERN",
+        help="Text within the reason of a hold; 'TEXT*' begins with it.",
+    ),
+)
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options; the command gets them as keywords for `condition`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def domain_as_stored(text: str) -> str:
+    """Return a domain or pattern as rows have it: in lower case, A-labels."""
+    try:
+        return normalise_domain(text)
+    except AddressError:  # a pattern, for one
+        return text.lower()
+
+
+def condition(uri: str, options: dict[str, Any]) -> str | None:
+    """Return the condition of the options, --where checked by PostgreSQL; None: every row.
+
+    Raises ConfigError.
+    """
+    where = options.get("where")
+    if where is not None:
+        asyncio.run(check_conditions(uri, {"--where": where}))
+        if hint := case_hint(where):
+            print_line(f"warning: {hint}", err=True)
+    try:
+        return Filter(**options).condition()
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None

@@ -1,0 +1,142 @@
+"""Options of `queuectl user` about passwords and rights."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from pgmta.config.types import Network
+from pgmta.errors import AddressError, ConfigError
+from pgmta.mail.address import normalise_domain, parse_mailbox
+from pgmta.password import LONGEST
+from pgmta.store.admin.user_accounts import Rights, Secret
+
+_SHORTEST = 8  # characters of a password
+
+_PASSWORD = (
+    click.option("--stdin", is_flag=True, help="Read the password from standard input."),
+    click.option("--generate", is_flag=True, help="Make a password, and print it."),
+    click.option("--no-scram", is_flag=True, help="Store no keys for SCRAM-SHA-256."),
+)
+_RIGHTS = (
+    click.option("--sender", multiple=True, metavar="ADDRESS",
+                 help="May send from this address, or this domain (@example.org)."),
+    click.option("--any-sender", is_flag=True, help="May send from any address."),
+    click.option("--network", multiple=True, metavar="CIDR", help="May log in from this network."),
+    click.option("--tenant", help="Tenant of the user's mail; '' for none."),
+    click.option("--metadata", multiple=True, metavar="K=V", help="Metadata of the user's mail."),
+    click.option("--priorities", metavar="N-M",
+                 help="May ask for these priorities, 0 (first) to 9; a new user only for 5."),
+)  # fmt: skip
+
+
+def password_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where a password comes from."""
+    for option in reversed(_PASSWORD):
+        command = option(command)
+    return command
+
+
+def rights_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options about what a user may."""
+    for option in reversed(_RIGHTS):
+        command = option(command)
+    return command
+
+
+def chosen(options: dict[str, Any]) -> dict[str, bool]:
+    """Return the options about a password."""
+    return {key: options[key] for key in ("stdin", "generate", "no_scram")}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A password: its hash, and itself if the command has made it."""
+
+    secret: Secret
+    generated: str = field(default="", repr=False)
+
+
+def read_secret(*, stdin: bool, generate: bool, no_scram: bool) -> Given:
+    """Ask for a password, and hash it."""
+    if stdin and generate:
+        raise ConfigError(["--stdin and --generate exclude each other"])
+    if generate:
+        text = secrets.token_urlsafe(15)
+    elif stdin:
+        text = sys.stdin.readline().rstrip("\r\n")
+    elif not _terminal():
+        raise ConfigError(["no terminal to ask for the password: give --stdin or --generate"])
+    else:
+        text = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+    if len(text) < _SHORTEST or len(text.encode()) > LONGEST or "\0" in text:
+        raise ConfigError(
+            [f"a password needs {_SHORTEST} characters, at most {LONGEST} octets, and no NUL"]
+        )
+    return Given(Secret.of(text, scram=not no_scram), text if generate else "")
+
+
+def _terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def read_rights(
+    options: dict[str, Any], *, any_network: bool = False, no_metadata: bool = False
+) -> Rights:
+    """Read the options about rights. Raises ConfigError that names the option."""
+    if options["sender"] and options["any_sender"]:
+        raise ConfigError(["--sender and --any-sender exclude each other"])
+    if options["network"] and any_network:
+        raise ConfigError(["--network and --any-network exclude each other"])
+    if options["metadata"] and no_metadata:
+        raise ConfigError(["--metadata and --no-metadata exclude each other"])
+    metadata = dict(_pair(text) for text in options["metadata"])
+    return Rights(
+        senders=[_sender(text) for text in options["sender"]] or None,
+        any_sender=options["any_sender"],
+        networks=[_network(text) for text in options["network"]] or None,
+        any_network=any_network,
+        tenant=options["tenant"],
+        metadata=metadata if metadata or no_metadata else None,
+        priorities=_priorities(options["priorities"]) if options["priorities"] else None,
+    )
+
+
+def _sender(text: str) -> str:
+    """Return an address, or @ and a domain, as smtpd compares them."""
+    try:
+        if text.startswith("@"):
+            return f"@{normalise_domain(text[1:])}"
+        mailbox, domain = parse_mailbox(text, utf8=True)
+        return f"{mailbox.rpartition('@')[0]}@{domain}"
+    except AddressError as error:
+        raise ConfigError([f"--sender {text!r}: expected an address or @domain: {error}"]) from None
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ConfigError([f"--network {text!r}: {error}"]) from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not (key and sign):
+        raise ConfigError([f"--metadata {text!r}: expected key=value"])
+    return key, value
+
+
+def _priorities(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if len(first) == 1 and len(last or first) == 1 and (first + last).isdigit():
+        found = int(first), int(last or first)
+        if found[0] <= found[1]:
+            return found
+    raise ConfigError([f"--priorities {text!r}: expected for example 3-7, with 0 as the first"])

@@ -1,0 +1,88 @@
+"""The hosts of a destination as deliveries see them, and their answers to a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from pgmta.errors import DeliveryError
+from queued.delivery.connect.connector import Connector
+from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp.session import Session
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.facts import ConnectionFacts
+from queued.delivery.transport.tls_policy import HostPolicy
+
+_PATIENCE = 60.0  # seconds for the answer of one host, all of its addresses together
+
+
+@dataclass(slots=True)
+class HostAnswer:
+    """The answer of a host to a connection, up to EHLO over TLS; or an error."""
+
+    facts: ConnectionFacts = field(default_factory=ConnectionFacts)
+    extensions: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(slots=True)
+class SurveyedHost:
+    """A host with its addresses and its TLS policy, or the error that passes it over.
+
+    `left_out` has the addresses that are not used, with the reasons.
+    """
+
+    host: Host
+    addresses: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    policy: HostPolicy | None = None
+    error: str = ""
+    answer: HostAnswer | None = None
+
+
+async def survey(
+    connector: Connector, destination: Destination, *, probe: bool
+) -> list[SurveyedHost]:
+    """Return the hosts of a destination in the order of one delivery.
+
+    With `probe` each of them is connected to, up to EHLO, STARTTLS and AUTH, but gets no mail.
+    Raises DeliveryError if the destination has no host.
+    """
+    hosts = [SurveyedHost(host) async for host in connector.hosts.of(destination)]
+    await asyncio.gather(*(_look(connector, destination, each) for each in hosts))
+    if probe:
+        await asyncio.gather(*(_probe(connector, destination, each) for each in hosts))
+    return hosts
+
+
+async def _look(connector: Connector, destination: Destination, found: SurveyedHost) -> None:
+    """Find the policy and the addresses of a host."""
+    try:
+        found.policy = await connector.security.policy(destination, found.host)
+        found.left_out = await connector.hosts.left_out(found.host)
+        found.addresses = await connector.hosts.addresses(found.host)
+    except DeliveryError as error:
+        found.error = error.line
+
+
+async def _probe(connector: Connector, destination: Destination, found: SurveyedHost) -> None:
+    """Open a session with a host, and close it."""
+    if found.error:
+        return
+    sessions: set[Session] = set()
+    found.answer = HostAnswer()
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            session = await connector.open_at(destination, found.host, sessions)
+    except DeliveryError as error:
+        found.answer.error = error.line
+        return
+    except TimeoutError:
+        found.answer.error = f"no answer in {_PATIENCE:.0f} seconds"
+        return
+    finally:
+        for each in sessions:
+            each.connection.quit()
+            await each.connection.wait_closed()  # the loop may end now
+    found.answer.facts = session.facts
+    found.answer.extensions = session.extensions

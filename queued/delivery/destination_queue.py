@@ -1,0 +1,320 @@
+"""All mail of one destination, and the connections that carry it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pgmta.errors import DeliveryError
+from pgmta.logs import get
+from queued.delivery.backlog import Backlog
+from queued.delivery.connect.connector import DeliveryContext
+from queued.delivery.failure import failed, others_work
+from queued.delivery.idle_connections import IdleConnections
+from queued.delivery.other_hosts import OtherHosts
+from queued.delivery.pacing import ConnectionPacing
+from queued.delivery.smtp.commands import passes_dsn
+from queued.delivery.smtp.session import Session
+from queued.delivery.sorting import WITHOUT_DSN, sort
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import (
+    CUT_OFF,
+    DEADLINE_OVER,
+    NOT_BEGUN,
+    Reporter,
+    Result,
+    hung_up,
+    internal,
+)
+
+_OK = 2  # first digit of a positive reply
+
+log = get("delivery")
+
+
+class DestinationQueue:
+    """Deliveries to one destination, over at most `delivery.connections` connections.
+
+    Urgent mail goes first, and may use all connections. Other mail leaves `context.reserved` of
+    them free, so that urgent mail begins even while all other mail hangs.
+
+    Each connection has a task, which opens the connection first and takes envelopes for it
+    afterwards. A connection that can't be opened thus concerns no envelope, as long as the
+    queue has other connections. Mail that one host refuses for now goes to the others.
+    """
+
+    def __init__(
+        self, destination: Destination, context: DeliveryContext, reporter: Reporter
+    ) -> None:
+        self.destination = destination
+        self.backlog = Backlog(context.most_ordinary)
+        self._context = context
+        self._reporter = reporter
+        self._idle = IdleConnections(self.backlog, self._hand_back)
+        self._tasks: set[asyncio.Task[None]] = set()  # one per connection
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._sessions: set[Session] = set()
+        self._open: set[Session] = set()  # greeted
+        self._pacing = ConnectionPacing(self, context.delivery.start)
+        self._others = OtherHosts(destination, context, self._sessions, self)
+        self._draining = False
+
+    def configure(self, context: DeliveryContext) -> None:
+        """Use other means of delivery from now on."""
+        self._context = self._others.context = context
+        self.backlog.most_ordinary = context.most_ordinary
+
+    @property
+    def domains(self) -> set[str]:
+        """The domains, or labels, of the rows that wait or are under way."""
+        return {name for envelope in self.backlog.envelopes for name in envelope.domains}
+
+    def put(self, envelope: Envelope) -> None:
+        """Deliver the envelope as soon as a connection is free for it."""
+        backlog = self.backlog
+        backlog.envelopes.add(envelope)
+        backlog.load += len(envelope.items)
+        if envelope.urgent:
+            backlog.urgent_load += len(envelope.items)
+            backlog.urgent.append(envelope)
+        else:
+            backlog.waiting.append(envelope)
+        if self._idle.places:
+            self._idle.feed()
+        if backlog.urgent or backlog.waiting:
+            self.grow()
+
+    def grow(self) -> None:
+        """Open as many connections as the waiting mail has use for."""
+        # urgent mail begins even while all that the host has admitted so far hang
+        most = self._pacing.limit + (self._context.reserved if self.backlog.urgent else 0)
+        most = min(most, self._context.delivery.connections)
+        while not self._draining and len(self._tasks) < most:
+            under_way = self._pacing.at_once(len(self._tasks), len(self._open))
+            if len(self._connecting) >= min(self.backlog.startable(), under_way):
+                return
+            task = asyncio.create_task(self._serve_connection())
+            task.add_done_callback(self._ended)
+            self._tasks.add(task)
+            self._connecting.add(task)
+
+    def release(self, keep: int) -> bool:
+        """Hand back rows that wait, except `keep`; return False if a connection is open."""
+        for envelope in [] if self._open else self.backlog.cut(self.backlog.load - keep):
+            self._finish(envelope, [NOT_BEGUN] * len(envelope.items), carried=False)
+        return not self._open
+
+    def drain(self) -> list[Envelope]:
+        """Begin nothing new; return the envelopes that had not begun."""
+        self._draining = True
+        self._others.end()
+        self._idle.end()
+        for task in self._connecting:
+            task.cancel()
+        return self.backlog.give_up()
+
+    def abort(self) -> None:
+        """Drop every connection; envelopes under way are reported as not begun or unknown."""
+        for session in list(self._sessions):
+            session.connection.abort()
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait(self) -> None:
+        """Wait until the last connection has closed."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Forget the task of a connection; others may start in its place."""
+        self._tasks.discard(task)
+        self._connecting.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"a connection task of {self.destination} died", "exception": error}
+            )
+        self.grow()
+        if not self._tasks:
+            self._pacing.end()
+            self._others.end_idle()
+            self._reporter.closed(self.destination)
+
+    async def _serve_connection(self) -> None:
+        """Open a connection and carry envelopes over it; replace it while mail waits."""
+        replaced = False
+        while not self._draining:
+            session = await self._open_session()
+            if session is None:
+                return
+            if not replaced:
+                self._pacing.succeeded()
+            try:
+                welcome = await self._carry(session)
+            finally:
+                session.connection.quit()
+                self._sessions.discard(session)
+                self._open.discard(session)
+            self._idle.feed()  # an idle connection may carry the mail that this one leaves
+            if not welcome or self.backlog.startable() <= len(self._connecting):
+                return
+            # the server counts the connection until then
+            await session.connection.wait_closed()
+            replaced = True
+
+    async def _open_session(self) -> Session | None:
+        """Return a new session; None if none can be opened, and then its consequences are done."""
+        task = asyncio.current_task()
+        assert task  # noqa: S101 - for the type checker
+        self._connecting.add(task)
+        opener, earlier = self._context.opener, self.backlog.earlier
+        try:
+            return await opener.open(self.destination, self._sessions, earlier=earlier)
+        except DeliveryError as error:
+            problem = error
+        except Exception as error:
+            log.error("can't connect", destination=str(self.destination), exc_info=error)
+            problem = internal(error)
+        finally:
+            self._connecting.discard(task)
+        self._refused(problem)
+        return None
+
+    def _refused(self, error: DeliveryError) -> None:
+        """Leave the mail to other connections or, without any, to its next attempt.
+
+        A host with a limit of connections refuses further ones, and is not down.
+        """
+        if self._connecting or not all(session.connection.closed for session in self._open):
+            self._pacing.refused(len(self._open))
+            return
+        batch = self.backlog.clear()
+        result = Result.of(error, "")
+        if batch and not error.permanent:
+            self._reporter.unreachable(self.destination, self.domains, result)
+        for each in batch:
+            self._finish(each, [result] * len(each.items), carried=False)
+
+    async def _carry(self, session: Session) -> bool:
+        """Send envelopes over the connection, as long as there are any and it lasts.
+
+        Returns False if the host did not want this connection beside the others.
+        """
+        connection, backlog = session.connection, self.backlog
+        self._sessions.add(session)
+        self._open.add(session)
+        # before others get a connection for it
+        envelope = None if connection.closed else backlog.take()
+        kept = envelope is None
+        self.grow()
+        most = session.most(self._context.delivery)
+        while not session.connection.closed and session.transactions < most:
+            envelope = envelope or backlog.take()
+            if envelope is None and not self._draining:
+                envelope = await self._idle.next(session, self._context.delivery.idle)
+            if envelope is None:
+                break
+            if envelope.deadline and envelope.late:
+                self._finish(envelope, [DEADLINE_OVER] * len(envelope.items), carried=True)
+                envelope = None
+                continue
+            if len(envelope.items) > session.most_recipients:
+                self._leave(envelope, [*range(session.most_recipients, len(envelope.items))])
+            try:
+                once = any(item.once for item in envelope.items)
+                begun = not once or await envelope.guard.begin(envelope.items)
+                results = await session.send(envelope) if begun else []
+                vain = refused = connection.closed and hung_up(results)
+            except Exception as error:
+                results, vain = failed(error, session, envelope)
+                refused = False
+            except BaseException:
+                result = CUT_OFF if connection.past_dot else NOT_BEGUN
+                self._finish(envelope, [result] * len(envelope.items), carried=True)
+                raise
+            if not results:
+                self._hand_back(envelope)
+                envelope = None
+                continue
+            if vain and (kept or (refused and others_work(session, self._open))):
+                # the server closed before it had anything: that is no attempt
+                self._put_back(envelope)
+                if not kept:
+                    self._pacing.refused(len(self._open) - 1)
+                return kept
+            results = session.note(results)
+            if results[0].reply.code // 100 == _OK and results.count(results[0]) == len(results):
+                self._finish(envelope, results, carried=True)
+            else:
+                await self._go_on(session, envelope, results)
+            kept, envelope = True, None
+            if self._pacing.limit <= len(self._tasks):
+                self._pacing.took_mail()
+        return True
+
+    async def _go_on(self, session: Session, envelope: Envelope, results: list[Result]) -> None:
+        """Finish the recipients whose results count; the others are tried again at once."""
+        passed = envelope.dsn and passes_dsn(envelope, session.extensions)
+        found = sort(results, envelope if passed else None)
+        if found.bare:
+            session.remark(WITHOUT_DSN)
+            if len(found.later) == len(results):
+                envelope.bare = True
+                self._put_back(envelope)
+                return
+        if found.later:
+            if not found.bare:
+                session.learn_recipients(len(results) - len(found.later))
+            left = set(found.later)
+            kept = [place for place in range(len(results)) if place not in left]
+            places = {place: number for number, place in enumerate(kept)}
+            found.elsewhere = [places[place] for place in found.elsewhere]
+            results = [results[place] for place in kept]
+            self._leave(envelope, found.later, bare=found.bare)
+        if found.elsewhere:
+            await self._others.try_all(session, envelope, results, found.elsewhere)
+        else:
+            self._finish(envelope, results, carried=True)
+
+    def _leave(self, envelope: Envelope, places: list[int], *, bare: bool = False) -> None:
+        """Leave the recipients at these places to the next transaction, maybe without parameters.
+
+        It begins in any case after this call.
+        """
+        rest = self.backlog.split(envelope, places, wait=not self._draining)
+        rest.bare |= bare
+        if self._draining:
+            self._hand_back(rest)
+
+    def _hand_back(self, envelope: Envelope) -> None:
+        self._finish(envelope, [NOT_BEGUN] * len(envelope.items), carried=True)
+
+    def _put_back(self, envelope: Envelope) -> None:
+        if self._draining:
+            self._hand_back(envelope)
+        else:
+            self.backlog.put_back(envelope)
+            self._idle.feed()
+
+    # -- for OtherHosts --
+
+    def part(self, envelope: Envelope, places: list[int]) -> Envelope:
+        """Move the items with these places into a new envelope, which is under way as well."""
+        return self.backlog.split(envelope, places, wait=False)
+
+    def finish(self, envelope: Envelope, results: list[Result]) -> None:
+        """Report the results of an envelope that was under way."""
+        self._finish(envelope, results, carried=True)
+
+    def _finish(self, envelope: Envelope, results: list[Result], carried: bool) -> None:
+        """Report the results of an envelope, which a connection has carried or which has waited."""
+        backlog = self.backlog
+        backlog.envelopes.discard(envelope)
+        backlog.load -= len(envelope.items)
+        if envelope.urgent:
+            backlog.urgent_load -= len(envelope.items)
+        elif carried:
+            backlog.ordinary -= 1
+        try:
+            self._reporter.report(envelope, results)
+        except Exception as error:
+            log.error("result lost", message=envelope.items[0].message_id, exc_info=error)

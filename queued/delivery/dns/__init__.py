@@ -1,0 +1,1 @@
+"""Questions to name servers, and the hosts of a destination in their order."""

@@ -1,0 +1,1 @@
+"""SMTP and LMTP as a client: connection, replies, commands, content."""

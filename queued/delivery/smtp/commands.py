@@ -1,0 +1,100 @@
+"""The commands of a transaction, with the parameters that the server knows (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pgmta.errors import DeliveryError, Stage
+from pgmta.model import Item
+from queued.delivery.transport.envelope import Envelope
+
+UNLIMITED = 1 << 30
+"""A number of recipients or transactions that no session has."""
+
+NO_EIGHTBIT = "5.6.3 the next hop does not know 8BITMIME"
+"""The reason for content beyond ASCII that is not sent."""
+
+_DIGITS = 20  # of a SIZE that counts (RFC 1870, section 4)
+_LIMIT = re.compile(r"[1-9]\d{0,5}", re.ASCII)  # RFC 9422, section 4
+
+# RFC 3461, section 4. The values may come by SQL, and no other text is an argument of a command.
+_XTEXT = r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})"
+_ENVID = re.compile(rf"{_XTEXT}{{1,100}}")
+_ORCPT = re.compile(rf"[A-Za-z0-9-]{{1,64}};{_XTEXT}{{1,500}}")
+_RET = ("FULL", "HDRS")
+_NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}")
+
+
+def mail_command(
+    envelope: Envelope, extensions: Mapping[str, str], limit: int, *, ascii_only: bool = False
+) -> str:
+    """Return the command MAIL; `limit` is the server's in octets, 0 if it has none.
+
+    With `ascii_only` other content is refused (RFC 6152, section 3), unless it streams. Raises
+    DeliveryError if the server can't take the message.
+    """
+    size = len(envelope.trace) + envelope.size
+    command = f"MAIL FROM:<{envelope.sender}>"
+    if "SIZE" in extensions:
+        if 0 < limit < size:
+            raise _unfit(f"5.3.4 message of {size} octets is over the next hop's limit of {limit}")
+        command += f" SIZE={size}"
+    content = envelope.content
+    if "8BITMIME" not in extensions:
+        if ascii_only and not (
+            envelope.trace.isascii() and (not isinstance(content, bytes) or content.isascii())
+        ):
+            raise _unfit(NO_EIGHTBIT)
+    elif not (isinstance(content, bytes) and content.isascii()):
+        command += " BODY=8BITMIME"
+    if envelope.utf8:
+        if "SMTPUTF8" not in extensions:
+            raise _unfit("5.6.7 the next hop does not know SMTPUTF8")
+        command += " SMTPUTF8"
+    if envelope.dsn and passes_dsn(envelope, extensions):
+        if envelope.ret in _RET:
+            command += f" RET={envelope.ret}"
+        if envelope.envid and _ENVID.fullmatch(envelope.envid):
+            command += f" ENVID={envelope.envid}"
+    if envelope.requiretls and "REQUIRETLS" in extensions:
+        command += " REQUIRETLS"  # only the null reverse-path goes to other hosts
+    return command
+
+
+def passes_dsn(envelope: Envelope, extensions: Mapping[str, str]) -> bool:
+    """Return whether the host gets the parameters of RFC 3461, and so notifies the sender.
+
+    The envelope has some (`dsn`): callers look first, which saves most mail this call.
+    """
+    return not envelope.bare and "DSN" in extensions
+
+
+def rcpt_command(item: Item) -> str:
+    """Return the command RCPT with the parameters of RFC 3461 that the row has."""
+    command = f"RCPT TO:<{item.recipient}>"
+    if item.notify and _NOTIFY.fullmatch(item.notify):
+        command += f" NOTIFY={item.notify}"
+    if item.orcpt and _ORCPT.fullmatch(item.orcpt):
+        command += f" ORCPT={item.orcpt}"
+    return command
+
+
+def _unfit(reason: str) -> DeliveryError:
+    """Return the error for a message that this host can't take; another one may."""
+    return DeliveryError(reason, Stage.EHLO, permanent=True)
+
+
+def size_limit(value: str) -> int:
+    """Return the SIZE that a server announces; 0, which means none, for any other text."""
+    value = value.strip()
+    return int(value) if value.isascii() and value.isdigit() and len(value) <= _DIGITS else 0
+
+
+def limit(limits: str, name: str) -> int:
+    """Return the limit of this name in the value of LIMITS (RFC 9422); UNLIMITED without it."""
+    for word in limits.split():
+        key, _, value = word.partition("=")
+        if key.upper() == name and _LIMIT.fullmatch(value):
+            return int(value)
+    return UNLIMITED

@@ -1,0 +1,115 @@
+"""The content of a transaction, its final dot, and the reply to that."""
+
+from __future__ import annotations
+
+from termios import FIONREAD
+
+from pgmta.errors import DeliveryError, Stage
+from pgmta.model import Reply
+from queued.delivery.smtp.commands import NO_EIGHTBIT
+from queued.delivery.smtp.connection import waiting
+from queued.delivery.smtp.exchange import leave, out_of_step
+from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.wire import DotStuffer, stuffed
+from queued.delivery.transport.envelope import Envelope
+
+_COPIED = 16384  # octets up to which one write of a copy is quicker than several writes
+_MORE = 3  # first digit of an intermediate reply
+
+
+async def send_content(
+    connection: ClientProtocol, envelope: Envelope, replies: int = 1, *, ascii_only: bool = False
+) -> Reply:
+    """Send trace, content and final dot, and return the first of the replies to the dot.
+
+    The code 0 says how the connection ended after the dot. Before the dot it checks that the server
+    has said nothing and that the leases still hold. Raises DeliveryError for what happens before
+    the dot.
+    """
+    content = envelope.content
+    if not isinstance(content, bytes):
+        last = [await _stream(connection, envelope, ascii_only)]
+    elif len(content) > _COPIED:
+        stuffer = DotStuffer()
+        last = [stuffer.feed(envelope.trace), stuffer.feed(content), stuffer.end()]
+    else:
+        last = [stuffed(envelope.trace + content)]
+    if connection.closed or waiting(connection.descriptor, FIONREAD):
+        await connection.listen()
+    if not envelope.guard.valid(envelope.items):
+        connection.abort()
+        raise DeliveryError("lease lost before the final dot", Stage.LEASE)
+    connection.past_dot = True
+    for part in last[:-1]:
+        connection.write(part)
+    connection.write(last[-1], replies)
+    try:
+        if connection.closed or not connection.can_write.is_set():
+            await connection.drain()
+        reply = await connection.reply(Stage.END_OF_DATA, connection.timeouts.final)
+        if connection.premature and await connection.too_early():
+            connection.violate(f"reply before the end of data: {reply}")
+            raise DeliveryError(connection.reason)
+    except DeliveryError as error:
+        reply = Reply(0, error.line)
+    if reply.code // 100 == _MORE:
+        connection.abort()  # it is open what the server waits for
+    connection.past_dot = False
+    return reply
+
+
+async def _stream(connection: ClientProtocol, envelope: Envelope, ascii_only: bool) -> bytes:
+    """Send trace and content as they come, and return the end of data.
+
+    Raises DeliveryError if the content can't be read, or with `ascii_only` is beyond ASCII.
+    """
+    stuffer = DotStuffer()
+    assert not isinstance(envelope.content, bytes)  # noqa: S101 - for the type checker
+    try:
+        connection.write(stuffer.feed(envelope.trace))
+        async for part in envelope.content:
+            if ascii_only and not part.isascii():
+                raise DeliveryError(NO_EIGHTBIT, Stage.EHLO, permanent=True)
+            connection.write(stuffer.feed(part))
+            await connection.drain()
+    except BaseException:
+        connection.abort()  # without the dot nothing has happened
+        raise
+    return stuffer.end()
+
+
+async def send_nothing(connection: ClientProtocol) -> None:
+    """End a DATA that the server opened without a recipient (RFC 2920, section 3.1).
+
+    Raises DeliveryError if the server breaks the protocol.
+    """
+    connection.write(b".\r\n", 1)
+    reply = await leave(connection, Stage.END_OF_DATA, connection.timeouts.final)
+    if reply and reply.code // 100 == _MORE:
+        out_of_step(connection, reply, Stage.DATA)
+
+
+_MORE_REPLIES = 3  # first digit of an intermediate reply
+
+
+async def send_by_lmtp(
+    connection: ClientProtocol, envelope: Envelope, accepted: int, *, ascii_only: bool = False
+) -> list[Reply]:
+    """Send the content as `send_content`, and return a reply for each accepted recipient.
+
+    The code 0 says how the connection ended before the recipient's reply came: whether it has the
+    message is open then, and the replies before count. Raises DeliveryError for what happens before
+    the dot.
+    """
+    replies = [await send_content(connection, envelope, accepted, ascii_only=ascii_only)]
+    connection.past_dot = True
+    while len(replies) < accepted:
+        if replies[-1].code // 100 == _MORE_REPLIES:
+            connection.abort()
+        try:
+            reply = await connection.reply(Stage.END_OF_DATA, connection.timeouts.final)
+        except DeliveryError as error:
+            reply = Reply(0, error.line)
+        replies.append(reply)
+    connection.past_dot = False
+    return replies

@@ -1,0 +1,212 @@
+"""An SMTP client session (RFC 5321): greeting, EHLO, transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from time import monotonic
+
+from pgmta.errors import DeliveryError, Stage
+from pgmta.model import Reply
+from queued.config import Delivery
+from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp.commands import (
+    UNLIMITED,
+    limit,
+    mail_command,
+    passes_dsn,
+    rcpt_command,
+    size_limit,
+)
+from queued.delivery.smtp.end_of_data import send_by_lmtp, send_content, send_nothing
+from queued.delivery.smtp.exchange import lock_step, pipelined, reset
+from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.facts import ConnectionFacts
+from queued.delivery.transport.result import Result
+from queued.delivery.transport.transcript import CONTENT, ENTRIES, NOTE
+
+_OK = 2  # first digit of a positive reply
+_SMTP = 25  # a port at which LMTP is forbidden (RFC 2033, section 5)
+_DEFAULT = Delivery()
+
+
+class Session:
+    """One dialogue with `host`: greeting and EHLO at `open`, transactions, then `quit`.
+
+    The session has a connection. Whether that is closed, and whether the server broke the
+    protocol, is known there. `extensions` has the value of each keyword of the server's last reply
+    to EHLO. `facts` are for the log of attempts. With `lmtp` it speaks LMTP (RFC 2033).
+    """
+
+    def __init__(
+        self,
+        connection: ClientProtocol,
+        host: Host,
+        facts: ConnectionFacts | None = None,
+        delivery: Delivery = _DEFAULT,
+        *,
+        lmtp: bool = False,
+    ) -> None:
+        self.connection = connection
+        self.host = host
+        self.name = str(host.place)
+        """The host and its port, as outcomes have them."""
+        self.facts = facts or ConnectionFacts(host.name)
+        connection.said = self.facts.dialogue
+        connection.said.append(
+            (monotonic(), NOTE, f"connect to {self.name} at {self.facts.address or host.name}")
+        )
+        self.lmtp = lmtp
+        self.extensions: dict[str, str] = {}
+        self.transactions = 0
+        self._began = monotonic()  # the transaction
+        self.most_transactions = UNLIMITED
+        """The number of transactions that the host takes (MAILMAX of RFC 9422)."""
+        self.most_recipients = UNLIMITED
+        """The number of recipients that the host takes at once (RCPTMAX, or its refusals)."""
+        self._delivery = delivery
+        self._ascii_only = False
+        self._bare = False  # the transaction, of DSN parameters that a host refused
+        self._loop = asyncio.get_running_loop()
+        self._limit = 0  # octets of a message; 0: none
+        self._timeouts = connection.timeouts
+
+    @property
+    def _success(self) -> str:
+        return "delivered" if self.lmtp else "relayed"
+
+    def remark(self, text: str) -> None:
+        """Add a note of ours to the dialogue, for its transcript."""
+        self.connection.said.append((monotonic(), NOTE, text))
+
+    async def open(self, hostname: str) -> None:
+        """Take the greeting, and `greet` the server.
+
+        Raises DeliveryError. A 5xx here concerns the host and not the mail, so it is never
+        permanent (RFC 5321, section 3.8, and the practice since).
+        """
+        connection = self.connection
+        greeting = await connection.reply(Stage.GREETING, self._timeouts.greeting)
+        if greeting.code != 220:
+            connection.quit()
+            raise DeliveryError(greeting.text, Stage.GREETING, code=greeting.code)
+        await self.greet(hostname)
+
+    async def greet(self, hostname: str) -> None:
+        """Say EHLO, or HELO to a server that does not know EHLO.
+
+        After STARTTLS it is said again, and what the server announced before counts no more (RFC
+        3207, section 4.2). Raises DeliveryError, as `open`.
+        """
+        connection = self.connection
+        self.extensions = {}
+        if self.lmtp and self.host.port == _SMTP:
+            connection.quit()
+            raise DeliveryError("5.3.5 LMTP is forbidden at port 25", Stage.LHLO)
+        stage = Stage.LHLO if self.lmtp else Stage.EHLO
+        reply = await self._hello(stage, hostname)
+        if reply.code == 250:
+            for line in connection.lines[1:]:
+                keyword, _, value = line.partition(" ")
+                self.extensions[keyword.upper()] = value
+            if not self.facts.tls_version:
+                self.extensions.pop("REQUIRETLS", None)  # RFC 8689, section 2
+        elif reply.code // 100 == 5 and not self.lmtp:
+            reply = await self._hello(Stage.HELO, hostname)
+        self.facts.confirms = "" if "DSN" in self.extensions else self._success
+        self._limit = size_limit(self.extensions.get("SIZE", ""))
+        limits = self.extensions.get("LIMITS", "")
+        self.most_transactions = limit(limits, "MAILMAX")
+        self.most_recipients = limit(limits, "RCPTMAX")
+        bounces = self._delivery.eightbit == "bounce"
+        self._ascii_only = bounces and "8BITMIME" not in self.extensions
+        if reply.code != 250:
+            connection.quit()
+            raise DeliveryError(reply.text, stage, code=reply.code)
+        if connection.closed:  # right after its reply
+            raise DeliveryError(connection.reason, stage)
+
+    async def _hello(self, stage: Stage, hostname: str) -> Reply:
+        self.connection.write(f"{stage} {hostname}\r\n".encode(), 1)
+        return await self.connection.reply(stage, self._timeouts.command)
+
+    def most(self, delivery: Delivery) -> int:
+        """Return how many transactions the connection may carry."""
+        return min(delivery.transactions, self.most_transactions)
+
+    def learn_recipients(self, number: int) -> None:
+        """Note that the host takes this number of recipients at once."""
+        self.most_recipients = max(1, min(number, self.most_recipients))
+
+    async def send(self, envelope: Envelope) -> list[Result]:
+        """Do one transaction and return a result for each item, in order.
+
+        A result of the end of data with the code 0 says how the connection ended after the dot.
+        Raises DeliveryError if the connection ends before the dot (then it is `closed`), if replies
+        are out of step with commands, or if the message can't go to this host at all.
+        """
+        self.transactions += 1
+        self._began = monotonic()
+        if self.transactions == 1:
+            self.connection.said = deque(maxlen=ENTRIES)
+        host, connection = self.name, self.connection
+        connection.deadline = self._loop.time() + self._delivery.transaction
+        only = self._ascii_only
+        commands = [mail_command(envelope, self.extensions, self._limit, ascii_only=only)]
+        self._bare = envelope.bare
+        if envelope.dsn and passes_dsn(envelope, self.extensions):
+            commands += [rcpt_command(item) for item in envelope.items]
+        else:
+            commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]
+        exchange = pipelined if "PIPELINING" in self.extensions else lock_step
+        replies, data = await exchange(connection, commands)
+        begun = replies[0].code // 100 == _OK
+        if begun:
+            results = [Result(reply, host, Stage.RCPT) for reply in replies[1:]]
+        else:
+            results = [Result(replies[0], host, Stage.MAIL)] * len(envelope.items)
+        accepted = [i for i, reply in enumerate(replies[1:]) if reply.code // 100 == _OK]
+        go_on = data is not None and data.code == 354
+        if go_on and begun and accepted and self.lmtp:
+            number = len(accepted)
+            finals = await send_by_lmtp(connection, envelope, number, ascii_only=only)
+            for i, reply in zip(accepted, finals, strict=True):
+                results[i] = Result(reply, host, Stage.END_OF_DATA)
+        elif go_on and begun and accepted:
+            reply = await send_content(connection, envelope, ascii_only=only)
+            final = Result(reply, host, Stage.END_OF_DATA)
+            for i in accepted:
+                results[i] = final
+        elif go_on and begun:
+            await send_nothing(connection)
+        elif go_on:
+            connection.abort()  # a dot would send an empty message to accepted recipients
+        elif data and begun:
+            for i in accepted:
+                results[i] = Result(data, host, Stage.DATA)
+        if any(result.reply.code == 421 for result in results):
+            connection.quit()
+        elif not go_on:
+            await reset(connection)
+        return results
+
+    def note(self, results: list[Result]) -> list[Result]:
+        """Add facts, duration and dialogue of the last transaction to its results; return them.
+
+        The set-up of the connection belongs to the first transaction.
+        """
+        connection, facts = self.connection, self.facts
+        seconds = monotonic() - self._began
+        if connection.content:  # it ended before the final dot
+            connection.said.append((monotonic(), CONTENT, connection.content))
+        said = facts.dialogue, connection.said
+        if self._bare:
+            facts = replace(facts, confirms=self._success)
+        connection.said = deque(maxlen=ENTRIES)
+        for result in results:
+            result.facts, result.seconds, result.said = facts, seconds, said
+        if self.transactions == 1:
+            self.facts = self.facts.kept()
+        return results

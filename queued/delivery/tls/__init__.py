@@ -1,0 +1,1 @@
+"""TLS with next hops: handshake, DANE, MTA-STS."""

@@ -1,0 +1,1 @@
+"""The values between workers and transports: destinations, envelopes, results."""

@@ -1,0 +1,1 @@
+"""From claimed rows to envelopes: returned mail, deadline, content, signature."""

@@ -1,0 +1,243 @@
+"""Takes mail to VERP addresses: notes in the log why it came back, before any route."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import psycopg
+
+from pgmta.errors import AddressError, Stage, StoreUnavailable
+from pgmta.logs import get
+from pgmta.mail.address import parse_mailbox
+from pgmta.model import PART_SIZE, Item, Message, Reply
+from pgmta.postgres import faults
+from pgmta.store.queue.contents import Contents
+from pgmta.store.queue.returned import LoggedAttempt, ReturnedLog, ReturnedRow
+from queued.answers.rules import AnswerRules
+from queued.config import QueuedConfig
+from queued.config.answer_text import parse_reply
+from queued.delivery.transport.result import NOT_BEGUN, Result, stored
+from queued.outgoing import returned
+from queued.rewriting.verp import Named
+from queued.routing.routes import return_addresses
+
+_BATCH = 50  # messages per statement
+_TRIES = 3  # rows of a batch that PostgreSQL refuses, after which the rest is tried later
+_UNWRITTEN = "4.3.0 the log can't be written: "
+_HOPS = 10  # VERP addresses that mail is forwarded from, one to the other
+
+log = get("worker")
+
+
+@dataclass(slots=True)
+class _Taken:
+    item: Item
+    message: Message | None
+    named: Named
+    hops: int = 0  # times that it was forwarded
+    answer_class: str = ""
+    words: str = ""
+
+    @property
+    def row(self) -> ReturnedRow:
+        named = self.named
+        return ReturnedRow(named.message_id, named.row_id, named.day, self.answer_class, self.words)
+
+
+type Conclude = Callable[[list[Item], list[Result]], object]
+
+
+class ReturnedMail:
+    """Takes rows whose recipients are VERP addresses of this configuration.
+
+    Without `attempts` it takes none. `conclude` gets rows with their results, and `forward` rows
+    with another recipient.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        attempts: ReturnedLog | None,
+        conclude: Conclude,
+        forward: Callable[[list[Item], dict[int, Message]], object],
+    ) -> None:
+        self._contents = contents
+        self._log = attempts
+        self._conclude = conclude
+        self._forward = forward
+        self._waiting: deque[_Taken] = deque()
+        self._work: asyncio.Task[None] | None = None
+        self._draining = False
+        self._hops = 0  # of the row that is being forwarded
+
+    def configured(self, config: QueuedConfig, rules: AnswerRules) -> ReturnedMail | None:
+        """Use the addresses and keys of a configuration; return None if it has none."""
+        self._addresses = return_addresses(config.routing)
+        self._to = config.routing.verp.forward
+        self._rules = rules
+        return self if self._addresses and self._log else None
+
+    def take(self, items: list[Item], messages: dict[int, Message]) -> list[Item]:
+        """Take the rows that are for VERP addresses; return the others.
+
+        Rows of bad or old addresses, and of loops, are gone without a DSN.
+        """
+        rest: list[Item] = []
+        now = datetime.now(UTC)
+        for item in items:
+            named = self._addresses.named(item.recipient, item.domain, now)
+            if named is None:
+                rest.append(item)
+                continue
+            problem = (
+                named.problem if self._hops <= _HOPS else "5.4.6 its VERP addresses are a loop"
+            )
+            if problem:
+                item.on_failed = "remove"
+                self._conclude([item], [Result(Reply(0, problem), permanent=True)])
+            else:
+                message = messages.get(item.message_id)
+                self._waiting.append(_Taken(item, message, named, self._hops))
+        if self._waiting and self._work is None:
+            self._work = asyncio.create_task(self._run())
+        return rest
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                try:
+                    await self._do(batch)
+                except Exception as error:
+                    log.error("returned mail is tried again", rows=[t.item.id for t in batch],
+                              exc_info=error)  # fmt: skip
+                    self._later(batch, "4.3.0 internal error")
+                except asyncio.CancelledError:
+                    self._end(batch, NOT_BEGUN)
+                    raise
+        finally:
+            self._work = None
+
+    async def _do(self, batch: list[_Taken]) -> None:
+        try:
+            for taken in batch:
+                self._read(taken, await self._content(taken.message))
+            attempts = await self._record(batch)
+        except (StoreUnavailable, psycopg.Error) as error:
+            self._later(batch, f"{_UNWRITTEN}{faults.words(error)}")
+            return
+        while batch:  # the rest is tried again if one of them fails
+            self._finish(batch[0], attempts.pop(0))
+            del batch[0]
+
+    async def _record(self, batch: list[_Taken]) -> list[LoggedAttempt | None]:
+        """Note a batch in the log. Raises StoreUnavailable, psycopg.Error.
+
+        If PostgreSQL refuses it, each row is tried by itself. Those that it refuses again leave
+        the batch, and are tried later; after some of them, so does the rest.
+        """
+        assert self._log  # noqa: S101 - for the type checker
+        try:
+            return await self._log.record([taken.row for taken in batch])
+        except psycopg.Error:
+            if len(batch) == 1:
+                raise
+        attempts: list[LoggedAttempt | None] = []
+        refused = 0
+        while len(attempts) < len(batch):
+            taken = batch[len(attempts)]
+            try:
+                attempts += await self._log.record([taken.row])
+            except psycopg.Error as error:
+                refused += 1
+                left = [taken] if refused < _TRIES else batch[len(attempts) :]
+                del batch[len(attempts) : len(attempts) + len(left)]
+                self._later(left, f"{_UNWRITTEN}{faults.words(error)}")
+        return attempts
+
+    async def _content(self, message: Message | None) -> bytes:
+        """Return the first octets of content; none if it is gone. Raises StoreUnavailable."""
+        if message is None:
+            return b""
+        if message.body is not None:
+            return message.body
+        if message.chunks < 0:
+            return b""
+        if not message.chunks:
+            return await self._contents.body(message.id) or b""
+        number = max(1, min(message.chunks, PART_SIZE * message.chunks // max(1, message.size)))
+        return await self._contents.chunks(message.id, 0, number) or b""
+
+    def _read(self, taken: _Taken, content: bytes) -> None:
+        """Find the answer class and the words of a failure that the content reports."""
+        found = returned.read(content, taken.item.sender)
+        if found.kind != "failed":
+            return
+        reply = parse_reply(found.words)
+        if not reply.code:
+            reply = Reply(450 if found.status.startswith("4") else 550, reply.text)
+        if found.status and not reply.enhanced:
+            reply = Reply(reply.code, f"{found.status} {reply.text}".rstrip())
+        answer = self._rules.read(Result(reply, found.host, Stage.RCPT))
+        taken.answer_class = str(answer.answer_class)
+        taken.words = stored(str(reply))
+
+    def _finish(self, taken: _Taken, attempt: LoggedAttempt | None) -> None:
+        item, named = taken.item, taken.named
+        if attempt is None and item.attempts == 1:
+            # its outcome may not be written yet
+            self._later([taken], f"4.3.0 the log has no delivery of message {named.message_id} yet")
+            return
+        recipient = attempt.sender if attempt and self._to == "sender" else self._to
+        if recipient and recipient != "sender" and taken.message:
+            try:
+                address, domain = parse_mailbox(recipient, utf8=True)
+            except AddressError as error:
+                log.warning("returned mail is not forwarded", row=item.id, reason=str(error))
+            else:
+                if self._draining:  # no destination takes it any more
+                    self._end([taken], NOT_BEGUN)
+                    return
+                item = replace(item, recipient=address, domain=domain)
+                self._hops = taken.hops + 1  # the address may be another VERP address
+                try:
+                    self._forward([item], {item.message_id: taken.message})
+                finally:
+                    self._hops = 0
+                return
+        if attempt is None:
+            words = f"the log has no delivery of message {named.message_id} any more"
+        elif taken.answer_class:
+            words = f"recorded for message {named.message_id}: {taken.answer_class}"
+        else:
+            words = f"no failure of message {named.message_id}"
+        done = Result(Reply(250, f"2.0.0 {words}"), stage=Stage.END_OF_DATA)
+        self._conclude([item], [done])
+
+    def _later(self, batch: list[_Taken], why: str) -> None:
+        self._end(batch, Result(Reply(0, why)))
+
+    def _end(self, batch: list[_Taken], result: Result) -> None:
+        if batch:
+            self._conclude([taken.item for taken in batch], [result] * len(batch))
+
+    def drain(self) -> None:
+        """Hand back the rows that wait, and forward no more."""
+        self._draining = True
+        self._end(list(self._waiting), NOT_BEGUN)
+        self._waiting.clear()
+
+    async def wait(self) -> None:
+        """Wait for the rows under way."""
+        if self._work:
+            await asyncio.wait([self._work])
+
+    async def abort(self) -> None:
+        """Stop at once; the rows are handed back."""
+        if self._work:
+            self._work.cancel()
+            await self.wait()

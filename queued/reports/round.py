@@ -1,0 +1,292 @@
+"""One batch of rows that have ended: its DSNs are decided, written and queued."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.intake.ids import Ids
+from pgmta.logs import get
+from pgmta.model import CHUNK_SIZE, NewMessage
+from pgmta.postgres import faults
+from pgmta.report_row import ReportedMessage, ReportRow
+from pgmta.store.queue.enqueue import Enqueue
+from pgmta.store.records.reports import (
+    HEAD,
+    Closing,
+    Entry,
+    Limits,
+    Reports,
+    counted,
+    limited,
+    moved,
+)
+from queued.config import QueuedConfig
+from queued.reports.policy import LIMIT, Decision, Plan, decide, keep_to_limits
+from queued.reports.writer import LARGE, Letter, ReportWriter, groups, returns_content
+
+_MEMORY = 8 << 20  # octets of originals that are in memory at once, but for a single one
+_TRIES = 5  # of a batch that other processes have brought to a limit
+_LEFT = 5.0  # seconds for which a message is left whose rows are locked, or can't be held
+_AT_ONCE = 20  # DSNs that are composed without a pause
+_QUIET = 60.0  # seconds between two lines of the log about the limits
+_REASON = 500  # characters
+
+log = get("reports")
+
+
+class ReportRound:
+    """Ends batches of rows for one process. `left` has messages that are not tried now."""
+
+    def __init__(self, reports: Reports, store: Enqueue, writer: ReportWriter) -> None:
+        self._reports = reports
+        self._store = store
+        self._writer = writer
+        self._ids = Ids(store)
+        self._warned = float("-inf")
+        self._left: dict[int, float] = {}
+
+    def leaves(self, message_id: int) -> bool:
+        """Return whether a message is not tried now, because its rows could not be ended."""
+        until = self._left.get(message_id)
+        if until is None:
+            return False
+        if time.monotonic() < until:
+            return True
+        del self._left[message_id]
+        return False
+
+    async def end(self, rows: Sequence[ReportRow], config: QueuedConfig) -> int:
+        """End all rows of some messages, and return how many DSNs were queued.
+
+        Rows that the database refuses go on hold with the reason, and the others go on. Raises
+        StoreUnavailable, and psycopg.Error if the reason is not the rows.
+        """
+        messages = await self._reports.messages({row.message_id for row in rows})
+        for chance in range(_TRIES):
+            decision = await self._decide(rows, config)
+            try:
+                return await self._close(decision, messages, config)
+            except psycopg.Error as error:
+                if not limited(error) or chance == _TRIES - 1:
+                    raise
+                # what this batch has closed already is not in REPORT any more
+                rows = await self._again(rows)
+        return 0
+
+    async def _again(self, rows: Sequence[ReportRow]) -> list[ReportRow]:
+        delays = [row for row in rows if row.kind == "delayed"]
+        others = {row.message_id for row in rows} - {row.message_id for row in delays}
+        return delays + (await self._reports.rows(others, len(rows)) if others else [])
+
+    async def _decide(self, rows: Sequence[ReportRow], config: QueuedConfig) -> Decision:
+        decision = decide(rows, config.bounces.postmaster)
+        if decision.plans:
+            used = await self._reports.used(counted(plan.sent_to) for plan in decision.plans)
+            surplus = keep_to_limits(decision, config.bounces.limits, used, counted)
+            if surplus and time.monotonic() > self._warned + _QUIET:
+                self._warned = time.monotonic()
+                log.warning("DSNs are over a limit: rows are on hold", reason=LIMIT)
+        return decision
+
+    async def _close(
+        self, decision: Decision, messages: dict[int, ReportedMessage], config: QueuedConfig
+    ) -> int:
+        """Queue the DSNs of a decision, and end its rows."""
+        if closing := _without_dsn(decision):
+            await self._end_without(closing, config)
+        sizes: dict[int, int] = {}
+        for plan in decision.plans:
+            if found := messages.get(plan.message_id):
+                whole = returns_content(plan, found, config)
+                octets = found.size if whole else min(found.size, HEAD * CHUNK_SIZE)
+                sizes[plan.message_id] = max(octets, sizes.get(plan.message_id, 0))
+        number = 0
+        for group in groups(decision.plans, sizes, _MEMORY):
+            await self._read(group, messages, config)
+            letters = await self._write(group, messages, config)
+            if letters:
+                number += await self._queue(letters, config)
+            for plan in group:
+                if found := messages.get(plan.message_id):
+                    found.content = b""
+        return number
+
+    async def _end_without(self, closing: Closing, config: QueuedConfig) -> None:
+        """End rows without a DSN; if the database refuses some, the others go on."""
+        try:
+            await self._commit([], closing, config)
+        except psycopg.Error as error:
+            if not (moved(error) or faults.locked(error) or faults.about_row(error)):
+                raise
+            gone, held = closing.gone, closing.held
+            if len(gone) + len(held) > 1:
+                for part in closing.halves():
+                    await self._end_without(part, config)
+                return
+            row = gone[0].row if gone else held[0][0]
+            self._leave(row.message_id)
+            if not moved(error):
+                log.error("can't end a row", message=row.message_id, row=row.id,
+                          reason=faults.words(error))  # fmt: skip
+
+    async def _read(
+        self, group: list[Plan], messages: dict[int, ReportedMessage], config: QueuedConfig
+    ) -> None:
+        """Read what the DSNs return; large content is read while it is written."""
+        whole: dict[int, ReportedMessage] = {}
+        heads: dict[int, ReportedMessage] = {}
+        for plan in group:
+            if message := messages.get(plan.message_id):
+                streams = message.chunks and message.size > LARGE
+                part = heads if streams or not returns_content(plan, message, config) else whole
+                part[message.id] = message
+        await self._reports.fill(
+            list(whole.values()), [each for each in heads.values() if each.id not in whole]
+        )
+
+    async def _write(
+        self, group: list[Plan], messages: dict[int, ReportedMessage], config: QueuedConfig
+    ) -> list[Letter]:
+        """Compose the DSNs. One that can't be composed puts its rows on hold."""
+        letters: list[Letter] = []
+        now = datetime.now(UTC)
+        for place, plan in enumerate(group, 1):
+            number = await self._ids.take()
+            try:
+                original = messages.get(plan.message_id)
+                letters.append(self._writer.write(plan, original, number, config, now))
+            except Exception as error:
+                log.error("can't compose a DSN", message=plan.message_id, exc_info=error)
+                await self._hold(plan, f"its DSN can't be composed: {faults.words(error)}", config)
+            if place % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return letters
+
+    async def _queue(self, letters: list[Letter], config: QueuedConfig) -> int:
+        """Queue DSNs; if the database refuses some, the others go on. Return their number."""
+        stored = await self._stored([each for each in letters if not each.streams], config)
+        for letter in letters:
+            if letter.streams:
+                stored += await self._stored([letter], config)
+        return await self._insert(stored, config) if stored else 0
+
+    async def _stored(self, letters: list[Letter], config: QueuedConfig) -> list[Letter]:
+        """Store the chunks of DSNs, and return those that can be queued now.
+
+        A content may be gone or not fit to be sent: then its DSN returns the header alone. The
+        database may refuse chunks. Nothing is stored twice.
+        """
+        try:
+            await self._writer.store(letters)
+        except LookupError:  # of a stream, which is stored by itself
+            await self._drop(letters)
+            originals = {each.id: each for letter in letters if (each := letter.original)}
+            for original in originals.values():
+                original.torn = True
+            plans = [letter.plan for letter in letters]
+            return await self._stored(await self._write(plans, originals, config), config)
+        except psycopg.Error as error:
+            if not faults.about_row(error):
+                await self._drop(letters)
+                raise
+            if len(letters) > 1:
+                half = len(letters) // 2
+                first = await self._stored(letters[:half], config)
+                return first + await self._stored(letters[half:], config)
+            await self._refused(letters[0], error, config)
+            return []
+        return letters
+
+    async def _insert(self, letters: list[Letter], config: QueuedConfig) -> int:
+        entries = [
+            Entry(row, row.reason(), letter.message.id, letter.plan.sent_to)
+            for letter in letters
+            for row in letter.plan.rows
+        ]
+        try:
+            await self._commit([letter.message for letter in letters], Closing(entries), config)
+        except psycopg.Error as error:
+            if not (moved(error) or faults.locked(error) or faults.about_row(error)):
+                raise
+            if limited(error):
+                await self._drop(letters)
+                raise
+            free = await self._free(letters) if moved(error) and len(letters) > 1 else letters
+            if len(free) < len(letters):
+                return await self._insert(free, config) if free else 0
+            if len(letters) > 1:
+                half = len(letters) // 2
+                return await self._insert(letters[:half], config) + await self._insert(
+                    letters[half:], config
+                )
+            await self._refused(letters[0], error, config)
+            return 0
+        return len(letters)
+
+    async def _free(self, letters: list[Letter]) -> list[Letter]:
+        """Return the DSNs whose rows can be ended now, and leave the messages of the others."""
+        rows = {each.message.id: _in_report(each.plan) for each in letters}
+        free = await self._reports.free(chain.from_iterable(rows.values()))
+        left = [each for each in letters if not free.issuperset(rows[each.message.id])]
+        await self._drop(left)
+        for letter in left:
+            self._leave(letter.plan.message_id)
+        return [each for each in letters if free.issuperset(rows[each.message.id])]
+
+    async def _commit(
+        self, group: list[NewMessage], closing: Closing, config: QueuedConfig
+    ) -> None:
+        limits = Limits(config.bounces.limits.sender, config.bounces.limits.all)
+        if group:
+            await self._store.commit(group, beside=self._reports.closing(closing, limits))
+        else:
+            await self._reports.close(closing, limits)
+
+    async def _refused(self, letter: Letter, error: Exception, config: QueuedConfig) -> None:
+        """Leave the rows of a DSN that are not ours now, and hold those that are refused."""
+        await self._drop([letter])
+        if moved(error) or faults.locked(error):
+            self._leave(letter.plan.message_id)
+            return
+        words = faults.words(error)
+        log.error("a DSN is refused", message=letter.plan.message_id, reason=words)
+        await self._hold(letter.plan, f"its DSN is refused: {words}", config)
+
+    async def _hold(self, plan: Plan, reason: str, config: QueuedConfig) -> None:
+        decision = Decision()
+        decision.refuse(plan.rows, reason[:_REASON])
+        await self._end_without(_without_dsn(decision), config)
+
+    def _leave(self, message_id: int) -> None:
+        """Leave a message for a while; forget those whose time is over, which may be gone."""
+        now = time.monotonic()
+        self._left.pop(message_id, None)
+        self._left[message_id] = now + _LEFT
+        while (first := next(iter(self._left))) != message_id and self._left[first] < now:
+            del self._left[first]
+
+    async def _drop(self, letters: Iterable[Letter]) -> None:
+        """Remove chunks of DSNs that are not queued; what stays goes as orphans."""
+        if ids := [letter.message.id for letter in letters if letter.message.chunks]:
+            try:
+                await self._store.drop_chunks(ids)
+            except (StoreUnavailable, psycopg.Error) as error:
+                log.warning("chunks of DSNs stay behind", reason=faults.words(error))
+
+
+def _without_dsn(decision: Decision) -> Closing:
+    """Return the end of the rows of which no DSN goes out."""
+    gone = [Entry(row, row.reason(why)) for row, why in decision.silent]
+    return Closing(gone, decision.held)
+
+
+def _in_report(plan: Plan) -> list[int]:
+    """Return the rows of a plan that its DSN removes from REPORT; a delay notice has none."""
+    return [row.id for row in plan.rows if row.kind != "delayed"]

@@ -1,0 +1,1 @@
+"""The text of DSNs: what a report says, in which language, and as which message (pure)."""

@@ -1,0 +1,86 @@
+"""The part of a DSN for people: a text of its language (pure)."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import lru_cache
+
+from pgmta.config.types import without_port
+from pgmta.mail.text import printable
+from queued.config import Language
+from queued.reports.text.fields import day, text_of
+from queued.reports.text.status import has_code
+from queued.reports.text.values import Report, ReportedRecipient
+
+LISTED = 30
+"""Recipients that the text names; the part for programs has them all."""
+
+_WIDTH = 76  # characters of a line
+_LONGEST = 300  # characters of an address in the text
+
+
+def human_texts(report: Report, language: Language) -> tuple[str, str]:
+    """Return the subject, which is one line, and the text, whose lines end with LF."""
+    first = report.recipients[0] if report.recipients else None
+    values = {
+        "hostname": text_of(report.reporting_mta, utf8=True),
+        "sender": _address(report.sender),
+        "recipient": _address(first.address) if first else "",
+        "count": str(len(report.recipients)),
+        "reason": _reason(first, language) if first else "",
+        "message_id": text_of(report.message_id or "", utf8=True)[:_LONGEST],
+        "arrival": day(report.arrival) if report.arrival else "",
+        "until": day(report.until) if report.until else "",
+    }
+    subject = language.subjects[report.kind].fill(values)
+    values["recipients"] = _recipients(report.recipients, language)
+    return subject, language.bodies[report.kind].fill(values) + "\n"
+
+
+def _recipients(recipients: list[ReportedRecipient], language: Language) -> str:
+    blocks = [_block(each, language) for each in recipients[:LISTED]]
+    if (more := len(recipients) - LISTED) > 0:
+        blocks.append(language.phrases["more"].fill({"count": str(more)}))
+    return "\n\n".join(blocks)
+
+
+def _block(recipient: ReportedRecipient, language: Language) -> str:
+    """Return the address, the reason in the reader's language, and the reply of the next hop."""
+    lines = [f"<{_address(recipient.address)}>", _wrapped(_reason(recipient, language))]
+    if recipient.diagnostic:
+        values = {"host": without_port(recipient.remote_mta), "reply": recipient.diagnostic}
+        said = recipient.remote_mta and has_code(recipient.diagnostic)
+        phrase = language.phrases["said" if said else "answer"]
+        lines.append(_wrapped(phrase.fill(values)))
+    return "\n".join(filter(None, lines))
+
+
+def _reason(recipient: ReportedRecipient, language: Language) -> str:
+    if recipient.action in ("relayed", "delivered"):
+        return ""
+    return recipient.reason or language.reasons.get(recipient.answer_class, "")
+
+
+def _address(address: str) -> str:
+    return (
+        address
+        if address.isprintable() and len(address) <= _LONGEST
+        else printable(address[:_LONGEST])
+    )
+
+
+@lru_cache(maxsize=1024)
+def _wrapped(text: str) -> str:
+    """Return a text of a peer or an operator in short lines, indented; '' if it has only blanks."""
+    text = text_of(text, utf8=True)
+    if not text.strip():
+        return ""
+    if len(text) <= _WIDTH - 4:
+        return f"    {text}"
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent="    ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,1 @@
+"""The header as it leaves, and VERP addresses (pure)."""

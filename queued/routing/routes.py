@@ -1,0 +1,260 @@
+"""Which destination the mail for a recipient goes to (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal
+
+from pgmta.config.types import HostPort
+from pgmta.mail.address import domain_of, domains_above, normalise_domain
+from pgmta.mail.metadata import text_of, values_of
+from pgmta.model import OTHER_MAIL, Selector
+from queued.config import Retry, Shaping, ShapingRoute, domain_fits
+from queued.delivery.transport.destination import Destination, Hop, Login
+from queued.delivery.transport.tls_policy import TlsMode
+from queued.rewriting.rewrite import Rewriting
+from queued.rewriting.verp import ReturnAddresses, VerpKeys
+
+_KEPT = 10_000  # domains in each cache
+_PORTS = {"smtp": 25, "lmtp": 24}
+_IMPLICIT = 465
+
+
+@dataclass(slots=True)
+class Route:
+    """A route of shaping.yaml: a destination, and the mail for it.
+
+    For MX hosts the destination has no domain: `to` fills it in.
+    """
+
+    selector: Selector
+    destination: Destination
+    _found: dict[str, Destination] = field(default_factory=dict)
+
+    @property
+    def by_mail(self) -> bool:
+        """Whether more than the recipient's domain counts."""
+        s = self.selector
+        others = s.senders, s.sender_domains, s.tenants
+        return bool(s.metadata) or any(words is not None for words in others)
+
+    def takes_domain(self, domain: str) -> bool:
+        """Return whether mail for this recipient domain may take the route."""
+        return domain_fits(self.selector.domains, domain)
+
+    def takes(self, sender: str, metadata: Mapping[str, object], tenant: str) -> bool:
+        """Return whether mail with these values takes it, if its domain may."""
+        wanted = self.selector
+        return (
+            (wanted.senders is None or sender.lower() in wanted.senders)
+            and domain_fits(wanted.sender_domains, domain_of(sender))
+            and (wanted.tenants is None or tenant in wanted.tenants)
+            and all(text_of(metadata.get(key)) in values for key, values in wanted.metadata)
+        )
+
+    def to(self, domain: str) -> Destination:
+        """Return the destination of mail for a domain that takes the route."""
+        usual = self.destination
+        if usual.hops:
+            return usual
+        found = self._found.get(domain)
+        if found is None:
+            if len(self._found) >= _KEPT:
+                self._found.clear()
+            found = self._found[domain] = Destination(
+                domain=domain,
+                port=usual.port,
+                tls=usual.tls,
+                route=usual.route,
+                retry=usual.retry,
+                rewriting=usual.rewriting,
+            )
+        return found
+
+    @classmethod
+    def of(cls, entry: ShapingRoute, number: int, login: Login | None, keys: VerpKeys) -> Route:
+        """Return a route as the file has it, with its number there."""
+        name = entry.name or f"routes[{number}]"
+        usual = _IMPLICIT if entry.implicit else _PORTS[entry.protocol]
+        hops = tuple(
+            Hop(host.host, host.port or entry.port or usual, host.weight, host.fallback)
+            for host in entry.to
+        )
+        destination = Destination(
+            hops,
+            port=None if hops else entry.port,
+            protocol=entry.protocol,
+            implicit=entry.implicit,
+            tls=TlsMode(entry.tls) if entry.tls else None,
+            login=login,
+            route=name,
+            rewriting=Rewriting(entry.rewrite, keys, name) if entry.rewrite else None,
+            retry=entry.retry,
+        )
+        return cls(
+            Selector(
+                _set(entry.domain),
+                _set(entry.sender_domain),
+                _set(entry.sender),
+                _set(entry.tenant),
+                tuple((key, frozenset(values)) for key, values in entry.metadata.items()),
+                f"route {number}",
+                not hops,
+            ),
+            destination,
+        )
+
+
+class Routes:
+    """The routes of shaping.yaml, of which the first match wins, and after them the short form.
+
+    In `routes` of queued.yaml an exact domain wins over the longest `*.domain`, then `*`.
+    """
+
+    def __init__(
+        self, short: Mapping[str, HostPort | Literal["mx"]], shaping: Shaping | None = None
+    ) -> None:
+        self.known: dict[str, Destination] = {}
+        """Destinations that `find` has returned for domains whose mail has only this one."""
+        self._short = dict(short)
+        self._routes = _routes(shaping) if shaping else []
+        self._candidates: dict[str, list[Route]] = {}
+        last = max((n for n, route in enumerate(self._routes) if route.by_mail), default=-1)
+        self._labelled = self._routes[: last + 1]
+        self.retries = [r.destination.retry for r in self._routes if r.destination.retry]
+        """The retry policies of routes that have their own."""
+
+    def may_use_dane(self, usual: TlsMode) -> bool:
+        """Return whether TLSA records of MX hosts may count; `usual` is delivery.tls.mode."""
+        modes = {route.destination.tls for route in self._routes if not route.destination.hops}
+        if "mx" in self._short.values():
+            modes.add(None)
+        return any((mode or usual) in (TlsMode.BEST, TlsMode.DANE) for mode in modes)
+
+    @property
+    def selectors(self) -> list[Selector]:
+        """The mail that claims leave out by other names than its domain, in order.
+
+        None if the domain alone decides on every destination.
+        """
+        found: list[Selector] = []
+        for by_mail, routes in groupby(self._labelled, lambda route: route.by_mail):
+            if by_mail:
+                found += [route.selector for route in routes]
+                continue
+            patterns = [pattern for route in routes for pattern in route.selector.domains or "*"]
+            found.append(Selector(frozenset(patterns), label=OTHER_MAIL))
+        return found
+
+    def find(
+        self, domain: str, sender: str = "", metadata: str | None = None, tenant: str = ""
+    ) -> Destination:
+        """Return the destination of mail; without any route it is the MX of its domain.
+
+        smtpd has normalised the domain. A non-ASCII one comes by SQL and is normalised here,
+        because the DNS library would encode it by IDNA 2003. Raises AddressError if that fails.
+        """
+        found = self.known.get(domain)
+        if found is None:
+            name = domain if domain.isascii() else normalise_domain(domain)
+            route = self._first(name, sender, metadata, tenant)
+            found = route.to(name) if route else self._by_short_form(name)
+            if self._settled(name):
+                if len(self.known) >= _KEPT:
+                    self.known.clear()
+                self.known[domain] = found
+        return found
+
+    def retry(self, domain: str, sender: str, metadata: str | None, tenant: str) -> Retry | None:
+        """Return the retry policy of the route that mail takes; None if it has no own policy."""
+        if not self.retries:
+            return None
+        try:
+            return self.find(domain, sender, metadata, tenant).retry
+        except Exception:  # such mail has no route, and its result says so
+            return None
+
+    def label(self, domain: str, sender: str, metadata: str | None, tenant: str = "") -> str:
+        """Return the text with which claims leave out this mail, and other mail of its next hop.
+
+        It is the domain, unless mail of the domain may have several destinations.
+        """
+        if domain in self.known:
+            return domain
+        route = self._first(domain, sender, metadata, tenant)
+        if self._settled(domain):
+            return domain
+        if not (route and route.by_mail):
+            return f"{OTHER_MAIL} {domain}"
+        selector = route.selector
+        return f"{selector.label} {domain}" if selector.by_domain else selector.label
+
+    def _settled(self, domain: str) -> bool:
+        """Return whether the domain alone decides, once `_first` has seen it."""
+        return not any(route.by_mail for route in self._candidates[domain])
+
+    def _first(self, domain: str, sender: str, metadata: str | None, tenant: str) -> Route | None:
+        candidates = self._candidates.get(domain)
+        if candidates is None:
+            if len(self._candidates) >= _KEPT:
+                self._candidates.clear()
+            candidates = self._candidates[domain] = self._possible(domain)
+        values: Mapping[str, object] = {}
+        if metadata and any(route.selector.metadata for route in candidates):
+            values = values_of(metadata)
+        for route in candidates:
+            if not route.by_mail or route.takes(sender, values, tenant):
+                return route
+        return None
+
+    def _possible(self, domain: str) -> list[Route]:
+        """Return the routes that mail for a domain may take; the last one may be for all of it."""
+        found: list[Route] = []
+        for route in self._routes:
+            if route.takes_domain(domain):
+                found.append(route)
+                if not route.by_mail:
+                    break
+        return found
+
+    def _by_short_form(self, domain: str) -> Destination:
+        pattern = self._pattern(domain)
+        target = self._short.get(pattern, "mx")
+        if target == "mx":
+            return Destination(domain=domain, route=f"routes.{pattern}")
+        return Destination((Hop(target.host, target.port),), route=f"routes.{pattern}")
+
+    def _pattern(self, domain: str) -> str:
+        if domain in self._short:
+            return domain
+        patterns = (f"*.{above}" for above in domains_above(domain))
+        return next((each for each in patterns if each in self._short), "*")
+
+
+def return_addresses(shaping: Shaping) -> ReturnAddresses:
+    """Return the VERP addresses that the routes make."""
+    rewritten = (route.rewrite for route in shaping.routes)
+    return ReturnAddresses((r.verp for r in rewritten if r and r.verp), _verp_keys(shaping))
+
+
+def _verp_keys(shaping: Shaping) -> VerpKeys:
+    return VerpKeys(shaping.verp_keys, math.ceil(shaping.verp.age / 86400))
+
+
+def _routes(shaping: Shaping) -> list[Route]:
+    logins = {
+        name: Login(name, login.user, shaping.password(name), tuple(login.mechanisms))
+        for name, login in shaping.logins.items()
+    }
+    keys = _verp_keys(shaping)
+    return [
+        Route.of(entry, number, logins[entry.login] if entry.login else None, keys)
+        for number, entry in enumerate(shaping.routes)
+    ]
+
+
+def _set(words: list[str] | None) -> frozenset[str] | None:
+    return None if words is None else frozenset(words)

@@ -1,0 +1,1 @@
+"""DKIM: keys, rules, signatures, and the threads that sign."""

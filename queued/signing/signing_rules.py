@@ -1,0 +1,137 @@
+"""The rules that say which domain signs some mail (pure)."""
+
+from __future__ import annotations
+
+import re
+
+from pgmta.errors import AddressError
+from pgmta.mail.address import domain_of, mailbox_key, normalise_domain
+from pgmta.mail.address_list import UnreadableError, places
+from pgmta.mail.metadata import text_of, values_of
+from pgmta.model import Item, Origin
+from queued.config import Signing, SigningRule, domain_fits
+from queued.signing.canonical import Fields
+
+type Rules = tuple[SigningRule, ...]
+
+_PLAIN = re.compile(
+    rb'[ \t]*+(?:[^"<>(),:;@\\]*+<[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++)>'
+    rb'|[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++))[ \t]*+'
+)
+_KEPT = 1000  # sets of rules
+_LONGEST = 10_000  # octets of fields From that are read
+_EVERY = SigningRule()
+
+
+def from_domain(fields: Fields) -> str:
+    """Return the domain of the field From, '' if there is none or several.
+
+    Mail that claims to be from two domains gets no signature by its From.
+    """
+    found = set()
+    values = fields.get(b"from", ())
+    if sum(map(len, values)) > _LONGEST:
+        return ""
+    for value in values:
+        if match := _PLAIN.fullmatch(value):
+            found.add((match[1] or match[2]).decode().lower())
+            continue
+        try:
+            addresses, whole = places(value)
+            found.update(normalise_domain(each.domain.decode()) for each in addresses)
+        except (UnreadableError, UnicodeDecodeError, AddressError):
+            return ""
+        if not whole:
+            return ""
+    return found.pop() if len(found) == 1 else ""
+
+
+class SigningRules:
+    """The rules of a configuration, of which the first match counts."""
+
+    def __init__(self, config: Signing) -> None:
+        self._rules: Rules = tuple(config.rules) or (_EVERY,)
+        self.given = bool(config.rules)
+        """Whether there are rules; without them a domain that has no key is no mistake."""
+        self._by_address = any(rule.sender is not None for rule in self._rules)
+        self._by_sender = self._by_address or any(
+            rule.sender_domain is not None or rule.sign == "sender" for rule in self._rules
+        )
+        self._some: dict[tuple[bool, ...], Rules] = {}
+        self._of: dict[Origin | None, Rules] = {}
+        self._by_row = any(
+            rule.tenant is not None or rule.submitted is not None or rule.metadata
+            for rule in self._rules
+        )
+
+    def name(self, rule: SigningRule) -> str:
+        """Return how replies name a rule, which may be one of an older configuration."""
+        numbers = (number for number, each in enumerate(self._rules) if each is rule)
+        return f"signing.rules[{next(numbers, '')}]"
+
+    def relevant(self, sender: str) -> str:
+        """Return as much of a reverse-path as the rules look at."""
+        if not self._by_sender:
+            return ""
+        return sender if self._by_address else domain_of(sender)
+
+    def parts(self, items: list[Item]) -> list[tuple[Rules, list[Item]]]:
+        """Return the rules that rows of a message may match, with these rows."""
+        if not self._by_row:
+            origin = items[0].origin
+            if (rules := self._of.get(origin)) is None:
+                rules = tuple(rule for rule in self._rules if origin in rule.origin)
+                self._of[origin] = rules
+            return [(rules, items)]
+        found: dict[tuple[bool, ...], list[Item]] = {}
+        for item in items:
+            values = _values(item.metadata) if item.metadata else {}
+            found.setdefault(tuple(_takes(r, item, values) for r in self._rules), []).append(item)
+        return [(self._fitting(fits), rows) for fits, rows in found.items()]
+
+    def _fitting(self, fits: tuple[bool, ...]) -> Rules:
+        """Return the rules that fit; the same object for the same ones."""
+        rules = self._some.get(fits)
+        if rules is None:
+            if len(self._some) >= _KEPT:
+                self._some.clear()
+            rules = tuple(rule for rule, fit in zip(self._rules, fits, strict=True) if fit)
+            self._some[fits] = rules
+        return rules
+
+    def find(self, rules: Rules, sender: str, fields: Fields) -> tuple[SigningRule | None, str]:
+        """Return the first rule for mail with this reverse-path and header, and who signs.
+
+        The domain is '' if the mail has none that the rule asks for.
+        """
+        author, domain = from_domain(fields), domain_of(sender)
+        for rule in rules:
+            if (
+                domain_fits(rule.author, author)
+                and domain_fits(rule.sender_domain, domain)
+                and (rule.sender is None or mailbox_key(sender) in rule.sender)
+            ):
+                if rule.sign == "none":
+                    return None, ""
+                by = {"from": author, "sender": domain}.get(rule.sign, rule.sign)
+                return rule, by
+        return None, ""
+
+
+def _values(metadata: str) -> dict[str, object]:
+    """Return the metadata of a row; none if it can't be read."""
+    try:
+        return values_of(metadata)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _takes(rule: SigningRule, item: Item, values: dict[str, object]) -> bool:
+    """Return whether a row meets the conditions on rows; `values` are its metadata."""
+    if item.origin not in rule.origin:
+        return False
+    if rule.tenant is not None and item.tenant not in rule.tenant:
+        return False
+    if rule.submitted is not None and rule.submitted is (item.submitted_by is None):
+        return False
+    return all(text_of(values.get(key)) in wanted for key, wanted in rule.metadata.items())

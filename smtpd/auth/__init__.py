@@ -1,1 +1,0 @@
-"""AUTH: mechanisms, the table of users, and the limits on wrong passwords (RFC 4954)."""

@@ -1,0 +1,1 @@
+"""The commands of a session with their parameters and replies (RFC 5321, section 4.1)."""

@@ -1,0 +1,287 @@
+"""The commands of a session and their replies (RFC 5321, section 4.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiosmtpd.smtp import Session
+
+from pgmta.accounts.login import Login
+from pgmta.accounts.sender_rights import may_send_from
+from pgmta.errors import AddressError
+from pgmta.mail.address import split_path
+from pgmta.model import Origin
+from smtpd.commands.parameters import Dsn, separated
+from smtpd.commands.received import protocol, received
+from smtpd.commands.tally import Tally
+from smtpd.commands.terms import Terms
+from smtpd.message import chunks
+from smtpd.protocol import replies
+from smtpd.protocol.tls_facts import TlsFacts
+from smtpd.protocol.transaction import Transaction
+from smtpd.server.server import Server
+
+
+class Commands:
+    """Does the commands of one session; each returns its reply."""
+
+    def __init__(self, server: Server, terms: Terms, client: str, peer: Any, tally: Tally) -> None:
+        self._terms = terms
+        self._handler = terms.handler
+        self._tally = tally
+        self._extended = "LMTP" if terms.protocol == "lmtp" else "ESMTP"
+        self._gate = server.gate
+        self._directory = server.directory
+        self._hostname = server.hostname
+        self._client = client
+        self.trusted = terms.trusts and terms.handler.knows(client)
+        """Whether a client with this address may send to any recipient."""
+        self._table = _BEFORE_TLS if terms.tls == "required" else _COMMANDS
+        self.session = Session(server.loop)
+        """The session, in the form that handlers get."""
+        self.session.peer = peer
+        self.path = ""
+        """The path of the last MAIL or RCPT, without its angle brackets."""
+        self.options: list[str] = []
+        """The parameters of the last RCPT."""
+        self.chunk = (0, False)
+        """Octets of the chunk that follows BDAT, and whether it is the last."""
+        self.transaction: Transaction | None = None
+        """The arguments of MAIL and RCPT so far."""
+        self.takes_xclient = terms.speaks_for_others(client)
+        """Whether the peer may say by XCLIENT who the client is."""
+        self.tls: TlsFacts | None = None
+        """The TLS of the connection, if there is any."""
+        self.login: Login | None = None
+        """The user, once AUTH has succeeded; `log_in` sets it."""
+        self.identified = False
+        """Whether the client has logged in, or has a trusted certificate."""
+
+    def do(self, word: bytes, argument: str) -> str:
+        """Do a command; return its reply, or nothing if there is none of that name."""
+        method = self._table.get(word)
+        return method(self, argument) if method else ""
+
+    def _helo(self, argument: str) -> str:
+        if not argument:
+            return replies.SYNTAX_HELO
+        self._begin(argument, extended=False)
+        return self._terms.announcement.helo
+
+    def _ehlo(self, argument: str) -> str:
+        if not argument:
+            return replies.SYNTAX_EHLO
+        self._begin(argument, extended=True)
+        tls, login = bool(self.tls), bool(self.login)
+        return self._terms.announcement.ehlo(tls=tls, login=login, xclient=self.takes_xclient)
+
+    def _begin(self, name: str, *, extended: bool) -> None:
+        self.transaction = None
+        self.session.extended_smtp = extended
+        self.session.host_name = name
+
+    def _rset(self, argument: str) -> str:
+        if argument:
+            return replies.SYNTAX_RSET
+        self.transaction = None
+        return replies.OK
+
+    def _noop(self, _: str) -> str:
+        return replies.OK
+
+    def _help(self, _: str) -> str:
+        return replies.HELP
+
+    def _quit(self, argument: str) -> str:
+        return replies.SYNTAX_QUIT if argument else replies.BYE
+
+    def _vrfy(self, argument: str) -> str:
+        return replies.VRFY if argument else replies.SYNTAX_VRFY  # says nothing (section 3.5.3)
+
+    def _expn(self, _: str) -> str:
+        return replies.NO_EXPN
+
+    def _starttls(self, argument: str) -> str:
+        if argument:
+            return replies.SYNTAX_STARTTLS
+        if self.tls:
+            return replies.TLS_ACTIVE
+        return replies.READY_FOR_TLS if self._terms.announcement.starttls else replies.NO_TLS
+
+    def secured(self, facts: TlsFacts) -> None:
+        """Forget what came in plain text (RFC 3207, section 4.2)."""
+        self.tls = facts
+        self.login = self.transaction = None
+        self.identified = bool(facts.client)
+        self.path = ""
+        self.session.host_name = None
+        self.session.extended_smtp = False
+        self._table = _COMMANDS
+
+    def log_in(self, login: Login) -> None:
+        """Note that AUTH has succeeded."""
+        self.login = login
+        self.identified = True
+
+    def _xclient(self, _: str) -> str:
+        if not self.takes_xclient:
+            return ""
+        return replies.XCLIENT_IN_MAIL if self.transaction else replies.XCLIENT_GO
+
+    def _before_tls(self, _: str) -> str:
+        return replies.NEEDS_STARTTLS  # RFC 3207, section 4
+
+    def _auth(self, _: str) -> str:
+        if not self.session.host_name:
+            return replies.NO_AUTH_YET
+        if not self.session.extended_smtp:
+            return replies.UNKNOWN_COMMAND
+        terms = self._terms
+        if terms.auth == "none":
+            return replies.NO_AUTH
+        if not (self.tls or terms.auth_without_tls):
+            return replies.NEEDS_TLS
+        if self.login:
+            return replies.LOGGED_IN  # RFC 4954, section 4
+        return replies.NO_AUTH_IN_MAIL if self.transaction else replies.AUTH_GO
+
+    def _mail(self, argument: str) -> str:
+        if not self.session.host_name:
+            return replies.NO_HELO
+        if argument[:5].upper() != "FROM:":
+            return replies.SYNTAX_MAIL
+        if self.transaction:
+            chunked = self.transaction.chunked
+            return self._break_chunks(self.transaction) if chunked else replies.NESTED_MAIL
+        if self._tally.full and not self.login:
+            return replies.SESSION_FULL.format(self._hostname)
+        if self._gate.closed:
+            return replies.UNAVAILABLE
+        try:
+            path, rest = split_path(argument[5:])
+        except AddressError:
+            return replies.SYNTAX_MAIL
+        if self._terms.auth == "required" and not self.identified:
+            return replies.NEEDS_LOGIN
+        tls, login = self.tls, self.login
+        transaction = Transaction()
+        transaction.trusted = self.trusted or self.identified
+        transaction.origin = self._origin()
+        if rest:
+            refusal = self._terms.parameters.mail(rest, transaction, secure=bool(tls), login=login)
+            if refusal:
+                return refusal
+        self.path = path
+        reply = self._handler.mail(transaction, path)
+        if reply[0] != "2":
+            return reply
+        if (
+            login
+            and transaction.sender
+            and not may_send_from(login.addresses, transaction.sender, transaction.sender_domain)
+        ):
+            return replies.SENDER_DENIED
+        name = self._extended if self.session.extended_smtp else "SMTP"
+        if tls or login or transaction.envelope.smtp_utf8:
+            utf8 = transaction.envelope.smtp_utf8
+            name = protocol(name, utf8=utf8, tls=tls, login=bool(login))
+        transaction.trace = received(self.session.host_name, self._client, self._hostname, name)
+        self.transaction = transaction
+        if transaction.priority_given is None:
+            return reply
+        return replies.PRIORITY_CHANGED.format(transaction.priority_given)
+
+    def _origin(self) -> Origin:
+        """Return how mail comes in; a login counts more than the network."""
+        if self.login:
+            return "login"
+        if self.tls and self.tls.client:
+            return "certificate"
+        return "network" if self.trusted else "stranger"
+
+    def _rcpt(self, argument: str) -> str:
+        transaction = self.transaction
+        if not transaction:
+            return replies.NO_MAIL if self.session.host_name else replies.NO_HELO
+        if argument[:3].upper() != "TO:":
+            return replies.SYNTAX_RCPT
+        try:
+            path, rest = split_path(argument[3:])
+        except AddressError:
+            return replies.SYNTAX_RCPT
+        if transaction.chunked:
+            return self._break_chunks(transaction)
+        self.path, self.options = path, []
+        if rest:
+            return self._rcpt_with(rest, transaction, path)
+        return self._handler.rcpt(transaction, self._client, path, self._directory)
+
+    def _rcpt_with(self, rest: str, transaction: Transaction, path: str) -> str:
+        """Take a recipient that has parameters."""
+        dsn: Dsn
+        refusal, dsn = self._terms.parameters.rcpt(rest)
+        if refusal:
+            return refusal
+        known = len(transaction.recipients)
+        reply = self._handler.rcpt(transaction, self._client, path, self._directory)
+        if len(transaction.recipients) > known:
+            key = next(reversed(transaction.recipients))
+            transaction.dsn = transaction.dsn or {}
+            transaction.dsn[key] = dsn
+            self.options = separated(rest)
+        return reply
+
+    def _data(self, argument: str) -> str:
+        if argument:
+            return replies.SYNTAX_DATA
+        if not self.transaction:
+            return replies.NO_MAIL
+        if not self.transaction.recipients:
+            return replies.NO_RCPT
+        if self.transaction.chunked:
+            return self._break_chunks(self.transaction)
+        if self._gate.closed:  # a client that does not listen would mix it with its next mail
+            self.transaction = None
+            return replies.UNAVAILABLE
+        return replies.DATA_GO
+
+    def _break_chunks(self, transaction: Transaction) -> str:
+        """Refuse a command between chunks, and the chunks that follow (RFC 3030, section 2).
+
+        The next chunk of a client that does not listen may belong to another message.
+        """
+        transaction.broken = True
+        return replies.IN_CHUNKS
+
+    def _bdat(self, argument: str) -> str:
+        chunk = chunks.parse(argument)
+        if not chunk:
+            return replies.SYNTAX_BDAT  # it is unknown where the next command begins
+        self.chunk = chunk
+        return replies.CHUNK_GO
+
+
+_COMMANDS: dict[bytes, Callable[[Commands, str], str]] = {
+    b"HELO": Commands._helo,
+    b"EHLO": Commands._ehlo,
+    b"MAIL": Commands._mail,
+    b"RCPT": Commands._rcpt,
+    b"DATA": Commands._data,
+    b"BDAT": Commands._bdat,
+    b"RSET": Commands._rset,
+    b"NOOP": Commands._noop,
+    b"QUIT": Commands._quit,
+    b"VRFY": Commands._vrfy,
+    b"HELP": Commands._help,
+    b"EXPN": Commands._expn,
+    b"STARTTLS": Commands._starttls,
+    b"XCLIENT": Commands._xclient,
+    b"AUTH": Commands._auth,
+}
+_FREE = b"EHLO HELO NOOP RSET STARTTLS QUIT BDAT".split()  # the content of BDAT is still skipped
+_BEFORE_TLS = {
+    word: method if word in _FREE else Commands._before_tls for word, method in _COMMANDS.items()
+}
+JUNK = frozenset(b"HELO EHLO RSET NOOP VRFY HELP EXPN STARTTLS AUTH".split())
+"""Commands that carry no mail."""

@@ -1,0 +1,1 @@
+"""One connection: octets in, replies out; PROXY header, TLS, greeting."""

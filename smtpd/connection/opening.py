@@ -1,0 +1,329 @@
+"""The beginning of a connection: PROXY header, TLS and greeting; and the TLS of STARTTLS."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from pgmta.accounts.authenticator import AuthUnavailable
+from pgmta.accounts.login import Login
+from smtpd.fairness.closing import Closing, Phase
+from smtpd.protocol import replies, xclient
+from smtpd.protocol.proxy import ProxyError, ProxyHeader, parse
+from smtpd.protocol.tls_facts import TlsFacts
+from smtpd.server.server import Member, Server
+from smtpd.session.listener import SmtpListener
+from smtpd.session.lmtp import LmtpSession
+from smtpd.session.session import SessionWire, SmtpSession
+from smtpd.tls.clients import trusted_name
+from smtpd.tls.handshake import reason, shake_hands
+
+_LOCAL = ("127.0.0.1", 0)
+_AHEAD = 1 << 16  # octets that are read before the greeting
+_HEADER = 10.0  # seconds until the PROXY header is complete
+
+
+class Openable(SessionWire, Member, Protocol):
+    """A connection, as far as its beginning is concerned."""
+
+    session: SmtpSession
+    closing: Closing
+    blocked: bool
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the client sends."""
+
+    def flush(self) -> None:
+        """Send the replies."""
+
+    def pause_reading(self) -> None:
+        """Read no more from the client."""
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """Go on over TLS."""
+
+    def read_on(self) -> None:
+        """Read from the client again."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Forget the session."""
+
+
+class Opening:
+    """Brings one connection to its greeting, and into TLS.
+
+    Meanwhile the phase of the connection is OPENING: input does not reach the session.
+    """
+
+    def __init__(self, connection: Openable, server: Server, listener: SmtpListener) -> None:
+        self._connection = connection
+        self._server = server
+        self._listener = listener
+        self._session = LmtpSession if listener.protocol == "lmtp" else SmtpSession
+        self.local = _LOCAL if listener.local else None
+        """The peer of a Unix socket; None for TCP."""
+        self._timer: asyncio.TimerHandle | None = None  # for the PROXY header
+        self._peer: Any = None
+        self._early = b""  # what came meanwhile
+        self._in_handshake = False
+        self._forwards = False  # a certificate of this peer says nothing about the client
+
+    def begin(self, peer: Any) -> None:
+        """Count a new connection, and begin; or turn it away."""
+        connection, server = self._connection, self._server
+        self._peer = peer
+        address = str(peer[0])
+        proxy = self._listener.proxy
+        proxied = bool(proxy and proxy.contains(address))
+        connection.client = "" if proxied else address
+        self._forwards = connection.unidentified = self._listener.speaks_for_others(address)
+        connection.session = self._session(server, self._listener, connection, peer)
+        if refusal := server.admit(connection):
+            connection.closing.phase = Phase.CLOSING  # its input is thrown away
+            reply = f"{refusal.format(server.hostname)}\r\n".encode()
+            assert connection.transport  # noqa: S101 - for the type checker
+            server.turn_away(connection.transport, reply)
+            return
+        connection.closing.watch()
+        if proxied:
+            connection.busy = True
+            connection.closing.phase = Phase.OPENING
+            self._timer = server.loop.call_later(_HEADER, self._refuse_proxy, "did not come")
+        else:
+            self._identified()
+
+    def received(self, data: bytes) -> None:
+        """Take octets that are not for the session: a PROXY header, or the first ones of TLS."""
+        self._early += data
+        if len(self._early) > _AHEAD:
+            self._connection.pause_reading()
+        if not self._timer:
+            return
+        try:
+            header = parse(self._early)
+        except ProxyError as error:
+            self._refuse_proxy(str(error))
+            return
+        if header:
+            self._timer.cancel()
+            self._timer = None
+            self._early = self._early[header.length :]
+            self._proxied(header)
+
+    def _take(self) -> bytes:
+        """Return what came meanwhile, and forget it."""
+        data, self._early = self._early, b""
+        return data
+
+    def _proxied(self, header: ProxyHeader) -> None:
+        """Go on with the client that a PROXY header names."""
+        connection, server = self._connection, self._server
+        connection.busy = False
+        connection.closing.phase = Phase.OPEN
+        if header.client:
+            if refusal := server.identify(connection, header.client):
+                connection.closing.refuse(refusal)
+                return
+            peer = (header.client, header.port)
+            self._forwards = connection.unidentified = self._listener.speaks_for_others(
+                header.client
+            )
+        else:  # the proxy itself, such as a health check
+            connection.unidentified = True
+            connection.client, peer = str(self._peer[0]), self._peer
+        connection.session = self._session(server, self._listener, connection, peer)
+        self._identified()
+
+    def identify(self, argument: str) -> None:
+        """Do XCLIENT: begin anew with the client that it names; TLS goes on.
+
+        There is one per connection: what follows may be the client's own words.
+        """
+        try:
+            named = xclient.parse(argument)
+        except ValueError:
+            self._connection.session.reply(replies.SYNTAX_XCLIENT)
+            return
+        if named.login:
+            self._connection.suspend(self._vouched(named))
+        else:
+            self._begin_anew(named)
+
+    async def _vouched(self, named: xclient.Named) -> None:
+        """Do XCLIENT with LOGIN: the proxy has checked the password."""
+        connection, logins = self._connection, self._server.logins
+        assert logins  # noqa: S101 - a listener of the process has `xclient`
+        try:
+            login = await logins.vouched(named.login, named.address or str(self._peer[0]))
+        except AuthUnavailable as error:
+            logins.unavailable(error)
+            connection.closing.refuse(replies.NO_XCLIENT_NOW)
+            return
+        if login:
+            self._begin_anew(named, login)
+        else:
+            connection.session.reply(replies.AUTH_FAILED)
+
+    def _begin_anew(self, named: xclient.Named, login: Login | None = None) -> None:
+        connection, server, before = self._connection, self._server, self._connection.session
+        client = named.address
+        if client and (refusal := server.identify(connection, client)):
+            connection.closing.refuse(refusal)
+            return
+        connection.unidentified = not client
+        before.abandon()
+        peer = (client, named.port) if client else self._peer
+        connection.session = session = self._session(server, self._listener, connection, peer)
+        session.commands.takes_xclient = False
+        if before.commands.tls:
+            session.secured(before.commands.tls)
+        if login:
+            session.log_in(login)
+        connection.closing.expect_hello()
+        connection.flush()
+        self.greet()
+
+    def _refuse_proxy(self, problem: str) -> None:
+        """Close the connection of a proxy that does not say for whom it is."""
+        self._server.bad_headers.note(
+            client=str(self._peer[0]),
+            listener=self._connection.listener,
+            session=self._connection.session_id,
+            reason=problem,
+        )
+        if self._connection.transport:
+            self._connection.transport.abort()
+
+    def _identified(self) -> None:
+        if self._listener.tls == "implicit":
+            self._connection.closing.phase = Phase.OPENING
+            self._connection.suspend(self._secure_first())
+        else:
+            self.greet()
+
+    def greet(self) -> None:
+        """Send the greeting, and take commands; hooks are asked before."""
+        connection, hooks = self._connection, self._connection.session.hooks
+        if not hooks:
+            self._greet(replies.GREETING.format(self._server.hostname))
+            return
+        connection.busy = True
+        connection.closing.phase = Phase.OPENING
+        if not hooks.connection.connect(self._greeted):
+            self._greeted("")
+
+    def _greeted(self, reply: str) -> None:
+        """Greet, or send the refusal of a hook (RFC 5321, section 3.1)."""
+        connection, code = self._connection, reply[:3]
+        connection.busy = False
+        if not reply or code[0] == "2":
+            usual = replies.GREETING.format(self._server.hostname)
+            self._greet(f"{reply}\r\n" if code == "220" else usual)
+            return
+        connection.closing.phase = Phase.OPEN
+        connection.reply(reply)
+        if code == "421":
+            connection.closing.hang_up()
+            return
+        connection.flush()
+        connection.session.refuse(replies.ONLY_QUIT)
+        self._open()
+
+    def _greet(self, greeting: str) -> None:
+        connection = self._connection
+        if self._listener.early == "refuse" and self._has_input():
+            self._take()
+            connection.closing.phase = Phase.OPEN
+            connection.closing.refuse(replies.TOO_EARLY)
+            return
+        if transport := connection.transport:
+            transport.write(greeting.encode())
+        self._open()
+
+    def _has_input(self) -> bool:
+        """Return whether the client sends before the greeting (RFC 5321, section 3.1).
+
+        smtpd does not wait for such input, so that a greeting costs no time.
+        """
+        connection = self._connection
+        plain = not connection.session.commands.tls  # otherwise it may be about TLS itself
+        return bool(self._early) or (plain and connection.share.unread() > 0)
+
+    def _open(self) -> None:
+        """Take commands, and at first those that have come already."""
+        self._connection.closing.phase = Phase.OPEN
+        self._connection.read_on()
+        if self._early:
+            self._connection.data_received(self._take())
+
+    async def _secure_first(self) -> None:
+        """Begin TLS before the greeting (RFC 8314, section 3.3)."""
+        if await self._secure():
+            self.greet()
+
+    def start_tls(self) -> None:
+        """Answer STARTTLS, and begin TLS (RFC 3207, section 4).
+
+        Input after the command would be plain text that an attacker may have added. It ends the
+        session.
+        """
+        connection = self._connection
+        connection.pause_reading()
+        if connection.unread:
+            connection.closing.refuse(replies.INPUT_AFTER_STARTTLS)
+            return
+        connection.reply(replies.READY_FOR_TLS)
+        connection.flush()
+        connection.closing.phase = Phase.OPENING
+        connection.suspend(self._start_tls())
+
+    async def _start_tls(self) -> None:
+        if not await self._secure():
+            return
+        session = self._connection.session
+        if session.hooks and not await session.hooks.connection.secured():
+            session.refuse(replies.NOT_SECURE)
+        self._open()
+
+    async def _secure(self) -> bool:
+        """Do the handshake; return False if the connection is lost."""
+        connection, contexts = self._connection, self._listener.contexts
+        transport = connection.transport
+        if not transport or not contexts or connection.blocked:
+            if transport:
+                transport.abort()
+            return False
+        protocol: Any = connection
+        self._in_handshake = True
+        try:
+            secured = await shake_hands(
+                self._server.loop, transport, protocol, contexts.context, self._take
+            )
+        except OSError as error:
+            transport.abort()
+            connection.connection_lost(error)  # uvloop does not call it during a handshake
+            return False
+        self._in_handshake = False
+        self._server.handshakes += 1
+        connection.secured(secured)
+        connection.closing.expect_hello()
+        session = secured.get_extra_info("ssl_object")
+        name = "" if self._forwards else trusted_name(contexts.clients, session)
+        cipher = session.cipher()
+        connection.session.secured(
+            TlsFacts(session.version() or "", cipher[0] if cipher else "", name)
+        )
+        return True
+
+    def cancel(self, error: Exception | None) -> None:
+        """Stop the timer: the connection is gone. A handshake under way has failed by that."""
+        if self._timer:
+            self._timer.cancel()
+        if self._in_handshake and not self._server.stopping:
+            connection = self._connection
+            self._server.failed_handshakes.note(
+                client=connection.client,
+                listener=connection.listener,
+                session=connection.session_id,
+                reason=reason(error or ConnectionResetError("connection lost")),
+            )

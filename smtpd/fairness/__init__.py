@@ -1,0 +1,1 @@
+"""Bounds on one client: turns, memory, time, connections; and the end of a connection."""

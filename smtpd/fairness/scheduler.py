@@ -1,0 +1,133 @@
+"""Turns for the sessions whose clients send more than can be done at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from smtpd.fairness.memory import Memory
+
+_COMMANDS = (4, 1000)  # pauses, times as long as a turn and as the work for others, at most
+_CONTENT = (12, 16)
+_OTHERS = 0.05  # seconds of work for others that are remembered
+_SCARCE = 0.01  # seconds between two turns of content, while memory is used up
+_LEAST = 0.001  # seconds, the resolution of the event loop's timers
+_ROUND = 0.003  # seconds for content in one round of the event loop
+_FLOOD = 0.5  # seconds for which content is read in turns after it took more
+
+
+class Busy(Protocol):
+    """A session that has more to do."""
+
+    def turn(self) -> None:
+        """Do some of it."""
+
+
+class Scheduler:
+    """Two lines of sessions, one of content and one of commands; each gives turns one by one.
+
+    In each round of the event loop a line gives one turn. While others are served, pauses keep
+    commands without end to a fifth of the time, and content to a thirteenth. The pauses of content
+    are no longer than the work for others asks for: a few small mails slow a large one only a
+    little.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, memory: Memory) -> None:
+        self.memory = memory
+        self.spent = 0.0
+        """Seconds of work, in a turn or without one."""
+        self._loop = loop
+        self._content = _Queue(loop, self, *_CONTENT, lavish=True)
+        self._commands = _Queue(loop, self, *_COMMANDS)
+        self._counted = False  # something large has been read in this round
+        self._swept = False  # and all sessions were looked at for it
+        self.bulk = 0.0
+        """Seconds of work on large input in this round of the event loop."""
+        self._flood = 0.0  # until when there is too much
+
+    def add(self, session: Busy, *, content: bool) -> None:
+        """Give the session a turn."""
+        (self._content if content else self._commands).add(session)
+
+    def during(self, work: Callable[[], None]) -> None:
+        """Do work on content that has been read in a turn: it counts as a part of the turn."""
+        self._content.do(work)
+
+    def flooded(self, seconds: float) -> bool:
+        """Count the seconds of a large read; True while others wait, or waited, for too many."""
+        now = self._loop.time()
+        if not self._counted:
+            self._counted = True
+            self.bulk = 0.0
+            self._loop.call_soon(self._end_round)  # uvloop's time goes on during a round
+        self.bulk += seconds
+        if self.bulk > _ROUND:
+            self._flood = now + _FLOOD
+        return now < self._flood
+
+    def sweep(self) -> bool:
+        """Return whether to look at all sessions: once in a round that takes too long."""
+        if self._swept or self.bulk <= _ROUND:
+            return False
+        self._swept = True
+        return True
+
+    def _end_round(self) -> None:
+        self._counted = self._swept = False
+
+
+class _Queue:
+    """Sessions that wait for their turn."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        scheduler: Scheduler,
+        pause: float,
+        most: float,
+        *,
+        lavish: bool = False,
+    ) -> None:
+        self._loop = loop
+        self._scheduler = scheduler
+        self._pause = pause  # times the turn
+        self._most = most  # times the work for others
+        self._lavish = lavish  # takes memory
+        self._waiting: deque[Busy] = deque()
+        self._handle: asyncio.Handle | None = None
+        self._owed = 0.0  # seconds that belong to others
+        self._others = 0.0  # seconds of work for others that no pause was made for
+        self._before = 0.0  # all seconds of work when the last turn ended
+
+    def add(self, session: Busy) -> None:
+        self._waiting.append(session)
+        if not self._handle:
+            self._next()
+
+    def _next(self) -> None:
+        if self._lavish and self._scheduler.memory.over:
+            # not for ever: the contents may be too small to be written ahead
+            self._handle = self._loop.call_later(_SCARCE, self._turn)
+        elif self._owed >= _LEAST:
+            self._handle = self._loop.call_later(self._owed, self._turn)
+            self._owed = 0.0
+        else:
+            self._handle = self._loop.call_soon(self._turn)
+
+    def do(self, work: Callable[[], None]) -> None:
+        others = self._others + self._scheduler.spent - self._before
+        began = time.perf_counter()
+        work()
+        pause = min(self._pause * (time.perf_counter() - began), self._most * others)
+        self._owed += pause
+        self._others = min(others - pause / self._most, _OTHERS)
+        self._before = self._scheduler.spent
+
+    def _turn(self) -> None:
+        self._handle = None
+        self.do(self._waiting.popleft().turn)
+        if self._waiting and not self._handle:
+            self._next()

@@ -1,0 +1,286 @@
+"""One message on its way in: checked, in bounded memory, then handed to the group commit."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.intake.committer import Committer
+from pgmta.intake.content import Content, State
+from pgmta.logs import get
+from pgmta.mail.header import LIMIT, NAME, header_block, hops, message_id_header, tls_optional
+from pgmta.model import CHUNK_SIZE, PART_SIZE
+from smtpd.config import SmtpdConfig
+from smtpd.message.chunks import Chunks
+from smtpd.message.content_file import ContentFile, Spool
+from smtpd.message.end_of_data import EndOfData
+from smtpd.message.submission import Submission
+from smtpd.protocol import replies
+
+_EXCESS = 2  # times the largest message
+# Seconds that content waits for the store. In the middle of it a client waits three minutes until
+# it can send on (RFC 5321, section 4.5.3.2.5); after its end this is a part of ten minutes.
+_PATIENCE = 120.0
+_SMALL = 512  # octets of a buffer that is joined with others: an object each would cost more
+_FAILED = State.FAILED  # quicker than by its enumeration
+
+log = get("intake")
+
+
+class IncomingMessage:
+    """Collects one message; it keeps at most one part, half a MB, in memory.
+
+    The parts of a larger message go to the database before their message. If the message is not
+    accepted, its chunks are removed. A message of one part or less waits only for its commit.
+    """
+
+    spool: Spool | None = None
+    """Its octets in a file for a hook, once they are too large for memory."""
+    large = False
+    """Whether more than a little content has been in memory."""
+    _refusal = ""
+    _head = b""  # the first octets of a message that is not in memory as a whole
+
+    def __init__(
+        self,
+        config: SmtpdConfig,
+        committer: Committer,
+        wire_form: EndOfData | Chunks,
+        *,
+        submission: Submission | None = None,
+        whole: bool = False,
+    ) -> None:
+        self.whole = whole
+        """Whether all of it stays in memory until its end, because a hook is asked then."""
+        self._most = config.hook_limits.content if whole else PART_SIZE
+        self._limits = config.limits
+        self._wait = config.ingest.wait
+        self._committer = committer
+        self.wire_form = wire_form
+        """Finds the end of the content in the input."""
+        self._submission = submission  # None once the header is complete
+        self.content = Content(committer.chunks)
+        """The owner of the octets."""
+        self.size = 0
+        """Octets of content so far."""
+        self.message_id_header: str | None = None
+        """The Message-ID of its header, once `finish` was called."""
+        self.tls_optional = False
+        """Whether its header says TLS-Required: No, once `finish` was called."""
+        self.by_user = False
+        """Whether From has addresses of the user alone, once `finish` was called."""
+        self.ready = False
+        """Whether the message can be committed at once; otherwise `prepare` it."""
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Take octets off the wire; return those after the end of data, None before it.
+
+        A chunk of BDAT has an end too.
+        """
+        end, content = self.wire_form, self.content
+        octets = end.feed(data)
+        self.size += len(octets)
+        if (
+            end.guard.problem
+            or self.size > self._limits.message_size
+            or content.state is _FAILED
+            or self._refusal
+        ):
+            content.buffers.clear()  # refused: the rest is only counted
+            content.collected = 0
+        elif octets:
+            content.collected += len(octets)
+            if content.collected > CHUNK_SIZE:
+                self.large = True
+            if len(octets) > _SMALL:
+                content.buffers.append(octets)
+            elif content.buffers and isinstance(content.buffers[-1], bytearray):
+                content.buffers[-1] += octets
+            else:
+                content.buffers.append(bytearray(octets))
+        return end.rest
+
+    @property
+    def refusal(self) -> str:
+        """The reply because of which the message can't be accepted any more, or nothing."""
+        if self._refusal:
+            return self._refusal
+        if self.size > self._limits.message_size:
+            return replies.TOO_LARGE.format(self._limits.message_size)
+        if self.wire_form.guard.problem:
+            return replies.BARE_NEWLINE.format(self.wire_form.guard.problem)
+        return replies.UNAVAILABLE if self.content.state is _FAILED else ""
+
+    def finish(self) -> str:
+        """Judge the complete content: return the reply of a refusal, or nothing.
+
+        If nothing has to be waited for, the message is `ready` and has its id.
+        """
+        content = self.content
+        if refusal := self.refusal:
+            return refusal
+        limit = self._limits.hops
+        if len(content.buffers) != 1:
+            content.buffers = [b"".join(content.buffers)]
+        if self._submission and (refusal := self._submit(whole=True)):
+            return refusal
+        if self._head:
+            self._head += content.buffers[0][: LIMIT - len(self._head)]
+        head = self._head or content.buffers[0][:LIMIT]
+        # header fields are looked for only if the words are there
+        end = head.find(b"\r\n\r\n")
+        words = head.lower() if end < 0 else head[:end].lower()
+        if words.count(b"received:") > limit and hops(self.header()) > limit:
+            return replies.TOO_MANY_HOPS
+        if (place := words.find(NAME)) >= 0:
+            self.message_id_header = message_id_header(head, place)
+        if b"tls-required" in words:
+            self.tls_optional = tls_optional(self.header())
+        if not content.chunks and content.collected <= PART_SIZE:
+            available = self._committer.ids.available
+            if not content.id and available:
+                content.id = available.popleft()
+            self.ready = bool(content.id)
+        return ""
+
+    def header(self) -> bytes:
+        """Return the header block, once `finish` was called and before the commit."""
+        return header_block(bytes(self._head or self.content.buffers[0]))
+
+    @property
+    def header_ended(self) -> bool:
+        """Whether content may be stored: the header is complete if it has to be completed."""
+        if not self._submission:
+            return True
+        octets = self.content.join()
+        self.content.buffers.append(octets)
+        return octets.find(b"\n\r\n") >= 0 or octets.find(b"\n\n") >= 0
+
+    @property
+    def octets(self) -> int:
+        """Octets in memory."""
+        return self.content.octets + len(self._head)
+
+    @property
+    def excessive(self) -> bool:
+        """Whether the client has sent so much that its end need not be waited for."""
+        return self.size > _EXCESS * self._limits.message_size
+
+    @property
+    def room(self) -> int:
+        """Octets that may come before the end is not waited for any more."""
+        return _EXCESS * self._limits.message_size - self.size
+
+    @property
+    def full(self) -> bool:
+        """Whether `store` has to be called before more content is taken."""
+        content = self.content
+        return content.collected > self._most and content.state is not State.FAILED
+
+    @property
+    def refused(self) -> bool:
+        """Whether the message can't be accepted any more: the rest is only counted."""
+        return bool(self.refusal)
+
+    def give_up(self, reply: str = "") -> None:
+        """Refuse the message at its end: with a reply, or because there is no room for it."""
+        if reply:
+            self._refusal = reply
+        else:
+            self.content.state = State.FAILED
+        self.content.buffers.clear()
+        self.content.collected = 0
+
+    def _submit(self, *, whole: bool) -> str:
+        """Complete the header in the only buffer; return the reply of a refusal, or nothing."""
+        content = self.content
+        before = bytes(content.buffers[0])
+        assert self._submission  # noqa: S101 - the caller has looked
+        after, self._refusal = self._submission.apply(before, whole=whole)
+        self.by_user = self._submission.by_user
+        self._submission = None
+        content.buffers = [after]
+        content.collected += len(after) - len(before)
+        self.size += len(after) - len(before)
+        if self._refusal:
+            self.give_up(self._refusal)
+        return self._refusal
+
+    def take(self, octets: bytes) -> None:
+        """Take the whole content, without transparency dots."""
+        stuffed = octets.replace(b"\r\n.", b"\r\n..")
+        stuffed = b"." + stuffed if stuffed.startswith(b".") else stuffed
+        if stuffed and not stuffed.endswith(b"\r\n"):
+            stuffed += b"\r\n"
+        self.feed(stuffed + b".\r\n")
+
+    def body(self) -> bytes:
+        """Return the content of a `whole` message, once `finish` was called."""
+        return bytes(self.content.buffers[0]) if self.content.buffers else b""
+
+    async def file(self) -> ContentFile | None:
+        """Return the content of a message with a `spool`, once `finish` was called.
+
+        None says that the file could not be written.
+        """
+        whole = await self._copy(bytes(self.content.buffers[0]))
+        return self.spool.open() if self.spool and whole else None
+
+    async def store(self, unit: int = PART_SIZE) -> None:
+        """Write whole units ahead of the message: parts, or chunks of a part."""
+        octets = self.content.join()
+        if self._submission:
+            self.content.buffers.append(octets)
+            self._submit(whole=False)
+            octets = self.content.join()
+        if self.whole:  # no longer
+            self.whole, self._most, self.spool = False, PART_SIZE, Spool()
+        whole = len(octets) // unit * unit
+        self._head += octets[: min(whole, LIMIT - len(self._head))]
+        for start in range(0, whole, PART_SIZE):
+            await self._store(octets[start : min(start + PART_SIZE, whole)])
+        if self.spool and not await self._copy(octets[:whole]):
+            whole = len(octets)
+        self.content.buffers.append(octets[whole:])
+        self.content.collected -= whole
+
+    async def _copy(self, octets: bytes) -> bool:
+        """Copy octets into the file for the hook; False if that fails."""
+        assert self.spool  # noqa: S101 - the caller has looked
+        try:
+            await self.spool.write(octets)
+        except OSError as error:
+            log.warning("can't copy a message into a file for a hook", reason=str(error))
+            self.give_up()
+            return False
+        return True
+
+    async def _store(self, part: bytes) -> None:
+        content = self.content
+        if content.state is State.FAILED:
+            return
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                content.id = content.id or await self._committer.ids.take()
+                await self._committer.chunks.write(content, part)
+        except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
+            log.warning("can't store a part of a message", reason=str(error))
+            content.state = State.FAILED
+
+    async def prepare(self) -> str:
+        """Get an id, write the last part; return the reply of a refusal, or nothing."""
+        content, self.whole = self.content, False
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                if content.collected > PART_SIZE:
+                    await self.store()
+                if content.chunks and content.collected:
+                    await self._store(content.join())
+                    content.collected = 0
+                async with asyncio.timeout(self._wait):
+                    content.id = content.id or await self._committer.ids.take()
+        except (StoreUnavailable, psycopg.Error, TimeoutError):
+            content.state = State.FAILED
+        return replies.UNAVAILABLE if content.state is State.FAILED else ""

@@ -1,0 +1,1 @@
+"""The relay rules: who may send, and to whom."""

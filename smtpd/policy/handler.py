@@ -1,0 +1,98 @@
+"""smtpd's own behaviour: which senders and recipients it takes, and what it says of itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pgmta.errors import AddressError
+from pgmta.mail.address import domain_of, parse_mailbox
+from smtpd.config import SmtpdConfig
+from smtpd.policy.policy import Policy
+from smtpd.policy.postmaster import Postmaster
+from smtpd.protocol import replies
+from smtpd.protocol.transaction import Transaction
+from smtpd.recipients.directory import Directory
+from smtpd.recipients.verdict import Verdict
+
+_REFUSALS = {
+    None: replies.LOOK_UP,
+    Verdict.UNKNOWN: replies.NO_SUCH_RECIPIENT,
+    Verdict.UNSURE: replies.UNVERIFIED,
+}
+_REPEATED = 200  # characters of the client's words in a reply (RFC 5321, section 4.5.3.1.5)
+
+
+class RelayHandler:
+    """Judges the commands of all sessions; each method returns the reply."""
+
+    def __init__(self, config: SmtpdConfig, *, relay: Literal["policy", "hook"] = "policy") -> None:
+        self._judges_relay = relay == "policy"
+        self.limit = config.limits.recipients
+        """Recipients of a message at most."""
+        self._policy = Policy(config.relay)
+        self._postmaster = Postmaster(config, self._policy)
+        self.knows = self._policy.trusted
+        """Returns whether the address of a client is in `relay.networks`."""
+
+    def mail(self, transaction: Transaction, path: str) -> str:
+        """Take the reverse-path, without its angle brackets; `envelope.smtp_utf8` is known."""
+        envelope = transaction.envelope
+        sender = ""
+        if path:
+            try:
+                sender, _ = parse_mailbox(path, utf8=envelope.smtp_utf8)
+            except AddressError as error:
+                return replies.BAD_SENDER.format(plain(error))
+        envelope.mail_from = transaction.sender = sender
+        transaction.sender_domain = domain_of(sender)
+        return replies.MAIL_OK
+
+    def rcpt(
+        self,
+        transaction: Transaction,
+        client: str,
+        path: str,
+        directory: Directory | None = None,
+    ) -> str:
+        """Take a recipient, without its angle brackets, if the client may send to it.
+
+        A `directory` has to know the recipient. LOOK_UP says that it has to be asked first.
+        """
+        ours = self._postmaster.find(path) if path[:1] in 'pP"' else ""
+        utf8 = transaction.envelope.smtp_utf8 or bool(ours)
+        try:
+            mailbox, domain = parse_mailbox(ours or path, utf8=utf8)
+        except AddressError as error:
+            return replies.BAD_ADDRESS.format(plain(error))
+        if not (
+            ours
+            or not self._judges_relay
+            or transaction.trusted
+            or self._policy.admits(mailbox, domain)
+        ):
+            return replies.RELAY_DENIED
+        if directory and not ours and self._judges_relay:
+            if len(transaction.recipients) >= self.limit:
+                return replies.TOO_MANY_RECIPIENTS
+            verdict = directory.verdict(mailbox, domain)
+            if verdict is not Verdict.KNOWN:
+                return _REFUSALS[verdict]
+        hold = bool(ours) and self._postmaster.held
+        if transaction.add(mailbox, domain, self.limit, hold=hold):
+            return replies.RCPT_OK
+        return replies.TOO_MANY_RECIPIENTS
+
+    def admits(self, transaction: Transaction, path: str, mailbox: str) -> bool:
+        """Return whether the section `relay` lets the client send to the mailbox of a path."""
+        return (
+            transaction.trusted
+            or self._policy.admits(mailbox, domain_of(mailbox))
+            or bool(self._postmaster.find(path))
+        )
+
+
+def plain(value: object) -> str:
+    """Return what a reply may repeat of the client's words: printable ASCII."""
+    text = str(value)
+    text = text if len(text) <= _REPEATED else f"{text[:_REPEATED]}..."
+    return "".join(char if " " <= char <= "~" else "?" for char in text)

@@ -1,0 +1,1 @@
+"""Processes: the master, its serving children, their sockets and user."""

@@ -1,0 +1,106 @@
+"""Binds the listeners, runs the processes that serve them, and restarts those that die."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from pgmta.config.loader import load
+from pgmta.errors import ConfigError
+from pgmta.logs import get
+from pgmta.service import Signals, report_error
+from smtpd.config import SmtpdConfig
+from smtpd.process.keeper import GRACE, Keeper
+from smtpd.process.maildrop import MaildropWatch
+from smtpd.process.risks import container_gateway, risks
+from smtpd.process.sockets import listening
+
+log = get("master")
+
+
+class Master:
+    """The parent of all serving processes; it takes no mail itself."""
+
+    def __init__(self, path: Path, config: SmtpdConfig, uri: str) -> None:
+        self._path = path
+        self._config = config
+        per_listener = listening(config.listen, config.processes)
+        self._sockets = [[sockets[n] for sockets in per_listener] for n in range(config.processes)]
+        self._keepers = [
+            Keeper(path, uri, [sock.fileno() for sock in sockets]) for sockets in self._sockets
+        ]
+
+    async def run(self, *, attached: bool = False) -> None:
+        """Serve until SIGTERM or SIGINT; SIGHUP replaces the processes, for the new file.
+
+        `attached` processes also end with their parent. Raises the error of a keeper that ended by
+        itself.
+        """
+        signals = Signals()
+        if attached:
+            signals.attach()
+        runs = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
+        for listener in self._config.listen:
+            place = {"address": listener.address, "port": listener.port}
+            if listener.socket:
+                place = {"socket": str(listener.socket)}
+            log.info("listening", **place, processes=self._config.processes)
+        reloads = asyncio.create_task(self._reloads(signals.reload))
+        maildrop = asyncio.create_task(MaildropWatch(self._config).run())
+        for run in runs:
+            report_error("keeper", run, signals.stop)
+        report_error("reload", reloads)
+        report_error("maildrop", maildrop)
+        await signals.stop.wait()
+        reloads.cancel()
+        maildrop.cancel()
+        await asyncio.gather(reloads, maildrop, return_exceptions=True)
+        for keeper in self._keepers:
+            keeper.stop()
+        _, slow = await asyncio.wait(runs, timeout=GRACE)
+        if slow:
+            for keeper in self._keepers:
+                keeper.signal(signal.SIGKILL)
+            await asyncio.wait(slow)
+        log.info("stopped")
+        for run in runs:
+            run.result()
+
+    async def _reloads(self, asked: asyncio.Event) -> None:
+        """Replace the processes at each SIGHUP, one after the other."""
+        while True:
+            await asked.wait()
+            asked.clear()
+            if not self._read_again():
+                continue
+            replaced = 0
+            for keeper in self._keepers:
+                if await keeper.replace():
+                    replaced += 1
+                else:
+                    log.error("process kept as it was: its successor did not start")
+            log.info("processes replaced", number=replaced)
+
+    def _read_again(self) -> bool:
+        try:
+            config = load(self._path, SmtpdConfig)
+        except ConfigError as error:
+            log.error("configuration kept as it was", problems=error.problems)
+            return False
+        new, old = _sockets(config), _sockets(self._config)
+        changed = [name for name in new if new[name] != old[name]]
+        if changed:
+            problems = [f"{name}: needs a restart" for name in changed]
+            log.error("configuration kept as it was", problems=problems)
+            return False
+        log.info("configuration read again")
+        for risk in risks(config, container_gateway()):
+            log.warning("configuration", reason=f"{self._path}: {risk}")
+        return True
+
+
+def _sockets(config: SmtpdConfig) -> dict[str, object]:
+    """Return the settings of the sockets, which last as long as the master."""
+    places = [(at.address, at.port, at.socket, at.backlog) for at in config.listen]
+    return {"listen": places, "processes": config.processes, "user": config.user}

@@ -1,0 +1,146 @@
+"""One serving process: a child of the master, with listening sockets that it inherited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pgmta.logs import get
+from pgmta.service import Signals, report_error, trim_memory, tune_memory
+from smtpd.config import SmtpdConfig
+from smtpd.connection.connection import Connection
+from smtpd.hooks.hook_set import HookSet
+from smtpd.process.keeper import READY
+from smtpd.server.notice import Notice
+from smtpd.server.server import TURNED_AWAY, Server
+from smtpd.session.listener import SmtpListener
+from smtpd.tls.context_set import ContextSet
+
+_FILES = 100  # open files besides the clients' connections
+_END = 1.0  # seconds for hooks whose session has ended
+_TRIM, _MANY = 60.0, 500  # seconds between two looks, TLS sessions meanwhile
+_GRACE = 30.0  # seconds for sessions in DATA when the process stops
+
+log = get("smtpd")
+
+
+async def serve(
+    config: SmtpdConfig, path: Path, uri: str, descriptors: list[int], tls: ContextSet
+) -> None:
+    """Take mail until SIGTERM, until the master is gone or until a part ends by an error.
+
+    Raises ConfigError if a hook of the file at `path` can't be loaded.
+    """
+    signals = Signals()
+    master = _keep_stdout_for_the_master()
+    _log_ignored()
+    _allow_files(config.limits.connections + TURNED_AWAY + _FILES)
+    hooks = await HookSet().load(config, path)
+    for warning in hooks.warnings:
+        log.warning("hook is used in part", reason=warning)
+    shared = Server(config, uri)
+    shared.start()
+    heartbeat = shared.committer.heartbeat(config.environment.hostname)
+    answered = asyncio.Event()
+    duties = {
+        "heartbeat": asyncio.create_task(heartbeat.run(shared.committer.shut, answered)),
+        "certificates": asyncio.create_task(tls.watch()),
+        "memory": asyncio.create_task(_trim(shared)),
+    }
+    _report_errors(duties, shared, signals)
+    parts = zip(descriptors, config.listen, hooks.phases, tls.contexts, strict=True)
+    servers = [
+        await _listen(
+            partial(Connection, shared, SmtpListener.make(config, listener, phases, contexts)),
+            socket.socket(fileno=fd),
+            listener.backlog,
+        )
+        for fd, listener, phases, contexts in parts
+    ]
+    signals.attach()
+    tune_memory()
+    duties["announcement"] = asyncio.create_task(_announce(answered))
+    with contextlib.suppress(BrokenPipeError):  # the master has died, and we end as well
+        os.write(master, READY)
+    await signals.stop.wait()
+    for server in servers:
+        server.close()
+    if not await shared.stop(_GRACE):
+        log.warning("cut off sessions that did not end", after=_GRACE)
+    await hooks.stop(_END)
+    for duty in duties.values():
+        duty.cancel()
+    await asyncio.gather(*duties.values(), return_exceptions=True)
+    await heartbeat.leave()
+
+
+def _report_errors(duties: dict[str, asyncio.Task[None]], shared: Server, signals: Signals) -> None:
+    """End the process if a part of it ends by an error: the master starts another."""
+    for name, duty in duties.items():
+        report_error(name, duty, signals.stop)
+    for task in (*shared.committer.tasks, *shared.committer.chunks.tasks):
+        report_error("intake", task, signals.stop)
+    if shared.gating:
+        report_error("gate", shared.gating, signals.stop)
+
+
+async def _announce(answered: asyncio.Event) -> None:
+    """Log that the process serves, unless PostgreSQL refuses its login: it takes no mail then."""
+    await answered.wait()
+    log.info("serving", pid=os.getpid())
+
+
+async def _listen(
+    connection: Callable[[], Connection], sock: socket.socket, backlog: int
+) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    if sock.family == socket.AF_UNIX:
+        return await loop.create_unix_server(connection, sock=sock, backlog=backlog)
+    return await loop.create_server(connection, sock=sock, backlog=backlog)
+
+
+async def _trim(server: Server) -> None:
+    """Give memory back after many TLS sessions. Runs until it is cancelled.
+
+    uvloop allocates 256 KB per session. Between such buffers malloc finds ever new places.
+    """
+    before, again = 0, False
+    while True:
+        await asyncio.sleep(_TRIM)
+        many = server.handshakes - before >= _MANY
+        if many or again:
+            before = server.handshakes
+            trim_memory()
+        again = many  # the sessions end later
+
+
+def _log_ignored() -> None:
+    """Log errors that Python can't raise; a name in SNI that is not ASCII is one."""
+    notice = Notice("error that could not be raised")
+    sys.unraisablehook = lambda ignored: notice.note(reason=repr(ignored.exc_value))
+
+
+def _keep_stdout_for_the_master() -> int:
+    """Return the pipe to the master, and send to stderr what hooks print.
+
+    The master reads one line from the pipe. With more in it a hook would block.
+    """
+    pipe = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - open until the end
+    return pipe
+
+
+def _allow_files(number: int) -> None:
+    """Raise the soft limit of open files, which is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        most = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,1 @@
+"""Replies, transactions, and what proxies say (pure)."""

@@ -1,0 +1,182 @@
+"""The parts that all sessions of one smtpd process share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from typing import Protocol
+
+from pgmta.accounts.logins import Logins
+from pgmta.intake.committer import Committer
+from pgmta.postgres.notify import Notifier
+from smtpd.config import SmtpdConfig
+from smtpd.fairness.closing import Closing
+from smtpd.fairness.gate import Gate
+from smtpd.fairness.limits import ConnectionLimits
+from smtpd.fairness.memory import Memory
+from smtpd.fairness.scheduler import Scheduler
+from smtpd.fairness.share import Share
+from smtpd.protocol import replies
+from smtpd.recipients.directory import Directory
+from smtpd.server.accepted import AcceptedLog
+from smtpd.server.metadata import Metadata
+from smtpd.server.notice import Notice
+from smtpd.server.refusals import Refusals
+
+TURNED_AWAY = 1000
+"""Connections beside those within the limits that may wait for their refusal."""
+_DELAY = 1.0  # seconds until it
+_LATE = 1.0  # seconds for a transaction over a connection that was accepted at the last moment
+
+
+class Member(Protocol):
+    """A connection, as far as the process needs to know it."""
+
+    client: str
+    share: Share
+    closing: Closing
+
+
+class Server:
+    """Configuration, limits, the way into the queue, and the connections of a process.
+
+    Raises ConfigError for a file of recipients with mistakes.
+    """
+
+    def __init__(self, config: SmtpdConfig, uri: str) -> None:
+        self.config = config
+        self.hostname = config.environment.hostname
+        self.metadata = Metadata(config.metadata) if config.metadata else None
+        """The rules for metadata; without any, all rows have the same empty metadata."""
+        self._notifier = Notifier(uri)
+        logged = config.log.accepted and config.log.level in ("debug", "info")
+        self.loop = asyncio.get_running_loop()
+        self.accepted = AcceptedLog(config.log, self.loop) if logged else None
+        """The log of messages that were taken."""
+        note = self.accepted.note if self.accepted else None
+        self.committer = Committer(uri, config.ingest, self._notifier, note)
+        users = config.uses_auth or any(each.xclient for each in config.listen)
+        self.logins = Logins(uri, config.auth) if users else None
+        """How users log in, if they may at some listener."""
+        self.gate = Gate(config.limits, self.committer)
+        """Whether the database is quick enough for more mail."""
+        self.directory = Directory(config, uri) if config.relay.recipients else None
+        """The known recipients of relay domains; None: all are taken."""
+        self.gating: asyncio.Task[None] | None = None
+        """The task that looks at the database, once it was started."""
+        self.stopping = False
+        process, numbers = secrets.token_hex(4), itertools.count(1)
+        self.session_ids = (f"{process}-{number}" for number in numbers)
+        """Names for sessions, that no other process gives."""
+        self._refused = Notice("connections refused")
+        self.refusals = Refusals()
+        """The log of replies that refuse something."""
+        self.handshakes = 0
+        """TLS sessions so far."""
+        self.failed_handshakes = Notice("TLS handshakes failed")
+        self.bad_headers = Notice("connections without a PROXY header refused")
+        self._members: dict[Member, str] = {}  # and the addresses for which they are counted
+        self._turned_away = 0  # connections that wait for their refusal
+        limits = config.limits
+        exempt = config.relay.networks if limits.exempt is None else limits.exempt
+        self._limits = ConnectionLimits(limits, exempt)
+        self.memory = Memory(limits.memory, self._members)
+        self.scheduler = Scheduler(self.loop, self.memory)
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.second = 0
+        """The second since the epoch in which the last message was complete."""
+        self.date = ""
+        """The same second as trace fields have it."""
+
+    def start(self) -> None:
+        """Begin to take mail to the database."""
+        self._notifier.start()
+        self.committer.start()
+        self.gating = self.loop.create_task(self.gate.run())
+
+    def admit(self, member: Member) -> str:
+        """Count a connection; return the reply of a refusal if there are too many, or ''."""
+        full = len(self._members) >= self.config.limits.connections
+        refusal = replies.TOO_MANY_CONNECTIONS if full else self._limits.admit(member.client)
+        if refusal:
+            self._log_refused(member.client, refusal)
+            return refusal
+        self._members[member] = member.client
+        self._empty.clear()
+        return ""
+
+    def identify(self, member: Member, client: str) -> str:
+        """Count an admitted connection for the client that its proxy names; as `admit`."""
+        if refusal := self._limits.admit(client):
+            self._log_refused(client, refusal)
+        else:
+            self._limits.release(self._members[member])
+            self._members[member] = member.client = client
+        return refusal
+
+    def spares(self, client: str) -> bool:
+        """Return whether the limits by address and network do not count for a client."""
+        return self._limits.exempt(client)
+
+    def _log_refused(self, client: str, reply: str) -> None:
+        self._refused.note(client=client, reply=reply.format(self.hostname))
+
+    def turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
+        """Refuse a connection after a pause: a client that comes again at once is slowed down."""
+        if self._turned_away < TURNED_AWAY and not self.stopping:
+            self._turned_away += 1
+            self.loop.call_later(_DELAY, self._turn_away, transport, reply)
+        else:
+            transport.write(reply)
+            transport.close()
+
+    def _turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
+        self._turned_away -= 1
+        if not transport.is_closing():
+            transport.write(reply)
+            transport.close()
+
+    def hold_back(self, cause: Share) -> None:
+        """Read the content of the other connections in turns, because too much comes at once."""
+        for member in self._members:
+            if member.share is not cause:
+                member.share.hold_back()
+
+    def release(self, member: Member) -> None:
+        """Forget a connection that has ended."""
+        if member in self._members:
+            self._limits.release(self._members.pop(member))
+        if not self._members:
+            self._empty.set()
+
+    async def stop(self, grace: float) -> bool:
+        """End idle sessions, wait for the others; return False if some had to be cut off.
+
+        Connections that the kernel has handed over just before may still do one transaction.
+        """
+        self.stopping = True
+        clean = await self._end(_LATE) or await self._end(grace - _LATE)
+        if self.logins:
+            await self.logins.close()
+        if self.gating:
+            self.gating.cancel()
+            await asyncio.wait([self.gating])
+        if self.directory:
+            await self.directory.stop()
+        await self._notifier.close()
+        await self.committer.stop()
+        if self.accepted:
+            self.accepted.write()
+        return clean
+
+    async def _end(self, seconds: float) -> bool:
+        for member in list(self._members):
+            member.closing.stop()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,1 @@
+"""The development sink: a next hop that keeps each message."""

@@ -1,0 +1,114 @@
+"""A catch-all next hop for development: it keeps each message, octet for octet, in a Maildir."""
+
+from __future__ import annotations
+
+import asyncio
+import mailbox
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from pgmta.command import print_line, shorten
+from pgmta.errors import PgmtaError
+from pgmta.mail.text import escaped
+from pgmta.port_user import bind_problem
+from pgmta.service import Signals
+
+_LIMIT = 100 << 20
+_NAMED = 5  # recipients of a message in its line
+_SUBJECT = re.compile(rb"^Subject:[ \t]*(.*?)\r?$", re.IGNORECASE | re.MULTILINE)
+
+
+class KeepHandler:
+    """Accepts every sender and recipient, and keeps the message.
+
+    Each message is one file under lines Return-Path and Delivered-To. Only the user of the process
+    reads them: files have mode 0600, folders 0700.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for path in (folder, *(folder / name for name in ("tmp", "new", "cur"))):
+            path.mkdir(mode=0o700, exist_ok=True)
+            path.chmod(0o700)  # those of earlier versions were open
+        self._maildir = mailbox.Maildir(folder)
+
+    async def handle_EHLO(
+        self, server: SMTP, session: Session, envelope: Envelope, hostname: str, replies: list[str]
+    ) -> list[str]:
+        """Announce what the sink does beyond aiosmtpd's own list."""
+        session.host_name = hostname
+        return [*replies[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", replies[-1]]
+
+    async def handle_MAIL(
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        """Note the reverse-path."""
+        envelope.mail_from = address
+        envelope.mail_options.extend(options)
+        return "250 2.1.0 Ok"
+
+    async def handle_RCPT(
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        """Note a recipient."""
+        envelope.rcpt_tos.append(address)
+        return "250 2.1.5 Ok"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        """Keep the message."""
+        sender = (envelope.mail_from or "").strip("<>")  # aiosmtpd says <> for the null path
+        lines = [f"Return-Path: <{escaped(sender)}>\r\n"]
+        lines += [f"Delivered-To: {escaped(recipient)}\r\n" for recipient in envelope.rcpt_tos]
+        content = "".join(lines).encode()
+        body = envelope.original_content or b""
+        name = self._maildir.add(content + body)
+        self._tell(sender, envelope.rcpt_tos, body, name)
+        return f"250 2.0.0 kept as {name}"
+
+    def _tell(self, sender: str, recipients: list[str], body: bytes, name: str) -> None:
+        """Print a line about a message."""
+        subject = _SUBJECT.search(body.partition(b"\r\n\r\n")[0])
+        words = subject[1].decode("utf-8", "replace") if subject else ""
+        with suppress(OSError):  # the mail is kept all the same
+            print_line(
+                f"{'mail':9} <{sender}> to {', '.join(f'<{each}>' for each in recipients[:_NAMED])}"
+                f"{' …' if len(recipients) > _NAMED else ''}: {shorten(words)} (new/{name})"
+            )
+
+
+class SinkServer(SMTP):
+    """aiosmtpd's server, for lines and commands of any length that queued sends."""
+
+    line_length_limit = _LIMIT
+    command_size_limit = 2048
+
+
+async def serve(address: str, port: int, folder: Path, *, attached: bool = False) -> None:
+    """Catch mail until SIGTERM or SIGINT, or until the parent of an `attached` process ends.
+
+    Raises PgmtaError if it can't listen.
+    """
+    signals = Signals()
+    if attached:
+        signals.attach()
+    os.umask(0o077)  # of the files that mailbox.Maildir makes
+    loop = asyncio.get_running_loop()
+    handler = KeepHandler(folder)
+
+    def connection() -> SMTP:
+        return SinkServer(
+            handler, hostname="sink.localhost", ident="ESMTP pgmta development sink",
+            data_size_limit=_LIMIT, enable_SMTPUTF8=True, loop=loop,
+        )  # fmt: skip
+
+    try:
+        server = await loop.create_server(connection, address, port)
+    except OSError as error:
+        reason = bind_problem(error, port)
+        raise PgmtaError(f"can't listen on {address} port {port}: {reason}") from None
+    await signals.stop.wait()
+    server.close()

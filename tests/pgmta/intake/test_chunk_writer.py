@@ -1,0 +1,46 @@
+"""Content on its way ahead of its messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import psycopg
+import pytest
+
+from pgmta.intake.chunk_writer import ChunkWriter, Part
+from pgmta.intake.content import Content, State
+from pgmta.model import PART_SIZE
+from pgmta.store.queue.enqueue import Enqueue
+
+
+async def test_a_whole_message_first_then_the_oldest(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Enqueue.chunks
+    order: list[int] = []
+
+    async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
+        parts = list(parts)
+        order.extend(message_id for message_id, _, _ in parts)
+        await real(self, parts)
+
+    monkeypatch.setattr(Enqueue, "chunks", chunks)
+    writer = ChunkWriter(database)
+
+    def content(number: int) -> Content:
+        made = Content(writer)
+        made.id, made.state = number, State.WRITING
+        return made
+
+    ids = [5, 3, 9, 1, 7]
+    writes = [asyncio.create_task(writer.write(content(i), bytes(PART_SIZE))) for i in ids]
+    await asyncio.sleep(0)
+    whole = asyncio.Event()
+    writer.put(Part(content(11), b"x" * 9000, lambda _: whole.set(), whole=True))
+    writer.start()
+    await asyncio.gather(*writes, whole.wait())
+    await writer.stop()
+    assert order == [11, *sorted(ids)]
+    found = db.execute("SELECT DISTINCT message_id FROM message_chunks ORDER BY 1").fetchall()
+    assert [row[0] for row in found] == [*sorted(ids), 11]

@@ -1,0 +1,211 @@
+"""The embedded server's files and folders: what others have put there is refused, not changed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+from structlog.testing import capture_logs
+
+from pgmta.errors import ServerRefused, StoreUnavailable
+from pgmta.postgres.embedded import copies, programs
+from pgmta.postgres.embedded.database import DATABASE, SMTPD, Server, Supervisor, start
+from pgmta.postgres.embedded.folders import make_parents
+from tests.support.database import data_folder
+from tests.support.waiting import until
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who has another user's rights")
+Before = Callable[[Path, Path], None]
+
+
+@pytest.fixture(scope="module")
+def far() -> Iterator[Server]:
+    """A server that has been stopped; the path of its data is too long for a socket."""
+    folder = data_folder()
+    server = Server(folder / ("x" * 80))
+    server.directory.mkdir()
+    server.start()
+    server.stop()
+    yield server
+    server.stop("immediate")
+    shutil.rmtree(folder)
+    shutil.rmtree(server.sockets, ignore_errors=True)
+
+
+def open_to_all(path: Path, _: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+def of_another_user(path: Path, _: Path) -> None:
+    path.mkdir(0o700)
+    os.chown(path, pwd.getpwnam("nobody").pw_uid, -1)
+
+
+def a_link(path: Path, target: Path) -> None:
+    path.symlink_to(target)
+
+
+def a_file(path: Path, _: Path) -> None:
+    path.write_text("x")
+
+
+def look(path: Path) -> tuple[int, int, int]:
+    status = path.lstat()
+    return status.st_mode, status.st_uid, status.st_ino
+
+
+@pytest.mark.parametrize(
+    "before", [open_to_all, pytest.param(of_another_user, marks=as_root), a_link, a_file]
+)
+def test_a_socket_folder_that_others_have_made(far: Server, tmp_path: Path, before: Before) -> None:
+    sockets = far.sockets
+    assert sockets != far.data
+    shutil.rmtree(sockets)
+    before(sockets, tmp_path)
+    looks = look(sockets), look(tmp_path)
+    try:
+        with pytest.raises(ServerRefused, match=str(sockets)):
+            far.start()
+        assert looks == (look(sockets), look(tmp_path))
+        assert not far.running()
+    finally:
+        (sockets.rmdir if sockets.is_dir() and not sockets.is_symlink() else sockets.unlink)()
+    far.start()
+    assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
+    with psycopg.connect(far.uri(DATABASE)) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    far.stop()
+
+
+@as_root
+def test_a_client_does_not_talk_to_a_server_of_somebody_else(far: Server) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(far.sockets / ".s.PGSQL.5432"))
+        other.listen()
+        with pytest.raises(psycopg.OperationalError, match="requirepeer"):
+            psycopg.connect(far.uri(DATABASE))
+
+
+@pytest.fixture
+def private() -> Iterator[Path]:
+    """A folder that only root enters, as /root is, in such a folder; its name needs quotes."""
+    folder = Path(tempfile.mkdtemp(prefix="pgmta-test-"))
+    inner = folder / "it's a \N{SNOWMAN}"
+    inner.mkdir(0o700)
+    yield inner
+    assert {path.stat().st_mode & 0o777 for path in (folder, inner)} == {0o700}
+    shutil.rmtree(folder)
+
+
+@as_root
+def test_in_a_folder_that_only_root_enters(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data stay there. The programs are copied once, for servers that start at once too."""
+    package = programs._BIN.parents[1]
+    (private / "site").symlink_to(package.parent)
+    monkeypatch.setattr(programs, "_BIN", private / "site" / package.name / "pginstall18" / "bin")
+    monkeypatch.setattr(copies, "PLACE", place := data_folder() / "copies")
+    server = Server(private / "var")
+    make_parents(server.directory)
+    try:
+        with ThreadPoolExecutor() as pool:
+            folders = {*pool.map(copies.copied, [programs._BIN] * 2)}
+        assert [folder.is_relative_to(copy) for folder in folders for copy in place.iterdir()] == [
+            True
+        ]
+        for path in (place, *place.rglob("*")):
+            assert (path.stat().st_uid, path.stat().st_mode & 0o7022) == (0, 0)
+        for _ in range(2):
+            assert server.start([SMTPD])
+            with psycopg.connect(server.uri(DATABASE, SMTPD)) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+            server.stop("immediate")
+        assert server.log.read_text().count("database system is ready") == 2
+        assert server.sockets == server.data == private / "var" / "postgres"
+        place.chmod(0o777)
+        with pytest.raises(ServerRefused, match=f"{place} may be written by other users"):
+            server.start()
+    finally:
+        place.chmod(0o755)
+        server.stop("immediate")
+        shutil.rmtree(place.parent)
+
+
+def test_a_folder_that_pg_ctl_cannot_quote(tmp_path: Path) -> None:
+    """It would run the command."""
+    folder = tmp_path / "$(touch it)"
+    with pytest.raises(ServerRefused, match=r"can't work in a folder with \$ in its name"):
+        start(folder)
+
+
+@pytest.mark.parametrize("name", ["users", "starting", "lock", "log"])
+def test_no_link_is_followed(far: Server, tmp_path: Path, name: str) -> None:
+    path, target = far.directory / f"postgres.{name}", tmp_path / "target"
+    target.write_text("x")
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+    before = look(target)
+    try:
+        with pytest.raises(ServerRefused, match=f"{path}: is a symbolic link"):
+            start(far.directory)
+        assert look(target) == before
+    finally:
+        path.unlink()
+
+
+def test_a_file_that_cannot_be_written_ends_no_supervision(far: Server) -> None:
+    """As on a full disk."""
+    path = far.data / "pg_ident.conf"
+    path.write_text("")
+    path.chmod(0o400)
+    with pytest.raises(StoreUnavailable, match=f"can't add to {path}: .*Permission denied"):
+        far.start()
+    with capture_logs() as logs:
+        supervisor = Supervisor(far)
+        until(lambda: logs, describe="a failed start")
+        path.chmod(0o600)
+        until(far.running, describe="the server started")
+        supervisor.stop()
+    assert logs[0]["event"] == "embedded PostgreSQL does not start"
+    far.stop()
+
+
+def test_an_interrupted_first_start_leaves_nothing_that_counts() -> None:
+    folder = data_folder()
+    left = folder / "postgres.new"
+    left.mkdir()
+    (left / "PG_VERSION").write_text("18\n")
+    server = Server(folder)
+    try:
+        assert not server.exists()
+        assert server.start()
+        assert not left.exists()
+        assert not server.start()
+    finally:
+        server.stop("immediate")
+        shutil.rmtree(folder)
+
+
+def test_the_database_of_early_versions_is_refused_and_stays() -> None:
+    folder = data_folder()
+    server = Server(folder)
+    server.start()
+    try:
+        with psycopg.connect(server.uri("postgres"), autocommit=True) as db:
+            db.execute(f"ALTER DATABASE {DATABASE} RENAME TO postern")
+            with pytest.raises(ServerRefused, match="from before the first release"):
+                server.start()
+            names = db.execute("SELECT datname FROM pg_database WHERE datname ~ '^p.*[na]$'")
+            assert names.fetchall() == [("postern",)]
+    finally:
+        server.stop("immediate")
+        shutil.rmtree(folder)

@@ -1,0 +1,62 @@
+"""A connection pooler between pgmta and PostgreSQL is named in words."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgmta.errors import StoreUnavailable
+from pgmta.postgres.link import Link
+from pgmta.postgres.operator import connect_operator
+from pgmta.store.admin.migrate import migrate
+from pgmta.store.queue.partitions import opened, tree
+
+_KEY_DATA = b"K\0\0\0"
+_SOCKET = ".s.PGSQL.{}"
+
+
+def tree_of(uri: str) -> None:
+    with opened(uri) as db:
+        tree(db)
+
+
+async def test_a_pooler_is_refused_in_words(database: str, tmp_path: Path) -> None:
+    given = conninfo_to_dict(database)
+    host, port = str(given.get("host") or "/var/run/postgresql"), given.get("port") or 5432
+
+    done = asyncio.Event()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            at = data.find(_KEY_DATA)
+            if at >= 0:  # BackendKeyData: length, process, key; a pooler has other numbers
+                data = data[: at + 5] + b"\x7f\xff\xff\xfe" + data[at + 9 :]
+            writer.write(data)
+        writer.close()
+        await writer.wait_closed()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if host.startswith("/"):
+            server = await asyncio.open_unix_connection(f"{host}/{_SOCKET.format(port)}")
+        else:
+            server = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(pass_on(reader, server[1]), pass_on(server[0], writer))
+        done.set()
+
+    folder = Path("/tmp") if len(str(tmp_path)) > 80 else tmp_path
+    number = abs(hash(str(tmp_path))) % 50_000 + 10_000
+    pooler = await asyncio.start_unix_server(serve, folder / _SOCKET.format(number))
+    uri = make_conninfo(database, host=str(folder), port=number, requirepeer="", sslmode="disable")
+    link = Link(uri, "test")
+    with pytest.raises(StoreUnavailable, match="connection pooler"):
+        await link.run("SELECT 1")
+    await link.close()
+    for command in (connect_operator, migrate, tree_of):
+        with pytest.raises(StoreUnavailable, match="connection pooler"):
+            await asyncio.to_thread(command, uri)
+    await asyncio.wait_for(done.wait(), 10)
+    pooler.close()
+    await pooler.wait_closed()

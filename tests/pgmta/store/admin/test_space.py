@@ -1,0 +1,100 @@
+"""Room of delivered content is used again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from pgmta.model import CHUNK_SIZE
+from pgmta.postgres.link import Link
+from pgmta.store.admin.space import NotAllowed, Space
+from pgmta.store.queue.enqueue import Enqueue
+from queued.upkeep.space import Reclaimer
+from tests.support.waiting import PATIENCE
+
+CHUNKS = 500
+
+
+def size(db: psycopg.Connection) -> int:
+    """Octets of the table's file."""
+    row = db.execute("SELECT pg_relation_size('message_chunks')").fetchone()
+    assert row
+    return int(row[0])
+
+
+def vacuums(db: psycopg.Connection) -> int:
+    """How often message_chunks was vacuumed by hand."""
+    row = db.execute(
+        "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'message_chunks'"
+    ).fetchone()
+    assert row
+    return int(row[0])
+
+
+async def test_new_content_takes_the_place_of_the_old(
+    database: str, db: psycopg.Connection
+) -> None:
+    db.execute("ALTER TABLE message_chunks SET (autovacuum_enabled = off)")
+    link = Link(database, "test")
+    other = Link(database, "test vacuum")
+    reclaimer = Reclaimer(Space(other), step=CHUNKS * CHUNK_SIZE, quiet=3600)
+    work = asyncio.create_task(reclaimer.run())
+    store = Enqueue(link)
+    sizes = []
+    for message_id in range(1, 6):
+        await store.chunks([(message_id, 0, bytes(CHUNKS * CHUNK_SIZE))])
+        sizes.append(size(db))
+        await store.drop_chunks([message_id])
+        reclaimer.freed(10 * message_id, CHUNKS * CHUNK_SIZE - 1)
+        reclaimer.freed(10 * message_id, CHUNKS * CHUNK_SIZE)  # the same, to another next hop
+        await asyncio.sleep(0.05)
+        assert vacuums(db) == message_id - 1
+        reclaimer.freed(10 * message_id + 1, 1)
+        async with asyncio.timeout(PATIENCE):
+            while vacuums(db) < message_id:
+                await asyncio.sleep(0.01)
+    # at most twice: the snapshot of another session may spoil one of the vacuums
+    assert 0 < sizes[0] <= size(db) <= max(sizes) <= sizes[0] * 2.1
+    work.cancel()
+    await other.close()
+
+    reclaimer = Reclaimer(Space(other), quiet=0.1)
+    work = asyncio.create_task(reclaimer.run())
+    async with asyncio.timeout(PATIENCE):
+        while size(db):
+            await asyncio.sleep(0.01)
+    work.cancel()
+    await other.close()
+    await link.close()
+
+
+async def test_a_role_without_the_right_leaves_it_to_autovacuum(
+    database: str, db: psycopg.Connection
+) -> None:
+    link, other = Link(database, "test"), Link(database, "test")
+    assert await Space(link).reclaim() == 0
+    role = "test_space_" + str(db.info.dbname)[-12:]
+    name = sql.Identifier(role)
+    db.execute(sql.SQL("CREATE ROLE {}").format(name))
+    db.execute(sql.SQL("GRANT USAGE ON SCHEMA pgmta TO {}").format(name))
+    try:
+        await link.run(f"SET ROLE {role}")
+        with pytest.raises(NotAllowed):
+            await Space(link).reclaim()
+        if db.info.server_version >= 170000:
+            db.execute(sql.SQL("GRANT MAINTAIN ON message_chunks TO {}").format(name))
+            assert await Space(link).reclaim() == 0
+            assert await Space(other).reclaim() == 0  # the lock is free again
+            assert vacuums(db) == 3
+            with db.transaction():  # as VACUUM does
+                db.execute("LOCK TABLE message_chunks IN SHARE UPDATE EXCLUSIVE MODE")
+                assert await Space(link).reclaim() is None
+            assert await Space(link).reclaim() == 0
+    finally:
+        await link.close()
+        await other.close()
+        db.execute(sql.SQL("DROP OWNED BY {}").format(name))
+        db.execute(sql.SQL("DROP ROLE {}").format(name))

@@ -1,0 +1,122 @@
+"""Labels of mail: PostgreSQL and the routes agree on them, and claims leave out the right rows."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgmta.postgres.link import Link
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.labels import Labels
+from queued.config import Shaping
+from queued.routing.routes import Routes
+from tests.support.rows import message, row
+
+DOMAINS = ["b.example", "a.b.example", "x.a.b.example", "c_d.example", "cxd.example", "other.org"]
+PATTERNS = [*DOMAINS, "*.b.example", "*.a.b.example", "*.c_d.example", "*.example", "*"]
+SENDERS = ["", "s@b.example", "News@B.example", "x@a.b.example", "y@c_d.example", "z@cxd.example"]
+METADATA: list[dict[str, Any]] = [
+    {}, {"tenant": "42"}, {"tenant": 42}, {"tenant": True, "it's": "a'b"}, {"tenant": None},
+    {"tenant": {"a": 1}}, {"tenant": 4.20, "it's": "%s"}, {"other": "42"},
+]  # fmt: skip
+TENANTS = ["", "shop", "Shop"]
+VALUES = ["42", 42, True, "true", "4.20", "a'b", "%s", "null", ""]
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    link = Link(database, "test", SESSION)
+    yield link
+    await link.close()
+
+
+def shaping(dice: random.Random) -> Shaping:
+    """Some routes, of which the last one goes by the sender."""
+
+    def some(words: list[Any]) -> Any:
+        return dice.choice([dice.choice(words), dice.sample(words, 2)])
+
+    routes: list[dict[str, Any]] = []
+    for number in range(dice.randint(0, 6)):
+        route: dict[str, Any] = {"to": dice.choice(["mx", f"hop{number}.example"])}
+        if dice.random() < 0.6:
+            route["domain"] = some(PATTERNS)
+        if dice.random() < 0.3:
+            route["sender_domain"] = some(PATTERNS)
+        if dice.random() < 0.3:
+            route["sender"] = some(["<>", *SENDERS[1:]])
+        if dice.random() < 0.3:
+            route["tenant"] = some(["shop", "Shop", "other"])
+        for key in ("tenant", "it's"):
+            if dice.random() < 0.3:
+                route[f"metadata.{key}"] = some(VALUES)
+        routes.append(route)
+    routes.append({"sender": "s@b.example", "domain": some(PATTERNS), "to": "last.example"})
+    return Shaping.model_validate({"routes": routes})
+
+
+async def test_postgresql_and_the_routes_agree(link: Link, db: psycopg.Connection) -> None:
+    dice = random.Random(13)
+    message(db, 1)
+    rows: dict[int, tuple[str, str, str, str]] = {}
+    for domain in DOMAINS:
+        for sender in SENDERS:
+            for metadata in METADATA:
+                tenant = dice.choice(TENANTS)
+                mail = {"domain": domain, "sender": sender, "metadata": metadata, "tenant": tenant}
+                rows[row(db, 1, **mail)] = domain, sender, json.dumps(metadata), tenant
+    seen = set()
+    for _ in range(60):
+        routes = Routes({"*.example": "mx"}, shaping(dice))
+        labels = Labels(routes.selectors)
+        query = f"SELECT id, {labels.expression} FROM queue".encode()
+        for number, label in await link.run(query, labels.params):
+            domain, *rest = rows[number]
+            found = routes.find(domain, *rest)
+            expected = routes.label(domain, *rest)
+            if expected == domain:
+                assert found == routes.find(domain, "other@other.example", None)
+            else:
+                assert label == expected, (rows[number], routes.selectors)
+            seen.add((expected.partition(" ")[2].count(" "), bool(found.hops)))
+    assert len(seen) == 4, "labels with and without a domain, to MX and to hosts"
+
+
+NEWS = {"sender_domain": "news.example", "to": "news.smtp.example"}
+
+
+@pytest.mark.parametrize("rows", [30, 300])
+@pytest.mark.parametrize("each", [0, 5])
+async def test_claims_leave_out_the_mail_of_one_route(
+    link: Link, db: psycopg.Connection, rows: int, each: int
+) -> None:
+    message(db, 1)
+    fine = set()
+    for n in range(rows):  # by time, and by domain with a backlog
+        row(db, 1, sender="s@news.example", priority=1, due=-100 - n)
+        row(db, 1, priority=1, due=-100 - n, domain="dead.example")
+        if n % 10 == 0:
+            fine.add(row(db, 1, sender="s@other.example", priority=1))
+            fine.add(row(db, 1, sender="s@news.example", priority=1, domain="mx.example"))
+    routes = Routes({}, Shaping.model_validate({"routes": [{**NEWS, "domain": "b.example"}]}))
+    assert routes.label("b.example", "s@news.example", None) == "route 0"
+    assert routes.label("b.example", "s@other.example", None) == "route - b.example"
+    assert routes.label("dead.example", "s@news.example", None) == "dead.example"
+    claims = Claims(link, "w", 60, urgent=3, each=each, siblings=0)
+    claims.label(routes.selectors)
+    taken: set[int] = set()
+    busy = ["route 0", "dead.example"]
+    for _ in range(100):
+        items = (await claims.claim(20, busy)).items
+        taken |= {item.id for item in items}
+        if not items:
+            break
+    assert taken == fine
+    claims.label([])
+    assert (await claims.claim(20, ["b.example", "dead.example"])).items == []
+    assert len((await claims.claim(20, ["b.example"])).items) in (5, 20)

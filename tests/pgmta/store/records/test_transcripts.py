@@ -1,0 +1,245 @@
+"""Facts and transcripts of attempts, and traces, in the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from click.testing import CliRunner
+from psycopg import errors as pg_errors
+
+from pgmta.errors import Stage
+from pgmta.model import Item, Outcome, Reply
+from pgmta.postgres.link import Link
+from pgmta.states import Event
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.settle import Settlements
+from pgmta.store.records.trace_orders import TraceOrders
+from pgmta.store.records.traces import Trace, Traces
+from pgmta.store.records.transcripts import keep_partitions
+from queued.cli.queuectl import main
+from queued.delivery.transport.facts import ConnectionFacts
+from queued.delivery.transport.result import Result
+from queued.delivery.transport.transcript import NOTE, RECEIVED, Entry
+from queued.worker.observer import Observer, TraceWatch
+from tests.sql.test_roles import acting
+from tests.support.rows import fetch, message, row
+
+NOW = datetime.now(UTC)
+TLS = ConnectionFacts(
+    "mx.example:25", "192.0.2.1", "TLSv1.3", "TLS_AES_256_GCM_SHA384", "dane", 0.25, 0.5, 0.25, 2.0
+)
+COLUMNS = """host, address, tls_version, tls_cipher, tls_verified, dns_seconds, connect_seconds,
+    tls_seconds, transaction_seconds"""
+CIPHER = ("TLSv1.3", "TLS_AES_256_GCM_SHA384", "dane")
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    """A connection with the rights of queued."""
+    link = Link(acting(database, "pgmta_queued"), "test", SESSION)
+    yield link
+    await link.close()
+
+
+@pytest.fixture
+def config(database: str, tmp_path: Path) -> Path:
+    path = tmp_path / "queued.yaml"
+    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    return path
+
+
+def outcome(item: Item, event: Event, **fields: Any) -> Outcome:
+    reply = Reply(250 if event is Event.DELIVERED else 451, "4.2.0 words")
+    return Outcome(
+        item, event, reply, "mx.example:25", Stage.MAIL, started=NOW, ended=NOW, **fields
+    )
+
+
+async def claimed(db: psycopg.Connection, link: Link, number: int, rows: int = 1) -> list[Item]:
+    message(db, number)
+    for n in range(rows):
+        row(db, number, recipient=f"r{n}@b.example")
+    return (await Claims(link, "w", 60).claim(rows, [])).items
+
+
+async def test_the_log_has_the_facts_of_each_attempt(db: psycopg.Connection, link: Link) -> None:
+    items = await claimed(db, link, 1, 5)
+    facts = [TLS, TLS.kept(), TLS, ConnectionFacts("mx.example:25", "2001:db8::1"), None]
+    events = [Event.DELIVERED] * 4 + [Event.DEFER]
+    outcomes = [
+        outcome(item, event, facts=each, seconds=0.125, delay=9.0)
+        for item, event, each in zip(items, events, facts, strict=True)
+    ]
+    store = Settlements(link, "w")
+    assert len(await store.settle(outcomes[:2])) == 2
+    assert len(await store.settle(outcomes[2:])) == 3
+    logged = db.execute(f"SELECT {COLUMNS} FROM attempts ORDER BY row_id".encode()).fetchall()
+    host = "mx.example:25"
+    assert logged == [
+        (host, "192.0.2.1", *CIPHER, 0.25, 0.75, 2.0, 0.125),
+        (host, "192.0.2.1", *CIPHER, None, None, None, 0.125),
+        (host, "192.0.2.1", *CIPHER, 0.25, 0.75, 2.0, 0.125),
+        (host, "2001:db8::1", None, None, None, None, None, None, 0.125),
+        (host, None, None, None, None, None, None, None, 0.125),
+    ]
+    history = f"SELECT {COLUMNS} FROM attempt_history ORDER BY row_id"
+    assert db.execute(history.encode()).fetchall() == logged
+
+
+async def test_rows_of_a_transaction_share_a_transcript_that_is_written_once(
+    db: psycopg.Connection, link: Link
+) -> None:
+    first, second, third = await claimed(db, link, 1, 3)
+    (other,) = await claimed(db, link, 2)
+    mixed = [
+        outcome(first, Event.DELIVERED),
+        outcome(second, Event.DEFER, dialogue="same\n", delay=9.0),
+        outcome(third, Event.FAIL, dialogue="same\n"),
+        outcome(other, Event.DELIVERED, dialogue="traced\n", traces=(7, 8)),
+    ]
+    store = Settlements(link, "w")
+    await store.settle(mixed)
+    await store.settle(mixed, again=True)
+    said = db.execute(
+        "SELECT message_id, lease_token, row_ids, traces, dialogue, ended_at FROM transcripts"
+        " ORDER BY message_id"
+    ).fetchall()
+    assert said == [
+        (1, first.token, [second.id, third.id], None, "same\n", NOW),
+        (2, other.token, [other.id], [7, 8], "traced\n", NOW),
+    ]
+    assert fetch(db, "SELECT count(*) FROM attempts") == (4,)
+    (plain,) = await claimed(db, link, 3)
+    await store.settle([outcome(plain, Event.DELIVERED, dialogue="plain\n", traces=(7,))])
+    assert fetch(db, "SELECT dialogue FROM transcripts WHERE message_id = 3") == ("plain\n",)
+    db.execute("SET ROLE pgmta_reader")
+    assert fetch(db, "SELECT count(*) FROM transcripts") == (3,)
+    with pytest.raises(pg_errors.InsufficientPrivilege):
+        db.execute("DELETE FROM transcripts")
+
+
+async def test_queued_makes_and_drops_the_days(db: psycopg.Connection, link: Link) -> None:
+    today = fetch(db, "SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")[0]
+    assert fetch(db, f"SELECT to_regclass('transcripts_{today}') IS NOT NULL") == (True,)
+    db.execute(f"DROP TABLE transcripts_{today}".encode())
+    db.execute("CREATE TABLE transcripts_20200101 PARTITION OF transcripts "
+               "FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")  # fmt: skip
+    assert await keep_partitions(link, 86400) == (1, 1)
+    assert await keep_partitions(link, 86400) == (0, 0)
+
+
+def item(**fields: Any) -> Item:
+    return Item(**{
+        "id": 1, "message_id": 1, "sender": "News@a.example", "recipient": "Bob@b.example",
+        "domain": "b.example", "attempts": 1, "ts": NOW, "token": 1, **fields,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matches"),
+    [
+        ({}, True),
+        ({"domain": ["b.example"]}, True),
+        ({"domain": ["c.example", "B.*"]}, True),
+        ({"domain": ["example"]}, False),
+        ({"domain": ["*.example"], "sender": ["eve@*"]}, False),
+        ({"recipient": ["b*b@*.ex*e"], "sender": ["news@a.example"]}, True),
+        ({"recipient": ["bob@b.example*b.example"]}, False),
+        ({"metadata": ["order=7*"]}, True),
+        ({"metadata": ["order=8", "absent="]}, True),
+        ({"metadata": ["order="]}, False),
+        ({"metadata": ["number=3"]}, True),
+    ],
+)
+def test_a_trace_matches_by_patterns(wanted: dict[str, list[str]], matches: bool) -> None:
+    row = item(metadata='{"order": "7-a", "number": 3}')
+    assert Trace.of(1, wanted).matches(row) is matches
+    odd = item(metadata=f'{{"order": "7-a", "number": 3, "long": {"9" * 5000}}}')
+    assert Trace.of(1, wanted).matches(odd) is matches
+
+
+async def test_a_malformed_trace_stops_no_other(db: psycopg.Connection, link: Link) -> None:
+    deep = f'{{"domain": {"[" * 5000}{"]" * 5000}}}'
+    for wanted in ('{"domain": "x"}', '{"x": []}', '{"metadata": ["k"]}', '{"domain": ["x"]}',
+                   f'{{"domain": [{"9" * 5000}]}}', deep):  # fmt: skip
+        db.execute("INSERT INTO traces (created_by, expires_at, wanted)"
+                   " VALUES ('x', now() + interval '1 h', %s)", (wanted,))  # fmt: skip
+    db.execute("INSERT INTO traces (created_by, expires_at, wanted) VALUES ('x', now(), '{}')")
+    traces = Traces(link)
+    assert [trace.patterns for trace in await traces.active()] == [{"domain": [["x"]]}]
+    db.execute("UPDATE traces SET expires_at = now() - interval '2 d' WHERE wanted = '{}'")
+    await traces.remove()
+    assert fetch(db, "SELECT count(*) FROM traces") == (6,)
+
+
+def test_the_observer_sees_what_it_is_asked_for() -> None:
+    result = Result(Reply(250, "2.0.0 Ok"), "mx:25", said=([(0, RECEIVED, b"x\n")], ()))
+    observer = Observer()
+    for event, kept in [(Event.DELIVERED, False), (Event.HAND_BACK, False), (Event.FAIL, True)]:
+        found = outcome(item(), event)
+        observer.see(found, result)
+        assert bool(found.dialogue) is kept
+    observer.learn([Trace.of(3, {"domain": ["b.example"]}), Trace.of(4, {"domain": ["c"]})])
+    traced = outcome(item(), Event.DELIVERED)
+    observer.see(traced, result)
+    assert (traced.traces, traced.dialogue.splitlines()[-1][-3:]) == ((3,), "< x")
+    broken = outcome(item(metadata="["), Event.FAIL)
+    observer.learn([Trace.of(3, {"metadata": ["k=v"]})])
+    observer.see(broken, result)  # raises nothing
+    observer.learn([])
+    assert [observer.on, Observer(lines=True).on] == [False, True]
+
+
+async def test_an_operator_traces_lists_and_stops(
+    db: psycopg.Connection, link: Link, config: Path, database: str
+) -> None:
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(main, ["trace", "-c", str(config), *words])
+
+    assert run().exit_code == 2
+    assert run("--domain", "x", "--list").exit_code == 2
+    assert run("--domain", "x", "--for", "2d").exit_code == 2
+    assert "expected key=value" in run("--metadata", "x").stderr
+    assert run("--stop", "1").exit_code == 1
+    assert run("--list").exit_code == 0  # none, as other lists
+    begun = run("--domain", "B.Example", "--for", "1h", "--background")
+    assert begun.exit_code == 0, begun.output
+    assert "no delivering worker runs" in begun.stderr
+    observer = Observer()
+    await TraceWatch(Traces(link), observer).look()
+    (mail,) = await claimed(db, link, 1)
+    delivered = outcome(mail, Event.DELIVERED, facts=TLS, seconds=0.5)
+    said: list[Entry] = [(0.0, NOTE, "connect"), (0.0, RECEIVED, b"220 \x1b[2J hop\r\n")]
+    delivered.ended = datetime.now(UTC)
+    observer.see(delivered, Result(delivered.reply, "mx.example:25", said=(said, ())))
+    await Settlements(link, "w").settle([delivered])
+    (listed,) = json.loads(run("--list", "--json").stdout)
+    assert (listed["wanted"], listed["transcripts"]) == ({"domain": ["b.example"]}, 1)
+    orders = TraceOrders(acting(database, "pgmta_operator"))
+    (fresh,) = orders.fresh(listed["id"], NOW)
+    assert (fresh["event"], fresh["recipient"], fresh["address"]) == (
+        "delivered", "r0@b.example", "192.0.2.1",
+    )  # fmt: skip
+    assert orders.fresh(listed["id"], NOW) == []
+    number = orders.start({"domain": ["x"]}, 60, "me")["id"]
+    assert orders.lasts(number)
+    assert orders.stop(number, "me")
+    assert not orders.lasts(number)
+    orders.close()
+    assert run("--stop", str(listed["id"])).exit_code == 0
+    await TraceWatch(Traces(link), observer).look()
+    assert not observer.on
+    actions = [action for (action,) in db.execute("SELECT action FROM audit ORDER BY id")]
+    assert actions == ["trace start", "trace start", "trace stop", "trace stop"]
+    shown = CliRunner().invoke(main, ["show", "1", "-c", str(config), "--transcript"]).stdout
+    assert "mx.example:25 [192.0.2.1]  TLSv1.3 dane  0.25/0.75/2/0.5" in shown
+    assert "< 220 \ufffd[2J hop" in shown
+    machine = CliRunner().invoke(main, ["show", "1", "-c", str(config), "--transcript", "--json"])
+    assert json.loads(machine.stdout)["transcripts"][0]["traces"] == [listed["id"]]

@@ -1,0 +1,68 @@
+"""Returned mail and the end of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from pgmta.model import Item, Message
+from pgmta.store.queue.returned import LoggedAttempt, ReturnedLog, ReturnedRow
+from queued.answers.rules import AnswerRules
+from queued.config import QueuedConfig
+from queued.delivery.transport.result import NOT_BEGUN, Result
+from queued.outgoing.returned_mail import ReturnedMail
+from queued.rewriting.verp import ReturnAddresses, VerpAddresses, VerpKeys
+
+NOW = datetime.now(UTC)
+TEMPLATE = "bounce+{id}-{hash}@news.example"
+KEYS = VerpKeys((b"1" * 32,))
+
+
+class SlowLog(ReturnedLog):
+    """Answers when it may."""
+
+    def __init__(self) -> None:
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+
+    async def record(self, rows: Sequence[ReturnedRow]) -> list[LoggedAttempt | None]:
+        self.asked.set()
+        await self.may.wait()
+        return [LoggedAttempt("news@a.example", "joe@b.example")] * len(rows)
+
+
+async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
+    """No destination would take the mail any more, and its row would stay leased."""
+    log = SlowLog()
+    concluded: list[tuple[int, Result]] = []
+    forwarded: list[Item] = []
+
+    def conclude(items: list[Item], results: list[Result]) -> None:
+        concluded.extend((i.id, result) for i, result in zip(items, results, strict=True))
+
+    mail = ReturnedMail(cast(Any, None), log, conclude, lambda items, _: forwarded.extend(items))
+    mail._addresses = ReturnAddresses([TEMPLATE], KEYS)
+    mail._rules = AnswerRules(QueuedConfig().answering)
+    mail._to = "sender"
+    address = VerpAddresses(TEMPLATE, KEYS).address(7, 8, NOW)
+    messages = {n: Message(n, 10, False, "", 0, b"Subject: x\r\n\r\n") for n in (1, 2, 3)}
+
+    def take(number: int) -> None:
+        row = Item(number, number, "", address, "news.example", 1, NOW, number)
+        assert mail.take([row], messages) == []
+
+    take(1)
+    await log.asked.wait()
+    log.may.set()
+    await mail.wait()
+    assert [i.recipient for i in forwarded] == ["news@a.example"]
+    log.asked.clear()
+    log.may.clear()
+    take(2)
+    await log.asked.wait()
+    take(3)
+    mail.drain()
+    log.may.set()
+    await mail.wait()
+    assert (len(forwarded), concluded) == (1, [(3, NOT_BEGUN), (2, NOT_BEGUN)])

@@ -1,0 +1,115 @@
+"""Enhanced status codes, routes and destinations (all pure)."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmta.config.types import HostPort
+from pgmta.model import Reply
+from queued.config import QueuedConfig
+from queued.delivery.transport.destination import Destination, Hop, Login, hops_in_order
+from queued.delivery.transport.tls_policy import TlsMode
+from queued.routing.routes import Routes
+
+
+@pytest.mark.parametrize(
+    ("text", "enhanced"),
+    [
+        ("2.1.5 Ok", "2.1.5"),
+        ("4.2.2", "4.2.2"),
+        ("5.7.510 no", "5.7.510"),
+        ("5.7.1: no", ""),
+        ("3.1.1 x", ""),
+        ("2.0.0000 x", ""),
+        ("Ok 2.1.5", ""),
+        ("", ""),
+    ],
+)
+def test_enhanced_status_codes(text: str, enhanced: str) -> None:
+    assert Reply(250, text).enhanced == enhanced
+    assert str(Reply(250, text)) == f"250 {text}"
+    assert str(Reply(0, text)) == text
+
+
+def routes(**targets: str) -> Routes:
+    given_routes = {name.replace("_", ".").replace("ANY", "*"): t for name, t in targets.items()}
+    return Routes(QueuedConfig.model_validate({"routes": given_routes}).routes)
+
+
+@pytest.mark.parametrize(
+    ("domain", "hop"),
+    [
+        ("example.org", "exact"),
+        ("a.example.org", "below"),
+        ("x.y.example.org", "below"),
+        ("b.a.example.org", "deeper"),
+        ("c.b.a.example.org", "deeper"),
+        ("notexample.org", "all"),
+        ("org", "all"),
+        ("direct.example.org", "mx"),
+        ("[192.0.2.1]", "all"),
+        ("xn--bcher-kva.example", "idna"),
+    ],
+)
+def test_the_longest_route_wins(domain: str, hop: str) -> None:
+    found = routes(
+        ANY="all", ANY_example_org="below", ANY_a_Example_org="deeper", EXAMPLE_org="exact",
+        direct_example_org="mx", bücher_example="idna",
+    ).find(domain)  # fmt: skip
+    expected = Destination(domain=domain) if hop == "mx" else Destination((Hop(hop, 25),))
+    assert found == expected
+
+
+@given(st.lists(st.sampled_from(["a.example", "*.a.example", "*.b.a.example", "*"])))
+def test_destinations_are_equal_only_for_mail_that_may_share_a_transaction(
+    patterns: list[str],
+) -> None:
+    table = Routes({pattern: HostPort(f"hop{n}", 25) for n, pattern in enumerate(patterns)})
+    for domain in ("a.example", "b.a.example", "c.b.a.example", "other.example"):
+        found = table.find(domain)
+        assert found == table.find(domain)
+        assert (found.hops == ()) == (found.domain == domain) == str(found).startswith("mx:")
+    assert Routes({}).find("x.example") == Destination(domain="x.example")
+    assert re.fullmatch(r"\[::1\]:25", str(Destination((Hop("::1", 25),))))
+
+
+def test_hops_come_by_weight_and_fallbacks_last() -> None:
+    hops = [Hop("last", fallback=True), Hop("often", weight=3), Hop("seldom"), Hop("never", 26)]
+    dice = random.Random(7)
+    orders = [[hop.host for hop in hops_in_order(hops, dice.random)] for _ in range(5000)]
+    assert {order[-1] for order in orders} == {"last"}
+    firsts = Counter(order[0] for order in orders)
+    assert firsts["often"] / 5000 == pytest.approx(0.6, abs=0.03)
+    assert firsts["seldom"] / 5000 == pytest.approx(0.2, abs=0.03)
+    assert hops_in_order([], dice.random) == []
+
+
+def test_destinations_differ_in_everything_but_the_name_of_the_route() -> None:
+    hop, login = Hop("a.example", 587), Login("relay", "shop", "topsecret")
+    found = [
+        Destination((hop,)),
+        Destination((hop, Hop("b.example", 587))),
+        Destination((replace(hop, weight=2),)),
+        Destination((replace(hop, fallback=True),)),
+        Destination((hop,), protocol="lmtp"),
+        Destination((hop,), implicit=True),
+        Destination((hop,), tls=TlsMode.VERIFY),
+        Destination((hop,), requiretls=True),
+        Destination((hop,), login=login),
+        Destination((hop,), login=replace(login, user="other")),
+        Destination((hop,), login=replace(login, password="other")),
+        Destination((hop,), login=replace(login, mechanisms=("PLAIN",))),
+        Destination(domain="a.example"),
+        Destination(domain="a.example", port=26),
+        Destination(domain="a.example", tls=TlsMode.NONE),
+    ]
+    assert len({destination.key for destination in found}) == len(set(found)) == len(found)
+    assert Destination((hop,), route="a").key == Destination((hop,), route="b").key
+    assert "topsecret" not in "".join(f"{each!r} {each} {each.key}" for each in found)

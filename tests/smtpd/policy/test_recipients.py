@@ -1,0 +1,325 @@
+"""Recipients of relay domains, known to a file, the table or the next hop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import Envelope
+
+from pgmta.config.loader import load
+from pgmta.errors import ConfigError
+from smtpd.config import SmtpdConfig
+from smtpd.recipients import table as table_module
+from smtpd.recipients.file import check
+from smtpd.recipients.next_hop import verdict_of
+from smtpd.recipients.remembered import Remembered
+from smtpd.recipients.verdict import Verdict
+from tests.support.serving import Client, serving
+from tests.support.waiting import free_port, until
+
+STRANGER = "127.0.0.5"
+
+
+def relaying(*recipients: dict[str, Any]) -> dict[str, Any]:
+    """The section relay, for two domains."""
+    domains = ["example.org", "*.example.net"]
+    return {"networks": ["127.0.0.1"], "domains": domains, "recipients": list(recipients)}
+
+
+@contextmanager
+def begun(port: int, source: str = STRANGER) -> Iterator[Client]:
+    """A client in a transaction."""
+    with Client(port, source) as client:
+        assert client.reply()[:3] == "220"
+        assert client.say("EHLO c")[:3] == "250"
+        assert client.say("MAIL FROM:<a@b.example>")[:3] == "250"
+        yield client
+
+
+def answers(client: Client, *addresses: str) -> list[str]:
+    """Codes of the replies to these recipients, in one write."""
+    client.send("".join(f"RCPT TO:<{address}>\r\n" for address in addresses).encode())
+    return [client.reply()[:9] for _ in addresses]
+
+
+GOOD, BAD, LATER = "250 2.1.5", "550 5.1.1", "451 4.4.3"
+
+
+def test_a_file_is_read_again(database: str, db: psycopg.Connection, tmp_path: Path) -> None:
+    file = tmp_path / "recipients"
+    file.write_text("# customers\nOne@Example.org\n@sub.example.net\nzoë@example.org # new\n")
+    entry = {"file": str(file), "delimiter": "+"}
+    with serving(database, relay=relaying(entry)) as port, begun(port) as client:
+        found = answers(client, "one@example.org", "ONE+tag@example.org", "two@example.org",
+                        "any@SUB.example.net", "any@other.example.net", "postmaster@example.org",
+                        "r@elsewhere.example", "+one@example.org", '"one"@example.org',
+                        '"O\\NE+tag"@example.org', '"postmaster"@example.org',
+                        '"one "@example.org')  # fmt: skip
+        # those of one spelling are one row
+        assert found == [GOOD, GOOD, BAD, GOOD, BAD, GOOD, "550 5.7.1", BAD, GOOD, GOOD, GOOD, BAD]
+        with begun(port, "127.0.0.1") as trusted:  # trust is about where mail goes
+            assert answers(trusted, "two@example.org", "r@elsewhere.example") == [BAD, GOOD]
+        file.write_text("two@example.org\nno address\n")
+        next_file = tmp_path / "next"
+        next_file.write_text("two@example.org\n")
+        until(lambda: answers(client, "one@example.org") == [GOOD])  # the mistake changes nothing
+        next_file.rename(file)
+        with begun(port, "127.0.0.1") as trusted:
+            until(lambda: answers(trusted, "two@example.org") == [GOOD])
+            assert answers(trusted, "one@example.org") == [BAD]
+        client.send(b"DATA\r\n.\r\n")
+        assert [client.reply()[:3] for _ in range(2)] == ["354", "250"]
+    assert db.execute("SELECT count(*) FROM queue").fetchone() == (4,)
+
+
+def test_mistakes_of_a_file_stop_the_start(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("a@b.example\nno address\n\n@\n")
+    path = tmp_path / "smtpd.yaml"
+    path.write_text(
+        f"relay:\n  domains: [b.example]\n  recipients:\n"
+        f"    - file: {tmp_path}/list\n    - file: {tmp_path}/none\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        check(path, load(path, SmtpdConfig).relay)
+    first, second = caught.value.problems
+    assert first.startswith(f"{path}:4: relay.recipients[0].file: {tmp_path}/list:2: ")
+    assert f"{tmp_path}/list:4: " in first
+    assert (
+        second == f"{path}:5: relay.recipients[1].file: {tmp_path}/none: No such file or directory"
+    )
+
+
+def test_the_table(database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_KNOWN", 0.2)
+    monkeypatch.setattr(table_module, "_UNKNOWN", 0.2)
+    db.execute("INSERT INTO recipients VALUES ('one@example.org'), ('@sub.example.net')")
+    with serving(database, relay=relaying({"table": True})) as port:
+        with begun(port) as client:
+            found = answers(client, "ONE@example.org", "two@example.org", "x@sub.example.net",
+                            "one@example.org", "r@elsewhere.example")  # fmt: skip
+            assert found == [GOOD, BAD, GOOD, GOOD, "550 5.7.1"]
+        with begun(port, "127.0.0.1") as client:
+            db.execute("INSERT INTO recipients VALUES ('two@example.org')")
+            until(lambda: answers(client, "two@example.org") == [GOOD])
+            db.execute("DELETE FROM recipients WHERE address = 'two@example.org'")
+            until(lambda: answers(client, "two@example.org") == [BAD])
+        db.execute("REVOKE EXECUTE ON FUNCTION recipients_known(text[]) FROM PUBLIC")
+        db.execute("ALTER FUNCTION recipients_known(text[]) RENAME TO away")
+        with begun(port, "127.0.0.1") as client:
+            until(lambda: answers(client, "three@example.org") == [LATER])
+            db.execute("ALTER FUNCTION away(text[]) RENAME TO recipients_known")
+            until(lambda: answers(client, "three@example.org") == [BAD])
+
+
+def test_smtpd_asks_and_cannot_list(database: str, db: psycopg.Connection) -> None:
+    db.execute("INSERT INTO recipients VALUES ('one@example.org')")
+    db.execute("SET ROLE pgmta_smtpd")
+    asked = db.execute("SELECT recipients_known('{one@example.org,two@example.org}')").fetchone()
+    assert asked == (["one@example.org"],)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        db.execute("SELECT FROM recipients")
+    db.execute("SET ROLE pgmta_operator")
+    db.execute("INSERT INTO recipients (address) VALUES ('@example.net')")
+    for wrong in ("A@example.org", "example.org", "a@b@", "a@b c"):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            db.execute("INSERT INTO recipients (address) VALUES (%s)", [wrong])
+
+
+class Hop:
+    """A next hop that knows some recipients, and counts questions."""
+
+    def __init__(self, port: int) -> None:
+        self.asked: list[str] = []
+        self.senders: set[str] = set()
+        self.connections = 0
+        self.reply = ""
+        self.hold = threading.Event()
+        self.hold.set()
+        self.port = port
+        self._controller: Controller | None = None
+
+    async def handle_EHLO(
+        self, server: Any, session: Any, envelope: Envelope, name: str, responses: list[str]
+    ) -> list[str]:
+        self.connections += 1
+        session.host_name = name
+        return responses
+
+    async def handle_MAIL(
+        self, server: Any, session: Any, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        self.senders.add(address)
+        envelope.mail_from = address
+        return "250 2.1.0 Ok"
+
+    async def handle_RCPT(
+        self, server: Any, session: Any, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        self.asked.append(address)
+        await server.loop.run_in_executor(None, self.hold.wait)
+        if self.reply:
+            return self.reply
+        if not address.startswith("good"):
+            return "550 5.1.1 Unknown user"
+        envelope.rcpt_tos.append(address)
+        return "250 2.1.5 Ok"
+
+    def __enter__(self) -> Hop:
+        self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
+        self._controller.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._controller
+        self._controller.stop()
+
+
+@pytest.fixture
+def hop() -> Hop:
+    return Hop(free_port())
+
+
+def test_a_callout_asks_each_recipient_once(database: str, hop: Hop) -> None:
+    entry = {"callout": f"127.0.0.1:{hop.port}"}
+    with hop, serving(database, relay=relaying(entry)) as port, ExitStack() as stack:
+        clients = [stack.enter_context(begun(port)) for _ in range(5)]
+        hop.hold.clear()
+        for client in clients:
+            client.send(b"RCPT TO:<good@example.org>\r\nRCPT TO:<bad@example.org>\r\nDATA\r\n.\r\n")
+        until(lambda: hop.asked)
+        with begun(port) as other:  # a slow next hop slows no other domain and no other command
+            assert answers(other, "r@elsewhere.example") == ["550 5.7.1"]
+        hop.hold.set()
+        for client in clients:
+            assert [client.reply()[:9] for _ in range(4)][:3] == [GOOD, BAD, "354 End d"]
+        assert sorted(hop.asked) == ["bad@example.org", "good@example.org"]
+        assert hop.senders == {"<>"} or hop.senders == {""}
+        with begun(port, "127.0.0.1") as client:
+            many = [f"good{n}@sub.example.net" for n in range(20)]
+            assert answers(client, *many) == [GOOD] * 20
+            assert hop.connections <= 4
+            assert answers(client, "good/Case@example.org") == [GOOD]
+            assert hop.asked[-1] == "good/Case@example.org"
+
+
+@pytest.mark.parametrize(
+    ("unavailable", "expected"), [("defer", LATER), ("accept", GOOD)], ids=["defer", "accept"]
+)
+def test_a_next_hop_that_is_away(
+    database: str, hop: Hop, monkeypatch: pytest.MonkeyPatch, unavailable: str, expected: str
+) -> None:
+    monkeypatch.setattr("smtpd.recipients.callout._UNSURE", 0.2)
+    entry = {
+        "domains": ["example.org"],
+        "callout": {
+            "hosts": [f"127.0.0.1:{hop.port}"],
+            "time": "2s",
+            "known_for": "100ms",
+            "unavailable": unavailable,
+        },
+    }
+    with serving(database, relay=relaying(entry)) as port, begun(port, "127.0.0.1") as client:
+        with hop:
+            assert answers(client, "good@example.org", "bad@example.org") == [GOOD, BAD]
+            hop.reply = "550 5.7.1 We do not like your network"
+            assert answers(client, "policy@example.org") == [expected]
+            hop.reply = "450 4.7.1 Greylisted"
+            assert answers(client, "grey@example.org") == [expected]
+            hop.reply = ""
+            hop.hold.clear()
+            assert answers(client, "slow@example.org") == [expected]
+            hop.hold.set()
+        # a known recipient stays known, and a refusal counts for its time
+        found = answers(client, "good@example.org", "bad@example.org", "good2@example.org")
+        assert found == [GOOD, BAD, expected]
+        assert answers(client, "any@x.example.net") == [GOOD]  # no entry has this domain
+        with hop:
+            until(lambda: answers(client, "bad2@example.org") == [BAD])
+
+
+def test_unknown_recipients_end_a_session(database: str, tmp_path: Path) -> None:
+    file = tmp_path / "recipients"
+    file.write_text("one@example.org\n")
+    limits = {"unknown_recipients": 3}
+    with serving(database, relay=relaying({"file": str(file)}), limits=limits) as port:
+        with begun(port) as client:
+            client.send(b"RCPT TO:<one@example.org>\r\nDATA\r\n.\r\nMAIL FROM:<a@b>\r\n")
+            client.send(b"RCPT TO:<two@example.org>\r\n" * 9)
+            found = [reply[:3] for reply in client.rest()]
+            assert found == ["250", "354", "250", "250", *["550"] * 4, "421"]
+        with begun(port, "127.0.0.1") as client:  # a mailing list of ours
+            assert answers(client, *["two@example.org"] * 50, "one@example.org")[-1] == GOOD
+
+
+def test_hooks_are_asked_about_known_recipients_only(database: str, hop: Hop) -> None:
+    entry = {"callout": f"127.0.0.1:{hop.port}"}
+    hooks = ["tests.smtpd.test_recipients:Customers"]
+    with (
+        hop,
+        serving(database, relay=relaying(entry), hooks=hooks) as port,
+        begun(port) as client,
+    ):
+        found = answers(client, "good@example.org", "bad@example.org", "good.no@example.org")
+        assert found == [GOOD, BAD, "550 5.2.1"]
+        client.send(b"DATA\r\n.\r\n")
+        assert [client.reply()[:3] for _ in range(2)] == ["354", "250"]
+
+
+class Customers:
+    """A hook."""
+
+    async def handle_RCPT(
+        self, server: Any, session: Any, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        assert not address.startswith("bad")
+        if ".no@" in address:
+            return "550 5.2.1 Not any more"
+        envelope.rcpt_tos.append(address)
+        return "250 2.1.5 Ok"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "verdict"),
+    [
+        (250, "2.1.5 Ok", Verdict.KNOWN),
+        (251, "will forward", Verdict.KNOWN),
+        (550, "5.1.1 no", Verdict.UNKNOWN),
+        (550, "no such user", Verdict.UNKNOWN),
+        (553, "5.1.3 bad", Verdict.UNKNOWN),
+        (550, "5.2.1 disabled", Verdict.UNKNOWN),
+        (552, "5.2.2 full", Verdict.UNSURE),
+        (550, "5.7.1 policy", Verdict.UNSURE),
+        (554, "5.7.1 policy", Verdict.UNSURE),
+        (554, "no", Verdict.UNSURE),
+        (450, "4.1.1 later", Verdict.UNSURE),
+        (421, "bye", Verdict.UNSURE),
+    ],
+)
+def test_verdicts(code: int, text: str, verdict: Verdict) -> None:
+    assert verdict_of(code, text) is verdict
+
+
+def test_what_is_remembered() -> None:
+    now = 0.0
+    memory, key = Remembered(lambda: now), ("a@b",)
+    assert memory.get(key) is None
+    memory.keep(key, Verdict.KNOWN, 10)
+    now = 9.0
+    assert memory.get(key) is Verdict.KNOWN
+    now = 11.0
+    assert memory.get(key) is None
+    for later in (12.0, 15.0):
+        now = later
+        memory.keep(key, Verdict.UNSURE, 2)
+        assert memory.get(key) is Verdict.KNOWN  # it was known once
+    memory.keep(key, Verdict.UNKNOWN, 2)
+    assert memory.get(key) is Verdict.UNKNOWN
+    memory.keep(key, Verdict.UNSURE, 2)
+    assert memory.get(key) is Verdict.UNSURE

@@ -1,0 +1,170 @@
+"""Limits of one session and of new connections: mail, unknown recipients, seconds, octets/s."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmta.config.types import parse_network
+from smtpd.config import Limits
+from smtpd.fairness.limits import Rate
+from smtpd.fairness.pace import Pace
+from tests.support.serving import Client, serving
+from tests.support.waiting import SLACK
+
+STRANGER = "127.0.0.5"
+RELAY = {"networks": ["127.0.0.1"], "domains": ["example.org"]}
+MAIL = b"MAIL FROM:<a@b.example>\r\n"
+MESSAGE = MAIL + b"RCPT TO:<r@example.org>\r\nRCPT TO:<s@example.org>\r\nDATA\r\n.\r\n"
+
+
+def codes(client: Client) -> list[str]:
+    """The codes of all replies until the server closes."""
+    return [reply[:9] if reply[:1] == "4" else reply[:3] for reply in client.rest()]
+
+
+@pytest.mark.parametrize("limits", [{"messages_per_session": 2}, {"recipients_per_session": 4}])
+def test_a_session_has_so_much_mail(
+    database: str, db: psycopg.Connection, limits: dict[str, int]
+) -> None:
+    with serving(database, relay=RELAY, limits=limits) as port:
+        with Client(port, STRANGER) as client:
+            client.send(b"EHLO c\r\n" + MESSAGE * 2 + MAIL + b"NOOP\r\n")
+            mail = ["250", "250", "250", "354", "250"]
+            assert codes(client) == ["220", "250", *mail * 2, "421 4.7.0"]
+        with Client(port) as client:  # of relay.networks
+            client.send(b"EHLO c\r\n" + MESSAGE * 5 + b"QUIT\r\n")
+            assert "421 4.7.0" not in codes(client)
+    assert len(db.execute("SELECT FROM messages").fetchall()) == 7
+
+
+def test_new_connections_per_minute(database: str) -> None:
+    limits = {"new_connections_per_address": 3, "new_connections_per_network": 4}
+    with serving(database, relay=RELAY, limits=limits) as port:
+
+        def greeting(source: str) -> str:
+            with Client(port, source) as client:
+                return client.reply()
+
+        found = [greeting(STRANGER)[:3] for _ in range(3)]
+        assert found == ["220"] * 3
+        assert "new connections from your address" in greeting(STRANGER)
+        assert greeting("127.0.0.6")[:3] == "220"
+        assert "new connections from your network" in greeting("127.0.0.7")
+        assert {greeting("127.0.0.1")[:3] for _ in range(9)} == {"220"}  # trusted
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 3), st.sampled_from("abc")), max_size=200), st.integers(1, 60)
+)
+def test_rate(events: list[tuple[float, str]], limit: int) -> None:
+    """No minute has more than twice the limit, and below the limit nothing is refused."""
+    now = 100.0
+    rate = Rate(lambda: now)
+    networks = {name: parse_network(f"192.0.2.{number}") for number, name in enumerate("abc")}
+    admitted: list[tuple[float, str]] = []
+    for wait, name in events:
+        now += wait
+        tried = sum(1 for at, one in admitted if one == name and at > now - 60)
+        if not rate.exceeded(networks[name], limit):
+            rate.count(networks[name], limit)
+            admitted.append((now, name))
+        else:
+            assert tried >= 1
+    for at, name in admitted:
+        in_minute = Counter(one for when, one in admitted if at <= when < at + 60)
+        assert in_minute[name] <= 2 * limit
+    first = [now for now, _ in admitted]
+    if first and first[-1] - first[0] < 60 and len(events) <= limit:
+        assert len(admitted) == len(events)
+
+
+def test_networks_that_are_quiet_are_forgotten() -> None:
+    now = 0.0
+    rate = Rate(lambda: now)
+    for number in range(20_000):
+        now += 0.001
+        rate.count(parse_network(f"10.1.{number // 250}.{number % 250}"), 600)
+    assert len(rate._busy_until) < 2500  # ten connections per second count for 0.1 s each
+
+
+@pytest.mark.parametrize(
+    ("limits", "begin", "drop"),
+    [
+        ({"hello_time": "1s"}, b"", b"NOOP\r\n"),
+        ({"transaction_time": "1s"}, b"EHLO c\r\n" + MAIL, b"RCPT TO:<r@example.org>\r\n"),
+        ({"timeout": "1s"}, b"EHLO c\r\n" + MESSAGE[:-3], b"x"),
+    ],
+    ids=["EHLO", "transaction", "content"],
+)  # fmt: skip
+def test_a_slow_client_keeps_no_place(
+    database: str, limits: dict[str, str], begin: bytes, drop: bytes
+) -> None:
+    with (
+        serving(database, relay=RELAY, limits={"junk": 10_000, **limits}) as port,
+        Client(port) as client,
+    ):
+        client.send(begin)
+        client.socket.settimeout(0.01)
+        began = time.monotonic()
+        replies = b""
+        while b"421 4.4.2" not in replies:
+            assert time.monotonic() < began + SLACK
+            with suppress(TimeoutError):
+                replies += client.socket.recv(1000)
+            time.sleep(0.05)  # the client's pace
+            with suppress(ConnectionError):
+                client.send(drop)
+        assert time.monotonic() >= began + 0.9
+
+
+class Talk:
+    """A session as the pace sees it: its own commands and content."""
+
+    host_name = "c"
+    transaction: object = True
+    size = 0
+
+    @property
+    def commands(self) -> Any:
+        return self
+
+    session = incoming = commands
+
+
+def ended(
+    rate: Callable[[float], float], limit: int, *, waiting: Callable[[float], bool]
+) -> float | None:
+    """When a client whose content has this number of octets by time is ended, in 20 minutes."""
+    pace, session, now = Pace(Limits(data_rate=limit), 0.0), Talk(), 0.0
+    while now < 1200:
+        session.size = int(rate(now))
+        if pace.look(session, now, waiting=waiting(now)):
+            return now
+        now += pace.interval
+    return None
+
+
+@given(st.integers(1, 1000), st.floats(0, 5))
+def test_least_octets_per_second(limit: int, share: float) -> None:
+    end = ended(lambda now: limit * share * now, limit, waiting=lambda _: True)
+    if share < 0.99:
+        assert end is not None
+        assert 180 <= end <= 2 * 180 + 60
+    elif share > 1.01:
+        assert end is None
+    # smtpd has not yet read what came
+    assert ended(lambda now: 0.0, limit, waiting=lambda now: now % 170 > 100) is None
+
+
+def test_a_pause_of_two_minutes_is_no_slowness() -> None:
+    assert ended(lambda now: 1e6 * (now if now < 60 else 60 + max(0, now - 180)), 100,
+                 waiting=lambda _: True) is None  # fmt: skip

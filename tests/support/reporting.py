@@ -1,0 +1,93 @@
+"""The duty that reports, rows for it, and the DSNs that it has queued."""
+
+from __future__ import annotations
+
+import asyncio
+import email
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+
+from pgmta.store.schema import Schema
+from queued.config import QueuedConfig
+from queued.upkeep.reports import ReportDuty
+from tests.support.rows import column, fetch, message, row
+from tests.support.waiting import PATIENCE
+
+REASON = "undeliverable"
+WAITING = "SELECT count(*) FROM queue WHERE status = 'REPORT'"
+
+
+class OwnTurn:
+    """Looks at the rows of others all the time."""
+
+    def due_in(self, every: float) -> float:
+        """Return the seconds until the turn."""
+        return min(every, 0.1)
+
+
+def config(**bounces: Any) -> QueuedConfig:
+    """Return a configuration."""
+    return QueuedConfig.model_validate(
+        {"environment": {"hostname": "mx.example.net"}, "bounces": {"gather": "0s", **bounces}}
+    )
+
+
+@asynccontextmanager
+async def duty(uri: str, name: str = "p", **bounces: Any) -> AsyncIterator[ReportDuty]:
+    """Run a duty of a process of that name."""
+    work = ReportDuty(uri, name, Schema(), partial(config, **bounces), OwnTurn())
+    task = asyncio.create_task(work.run())
+    try:
+        yield work
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def ends(db: psycopg.Connection, query: str = WAITING, wanted: int = 0) -> None:
+    """Wait for a number, by default until no row is in REPORT."""
+    async with asyncio.timeout(PATIENCE):
+        while fetch(db, query) != (wanted,):
+            await asyncio.sleep(0.02)
+
+
+def ended(db: psycopg.Connection, number: int, **columns: Any) -> int:
+    """Return the id of a row in REPORT, of a message that may be there already."""
+    if not column(db, "SELECT id FROM messages WHERE id = %s", number):
+        message(db, number)
+    values = {"status": "REPORT", "hold_reason": REASON, "held_by": "w@p", "attempts": 1}
+    return row(
+        db, number, **{"last_reply": "550 5.1.1 No", "held_at": "2020-01-01", **values, **columns}
+    )
+
+
+def dsns(db: psycopg.Connection) -> list[tuple[str, list[str]]]:
+    """Whom the DSNs in the queue go to, and which recipients they name."""
+    found = []
+    rows = db.execute(
+        "SELECT q.recipient, coalesce(m.body, (SELECT string_agg(data, '' ORDER BY position)"
+        " FROM message_chunks WHERE message_id = m.id)), m.size"
+        " FROM queue AS q JOIN messages AS m ON m.id = q.message_id"
+        " WHERE q.metadata ? '_report' AND q.sender = '' AND q.status = 'QUEUED' ORDER BY q.id"
+    )
+    for sent_to, body, size in rows:
+        chunks = bytes(body)
+        if not chunks:
+            (whole,) = fetch(
+                db,
+                "SELECT string_agg(data, '' ORDER BY position) FROM message_chunks"
+                " WHERE message_id = (SELECT message_id FROM queue WHERE recipient = %s"
+                " AND metadata ? '_report' LIMIT 1)",
+                sent_to,
+            )
+            chunks = bytes(whole)
+        assert len(chunks) == size
+        parts = email.message_from_bytes(chunks).get_payload(1).get_payload()  # type: ignore[union-attr]
+        names = [str(part["Final-Recipient"]) for part in parts]  # type: ignore[index]
+        found.append((sent_to, [n.partition(";")[2].strip() for n in names if n != "None"]))
+    return found

@@ -1,0 +1,86 @@
+"""Messages and rows, put straight into the tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from pgmta.model import Item
+from pgmta.store.changes.change import BATCH, OperatorChanges
+from pgmta.store.changes.row_change import RowChange
+
+
+def message(db: psycopg.Connection, message_id: int, chunks: int = 0) -> int:
+    """A stored message, with this number of chunks of content."""
+    db.execute(
+        "INSERT INTO messages (id, size, trace, body, chunks) VALUES (%s, 4, 'T: t\r\n', %s, %s)",
+        (message_id, b"" if chunks else b"body", chunks),
+    )
+    for position in range(chunks):
+        db.execute(
+            "INSERT INTO message_chunks (message_id, position, data) VALUES (%s, %s, 'x')",
+            (message_id, position),
+        )
+    return message_id
+
+
+def row(db: psycopg.Connection, message_id: int, **columns: Any) -> int:
+    """A row of the queue; `due` is in seconds from now, `lease` too."""
+    values: dict[str, Any] = {
+        "message_id": message_id,
+        "sender": "s@a.example",
+        "recipient": "r@b.example",
+        "domain": "b.example",
+        **columns,
+    }
+    for name, column in (("due", "next_attempt"), ("lease", "lease_until")):
+        if name in values:
+            seconds = values.pop(name)
+            (values[column],) = fetch(db, "SELECT now() + make_interval(secs => %s)", seconds)
+    if values.get("status") == "SENDING" or "lease_token" in values:
+        (values["lease_since"],) = fetch(db, "SELECT now()")
+        values = {"lease_owner": "old", "lease_token": 0, **values}
+    if "metadata" in values:
+        values["metadata"] = Jsonb(values["metadata"])
+    statement = sql.SQL("INSERT INTO queue ({}) VALUES ({}) RETURNING id").format(
+        sql.SQL(", ").join(map(sql.Identifier, values)),
+        sql.SQL(", ").join(map(sql.Placeholder, values)),
+    )
+    (made,) = db.execute(statement, values).fetchone() or (0,)
+    return int(made)
+
+
+def fetch(db: psycopg.Connection, query: str, *params: Any) -> tuple[Any, ...]:
+    """The one row that the query returns."""
+    found = db.execute(query.encode(), params or None).fetchone()
+    assert found is not None
+    return found
+
+
+def column(db: psycopg.Connection, query: str, *params: Any) -> list[Any]:
+    """The first column of all rows."""
+    return [found[0] for found in db.execute(query.encode(), params or None).fetchall()]
+
+
+def item(db: psycopg.Connection, row_id: int) -> Item:
+    """The row as a claim would have returned it."""
+    return Item(
+        *fetch(
+            db,
+            "SELECT id, message_id, sender, recipient, domain, attempts, ts, lease_token "
+            "FROM queue WHERE id = %s",
+            row_id,
+        )
+    )
+
+
+async def operate(uri: str, change: RowChange, size: int = BATCH) -> int:
+    """Run a change as queuectl does; return the number of rows."""
+    changes = OperatorChanges(uri)
+    try:
+        return sum([rows async for rows in changes.batches(change, size)])
+    finally:
+        await changes.close()

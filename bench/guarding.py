@@ -169,6 +169,7 @@ def main(
             most = limit or (LIMITS.get(name, 1.05) if against else 1.6)
             misses.append(found.missed(divisor, most))
             rows.append(found.row(divisor))
+            log("  ".join(rows[-1]))  # so that an interrupted run is not lost
             if not (against or update or name in baseline or name == "hook"):
                 misses.append(f"{name} has no baseline: bench/guard --update")
     if json_:

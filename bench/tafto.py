@@ -22,6 +22,7 @@ from pgmta.config.environment import Environment, Log
 from pgmta.config.types import HostPort
 from pgmta.logs import configure
 from pgmta.postgres.notify import listen
+from pgmta.postgres.resources import Resources
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.submit import Mail, Submission
 from queued.config import QueuedConfig, Worker
@@ -78,8 +79,9 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
     progress = Progress("consume", number)
     started = time.perf_counter()
-    consumer = DeliveryWorker(config, worker, uri, f"{worker.name}@bench", None, NullOpener())
-    beside = [*consumer.tasks(), listen(uri, consumer.loops)]
+    resources = Resources(uri)
+    consumer = DeliveryWorker(config, worker, resources, f"{worker.name}@bench", None, NullOpener())
+    beside = [*consumer.tasks(), listen(resources, consumer.loops)]
     background = [asyncio.create_task(work) for work in beside]
     loops = [asyncio.create_task(loop.run()) for loop in consumer.loops]
     problems: list[str] = []
@@ -100,7 +102,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
         for outcome in outcomes
         if outcome is not None and not isinstance(outcome, asyncio.CancelledError)
     ]
-    await consumer.close()
+    await resources.close()
     return seconds, problems
 
 

@@ -20,7 +20,7 @@ from pgmta.config.authentication import Authentication
 from pgmta.config.types import Network
 from pgmta.logs import get
 from pgmta.password import login_name, prepared
-from pgmta.postgres.link import Link
+from pgmta.postgres.resources import Resources
 from pgmta.store.accounts.logins import LoginStore
 
 _AGE = 1.0  # seconds for which the levels over all processes count
@@ -59,9 +59,8 @@ class Logins:
     It has a name only if a user has it, because some people type their password there.
     """
 
-    def __init__(self, uri: str, config: Authentication) -> None:
-        self._link = Link(uri, "logins", {"statement_timeout": "10s"})
-        store = LoginStore(self._link)
+    def __init__(self, resources: Resources, config: Authentication) -> None:
+        store = LoginStore(resources.link("logins", {"statement_timeout": "10s"}))
         self.mechanisms = tuple(config.mechanisms)
         """In the order of the configuration."""
         self.users = Users(store, config.remember, config.threads)
@@ -311,7 +310,6 @@ class Logins:
             check.cancel()
         await self._notes.close()
         self.users.close()
-        await self._link.close()
 
 
 def _name(text: str) -> str:

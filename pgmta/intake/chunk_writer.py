@@ -13,7 +13,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.logs import get
 from pgmta.model import PART_SIZE
-from pgmta.postgres.link import Link
+from pgmta.postgres.resources import Resources
 from pgmta.priority import AgingQueue
 from pgmta.store.queue.enqueue import Enqueue, chunk_count
 
@@ -70,8 +70,8 @@ class ChunkWriter:
     If a crash comes between the chunks and their message, the chunks are removed as orphans.
     """
 
-    def __init__(self, uri: str) -> None:
-        self._links = [Link(uri, f"smtpd chunks {n}", _SETTINGS) for n in range(_LINKS)]
+    def __init__(self, resources: Resources) -> None:
+        self._links = [resources.link(f"smtpd chunks {n}", _SETTINGS) for n in range(_LINKS)]
         self._waiting: AgingQueue[Part] = AgingQueue(_PATIENCE)
         self._writing: set[Content] = set()  # each with one part at most
         self._work = asyncio.Event()
@@ -87,7 +87,7 @@ class ChunkWriter:
         self.tasks = [asyncio.create_task(self._run(Enqueue(link))) for link in self._links]
 
     async def stop(self) -> None:
-        """Remove the chunks that are to be removed, close the connections."""
+        """Remove the chunks that are to be removed."""
         tasks = list(self.tasks)
         if dropping := self._dropping:
             await asyncio.wait([dropping], timeout=5)
@@ -95,8 +95,6 @@ class ChunkWriter:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for link in self._links:
-            await link.close()
 
     def put(self, part: Part) -> None:
         """Write the part of a content in state WRITING.

@@ -20,8 +20,8 @@ from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.intake.ids import LOW, Ids
 from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
-from pgmta.postgres.link import Link
 from pgmta.postgres.notify import Notifier
+from pgmta.postgres.resources import Resources
 from pgmta.store.admin.daemons import Heartbeat
 from pgmta.store.queue.enqueue import SESSION, Enqueue, chunk_count
 from pgmta.store.schema import Schema
@@ -49,7 +49,7 @@ class Committer:
 
     def __init__(
         self,
-        uri: str,
+        resources: Resources,
         config: Ingest,
         notifier: Notifier,
         note: Callable[[list[Content]], None] | None = None,
@@ -61,11 +61,12 @@ class Committer:
         # has no limit, because its result would be unknown then.
         limit, longer = _limit(config.wait), _limit(config.wait * _LONGER)
         self._links = [
-            Link(uri, f"smtpd {number}", SESSION | limit) for number in range(config.connections)
+            resources.link(f"smtpd {number}", SESSION | limit)
+            for number in range(config.connections)
         ]
-        self._large = Link(uri, "smtpd large", SESSION | longer)  # not connected until needed
-        self._side = Link(uri, "smtpd side")
-        self.chunks = ChunkWriter(uri)
+        self._large = resources.link("smtpd large", SESSION | longer)  # not connected until needed
+        self._side = resources.link("smtpd side")
+        self.chunks = ChunkWriter(resources)
         self._storing: set[Content] = set()  # complete ones whose only part is being written
         self._pending: deque[Content] = deque()
         self._writing: list[list[Content]] = []
@@ -89,15 +90,13 @@ class Committer:
         self.tasks = [asyncio.create_task(each) for each in (*coroutines, self._watch())]
 
     async def stop(self) -> None:
-        """Close the connections. Call it when no session waits for a commit any more."""
+        """End its tasks. Call it when no session waits for a commit any more."""
         for group in self._writing:
             self._leave_open(group, "smtpd stops")
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.chunks.stop()
-        for link in (*self._links, self._large, self._side):
-            await link.close()
 
     def commit(self, content: Content, message: NewMessage, done: DoneCallback) -> None:
         """Store the message; `done` is called once: with None when it is durable, or the error.

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import psycopg
 
 from pgmta.errors import StoreUnavailable
-from pgmta.postgres.link import Link, connect
+from pgmta.postgres.resources import Resources
 
 CHANNEL: Final = "pgmta_queue"
 NOTIFY: Final = f"NOTIFY {CHANNEL}"
@@ -28,7 +28,7 @@ class Wakeable(Protocol):
         """Look for mail; return the seconds in which further notifications are not needed."""
 
 
-async def listen(uri: str, sleepers: Sequence[Wakeable]) -> None:
+async def listen(resources: Resources, sleepers: Sequence[Wakeable]) -> None:
     """Wake the sleepers at every notification and after every (re)connect; runs until cancelled.
 
     While others have the turn, none of the sleepers may need a further notification for some
@@ -38,7 +38,7 @@ async def listen(uri: str, sleepers: Sequence[Wakeable]) -> None:
     """
     while True:
         try:
-            connection = await connect(uri, "listen")
+            connection = await resources.connect("listen")
             try:
                 while True:
                     await connection.execute(f"LISTEN {CHANNEL}")
@@ -59,8 +59,8 @@ async def listen(uri: str, sleepers: Sequence[Wakeable]) -> None:
 class Notifier:
     """Wakes the workers after mail was committed, by a statement outside of that transaction."""
 
-    def __init__(self, uri: str) -> None:
-        self._link = Link(uri, "notify")
+    def __init__(self, resources: Resources) -> None:
+        self._link = resources.link("notify")
         self._task: asyncio.Task[None] | None = None
         self._quiet = asyncio.Event()  # nothing is due, and none is being sent
         self._quiet.set()
@@ -85,11 +85,10 @@ class Notifier:
                 self._quiet.set()
 
     async def close(self) -> None:
-        """Send a NOTIFY that is due, if PostgreSQL answers in time; end the connection."""
+        """Send a NOTIFY that is due, if PostgreSQL answers in time."""
         if task := self._task:
             await asyncio.sleep(0)  # the task may have to see that one is due
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._quiet.wait(), _END)
             task.cancel()
             await asyncio.wait([task])
-        await self._link.close()

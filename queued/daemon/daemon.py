@@ -11,8 +11,8 @@ from functools import partial
 from pgmta.action import Action
 from pgmta.errors import ConfigError
 from pgmta.logs import get
-from pgmta.postgres.link import Link
 from pgmta.postgres.notify import listen
+from pgmta.postgres.resources import Resources
 from pgmta.service import Signals, first, report_error, tune_memory
 from pgmta.store.admin.clock import DatabaseClock
 from pgmta.store.admin.daemons import Heartbeat
@@ -82,24 +82,24 @@ class Daemon:
         self._config = config
         self._reread = reread
         self._signals = signals
-        self._uri = uri
+        self.resources = Resources(uri)
+        """The connections to PostgreSQL."""
         # unique: containers may share host names, and each of them begins at the same pid
         self._process = f"{config.environment.hostname}:{os.getpid()}:{secrets.token_hex(3)}"
-        self._link = Link(uri, "queued upkeep")
+        self._link = self.resources.link("queued upkeep")
         self._upkeep = Upkeep(self._link)
         self._changes = WorkerChanges(self._link)
-        self._vacuum = Link(uri, "queued vacuum")
-        self._reclaimer = Reclaimer(Space(self._vacuum))
+        self._reclaimer = Reclaimer(Space(self.resources.link("queued vacuum")))
         self._registry = Registry(self._link, self._process)
         self._schema = Schema()
         self._traces = Traces(self._link)
         self._observer = Observer(lines=config.log.attempts)
         self._workers = [w for w in config.workers if not names or w.name in names]
-        self._tls = TlsMemory(uri, config.delivery.tls)
+        self._tls = TlsMemory(self.resources, config.delivery.tls)
         host = config.environment.hostname
         self._connector = Connector(host, config.delivery, self._tls)
-        self._keys = Link(uri, "queued keys", {"lock_timeout": "2s"})
-        self._signers = Signers(Keyring(DkimKeys(self._keys)), config.signing)
+        keys = self.resources.link("queued keys", {"lock_timeout": "2s"})
+        self._signers = Signers(Keyring(DkimKeys(keys)), config.signing)
         self._delivering = [
             self._delivery_worker(w) for w in self._workers if w.action is Action.DELIVER
         ]
@@ -118,14 +118,14 @@ class Daemon:
         )
         self._turns = TurnKeeper(self._registry, {w.name: w.schedule for w in self._delivering})
         self._reports = ReportDuty(
-            uri, self._process, self._schema, lambda: self._config, self._turns
+            self.resources, self._process, self._schema, lambda: self._config, self._turns
         )
 
     def _delivery_worker(self, worker: Worker) -> DeliveryWorker:
         return DeliveryWorker(
             self._config,
             worker,
-            self._uri,
+            self.resources,
             f"{worker.name}@{self._process}",
             self._where(worker),
             self._connector,
@@ -184,13 +184,10 @@ class Daemon:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        for worker in self._delivering:
-            await worker.close()
         await self._tls.close()
         self._signers.close()
-        await self._keys.close()
-        await self._presence.end()  # closes self._link
-        await self._vacuum.close()
+        await self._presence.end()
+        await self.resources.close()
         log.info("stopped")
         for task in failed:
             task.result()
@@ -198,7 +195,7 @@ class Daemon:
     def _background(self) -> list[Coroutine[None, None, None]]:
         loops = [loop for worker in self._delivering for loop in worker.loops]
         return [
-            listen(self._uri, loops),
+            listen(self.resources, loops),
             *self._watch(loops),
             self._reclaimer.run(),
             self._tls.run(),
@@ -223,7 +220,7 @@ class Daemon:
         interval = self._config.process.watch
         if not (interval and loops):
             return []
-        watch = RowWatch(self._uri, interval, loops, self._schema)
+        watch = RowWatch(self.resources, interval, loops, self._schema)
         for worker in self._delivering:
             worker.watched(watch.claimed)
         return [watch.run()]

@@ -11,7 +11,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.postgres.link import Link
+from pgmta.postgres.resources import Resources
 from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
@@ -48,13 +48,13 @@ class ReportDuty:
 
     def __init__(
         self,
-        uri: str,
+        resources: Resources,
         process: str,
         schema: Schema,
         config: Callable[[], QueuedConfig],
         turns: Turns,
     ) -> None:
-        self._link = Link(uri, "queued reports", _SETTINGS)
+        self._link = resources.link("queued reports", _SETTINGS)
         self._process = process
         self._schema = schema
         self._config = config

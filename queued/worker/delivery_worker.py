@@ -12,7 +12,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
-from pgmta.postgres.link import Link
+from pgmta.postgres.resources import Resources
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.lease import RowLeases
@@ -57,7 +57,7 @@ class DeliveryWorker:
         self,
         config: QueuedConfig,
         worker: Worker,
-        uri: str,
+        resources: Resources,
         owner: str,
         where: str | None,
         opener: Opener | None = None,
@@ -70,24 +70,24 @@ class DeliveryWorker:
         self.name = worker.name
         self.schedule = TurnSchedule()
         self._drain = config.process.drain
-        self._links = {
-            name: Link(uri, f"queued {worker.name} {name}", SESSION | _MORE.get(name, {}))
+        links = {
+            name: resources.link(f"queued {worker.name} {name}", SESSION | _MORE.get(name, {}))
             for name in ("claim", "urgent", "settle", "renew", "content", "returned")
         }
         lease, poll = config.process.lease, config.process.poll
         self._poll = poll
         level = -1 if config.urgent.priority is None else config.urgent.priority
-        self._leases = Leases(RowLeases(self._links["renew"], owner, lease))
+        self._leases = Leases(RowLeases(links["renew"], owner, lease))
         self._settler = Settler(
-            Settlements(self._links["settle"], owner), self._leases, self._deferred, reported
+            Settlements(links["settle"], owner), self._leases, self._deferred, reported
         )
-        contents = Contents(self._links["content"])
+        contents = Contents(links["content"])
         self._dispatch = Dispatch(
             config, contents, self._leases, self._settler, space, opener, observer, signers,
-            ReturnedLog(self._links["returned"]),
+            ReturnedLog(links["returned"]),
         )  # fmt: skip
         claims = Claims(
-            self._links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
+            links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
         )
         working = self._leases, self._dispatch, self.schedule
         outage = Outage()
@@ -97,7 +97,7 @@ class DeliveryWorker:
         if slots := config.urgent.slots(worker.concurrency):
             # a separate owner: after an outage one loop must not give back rows of the other
             urgent = Claims(
-                self._links["urgent"], f"{owner}:urgent", lease, where, worker.priority,
+                links["urgent"], f"{owner}:urgent", lease, where, worker.priority,
                 urgent=level, each=config.urgent.bound, schema=schema,
             )  # fmt: skip
             claimer = Claimer(worker.name, urgent, *working, outage, reserved=True)
@@ -181,8 +181,3 @@ class DeliveryWorker:
         await self._settler.flush()
         with suppress(StoreUnavailable, psycopg.Error):
             await others.wake()
-
-    async def close(self) -> None:
-        """Close the connections to PostgreSQL."""
-        for link in self._links.values():
-            await link.close()

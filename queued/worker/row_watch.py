@@ -12,8 +12,8 @@ import psycopg
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres import faults
-from pgmta.postgres.link import connect
 from pgmta.postgres.question import Question
+from pgmta.postgres.resources import Resources
 from pgmta.store.queue.arrivals import LOOK, Arrivals
 from pgmta.store.schema import Schema
 from queued.worker.turns import TurnSchedule
@@ -52,9 +52,9 @@ class RowWatch:
     """
 
     def __init__(
-        self, uri: str, interval: float, loops: Sequence[Watching], schema: Schema
+        self, resources: Resources, interval: float, loops: Sequence[Watching], schema: Schema
     ) -> None:
-        self._uri = uri
+        self._resources = resources
         self._interval = interval
         self._loops = loops
         self._schema = schema
@@ -71,7 +71,7 @@ class RowWatch:
         refused = ""
         while True:
             try:
-                connection = await connect(self._uri, "watch")
+                connection = await self._resources.connect("watch")
                 try:
                     await Question(connection, self._pause, self._answered).run(LOOK)
                 finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pgmta.postgres.link import Link
+from pgmta.postgres.resources import Resources
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
@@ -17,11 +17,11 @@ _EVERY = 10.0  # seconds between two writes of the results
 class TlsMemory:
     """Policies, broken hosts and results, over one connection to PostgreSQL."""
 
-    def __init__(self, uri: str, config: Tls) -> None:
-        self._link = Link(uri, "queued tls")
-        self._reports = TlsReports(self._link)
-        self.policies: PolicyStore = StsPolicies(self._link)
-        self._broken = BrokenTlsHosts(self._link, config.remember, config.minimum)
+    def __init__(self, resources: Resources, config: Tls) -> None:
+        link = resources.link("queued tls")
+        self._reports = TlsReports(link)
+        self.policies: PolicyStore = StsPolicies(link)
+        self._broken = BrokenTlsHosts(link, config.remember, config.minimum)
         self.broken: HostMemory = self._broken
         self.results: ResultCounter = self._reports
 
@@ -36,6 +36,5 @@ class TlsMemory:
             await self._reports.write()
 
     async def close(self) -> None:
-        """Write the last results, and close the connection."""
+        """Write the last results."""
         await self._reports.write()
-        await self._link.close()

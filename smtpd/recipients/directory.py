@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgmta.mail.address import unquoted
+from pgmta.postgres.resources import Resources
 from pgmta.store.accounts.recipients import Recipients
 from smtpd.config import SmtpdConfig
 from smtpd.config.domain_set import DomainSet
@@ -28,9 +29,10 @@ class Directory:
     4.5.1), unless its next hop is asked. Raises ConfigError for a file with mistakes.
     """
 
-    def __init__(self, config: SmtpdConfig, uri: str) -> None:
+    def __init__(self, config: SmtpdConfig, resources: Resources) -> None:
         relay = config.relay
-        table = RecipientTable(Recipients(uri)) if any(e.table for e in relay.recipients) else None
+        asked = any(entry.table for entry in relay.recipients)
+        table = RecipientTable(Recipients(resources)) if asked else None
         self._entries: list[_Entry] = []
         for entry in relay.recipients:
             source: Source

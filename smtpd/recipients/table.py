@@ -39,10 +39,9 @@ class RecipientTable:
         await asyncio.shield(self._waiting[addresses])
 
     async def stop(self) -> None:
-        """Close the connection."""
+        """Ask no more."""
         if self._task:
             self._task.cancel()
-        await self._store.close()
 
     async def _ask(self) -> None:
         try:

@@ -10,6 +10,7 @@ from typing import Protocol
 from pgmta.accounts.logins import Logins
 from pgmta.intake.committer import Committer
 from pgmta.postgres.notify import Notifier
+from pgmta.postgres.resources import Resources
 from smtpd.config import SmtpdConfig
 from smtpd.fairness.closing import Closing
 from smtpd.fairness.gate import Gate
@@ -49,19 +50,21 @@ class Server:
         self.hostname = config.environment.hostname
         self.metadata = Metadata(config.metadata) if config.metadata else None
         """The rules for metadata; without any, all rows have the same empty metadata."""
-        self._notifier = Notifier(uri)
+        self.resources = Resources(uri)
+        """The connections to PostgreSQL."""
+        self._notifier = Notifier(self.resources)
         logged = config.log.accepted and config.log.level in ("debug", "info")
         self.loop = asyncio.get_running_loop()
         self.accepted = AcceptedLog(config.log, self.loop) if logged else None
         """The log of messages that were taken."""
         note = self.accepted.note if self.accepted else None
-        self.committer = Committer(uri, config.ingest, self._notifier, note)
+        self.committer = Committer(self.resources, config.ingest, self._notifier, note)
         users = config.uses_auth or any(each.xclient for each in config.listen)
-        self.logins = Logins(uri, config.auth) if users else None
+        self.logins = Logins(self.resources, config.auth) if users else None
         """How users log in, if they may at some listener."""
         self.gate = Gate(config.limits, self.committer)
         """Whether the database is quick enough for more mail."""
-        self.directory = Directory(config, uri) if config.relay.recipients else None
+        self.directory = Directory(config, self.resources) if config.relay.recipients else None
         """The known recipients of relay domains; None: all are taken."""
         self.gating: asyncio.Task[None] | None = None
         """The task that looks at the database, once it was started."""
@@ -167,6 +170,7 @@ class Server:
             await self.directory.stop()
         await self._notifier.close()
         await self.committer.stop()
+        await self.resources.close()
         if self.accepted:
             self.accepted.write()
         return clean

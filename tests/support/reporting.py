@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from pgmta.postgres.resources import Resources
 from pgmta.store.schema import Schema
 from queued.config import QueuedConfig
 from queued.upkeep.reports import ReportDuty
@@ -39,7 +40,7 @@ def config(**bounces: Any) -> QueuedConfig:
 @asynccontextmanager
 async def duty(uri: str, name: str = "p", **bounces: Any) -> AsyncIterator[ReportDuty]:
     """Run a duty of a process of that name."""
-    work = ReportDuty(uri, name, Schema(), partial(config, **bounces), OwnTurn())
+    work = ReportDuty(Resources(uri), name, Schema(), partial(config, **bounces), OwnTurn())
     task = asyncio.create_task(work.run())
     try:
         yield work

@@ -11,6 +11,7 @@ import pytest
 from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, State
 from pgmta.model import PART_SIZE
+from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
 
 
@@ -26,7 +27,8 @@ async def test_a_whole_message_first_then_the_oldest(
         await real(self, parts)
 
     monkeypatch.setattr(Enqueue, "chunks", chunks)
-    writer = ChunkWriter(database)
+    resources = Resources(database)
+    writer = ChunkWriter(resources)
 
     def content(number: int) -> Content:
         made = Content(writer)
@@ -41,6 +43,7 @@ async def test_a_whole_message_first_then_the_oldest(
     writer.start()
     await asyncio.gather(*writes, whole.wait())
     await writer.stop()
+    await resources.close()
     assert order == [11, *sorted(ids)]
     found = db.execute("SELECT DISTINCT message_id FROM message_chunks ORDER BY 1").fetchall()
     assert [row[0] for row in found] == [*sorted(ids), 11]

@@ -12,6 +12,7 @@ import pytest
 from pgmta.postgres import link
 from pgmta.postgres import notify as listening
 from pgmta.postgres.notify import CHANNEL, Notifier, listen
+from pgmta.postgres.resources import Resources
 from tests.support.waiting import PATIENCE
 
 
@@ -36,7 +37,7 @@ async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connect
             woken.put_nowait(pause)
             return pause
 
-    task = asyncio.create_task(listen(database, [Sleeper()]))
+    task = asyncio.create_task(listen(Resources(database), [Sleeper()]))
 
     async def wake() -> None:
         async with asyncio.timeout(PATIENCE):
@@ -66,7 +67,8 @@ async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
 ) -> None:
     monkeypatch.setattr(listening, "_END", 0.1)
     monkeypatch.setattr(link, "_CANCEL", 0.1)
-    notifier = Notifier(database)
+    resources = Resources(database)
+    notifier = Notifier(resources)
     notifier.start()
     notifier.due.set()
     async with asyncio.timeout(PATIENCE):
@@ -78,5 +80,6 @@ async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
         try:
             notifier.due.set()
             await notifier.close()
+            await resources.close()
         finally:
             os.kill(backend, signal.SIGCONT)

@@ -25,6 +25,7 @@ from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.postgres.notify import Notifier
+from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
 from smtpd.config import Listener, SmtpdConfig
 from smtpd.connection.connection import Connection
@@ -105,7 +106,8 @@ def test_content_whose_session_has_gone_is_removed(
 def test_content_that_came_too_late_is_neither_kept_nor_written(
     database: str, db: psycopg.Connection
 ) -> None:
-    committer = Committer(database, Ingest(wait=1.0), Notifier(database))
+    resources = Resources(database)
+    committer = Committer(resources, Ingest(wait=1.0), Notifier(resources))
     ends: list[Exception | None] = []
 
     async def work() -> None:
@@ -124,6 +126,7 @@ def test_content_that_came_too_late_is_neither_kept_nor_written(
             while db.execute("SELECT 1 FROM message_chunks").fetchall():
                 await asyncio.sleep(0.05)
         await committer.stop()
+        await resources.close()
 
     with psycopg.connect(database) as blocker:
         blocker.execute("LOCK TABLE message_chunks IN EXCLUSIVE MODE")
@@ -153,7 +156,8 @@ def test_content_is_freed_without_a_collection(database: str) -> None:
 
 
 async def test_a_message_that_cannot_be_encoded_stops_nobody(database: str) -> None:
-    committer = Committer(database, Ingest(), Notifier(database))
+    resources = Resources(database)
+    committer = Committer(resources, Ingest(), Notifier(resources))
     committer.start()
     try:
         ends: list[asyncio.Future[Exception | None]] = []
@@ -169,6 +173,7 @@ async def test_a_message_that_cannot_be_encoded_stops_nobody(database: str) -> N
         assert isinstance(refused, UnicodeEncodeError)
     finally:
         await committer.stop()
+        await resources.close()
 
 
 async def test_only_what_has_no_answer_is_named_at_the_end(
@@ -181,7 +186,8 @@ async def test_only_what_has_no_answer_is_named_at_the_end(
         "CREATE TRIGGER wait BEFORE INSERT ON messages FOR EACH ROW WHEN (NEW.id = 3)"
         " EXECUTE FUNCTION wait(); SELECT pg_advisory_lock(1)"
     )
-    committer = Committer(database, Ingest(connections=1), Notifier(database))
+    resources = Resources(database)
+    committer = Committer(resources, Ingest(connections=1), Notifier(resources))
     committer.start()
     ends: list[asyncio.Future[Exception | None]] = []
     for number, sender in enumerate(("a@b", "\udcff@b", "c@b", "d@b"), 1):
@@ -192,6 +198,7 @@ async def test_only_what_has_no_answer_is_named_at_the_end(
         await asyncio.gather(*ends[:2])
     with capture_logs() as logs:
         await committer.stop()
+        await resources.close()
     assert [log["id"] for log in logs if "may be in the queue" in log["event"]] == [3, 4]
     assert column(db, "SELECT id FROM messages ORDER BY id") == [1]
 

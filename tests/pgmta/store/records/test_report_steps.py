@@ -13,6 +13,7 @@ import pytest
 from pgmta.errors import AnswerLost, StoreUnavailable
 from pgmta.postgres import together
 from pgmta.postgres.link import Link
+from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.schema import Schema
 from queued.upkeep.reports import ReportDuty
@@ -84,7 +85,7 @@ async def test_a_process_that_dies_at_any_step_neither_loses_nor_doubles(
             for _ in range(2):
                 ended(db, number, sender=f"s{number}@a.example")
         left[0] = step
-        work = ReportDuty(database, "p", Schema(), config, OwnTurn())
+        work = ReportDuty(Resources(database), "p", Schema(), config, OwnTurn())
         task = asyncio.create_task(work.run())
         while not task.done() and fetch(db, WAITING) != (0,):
             await asyncio.sleep(0.01)

@@ -1,0 +1,35 @@
+"""The connections of one daemon process to PostgreSQL: made, named and counted here."""
+
+from __future__ import annotations
+
+from pgmta.postgres.link import Connection, Link, connect
+
+
+class Resources:
+    """The connections to the database at `uri`. Each is `pgmta NAME` in pg_stat_activity."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._links: dict[str, Link] = {}
+        self._others: set[str] = set()
+
+    def link(self, name: str, settings: dict[str, str] | None = None) -> Link:
+        """Return a new link, which connects when it is first needed."""
+        assert name not in self._links, name  # noqa: S101 - a name says which connection it is
+        self._links[name] = link = Link(self._uri, name, settings)
+        return link
+
+    async def connect(self, name: str) -> Connection:
+        """Open a connection that its user closes. Raises psycopg.Error."""
+        self._others.add(name)
+        return await connect(self._uri, name)
+
+    @property
+    def names(self) -> set[str]:
+        """The connections that are open, once each has been needed."""
+        return self._links.keys() | self._others
+
+    async def close(self) -> None:
+        """Close the links."""
+        for link in self._links.values():
+            await link.close()

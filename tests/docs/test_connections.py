@@ -1,0 +1,90 @@
+"""docs/operations.md has the number of connections that the daemons really open."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import psycopg
+
+from pgmta.postgres.resources import Resources
+from pgmta.service import Signals
+from queued.config import QueuedConfig
+from queued.daemon.daemon import Daemon
+from smtpd.config import SmtpdConfig
+from smtpd.server.server import Server
+from tests.support.daemons import ROOT
+from tests.support.waiting import PATIENCE
+
+PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+ENVIRONMENT = {"environment": {"hostname": "mx.example"}}
+TABLE = {"domains": ["example.org"], "recipients": [{"table": True}]}
+USERS = [{"name": "here", "xclient": ["127.0.0.1"]}]
+
+
+def documented(what: str) -> int:
+    """The number in the line about `what`."""
+    (number,) = re.findall(rf"^\| {what} \| (\d+)", PAGE, re.MULTILINE)
+    return int(number)
+
+
+async def opened(resources: Resources, db: psycopg.Connection) -> int:
+    """Let every link connect; return the number of backends, each of which has its own name."""
+    for link in resources._links.values():
+        await link.run("SELECT 1")
+    names = {f"pgmta {name}" for name in resources.names}
+    query = "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
+    async with asyncio.timeout(PATIENCE):
+        while True:  # a backend goes a moment after its client
+            found = [name for (name,) in db.execute(query) if name.startswith("pgmta ")]
+            if sorted(found) == sorted(names):
+                return len(found)
+            await asyncio.sleep(0.02)
+
+
+async def smtpd(uri: str, db: psycopg.Connection, **config: Any) -> int:
+    settings = SmtpdConfig.model_validate(ENVIRONMENT | {"ingest": {"connections": 3}} | config)
+    server = Server(settings, uri)
+    server.start()
+    try:
+        return await opened(server.resources, db)
+    finally:
+        await server.stop(PATIENCE)
+
+
+async def queued(uri: str, db: psycopg.Connection, *workers: dict[str, str]) -> int:
+    config = QueuedConfig.model_validate(ENVIRONMENT | {"workers": workers})
+    signals = Signals()
+    daemon = Daemon(config, uri, lambda: config, signals)
+    running = asyncio.create_task(daemon.run())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not {"listen", "watch"} <= daemon.resources.names:
+                await asyncio.sleep(0.02)
+        return await opened(daemon.resources, db)
+    finally:
+        signals.stop.set()
+        await running
+
+
+async def test_the_page_has_the_connections_of_smtpd(database: str, db: psycopg.Connection) -> None:
+    db.autocommit = True
+    plain = documented("each process of smtpd") + 3
+    assert await smtpd(database, db) == plain
+    users = documented("the same, with users")
+    assert await smtpd(database, db, listen=USERS) == plain + users
+    table = documented("the same, with the table of recipients")
+    assert await smtpd(database, db, listen=USERS, relay=TABLE) == plain + users + table
+
+
+async def test_the_page_has_the_connections_of_queued(
+    database: str, db: psycopg.Connection
+) -> None:
+    db.autocommit = True
+    process = documented("each queued")
+    worker = documented("each worker with the action deliver")
+    one, two = {"name": "one"}, {"name": "two"}
+    release = {"name": "free", "action": "release", "where": "false"}
+    assert await queued(database, db, one) == process + worker
+    assert await queued(database, db, one, two, release) == process + 2 * worker

@@ -22,10 +22,10 @@ from pgmta.config.environment import Environment, Log
 from pgmta.config.types import HostPort
 from pgmta.logs import configure
 from pgmta.postgres.notify import listen
-from pgmta.postgres.resources import Resources
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.submit import Mail, Submission
 from queued.config import QueuedConfig, Worker
+from queued.upkeep.process import Process
 from queued.worker.delivery_worker import DeliveryWorker
 
 PUBLISHED = {"producer": 6944.0, "consumer": 3462.0}
@@ -79,9 +79,9 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
     progress = Progress("consume", number)
     started = time.perf_counter()
-    resources = Resources(uri)
-    consumer = DeliveryWorker(config, worker, resources, f"{worker.name}@bench", None, NullOpener())
-    beside = [*consumer.tasks(), listen(resources, consumer.loops)]
+    process = Process(config, uri)
+    consumer = DeliveryWorker(process, worker, NullOpener())
+    beside = [*consumer.tasks(), listen(process.resources, consumer.loops)]
     background = [asyncio.create_task(work) for work in beside]
     loops = [asyncio.create_task(loop.run()) for loop in consumer.loops]
     problems: list[str] = []
@@ -102,7 +102,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
         for outcome in outcomes
         if outcome is not None and not isinstance(outcome, asyncio.CancelledError)
     ]
-    await resources.close()
+    await process.close()
     return seconds, problems
 
 

@@ -14,10 +14,10 @@ class Resources:
         self._others: set[str] = set()
 
     def link(self, name: str, settings: dict[str, str] | None = None) -> Link:
-        """Return a new link, which connects when it is first needed."""
-        assert name not in self._links, name  # noqa: S101 - a name says which connection it is
-        self._links[name] = link = Link(self._uri, name, settings)
-        return link
+        """Return the link of that name. The first caller makes it, with the settings."""
+        if name not in self._links:
+            self._links[name] = Link(self._uri, name, settings)
+        return self._links[name]
 
     async def connect(self, name: str) -> Connection:
         """Open a connection that its user closes. Raises psycopg.Error."""

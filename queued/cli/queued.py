@@ -25,8 +25,8 @@ from pgmta.waiting import Waiting
 from queued.cli.options.target import CONFIG
 from queued.config import QueuedConfig, read_config
 from queued.daemon.daemon import Daemon
-from queued.daemon.row_changes import is_rule
 from queued.signing.keyring import key_problems
+from queued.worker.row_worker import is_rule
 
 _RETRY = 0.5  # seconds
 _NO_QUEUE = "the database has no queue yet: run `queuectl migrate`"

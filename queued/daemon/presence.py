@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import psycopg
 
 from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.service import Signals, first
 from pgmta.store.admin.daemons import BEAT, Heartbeat
-from pgmta.store.admin.workers import Entry, Registry, Rule
-from pgmta.store.schema import Schema
+from pgmta.store.admin.workers import Entry
+from pgmta.store.queue.conditions import reach
 from pgmta.waiting import Waiting
+from queued.config import Worker
+from queued.upkeep.process import Process
+from queued.worker.kinds import Runner
 from queued.worker.observer import TraceWatch
+from queued.worker.row_worker import is_rule, rule
 
 _RETRY = 0.5  # seconds, while PostgreSQL is away at the start
 _LEAVE = 2.0  # seconds
-
-
-class Counter(Protocol):
-    """Counts the rows of a worker."""
-
-    @property
-    def handled(self) -> int:
-        """Rows done since the start."""
 
 
 class Presence:
@@ -33,23 +28,25 @@ class Presence:
 
     def __init__(
         self,
-        heartbeat: Heartbeat,
-        registry: Registry,
-        schema: Schema,
+        process: Process,
         signals: Signals,
-        entries: Sequence[Entry],
-        rules: Sequence[Rule],
-        counters: Mapping[str, Counter],
-        traces: TraceWatch,
+        workers: Sequence[Worker],
+        runners: Sequence[Runner],
     ) -> None:
-        self._heartbeat = heartbeat
-        self._registry = registry
-        self._schema = schema
+        self._heartbeat = Heartbeat(
+            process.link, process.schema, process.name, "queued", process.host
+        )
+        self._registry = process.registry
+        self._schema = process.schema
         self._signals = signals
-        self._entries = list(entries)
-        self._rules = list(rules)
-        self._counters = counters  # by the worker's name
-        self._traces = traces
+        self._runners = runners
+        where = {worker.name: process.where(worker) for worker in process.config.workers}
+        self._entries = [
+            Entry(w.name, w.action, where[w.name], reach(where[w.name]), w.priority)
+            for w in workers
+        ]
+        self._rules = [rule(w, where[w.name]) for w in process.config.workers if is_rule(w)]
+        self._traces = TraceWatch(process.traces, [runner.learn for runner in runners])
         self._leaving = False
         self._waiting = Waiting("queued")
 
@@ -79,7 +76,7 @@ class Presence:
             raise
         if self._leaving or self._schema.problem:
             return  # our turns go to others
-        handled = {name: counter.handled for name, counter in self._counters.items()}
+        handled = {runner.name: runner.handled for runner in self._runners}
         if not await self._registry.beat(handled) and not self._leaving:
             await self.register()
         await self._traces.look()  # the last heartbeat says that the traces before it are known

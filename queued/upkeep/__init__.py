@@ -1,1 +1,1 @@
-"""Duties beside delivery, one a file."""
+"""Upkeep: the process of queued, and its duties, one a file, listed in duties.py."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from pgmta.logs import get
-from pgmta.postgres.link import Link
-from pgmta.store.admin.upkeep import Upkeep
-from pgmta.store.records.attempts import ensure_partitions
+from functools import partial
 
-EVERY = 3600.0  # seconds
+from pgmta.logs import get
+from pgmta.store.records.attempts import ensure_partitions
+from queued.upkeep.duty import Duty
+from queued.upkeep.process import Process
 
 log = get("upkeep")
 
 
-async def keep_log(link: Link, upkeep: Upkeep, retention: float) -> None:
-    """Make missing partitions, drop those older than `retention` seconds."""
-    made = await ensure_partitions(link)
-    dropped = await upkeep.expire_attempts(retention)
+async def _keep_log(process: Process) -> None:
+    """Make missing partitions, drop old ones."""
+    made = await ensure_partitions(process.link)
+    dropped = await process.upkeep.expire_attempts(process.config.retention.attempts)
     if made or dropped:
         log.info("attempts partitions", made=made, dropped=dropped)
+
+
+DUTY = Duty("attempts", 3600.0, lambda process: partial(_keep_log, process))

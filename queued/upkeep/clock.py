@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from pgmta.logs import get
-from pgmta.store.admin.clock import ClockLook
+from pgmta.store.admin.clock import ClockLook, DatabaseClock
+from queued.upkeep.duty import Duty, Work
+from queued.upkeep.process import Process
 
-EVERY = 5.0  # seconds
 STEP = 30.0  # seconds; a clock that is off by less is no reason
 
 log = get("upkeep")
@@ -54,3 +55,11 @@ class ClockDuty:
                       seconds=round(late - before))  # fmt: skip
         elif before is not None and before - (found.seen - asked) > STEP:
             log.error("the clock of the database was set back", seconds=round(before - late))
+
+
+def _make(process: Process) -> Work:
+    stored = DatabaseClock(process.link, STEP, process.config.process.lease)
+    return ClockDuty(stored, process.registry.wake).look
+
+
+DUTY = Duty("clock", 5.0, _make)

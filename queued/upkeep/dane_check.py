@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
-from queued.config import QueuedConfig
-from queued.delivery.connect.connector import Connector
 from queued.delivery.transport.tls_policy import TlsMode
 from queued.routing.routes import Routes
+from queued.upkeep.duty import Duty
+from queued.upkeep.process import Process
 
-EVERY = 60.0  # seconds
 
-
-async def check_dane(connector: Connector, config: Callable[[], QueuedConfig]) -> None:
+async def _check_dane(process: Process) -> None:
     """Ask the name servers, if TLSA records of MX hosts may count. Only a change is logged.
 
     Deliveries ask only for a domain that is signed. Without validation none seems to be.
     """
-    now = config()
-    routes = Routes(now.routes, now.routing)
-    if routes.may_use_dane(TlsMode(now.delivery.tls.mode)):
-        await connector.questions.validating()
+    config = process.config
+    routes = Routes(config.routes, config.routing)
+    if routes.may_use_dane(TlsMode(config.delivery.tls.mode)):
+        await process.connector.questions.validating()
+
+
+DUTY = Duty("DANE", 60.0, lambda process: partial(_check_dane, process))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pgmta.logs import get
 from pgmta.store.queue.lost import FinalLeases
+from queued.upkeep.duty import Duty
 
-EVERY = 2.0  # seconds
 _PAGE = 5000  # rows that one statement looks at: some milliseconds
 _BATCH = 500  # rows that one statement settles
 
@@ -44,3 +44,11 @@ class FinalLeaseDuty:
             if free:
                 log.info("leases ran out before transactions began: rows are free again", rows=free)
         self._sure = True
+
+
+DUTY = Duty(
+    "final leases",
+    2.0,
+    lambda process: FinalLeaseDuty(FinalLeases(process.link, f"upkeep@{process.name}")).settle,
+    in_turn=True,
+)

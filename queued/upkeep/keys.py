@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pgmta.logs import get
 from pgmta.store.admin.upkeep import Upkeep
+from queued.upkeep.duty import Duty
 
-EVERY = 600.0  # seconds
 _BATCH = 5000
 
 log = get("upkeep")
@@ -22,3 +24,12 @@ async def expire_keys(upkeep: Upkeep, hostname: str, age: float) -> None:
         removed += rows
     if removed:
         log.info("removed keys of submissions", rows=removed)
+
+
+DUTY = Duty(
+    "keys",
+    600.0,
+    lambda process: partial(
+        expire_keys, process.upkeep, process.host, process.config.retention.keys
+    ),
+)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from pgmta.logs import get
-from pgmta.store.admin.upkeep import Upkeep
+from functools import partial
 
-EVERY = 3600.0  # seconds
+from pgmta.logs import get
+from queued.upkeep.duty import Duty
+from queued.upkeep.process import Process
+
 _BATCH = 500
 
 log = get("upkeep")
 
 
-async def remove_orphans(upkeep: Upkeep, age: float) -> None:
-    """Remove orphans older than `age` seconds. Raises StoreUnavailable, psycopg.Error."""
+async def _remove_orphans(process: Process) -> None:
+    """Remove old orphans."""
+    age = process.config.retention.orphans
     removed = 0
-    while rows := await upkeep.orphans(age, _BATCH):
+    while rows := await process.upkeep.orphans(age, _BATCH):
         removed += rows
     if removed:
         log.info("removed orphaned bodies", rows=removed)
+
+
+DUTY = Duty("orphans", 3600.0, lambda process: partial(_remove_orphans, process))

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.postgres.resources import Resources
 from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.records.reports import Page, Place, Reports
-from pgmta.store.schema import Schema
-from queued.config import QueuedConfig
 from queued.reports.round import ReportRound
 from queued.reports.writer import ReportWriter
-from queued.upkeep.repeat import Turns
-
-TIDY = 3600.0
-"""Seconds between two rounds that remove the remains of reports."""
+from queued.upkeep.duty import Duty
+from queued.upkeep.process import Process
 
 _EVERY = 1.0  # seconds between two looks at the rows of others, in our turn
 _OTHERS = 2.0  # seconds that the rows of another process wait for that process
@@ -34,7 +29,7 @@ _REST = 0.01  # seconds between two rounds, in which rows gather
 _OLD = 10.0  # seconds after `gather`: rows that have waited for longer come in a turn
 _AGAIN = 10.0  # seconds after a failure, at most
 # Rows of an operator's transaction are locked for hours, perhaps.
-_SETTINGS = SESSION | {"lock_timeout": "2s"}
+_LINK = "queued reports", SESSION | {"lock_timeout": "2s"}
 
 log = get("reports")
 
@@ -42,64 +37,46 @@ log = get("reports")
 class ReportDuty:
     """Reports for one process: rows that its workers have ended, and rows left by others.
 
-    `config` returns the present configuration. Each step is one commit, so that several processes
-    may report at once, and any of them may die. Turns only spare work.
+    Each step is one commit, so that several processes may report at once, and any of them may die.
+    Turns only spare work.
     """
 
-    def __init__(
-        self,
-        resources: Resources,
-        process: str,
-        schema: Schema,
-        config: Callable[[], QueuedConfig],
-        turns: Turns,
-    ) -> None:
-        self._link = resources.link("queued reports", _SETTINGS)
+    def __init__(self, process: Process) -> None:
         self._process = process
-        self._schema = schema
-        self._config = config
-        self._turns = turns
-        self._reports = Reports(self._link, f"reports@{process}")
-        store = Enqueue(self._link, schema)
-        writer = ReportWriter(store, Contents(self._link), config().environment.hostname)
+        link = process.resources.link(*_LINK)
+        self._reports = Reports(link, f"reports@{process.name}")
+        store = Enqueue(link, process.schema)
+        writer = ReportWriter(store, Contents(link), process.host)
         self._round = ReportRound(self._reports, store, writer)
-        self._woken = asyncio.Event()
         self._due = 0.0  # by the loop's clock: when a waiting message is ready by its age
-
-    def wake(self) -> None:
-        """Take note that this process has put rows into REPORT."""
-        self._woken.set()
 
     async def run(self) -> None:
         """Report until cancelled."""
         loop = asyncio.get_running_loop()
-        failed = False
+        process, failed = self._process, False
         looked = loop.time()
-        try:
-            while True:
-                pause = min(looked + self._turns.due_in(_EVERY), self._due) - loop.time()
-                if failed:
-                    await asyncio.sleep(min(max(pause, _EVERY), _AGAIN))
-                else:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(max(pause, 0.0)):
-                            await self._woken.wait()
-                self._woken.clear()
-                turn = loop.time() >= looked + self._turns.due_in(_EVERY)
-                looked = loop.time() if turn else looked
-                try:
-                    self._schema.require()
-                    await self._report(turn=turn)
-                    if turn:
-                        await self._report_delays()
-                    failed = False
-                except (StoreUnavailable, psycopg.Error) as error:
-                    if not failed:
-                        log.warning("can't report", reason=faults.words(error))
-                    failed = True
-                await asyncio.sleep(_REST)
-        finally:
-            await self._link.close()
+        while True:
+            pause = min(looked + process.turns.due_in(_EVERY), self._due) - loop.time()
+            if failed:
+                await asyncio.sleep(min(max(pause, _EVERY), _AGAIN))
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(pause, 0.0)):
+                        await process.reported.wait()
+            process.reported.clear()
+            turn = loop.time() >= looked + process.turns.due_in(_EVERY)
+            looked = loop.time() if turn else looked
+            try:
+                process.schema.require()
+                await self._report(turn=turn)
+                if turn:
+                    await self._report_delays()
+                failed = False
+            except (StoreUnavailable, psycopg.Error) as error:
+                if not failed:
+                    log.warning("can't report", reason=faults.words(error))
+                failed = True
+            await asyncio.sleep(_REST)
 
     async def _report(self, *, turn: bool) -> None:
         """Report all messages that are ready, oldest first.
@@ -108,11 +85,11 @@ class ReportDuty:
         them all.
         """
         loop = asyncio.get_running_loop()
-        gather = self._config().bounces.gather
+        gather = self._process.config.bounces.gather
         self._due = loop.time() + _NEVER
         others, recent = (_OTHERS, None) if turn else (_NEVER, gather + _OLD)
         place: Place | None = None
-        while page := await self._reports.waiting(place, _PAGE, self._process, others, recent):
+        while page := await self._reports.waiting(place, _PAGE, self._process.name, others, recent):
             ready = self._ready(page, gather)
             while ready:
                 ready = await self._batch(ready)
@@ -141,7 +118,7 @@ class ReportDuty:
         if len(rows) == _ROWS and (last := rows[-1].message_id) != rows[0].message_id:
             rows = [row for row in rows if row.message_id != last]
             later = [number for number in ids if number >= last]
-        if rows and await self._round.end(rows, self._config()):
+        if rows and await self._round.end(rows, self._process.config):
             await self._reports.announce()
         return later
 
@@ -149,7 +126,7 @@ class ReportDuty:
         """Report rows that are late; those of one message together."""
         number = _PAGE
         while number >= _PAGE:
-            gather = self._config().bounces.gather
+            gather = self._process.config.bounces.gather
             rows, ended = await self._reports.delayed(gather, _PAGE, _ROWS)
             if ended:
                 await self._reports.forget_delays(ended)
@@ -159,11 +136,16 @@ class ReportDuty:
                 rows = [row for row in rows if row.message_id != last]
             rows = [row for row in rows if not self._round.leaves(row.message_id)]
             number = len(rows) + len(ended)
-            if rows and await self._round.end(rows, self._config()):
+            if rows and await self._round.end(rows, self._process.config):
                 await self._reports.announce()
 
-    async def tidy(self) -> None:
-        """Make and drop partitions, remove old delays. Raises StoreUnavailable, psycopg.Error."""
-        made, dropped = await self._reports.tidy(self._config().retention.attempts)
-        if made or dropped:
-            log.info("reports partitions", made=made, dropped=dropped)
+
+async def _tidy(process: Process) -> None:
+    """Make and drop partitions, remove old delays."""
+    reports = Reports(process.resources.link(*_LINK), f"reports@{process.name}")
+    made, dropped = await reports.tidy(process.config.retention.attempts)
+    if made or dropped:
+        log.info("reports partitions", made=made, dropped=dropped)
+
+
+DUTY = Duty("reports", 3600.0, lambda process: partial(_tidy, process))

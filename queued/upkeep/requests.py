@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import psycopg
 
 from pgmta.action import Action
@@ -12,9 +14,8 @@ from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.conditions import release_hint, rule_holder
+from queued.upkeep.duty import Duty
 
-EVERY = 1.0  # seconds
-RULES_EVERY = 5.0  # seconds; no claim takes rows that match a rule meanwhile
 _ON_REQUEST = "deleted on request"
 
 log = get("upkeep")
@@ -62,3 +63,19 @@ async def apply_rules(changes: WorkerChanges, registry: Registry) -> None:
             log.info("standing rule", rule=rule.name, rows=done)
     if failure:
         raise failure
+
+
+DUTY = Duty(
+    "requests",
+    1.0,
+    lambda process: partial(
+        answer_requests, process.upkeep, process.changes, f"upkeep@{process.name}"
+    ),
+    in_turn=True,
+)
+RULES = Duty(
+    "rules",
+    5.0,  # no claim takes rows that match a rule meanwhile
+    lambda process: partial(apply_rules, process.changes, process.registry),
+    in_turn=True,
+)

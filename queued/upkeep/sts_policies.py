@@ -13,8 +13,9 @@ from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
 from queued.delivery.tls.sts_domains import Fetcher
 from queued.delivery.tls.sts_fetch import StsError
+from queued.upkeep.duty import Duty, Work
+from queued.upkeep.process import Process
 
-EVERY = 60.0  # seconds
 _BATCH = 100  # policies per round: 144,000 per day
 _REPORTS = 35 * 86400.0  # seconds for which results are kept: reports are about a day
 
@@ -59,3 +60,16 @@ class StsPolicyDuty:
                         reason=str(error), hours_left=round(policy.left / 3600))  # fmt: skip
             return None
         return replace(policy, mode=found.mode, mx=found.mx, max_age=found.max_age)
+
+
+def _make(process: Process) -> Work:
+    link, tls = process.link, process.config.delivery.tls
+    return StsPolicyDuty(
+        StsPolicies(link),
+        BrokenTlsHosts(link, tls.remember, tls.minimum),
+        TlsReports(link),
+        lambda: process.connector.security.fetcher,
+    ).do
+
+
+DUTY = Duty("TLS policies", 60.0, _make, in_turn=True)

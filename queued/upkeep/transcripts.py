@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from pgmta.logs import get
-from pgmta.postgres.link import Link
-from pgmta.store.records.traces import Traces
-from pgmta.store.records.transcripts import keep_partitions
+from functools import partial
 
-EVERY = 3600.0  # seconds
+from pgmta.logs import get
+from pgmta.store.records.transcripts import keep_partitions
+from queued.upkeep.duty import Duty
+from queued.upkeep.process import Process
 
 log = get("upkeep")
 
 
-async def keep_transcripts(link: Link, traces: Traces, retention: float) -> None:
-    """Make missing partitions, drop those older than `retention` seconds, remove old traces."""
-    made, dropped = await keep_partitions(link, retention)
+async def _keep_transcripts(process: Process) -> None:
+    """Make missing partitions, drop old ones, remove old traces."""
+    made, dropped = await keep_partitions(process.link, process.config.retention.transcripts)
     if made or dropped:
         log.info("transcripts partitions", made=made, dropped=dropped)
-    await traces.remove()
+    await process.traces.remove()
+
+
+DUTY = Duty("transcripts", 3600.0, lambda process: partial(_keep_transcripts, process))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pgmta.logs import get
 from pgmta.store.admin.workers import Registry
-
-EVERY = 60.0  # seconds
-FIRST = 5.0  # seconds after the start: workers are often started together
+from queued.upkeep.duty import Duty
 
 log = get("upkeep")
 
 
-async def warn_of_untaken(registry: Registry) -> None:
+async def _warn_of_untaken(registry: Registry) -> None:
     """Log rows that have been due for a minute and that no worker takes.
 
     Raises StoreUnavailable, psycopg.Error.
@@ -25,3 +25,11 @@ async def warn_of_untaken(registry: Registry) -> None:
             message=message,
             priority=priority,
         )
+
+
+DUTY = Duty(
+    "untaken",
+    60.0,
+    lambda process: partial(_warn_of_untaken, process.registry),
+    first=5.0,  # workers are often started together
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -11,23 +11,20 @@ import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
-from pgmta.model import Item
-from pgmta.postgres.resources import Resources
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
-from pgmta.store.schema import Schema
+from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
 from queued.delivery.connect.connector import Opener
-from queued.signing.signers import Signers
+from queued.upkeep.process import Process
 from queued.worker.claim_loop import Claimer, ClaimLoop, Outage
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
-from queued.worker.space_watch import SpaceWatch
 from queued.worker.turns import TurnSchedule
 from queued.worker.urgent import UrgentLoop
 
@@ -49,29 +46,23 @@ class Others(Protocol):
 class DeliveryWorker:
     """One worker with the action deliver; its leases carry the name `owner`.
 
-    Mail leaves by SMTP, unless another `opener` of sessions is given. `space` counts the stored
-    content that deliveries free. `reported` is called when rows have come into REPORT.
+    Mail leaves by SMTP, unless another `opener` of sessions is given.
     """
 
     def __init__(
         self,
-        config: QueuedConfig,
+        process: Process,
         worker: Worker,
-        resources: Resources,
-        owner: str,
-        where: str | None,
         opener: Opener | None = None,
-        space: SpaceWatch | None = None,
-        schema: Schema | None = None,
-        observer: Observer | None = None,
-        signers: Signers | None = None,
-        reported: Callable[[], None] = lambda: None,
     ) -> None:
+        config, schema = process.config, process.schema
+        owner, where = f"{worker.name}@{process.name}", process.where(worker)
         self.name = worker.name
         self.schedule = TurnSchedule()
         self._drain = config.process.drain
+        link = process.resources.link
         links = {
-            name: resources.link(f"queued {worker.name} {name}", SESSION | _MORE.get(name, {}))
+            name: link(f"queued {worker.name} {name}", SESSION | _MORE.get(name, {}))
             for name in ("claim", "urgent", "settle", "renew", "content", "returned")
         }
         lease, poll = config.process.lease, config.process.poll
@@ -79,11 +70,13 @@ class DeliveryWorker:
         level = -1 if config.urgent.priority is None else config.urgent.priority
         self._leases = Leases(RowLeases(links["renew"], owner, lease))
         self._settler = Settler(
-            Settlements(links["settle"], owner), self._leases, self._deferred, reported
+            Settlements(links["settle"], owner), self._leases, self._deferred, process.reported.set
         )
         contents = Contents(links["content"])
+        self._observer = Observer(lines=config.log.attempts)
         self._dispatch = Dispatch(
-            config, contents, self._leases, self._settler, space, opener, observer, signers,
+            config, contents, self._leases, self._settler, process.reclaimer,
+            opener or process.connector, self._observer, process.signers,
             ReturnedLog(links["returned"]),
         )  # fmt: skip
         claims = Claims(
@@ -109,11 +102,6 @@ class DeliveryWorker:
         """Rows settled since the start."""
         return self._leases.dropped
 
-    def watched(self, claimed: Callable[[list[Item]], None]) -> None:
-        """Report the rows of each claim from now on."""
-        for loop in self.loops:
-            loop.claimer.claimed = claimed
-
     def _deferred(self, delay: float) -> None:
         """Wake the loops when a row is due again before the next poll."""
         if delay < self._poll:
@@ -128,6 +116,10 @@ class DeliveryWorker:
         """Use new routes, limits and intervals from now on."""
         self._dispatch.configure(config)
         self._set_claims(config)
+
+    def learn(self, traces: Sequence[Trace]) -> None:
+        """Use these traces from now on."""
+        self._observer.learn(traces)
 
     def _set_claims(self, config: QueuedConfig) -> None:
         for loop in self.loops:

@@ -26,11 +26,11 @@ from queued.outgoing.returned_mail import ReturnedMail
 from queued.outgoing.signing import SigningQueue
 from queued.routing.routes import Routes
 from queued.signing.signers import Signers
+from queued.upkeep.space import Reclaimer
 from queued.worker.judge import Judge
 from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
-from queued.worker.space_watch import SpaceWatch
 from queued.worker.verdict import settled, success_notice
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
@@ -56,7 +56,7 @@ class Dispatch:
         contents: Contents,
         guard: LeaseGuard,
         settler: Settler,
-        space: SpaceWatch | None = None,
+        space: Reclaimer | None = None,
         opener: Opener | None = None,
         observer: Observer | None = None,
         signers: Signers | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pgmta.logs import get
@@ -97,17 +97,18 @@ trace_log = get("traces")
 
 
 class TraceWatch:
-    """Has the observer of the workers use the traces that last."""
+    """Has the workers use the traces that last: `learn` gets them."""
 
-    def __init__(self, traces: Traces, observer: Observer) -> None:
+    def __init__(self, traces: Traces, learn: Sequence[Callable[[Sequence[Trace]], None]]) -> None:
         self._traces = traces
-        self._observer = observer
+        self._learn = learn
         self._known: set[int] = set()
 
     async def look(self) -> None:
         """Read the traces. Raises StoreUnavailable, psycopg.Error."""
         traces = await self._traces.active()
-        self._observer.learn(traces)
+        for learn in self._learn:
+            learn(traces)
         known = {trace.id for trace in traces}
         if begun := known - self._known:
             trace_log.info("traces begin", traces=sorted(begun))

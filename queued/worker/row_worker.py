@@ -1,17 +1,23 @@
-"""A worker that holds, quarantines, releases, retries or deletes the rows it matches."""
+"""A worker that changes the rows it matches; its condition may be a standing rule."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 
 import psycopg
 
+from pgmta.action import STANDING
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.changes.change import BATCH, WorkerChanges
+from pgmta.store.admin.workers import Registry, Rule
 from pgmta.store.changes.row_change import RowChange
-from pgmta.store.schema import Schema
+from pgmta.store.records.traces import Trace
+from queued.config import QueuedConfig, Worker
+from queued.upkeep.process import Process
+from queued.worker.claim_loop import ClaimLoop
+from queued.worker.urgent import UrgentLoop
 
 log = get("worker")
 
@@ -19,39 +25,42 @@ _BACKOFF = 1.0  # seconds, while PostgreSQL is away or refuses
 
 
 class RowWorker:
-    """Repeats a change every `every` seconds, in batches of `size` rows while there are more."""
+    """Repeats a change every `worker.every` seconds."""
 
-    def __init__(
-        self,
-        name: str,
-        changes: WorkerChanges,
-        change: RowChange,
-        every: float,
-        schema: Schema | None = None,
-        size: int = BATCH,
-    ) -> None:
-        self.name = name
+    def __init__(self, process: Process, worker: Worker) -> None:
+        self.name = worker.name
         self.handled = 0
-        self._changes = changes
-        self._change = change
-        self._every = every
-        self._schema = schema or Schema()
-        self._size = size
+        self.loops: list[ClaimLoop | UrgentLoop] = []
+        self._process = process
+        self._worker = worker
+        self._change = row_change(worker, process.where(worker), process.name)
         self._reported = ""  # the last failure in the log
 
-    async def run(self) -> None:
-        """Work until cancelled."""
+    def tasks(self) -> list[Coroutine[None, None, None]]:
+        """Return the work, which runs until it is cancelled."""
+        return [self._run()]
+
+    def configure(self, config: QueuedConfig) -> None:
+        """Do nothing: workers need a restart."""
+
+    def learn(self, traces: Sequence[Trace]) -> None:
+        """Do nothing: traces are about attempts."""
+
+    async def drain(self, running: Sequence[asyncio.Task[None]], others: Registry) -> None:
+        """Do nothing: a change is a transaction."""
+
+    async def _run(self) -> None:
         while True:
             pause = await self._round()
             await asyncio.sleep(pause)
 
     async def _round(self) -> float:
         """Change every row that matches now; return the seconds to the next round."""
-        if self._schema.problem:
+        if self._process.schema.problem:
             return _BACKOFF
         done = 0
         try:
-            async for rows in self._changes.batches(self._change, self._size):
+            async for rows in self._process.changes.batches(self._change, self._worker.batch):
                 done += rows
                 self.handled += rows
         except (StoreUnavailable, psycopg.Error) as error:
@@ -64,4 +73,38 @@ class RowWorker:
             if done:
                 log.info(self._change.action.value, worker=self.name, rows=done)
         self._reported = ""
-        return self._every
+        return self._worker.every
+
+
+def is_rule(worker: Worker) -> bool:
+    """Return whether a worker's condition is a standing rule."""
+    return worker.action in STANDING and not worker.older
+
+
+def rule(worker: Worker, where: str | None) -> Rule:
+    """Return the standing rule of a worker."""
+    return Rule(
+        worker.name,
+        worker.action.value,
+        where or "true",
+        worker.reason or f"worker {worker.name}",
+        worker.quarantine,
+        worker.release_after,
+    )
+
+
+def row_change(worker: Worker, where: str | None, process: str) -> RowChange:
+    """Return the change that a row worker of a process repeats."""
+    standing = is_rule(worker)
+    return RowChange(
+        action=worker.action,
+        where=where or "true",
+        who=f"{worker.name}@{process}",
+        reason=worker.reason or f"worker {worker.name}",
+        older=worker.older or 0.0,
+        release_after=worker.release_after,
+        quarantine=worker.quarantine,
+        owner=f"{'rule' if standing else 'worker'} {worker.name}",
+        rule=worker.name if standing else None,
+        holder=f"worker {worker.name}" if worker.action in STANDING and not standing else None,
+    )

@@ -60,9 +60,9 @@ async def queued(uri: str, db: psycopg.Connection, *workers: dict[str, str]) -> 
     running = asyncio.create_task(daemon.run())
     try:
         async with asyncio.timeout(PATIENCE):
-            while not {"listen", "watch"} <= daemon.resources.names:
+            while not {"listen", "watch"} <= daemon.process.resources.names:
                 await asyncio.sleep(0.02)
-        return await opened(daemon.resources, db)
+        return await opened(daemon.process.resources, db)
     finally:
         signals.stop.set()
         await running

@@ -21,8 +21,8 @@ from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.claim import SESSION, Claims
 from queued.cli.queuectl import main
 from queued.config import Worker
-from queued.daemon.row_changes import row_change
 from queued.upkeep.requests import answer_requests, apply_rules
+from queued.worker.row_worker import row_change
 from tests.support.rows import column, fetch, message, row
 
 Command = Callable[..., Result]

@@ -6,14 +6,12 @@ import asyncio
 import email
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import psycopg
 
-from pgmta.postgres.resources import Resources
-from pgmta.store.schema import Schema
 from queued.config import QueuedConfig
+from queued.upkeep.process import Process
 from queued.upkeep.reports import ReportDuty
 from tests.support.rows import column, fetch, message, row
 from tests.support.waiting import PATIENCE
@@ -37,10 +35,18 @@ def config(**bounces: Any) -> QueuedConfig:
     )
 
 
+def process_of(uri: str, name: str = "p", **bounces: Any) -> Process:
+    """Return a process of that name."""
+    process = Process(config(**bounces), uri)
+    process.name, process.turns = name, OwnTurn()
+    return process
+
+
 @asynccontextmanager
 async def duty(uri: str, name: str = "p", **bounces: Any) -> AsyncIterator[ReportDuty]:
     """Run a duty of a process of that name."""
-    work = ReportDuty(Resources(uri), name, Schema(), partial(config, **bounces), OwnTurn())
+    process = process_of(uri, name, **bounces)
+    work = ReportDuty(process)
     task = asyncio.create_task(work.run())
     try:
         yield work
@@ -48,6 +54,7 @@ async def duty(uri: str, name: str = "p", **bounces: Any) -> AsyncIterator[Repor
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        await process.close()
 
 
 async def ends(db: psycopg.Connection, query: str = WAITING, wanted: int = 0) -> None:

@@ -13,11 +13,9 @@ import pytest
 from pgmta.errors import AnswerLost, StoreUnavailable
 from pgmta.postgres import together
 from pgmta.postgres.link import Link
-from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
-from pgmta.store.schema import Schema
 from queued.upkeep.reports import ReportDuty
-from tests.support.reporting import WAITING, OwnTurn, config, dsns, duty, ended, ends
+from tests.support.reporting import WAITING, dsns, duty, ended, ends, process_of
 from tests.support.rows import column, fetch, message
 from tests.support.waiting import PATIENCE
 
@@ -85,7 +83,8 @@ async def test_a_process_that_dies_at_any_step_neither_loses_nor_doubles(
             for _ in range(2):
                 ended(db, number, sender=f"s{number}@a.example")
         left[0] = step
-        work = ReportDuty(Resources(database), "p", Schema(), config, OwnTurn())
+        process = process_of(database)
+        work = ReportDuty(process)
         task = asyncio.create_task(work.run())
         while not task.done() and fetch(db, WAITING) != (0,):
             await asyncio.sleep(0.01)
@@ -93,6 +92,7 @@ async def test_a_process_that_dies_at_any_step_neither_loses_nor_doubles(
         deaths += died
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        await process.close()
         left[0] = 0
         async with duty(database):
             await ends(db)

@@ -1,0 +1,80 @@
+"""A process of queued: the parts that its duties and workers share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Coroutine
+from typing import Protocol
+
+from pgmta.postgres.resources import Resources
+from pgmta.store.admin.space import Space
+from pgmta.store.admin.upkeep import Upkeep
+from pgmta.store.admin.workers import Registry
+from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.queue.conditions import both
+from pgmta.store.records.dkim_keys import DkimKeys
+from pgmta.store.records.traces import Traces
+from pgmta.store.schema import Schema
+from queued.config import QueuedConfig, Worker
+from queued.delivery.connect.connector import Connector
+from queued.signing.keyring import Keyring
+from queued.signing.signers import Signers
+from queued.upkeep.space import Reclaimer
+from queued.upkeep.tls_memory import TlsMemory
+
+
+class Turns(Protocol):
+    """Divides the work of several processes."""
+
+    def due_in(self, every: float) -> float:
+        """Return the seconds until a duty of all processes is due in this one."""
+
+
+class Process:
+    """The parts of one process that duties and workers use; `config` is the present one."""
+
+    turns: Turns
+    """Set once the workers are there."""
+
+    def __init__(self, config: QueuedConfig, uri: str) -> None:
+        self.config = config
+        self.host = config.environment.hostname
+        # unique: containers may share host names, and each of them begins at the same pid
+        self.name = f"{self.host}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.resources = Resources(uri)
+        self.schema = Schema()
+        self.link = self.resources.link("queued upkeep")
+        self.upkeep = Upkeep(self.link)
+        self.changes = WorkerChanges(self.link)
+        self.registry = Registry(self.link, self.name)
+        self.traces = Traces(self.link)
+        self.reclaimer = Reclaimer(Space(self.resources.link("queued vacuum")))
+        self.tls = TlsMemory(self.resources, config.delivery.tls)
+        self.connector = Connector(self.host, config.delivery, self.tls)
+        keys = DkimKeys(self.resources.link("queued keys", {"lock_timeout": "2s"}))
+        self.signers = Signers(Keyring(keys), config.signing)
+        self.reported = asyncio.Event()
+        """Set when this process has put rows into REPORT."""
+
+    def tasks(self) -> list[Coroutine[None, None, None]]:
+        """Return the work that runs until it is cancelled."""
+        return [self.reclaimer.run(), self.tls.run(), self.signers.keyring.run()]
+
+    def configure(self, config: QueuedConfig) -> None:
+        """Use another configuration from now on."""
+        self.config = config
+        self.tls.configure(config.delivery.tls)
+        self.connector.configure(config.delivery)
+        self.signers.configure(config.signing)
+
+    def where(self, worker: Worker) -> str | None:
+        """Return the whole condition of a worker."""
+        return both(self.config.environment.database.where, worker.where)
+
+    async def close(self) -> None:
+        """Write the last results about TLS, and end threads and connections."""
+        await self.tls.close()
+        self.signers.close()
+        await self.resources.close()

@@ -1,0 +1,52 @@
+"""The kinds of workers, by action."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Protocol
+
+from pgmta.action import Action
+from pgmta.store.admin.workers import Registry
+from pgmta.store.records.traces import Trace
+from queued.config import QueuedConfig, Worker
+from queued.upkeep.process import Process
+from queued.worker.claim_loop import ClaimLoop
+from queued.worker.delivery_worker import DeliveryWorker
+from queued.worker.row_worker import RowWorker
+from queued.worker.urgent import UrgentLoop
+
+
+class Runner(Protocol):
+    """A worker that runs."""
+
+    name: str
+    loops: list[ClaimLoop | UrgentLoop]
+    """They wake for mail and claim it."""
+
+    @property
+    def handled(self) -> int:
+        """Rows done since the start."""
+
+    def tasks(self) -> list[Coroutine[None, None, None]]:
+        """Return the work that runs until it is cancelled; `drain` stops the loops themselves."""
+
+    def configure(self, config: QueuedConfig) -> None:
+        """Use another configuration from now on."""
+
+    def learn(self, traces: Sequence[Trace]) -> None:
+        """Use these traces from now on."""
+
+    async def drain(self, running: Sequence[asyncio.Task[None]], others: Registry) -> None:
+        """End the loops, whose tasks are `running`, and write every outcome."""
+
+
+KINDS: dict[str, Callable[[Process, Worker], Runner]] = {
+    Action.DELIVER: DeliveryWorker,
+}
+"""Workers by their action. Any other action changes rows."""
+
+
+def make_worker(process: Process, worker: Worker) -> Runner:
+    """Return the worker of one entry of `workers`."""
+    return KINDS.get(worker.action, RowWorker)(process, worker)

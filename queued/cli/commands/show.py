@@ -1,14 +1,29 @@
-"""How a message came in: user, client and protocol, for `queuectl show` and `queuectl explain`."""
+"""The command `queuectl show`, and how a message came in."""
 
 from __future__ import annotations
 
 import email.parser
 import email.policy
 import re
+import sys
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from pgmta.command import print_json, print_line, print_table, print_text
-from pgmta.store.changes.listing import UNDELIVERABLE, MessageReports
+import click
+
+from pgmta.command import (
+    EXIT_FAILURE,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    reporting,
+)
+from pgmta.store.changes.listing import UNDELIVERABLE, Listing, MessageReports
+from queued.cli.options.target import CONFIG, database_of
 
 # smtpd/commands/received.py writes the field, and replaces other characters of the name
 _RECEIVED = re.compile(
@@ -20,6 +35,31 @@ _RECEIVED = re.compile(
 
 type Came = dict[str, str | None]
 """User, client, helo (the name that the client gave), protocol and origin."""
+
+
+@click.command()
+@config_option(CONFIG)
+@click.argument("message_id", metavar="ID", type=int)
+@click.option("--transcript", is_flag=True, help="Also print the dialogues that were kept.")
+@json_option
+@reporting
+def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None:
+    """Show a message: headers, recipients, next attempt, every attempt so far, and DSNs.
+
+    ID is what the client got with its 250. The history outlives the message. Attempts that failed
+    have a transcript, and those that a trace asked for.
+    """
+    with closing(Listing(database_of(config))) as listing:
+        message = listing.message(message_id)
+        rows = listing.rows(f"message_id = {message_id}", 100_000)
+        history = listing.history(message_id)
+        came = arrival(listing.arrival(message_id), history)
+        reports = listing.reports(message_id)
+        said = listing.transcripts(message_id) if transcript else None
+    if not message and not history and not any(reports):
+        print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
+        sys.exit(EXIT_FAILURE)
+    _print_message(message_id, message, rows, history, reports, said, came, as_json=as_json)
 
 
 def arrival(message: dict[str, Any] | None, history: list[dict[str, Any]]) -> Came:
@@ -89,7 +129,7 @@ def print_reports(reports: MessageReports) -> None:
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 
 
-def print_message(
+def _print_message(
     message_id: int,
     message: dict[str, Any] | None,
     rows: list[dict[str, Any]],

@@ -1,0 +1,81 @@
+"""The command `queuectl list`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import (
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    reporting,
+    shorten,
+)
+from pgmta.states import Status
+from pgmta.store.changes.listing import Listing
+from queued.cli.commands.show import why
+from queued.cli.options.filters import condition, filter_options
+from queued.cli.options.target import CONFIG, database_of
+
+
+@click.command("list")
+@config_option(CONFIG)
+@filter_options
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Print at most this number of rows.",
+)
+@click.option(
+    "--after",
+    type=click.IntRange(0),
+    default=0,
+    metavar="ROW",
+    help="Go on after the row with this id: `id` with --json. The last line names it.",
+)
+@json_option
+@reporting
+def list_rows(config: Path, limit: int, after: int, as_json: bool, **filters: Any) -> None:
+    """List rows of the queue, oldest first."""
+    uri = database_of(config)
+    where = condition(uri, filters) or "true"
+    with closing(Listing(uri)) as listing:
+        rows = listing.rows(where, limit + 1, after)
+    for fault in listing.faults:
+        print_line(f"warning: {fault}; left out", err=True)
+    more, rows = len(rows) > limit, rows[:limit]
+    if as_json:
+        print_json(rows)
+        return
+    now = datetime.now(UTC)
+    print_table(
+        ["ID", "STATUS", "AGE", "NEXT", "TRIES", "SIZE", "SENDER", "RECIPIENT", "REPLY OR REASON"],
+        [
+            [
+                row["message_id"],
+                row["status"],
+                age((now - row["ts"]).total_seconds()),
+                age((row["next_attempt"] - now).total_seconds())
+                if row["status"] in (Status.QUEUED, Status.DEFERRED)
+                else "-",
+                row["attempts"],
+                row["size"],
+                f"<{row['sender']}>",
+                row["recipient"],
+                shorten(why(row)),
+            ]
+            for row in rows
+        ],
+    )
+    if more:
+        print_line(f"{limit} rows; --after {rows[-1]['id']} shows the next", err=True)

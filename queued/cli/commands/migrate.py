@@ -1,0 +1,36 @@
+"""The command `queuectl migrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pgmta.command import config_option, json_option, print_json, print_line, reporting
+from pgmta.store.admin.migrate import migrate as apply_migrations
+from queued.cli.options.target import CONFIG, database_to_migrate
+
+
+@click.command()
+@config_option(CONFIG, needed=False)
+@click.option(
+    "--while-daemons-run",
+    is_flag=True,
+    help="Also migrate while daemons of another version run. They take no mail until replaced.",
+)
+@json_option
+@reporting
+def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
+    """Bring the schema up to date. Refused while daemons of another version run."""
+    applied = apply_migrations(
+        database_to_migrate(config),
+        lambda text: print_line(f"warning: {text}", err=True),
+        while_daemons_run=while_daemons_run,
+    )
+    if as_json:
+        print_json({"applied": applied})
+    elif applied:
+        for name in applied:
+            print_line(f"applied {name}")
+    else:
+        print_line("nothing to do")

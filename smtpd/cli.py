@@ -5,31 +5,32 @@ Each command imports its own part, so that the master holds no memory for sessio
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import psycopg
 import uvloop
 
 from pgmta import logs, signals
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import load, mistakes
-from pgmta.errors import ConfigError, LoginRefused, StoreUnavailable
+from pgmta.errors import ConfigError
 from pgmta.postgres.embedded.database import SMTPD
-from pgmta.postgres.locate import resolve, running
+from pgmta.postgres.locate import resolve
 from smtpd.config import SmtpdConfig
 from smtpd.process import privileges
 from smtpd.process.risks import container_gateway, risks
 from smtpd.process.sockets import collisions
 from smtpd.recipients.file import check as check_recipients
 
+if TYPE_CHECKING:
+    from pgmta.postgres.link import Link
+
 _DEFAULT = "etc/smtpd.yaml"
 _LOOK = 0.1  # seconds between looks for a signal
 _ANSWER = 5.0  # seconds for an answer of PostgreSQL
-_URI = ("environment", "database", "uri")
 _NAMED = 20  # users whom a check names
 
 
@@ -134,26 +135,19 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
 
     Raises ConfigError if PostgreSQL refuses the login, or if the login lacks its role.
     """
-    from pgmta.postgres.link import Link
+    from pgmta import daemon  # the master does without
     from pgmta.store.accounts.logins import LoginStore
-    from pgmta.store.admin.daemons import misfit
 
-    reason = "the embedded PostgreSQL does not run"
-    if uri := running(settings.environment, SMTPD):
-        link = Link(uri, "check")
-        try:
-            async with asyncio.timeout(_ANSWER):
-                if not (reason := await misfit(link, "smtpd")):
-                    names = await LoginStore(link).unbound(_NAMED) if settings.uses_auth else []
-                    return [f"user {name}: `senders: any` lets the user send from any address, "
-                            "and queued sign by any key" for name in names]  # fmt: skip
-        except LoginRefused as error:
-            raise mistakes(path, [(_URI, " ".join(str(error).split()))]) from None
-        except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
-            reason = " ".join(str(error).split()) or "PostgreSQL does not answer"
-        finally:
-            await link.close()
-    return [f"the database was not checked: {reason}"]
+    names: list[str] = []
+
+    async def look(link: Link, _: str) -> None:
+        if settings.uses_auth:
+            names.extend(await LoginStore(link).unbound(_NAMED))
+
+    if reason := await daemon.SMTPD.unchecked(path, settings.environment, look, _ANSWER):
+        return [f"the database was not checked: {reason}"]
+    return [f"user {name}: `senders: any` lets the user send from any address, "
+            "and queued sign by any key" for name in names]  # fmt: skip
 
 
 @main.command()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from functools import partial
 import psycopg
 
 from pgmta.config.ingest import Ingest
+from pgmta.daemon import SMTPD
 from pgmta.errors import StoreUnavailable, Undecided
 from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, DoneCallback, State
@@ -80,8 +79,7 @@ class Committer:
 
     def heartbeat(self, host: str) -> Heartbeat:
         """Return the heartbeat of this process; it learns the schema for all that is written."""
-        process = f"{host}:{os.getpid()}:{secrets.token_hex(3)}"
-        return Heartbeat(self._side, self.schema, process, "smtpd", host)
+        return SMTPD.heartbeat(self._side, self.schema, host)
 
     def start(self) -> None:
         """Begin to write."""

@@ -13,13 +13,11 @@ from pgmta import logs
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import Key, dotted, mistakes
 from pgmta.config.types import hint
-from pgmta.errors import ConfigError, LoginRefused, SchemaMismatch, StoreUnavailable
-from pgmta.postgres.embedded.database import QUEUED
+from pgmta.daemon import NO_QUEUE, QUEUED
+from pgmta.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from pgmta.postgres.faults import outage
 from pgmta.postgres.link import Link
-from pgmta.postgres.locate import resolve, running
 from pgmta.service import Signals, first
-from pgmta.store.admin.daemons import misfit
 from pgmta.store.queue.conditions import case_hint, condition_problems
 from pgmta.waiting import Waiting
 from queued.cli.options.target import CONFIG
@@ -29,8 +27,6 @@ from queued.signing.keyring import key_problems
 from queued.worker.row_worker import is_rule
 
 _RETRY = 0.5  # seconds
-_NO_QUEUE = "the database has no queue yet: run `queuectl migrate`"
-_URI: Key = ("environment", "database", "uri")
 _WHERE: Key = ("environment", "database", "where")
 
 
@@ -55,7 +51,11 @@ def check(config: Path) -> None:
     if problems := key_problems(settings.signing):  # `queued run` goes on with the other keys
         raise mistakes(config, problems)
     conditions = _conditions(settings)
-    reason = asyncio.run(_unchecked(config, settings, conditions))
+
+    async def analyse(_: Link, uri: str) -> None:
+        await _check(config, uri, conditions, settings)
+
+    reason = asyncio.run(QUEUED.unchecked(config, settings.environment, analyse))
     for key, condition in conditions.items():
         if hint := case_hint(condition):
             print_line(f"warning: {config}: {dotted(key)}: {hint}", err=True)
@@ -67,33 +67,9 @@ def check(config: Path) -> None:
     print_line(f"{config}: ok")
 
 
-async def _unchecked(path: Path, settings: QueuedConfig, conditions: dict[Key, str]) -> str | None:
-    """Check what the database has to say; return the reason if that is not possible now.
-
-    Raises ConfigError.
-    """
-    uri = running(settings.environment, QUEUED)
-    if not uri:
-        return "the embedded PostgreSQL does not run"
-    link = Link(uri, "check")
-    try:
-        if reason := await misfit(link, "queued"):
-            return reason
-        await _check(path, uri, conditions, settings)
-    except LoginRefused as error:
-        raise mistakes(path, [(_URI, " ".join(str(error).split()))]) from None
-    except psycopg.errors.UndefinedTable:
-        return _NO_QUEUE
-    except (StoreUnavailable, psycopg.Error) as error:
-        return " ".join(str(error).split())
-    finally:
-        await link.close()
-    return None
-
-
 async def _check(path: Path, uri: str, conditions: dict[Key, str], settings: QueuedConfig) -> None:
     """Check the conditions. Raises ConfigError, and what `condition_problems` raises."""
-    found = await condition_problems(uri, conditions, _stored(settings), QUEUED)
+    found = await condition_problems(uri, conditions, _stored(settings), QUEUED.group)
     names = {("workers", number, "where"): worker for number, worker in enumerate(settings.workers)}
     if found:
         raise mistakes(path, [
@@ -133,8 +109,8 @@ def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
     for name in names:
         if name not in known:
             raise ConfigError([f"{config}: workers: no worker {name!r}; {hint(name, known)}"])
-    logs.configure(settings.log, daemon="queued")
-    uri = resolve(settings.environment, QUEUED)
+    logs.configure(settings.log, daemon=QUEUED.name)
+    uri = QUEUED.resolve(settings.environment)
     uvloop.run(_run(config, settings, uri, names, attached=attached))
 
 
@@ -157,7 +133,7 @@ async def _run(
             await _check(path, uri, conditions, settings)
             break
         except psycopg.errors.UndefinedTable:
-            waiting.tell(SchemaMismatch(_NO_QUEUE))
+            waiting.tell(SchemaMismatch(NO_QUEUE))
         except StoreUnavailable as error:
             waiting.tell(error)
         except psycopg.Error as error:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import psycopg
 
+from pgmta.daemon import QUEUED
 from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.service import Signals, first
 from pgmta.store.admin.daemons import BEAT, Heartbeat
@@ -34,7 +35,7 @@ class Presence:
         runners: Sequence[Runner],
     ) -> None:
         self._heartbeat = Heartbeat(
-            process.link, process.schema, process.name, "queued", process.host
+            process.link, process.schema, process.name, QUEUED.name, process.host
         )
         self._registry = process.registry
         self._schema = process.schema

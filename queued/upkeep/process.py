@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 from collections.abc import Coroutine
 from typing import Protocol
 
+from pgmta.daemon import process_name
 from pgmta.postgres.resources import Resources
 from pgmta.store.admin.space import Space
 from pgmta.store.admin.upkeep import Upkeep
@@ -41,8 +40,7 @@ class Process:
     def __init__(self, config: QueuedConfig, uri: str) -> None:
         self.config = config
         self.host = config.environment.hostname
-        # unique: containers may share host names, and each of them begins at the same pid
-        self.name = f"{self.host}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.name = process_name(self.host)
         self.resources = Resources(uri)
         self.schema = Schema()
         self.link = self.resources.link("queued upkeep")

@@ -1,0 +1,86 @@
+"""A daemon, as its command, its log and the database know it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from pgmta.config.environment import Environment
+from pgmta.config.loader import mistakes
+from pgmta.errors import LoginRefused, StoreUnavailable
+from pgmta.postgres.link import Link
+from pgmta.postgres.locate import resolve, running
+from pgmta.store.admin.daemons import Heartbeat, misfit
+from pgmta.store.schema import Schema
+
+NO_QUEUE = "the database has no queue yet: run `queuectl migrate`"
+_URI = ("environment", "database", "uri")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A kind of daemon. `name` is the program in the table daemons; its logins are in `group`.
+
+    The rights of the group are rows of the table rights.
+    """
+
+    name: str
+
+    @property
+    def group(self) -> str:
+        """The group role in PostgreSQL."""
+        return f"pgmta_{self.name}"
+
+    def resolve(self, environment: Environment) -> str:
+        """Return the URI of the database. Raises StoreUnavailable, ConfigError."""
+        return resolve(environment, self.group)
+
+    def heartbeat(self, link: Link, schema: Schema, host: str) -> Heartbeat:
+        """Return the heartbeat of this process, with a name that no other process has."""
+        return Heartbeat(link, schema, process_name(host), self.name, host)
+
+    async def unchecked(
+        self,
+        path: Path,
+        environment: Environment,
+        check: Callable[[Link, str], Awaitable[Any]],
+        patience: float | None = None,
+    ) -> str:
+        """Check login, role and schema, then `check`; return the reason if that can't be done now.
+
+        `check` gets a link and the URI. Raises ConfigError if PostgreSQL refuses the login, or if
+        the login lacks the role.
+        """
+        uri = running(environment, self.group)
+        if not uri:
+            return "the embedded PostgreSQL does not run"
+        link = Link(uri, "check")
+        try:
+            async with asyncio.timeout(patience):
+                if not (reason := await misfit(link, self.name)):
+                    await check(link, uri)
+                return reason
+        except LoginRefused as error:
+            raise mistakes(path, [(_URI, " ".join(str(error).split()))]) from None
+        except psycopg.errors.UndefinedTable:
+            return NO_QUEUE
+        except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
+            return " ".join(str(error).split()) or "PostgreSQL does not answer"
+        finally:
+            await link.close()
+
+
+def process_name(host: str) -> str:
+    """Return a new name: containers may share host names, and each of them begins at one pid."""
+    return f"{host}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+SMTPD = Role("smtpd")
+QUEUED = Role("queued")

@@ -3261,7 +3261,7 @@ DECLARE
     given record;
     missing text[] := '{}';
 BEGIN
-    FOREACH role IN ARRAY '{pgmta_smtpd,pgmta_queued,pgmta_operator,pgmta_reader,pgmta_submit}'::text[] LOOP
+    FOR role IN SELECT DISTINCT r.role FROM rights AS r WHERE r.role <> 'PUBLIC' ORDER BY 1 LOOP
         IF to_regrole(role) IS NULL THEN
             missing := missing || role;
             CONTINUE;

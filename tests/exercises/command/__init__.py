@@ -1,0 +1,1 @@
+"""A command that shows the daemons that run."""

@@ -1,0 +1,1 @@
+"""A daemon with a separate role, which puts mail in."""

@@ -1,0 +1,1 @@
+"""A duty that counts the rows of the queue in the log."""

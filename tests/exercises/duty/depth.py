@@ -1,0 +1,19 @@
+"""The number of rows, in the log each minute."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pgmta.logs import get
+from queued.upkeep.duty import Duty
+from queued.upkeep.process import Process
+
+log = get("upkeep")
+
+
+async def _count(process: Process) -> None:
+    ((rows,),) = await process.link.run("SELECT count(*) FROM queue")
+    log.info("depth", rows=rows)
+
+
+DUTY = Duty("depth", 60.0, lambda process: partial(_count, process))

@@ -1,0 +1,30 @@
+"""queued does a duty that is in the list."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from pgmta.service import Signals
+from queued.config import QueuedConfig
+from queued.daemon.daemon import Daemon
+from queued.upkeep.duties import DUTIES
+from tests.exercises.duty.depth import DUTY
+from tests.support.waiting import PATIENCE
+
+
+async def test_queued_does_a_duty_that_is_listed(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queued.daemon.daemon.DUTIES", [*DUTIES, DUTY])
+    config, signals = QueuedConfig(), Signals()
+    with capture_logs() as logs:
+        running = asyncio.create_task(Daemon(config, database, lambda: config, signals).run())
+        async with asyncio.timeout(PATIENCE):
+            while not any(log["event"] == "depth" for log in logs):
+                await asyncio.sleep(0.02)
+        signals.stop.set()
+        await running
+    assert [log["rows"] for log in logs if log["event"] == "depth"] == [0]

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+
+ACTIVE = "status IN ('QUEUED', 'DEFERRED', 'SENDING')"
+"""The rows that claims look at, as SQL."""
+
+MALFORMED = "queue_malformed(sender, recipient, domain)"
+"""The rows with control characters in an address, as SQL. They can only be deleted."""
 
 
 class Action(StrEnum):
@@ -18,5 +25,50 @@ class Action(StrEnum):
     SET = "set"
 
 
-STANDING = (Action.HOLD, Action.QUARANTINE)
-"""Actions whose condition is a standing rule: a row that matches is never claimed."""
+@dataclass(frozen=True, slots=True)
+class RowAction:
+    """Which rows an action takes, as conditions in SQL, and how a worker changes them."""
+
+    takes: str
+    """Rows for an operator, as the function queue_takes has them; '': no operator does it."""
+    waiting: str
+    """Rows for a worker; '': no worker does it."""
+    repeated: str | None = None
+    """Keeps a worker from changing the same row again and again."""
+    standing: bool = False
+    """Whether its condition is a standing rule: a row that matches is never claimed."""
+    releases: bool = False
+    """Whether rows are due afterwards, so that workers have to be woken."""
+    statement: str | None = None
+    """How a worker changes the rows `found`, if the function queue_change_rows does not do it.
+
+    Its one row has the number of rows found, and of those changed.
+    """
+
+
+_HELD = "status = 'HOLD'"
+_WAITS = "status IN ('QUEUED', 'DEFERRED')"
+
+ROW_ACTIONS: dict[str, RowAction] = {
+    Action.HOLD: RowAction("status <> 'HOLD'", ACTIVE, standing=True),
+    Action.QUARANTINE: RowAction("true", ACTIVE, standing=True),
+    Action.DELETE: RowAction("status <> 'DELETE'", "status <> 'REPORT'"),
+    # a release of a malformed row leaves it on hold, and makes a hold that ends by itself last
+    Action.RELEASE: RowAction(
+        _HELD, _HELD, f"(hold_until <= now() OR NOT {MALFORMED})", releases=True
+    ),
+    Action.RETRY: RowAction(_WAITS, _WAITS, "next_attempt > now()", releases=True),
+    Action.BOUNCE: RowAction("status NOT IN ('DELETE', 'REPORT')", ACTIVE),
+    Action.SET: RowAction("true", ""),
+}
+"""The actions by name. A new one is an entry here."""
+
+
+def standing(action: str) -> bool:
+    """Return whether the condition of an action is a standing rule."""
+    return action in ROW_ACTIONS and ROW_ACTIONS[action].standing
+
+
+def worker_actions() -> list[str]:
+    """Return what a worker may do."""
+    return [Action.DELIVER.value, *(str(n) for n, rows in ROW_ACTIONS.items() if rows.waiting)]

@@ -24,7 +24,7 @@ from pgmta.store.queue.filters import Filter
 from queued.cli.commands.change import EXIT_INTERRUPTED, apply_change, seconds, who
 from queued.cli.options.target import CONFIG, database_of
 
-_DONE = {Action.DELETE: "deleted", Action.RELEASE: "released"}
+_DONE = {Action.DELETE.value: "deleted", Action.RELEASE.value: "released"}
 
 
 @click.command()
@@ -35,7 +35,7 @@ _DONE = {Action.DELETE: "deleted", Action.RELEASE: "released"}
 )
 @click.option(
     "--action",
-    type=click.Choice([action.value for action in _DONE]),
+    type=click.Choice(list(_DONE)),
     default="delete",
     show_default=True,
     help="The change of these rows.",
@@ -67,7 +67,7 @@ def main(
         metadata=[f"_quarantineid={quarantine}"],
     ).condition()
     reason = f"quarantine {quarantine} ended"
-    change = RowChange(Action(action), where or "false", who(), reason=reason)
+    change = RowChange(action, where or "false", who(), reason=reason)
     uri = database_of(config)
     asyncio.run(_require_rights(uri))
     listing = Listing(uri)

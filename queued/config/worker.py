@@ -7,25 +7,26 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pgmta.action import STANDING, Action
+from pgmta.action import Action, standing, worker_actions
 from pgmta.config.types import Period, Section, Whole, hint
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_ACTIONS = [action.value for action in Action if action is not Action.SET]
+_ACTIONS = worker_actions()
 
 
 def _action(value: Any) -> Any:
-    if value in _ACTIONS:
-        return value
-    raise ValueError(f"no action {value!r}; {hint(str(value), _ACTIONS)}")
+    known = worker_actions()
+    if value in known:
+        return str(value)
+    raise ValueError(f"no action {value!r}; {hint(str(value), known)}")
 
 
 class Worker(Section):
     """One worker: an action, and the condition that chooses its rows."""
 
     name: str = Field(default="deliver", description="unique name, in leases, logs and audit")
-    action: Annotated[Action, BeforeValidator(_action)] = Field(
-        default=Action.DELIVER,
+    action: Annotated[str, BeforeValidator(_action)] = Field(
+        default=Action.DELIVER.value,
         description=f"{', '.join(_ACTIONS[:-1])} or {_ACTIONS[-1]}",
     )
     where: str | None = Field(
@@ -61,18 +62,18 @@ class Worker(Section):
     def _consistent(self) -> Worker:
         if not _NAME.fullmatch(self.name):
             raise ValueError("name: only letters, digits, '_', '.' and '-', at most 64")
-        if self.action is Action.QUARANTINE and not self.quarantine:
+        if self.action == Action.QUARANTINE and not self.quarantine:
             raise ValueError("action quarantine needs the key quarantine")
-        if self.action is not Action.QUARANTINE and self.quarantine:
+        if self.action != Action.QUARANTINE and self.quarantine:
             raise ValueError("the key quarantine belongs to the action quarantine")
-        if self.action not in STANDING and self.release_after:
+        if not standing(self.action) and self.release_after:
             raise ValueError("release_after belongs to the actions hold and quarantine")
-        if self.action not in (*STANDING, Action.BOUNCE) and self.reason:
+        if self.reason and not (standing(self.action) or self.action == Action.BOUNCE):
             raise ValueError("reason belongs to the actions hold, quarantine and bounce")
-        if self.action is Action.BOUNCE and not (self.reason and self.reason.strip()):
+        if self.action == Action.BOUNCE and not (self.reason and self.reason.strip()):
             raise ValueError("action bounce needs a reason: the DSN says it to the sender")
-        if self.action is Action.DELIVER and self.older:
+        if self.action == Action.DELIVER and self.older:
             raise ValueError("older does not belong to the action deliver")
-        if self.action is not Action.DELIVER and not (self.where or self.older):
+        if self.action != Action.DELIVER and not (self.where or self.older):
             raise ValueError(f"action {self.action} needs a where: it would take every row")
         return self

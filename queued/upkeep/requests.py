@@ -33,7 +33,7 @@ async def answer_requests(upkeep: Upkeep, changes: WorkerChanges, who: str) -> N
     ):
         done = await changes.run(change) if wanted else 0
         if done:
-            log.info(change.action.value, rows=done)
+            log.info(change.action, rows=done)
     if asked.expire:
         for name, number, held in await upkeep.expire_rules():
             free = {"hint": release_hint(number)} if held else {}
@@ -50,7 +50,7 @@ async def apply_rules(changes: WorkerChanges, registry: Registry) -> None:
     for rule in await registry.operator_rules():
         name = f"rule {rule.name}"
         change = RowChange(
-            Action(rule.action), rule.condition, name, rule.reason,
+            rule.action, rule.condition, name, rule.reason,
             release_after=rule.release_after, quarantine=rule.quarantine, owner=name,
             holder=rule_holder(rule.number),
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 
 import psycopg
 
-from pgmta.action import STANDING
+from pgmta.action import standing
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
@@ -71,21 +71,21 @@ class RowWorker:
             return _BACKOFF
         finally:
             if done:
-                log.info(self._change.action.value, worker=self.name, rows=done)
+                log.info(self._change.action, worker=self.name, rows=done)
         self._reported = ""
         return self._worker.every
 
 
 def is_rule(worker: Worker) -> bool:
     """Return whether a worker's condition is a standing rule."""
-    return worker.action in STANDING and not worker.older
+    return standing(worker.action) and not worker.older
 
 
 def rule(worker: Worker, where: str | None) -> Rule:
     """Return the standing rule of a worker."""
     return Rule(
         worker.name,
-        worker.action.value,
+        worker.action,
         where or "true",
         worker.reason or f"worker {worker.name}",
         worker.quarantine,
@@ -95,7 +95,7 @@ def rule(worker: Worker, where: str | None) -> Rule:
 
 def row_change(worker: Worker, where: str | None, process: str) -> RowChange:
     """Return the change that a row worker of a process repeats."""
-    standing = is_rule(worker)
+    by_rule = is_rule(worker)
     return RowChange(
         action=worker.action,
         where=where or "true",
@@ -104,7 +104,7 @@ def row_change(worker: Worker, where: str | None, process: str) -> RowChange:
         older=worker.older or 0.0,
         release_after=worker.release_after,
         quarantine=worker.quarantine,
-        owner=f"{'rule' if standing else 'worker'} {worker.name}",
-        rule=worker.name if standing else None,
-        holder=f"worker {worker.name}" if worker.action in STANDING and not standing else None,
+        owner=f"{'rule' if by_rule else 'worker'} {worker.name}",
+        rule=worker.name if by_rule else None,
+        holder=f"worker {worker.name}" if standing(worker.action) and not by_rule else None,
     )

@@ -21,9 +21,9 @@ from pgmta.postgres import faults
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
-from pgmta.store.changes.row_change import REPEATED, TAKES, WAITING, RowChange
+from pgmta.store.changes.row_change import RowChange
 from pgmta.store.changes.throttle import Throttle
-from pgmta.store.queries import bracketed, queries
+from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.conditions import rule_holder, unless_exempt
 from pgmta.store.queue.guard import ALL, RECENT, Condition, Guard, about_a_row
 
@@ -90,7 +90,7 @@ class OperatorChanges:
         Raises StoreUnavailable, psycopg.Error.
         """
         details = json.dumps(change.details())
-        begun = {"who": change.who, "action": change.action.value, "condition": change.where}
+        begun = {"who": change.who, "action": change.action, "condition": change.where}
         ((audit,),) = await self._link.run(_SQL["begin"], {**begun, "details": details})
         walk = _Walk(self._link, change, audit, size)
         async for rows in _batches(walk.step, size, Throttle(about / size)):
@@ -107,7 +107,7 @@ class _Walk:
         self._link = link
         self._change = change
         self._size = size
-        self._params = {"action": change.action.value, "who": change.who, "audit": audit}
+        self._params = {"action": change.action, "who": change.who, "audit": audit}
         self._after = 0
         self._ids: list[int] = []  # of the next batches
         self._failures = 0
@@ -126,7 +126,7 @@ class _Walk:
     async def _plain(self) -> _Batch:
         where = bracketed(self._change.where)
         if not self._ids:
-            query = _SQL["matching"].fill(takes=TAKES[self._change.action]).fill(where=where)
+            query = _SQL["matching"].fill(takes=self._change.rows.takes).fill(where=where)
             found = await self._link.run(query, {"after": self._after, "page": _PAGE})
             self._ids = [row for (row,) in found]
         ids, self._ids = self._ids[: self._size], self._ids[self._size :]
@@ -140,7 +140,7 @@ class _Walk:
     async def _guarded(self) -> _Batch:
         """Try the condition on each row of the next batch before rows are changed."""
         change, size = self._change, self._size
-        page = _SQL["page"].fill(takes=TAKES[change.action])
+        page = _SQL["page"].fill(takes=change.rows.takes)
         found = await self._link.run(page, {"after": self._after, "batch": size})
         ids = [row for (row,) in found]
         params = {"condition": change.where, "ids": Bigints(ids)}
@@ -161,7 +161,7 @@ class _Walk:
         return _Batch(len(ids), changed, bool(ids))
 
     async def _run(self, where: str, params: dict[str, Any]) -> int:
-        query = _SQL["command"].fill(takes=TAKES[self._change.action])
+        query = _SQL["command"].fill(takes=self._change.rows.takes)
         params = {**self._params, **params}
         ((changed,),) = await self._link.run(query.fill(where=where), params, tries=_TRIES)
         return int(changed)
@@ -215,7 +215,7 @@ class WorkerChanges:
             except psycopg.Error as error:
                 if again is None or not (about_a_row(error) or faults.about_statement(error)):
                     raise
-                guard = guard or Guard(self._link, WAITING[change.action])
+                guard = guard or Guard(self._link, change.rows.waiting)
                 self._guards[change.action, condition] = guard
                 await guard.find([condition], again)
         raise AssertionError
@@ -232,10 +232,14 @@ class WorkerChanges:
             params |= guard.params
             details["fault"] = condition.key
         params["details"] = json.dumps(details)
-        if change.action is not Action.DELETE:
-            params["action"] = change.action.value
-        takes = " AND ".join(filter(None, (WAITING[change.action], REPEATED.get(change.action))))
-        query = _SQL["remove" if change.action is Action.DELETE else "repeat"]
+        rows = change.rows
+        if rows.statement:
+            query = Statement(rows.statement.encode())
+        elif change.action == Action.DELETE:
+            query = _SQL["remove"]
+        else:
+            query, params["action"] = _SQL["repeat"], change.action
+        takes = " AND ".join(filter(None, (rows.waiting, rows.repeated)))
         query = query.fill(found=_SQL["found"]).fill(takes=takes, where=where)
         ((found, changed),) = await self._link.run(query, params)
         return found, changed

@@ -9,12 +9,13 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg_errors
 
+from pgmta.action import ACTIVE
 from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
 from pgmta.store.queue.conditions import rule_takes, takes
-from pgmta.store.queue.guard import ACTIVE, Condition
+from pgmta.store.queue.guard import Condition
 from pgmta.store.queue.reading import Fault, failing, fault, kept, reading
 from pgmta.store.queue.refused import refused_now
 

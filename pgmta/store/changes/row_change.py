@@ -5,38 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgmta.action import STANDING, Action
+from pgmta.action import ROW_ACTIONS, RowAction
 from pgmta.config.types import LONGEST
-from pgmta.store.queue.filters import MALFORMED
-from pgmta.store.queue.guard import ACTIVE
-
-TAKES = {
-    Action.HOLD: "status <> 'HOLD'",
-    Action.QUARANTINE: "true",
-    Action.RELEASE: "status = 'HOLD'",
-    Action.RETRY: "status IN ('QUEUED', 'DEFERRED')",
-    Action.BOUNCE: "status NOT IN ('DELETE', 'REPORT')",
-    Action.DELETE: "status <> 'DELETE'",
-    Action.SET: "true",
-}
-"""Which rows an operator's action takes. The function queue_takes of the database has the same."""
-
-WAITING = {
-    Action.HOLD: ACTIVE,
-    Action.QUARANTINE: ACTIVE,
-    Action.RELEASE: TAKES[Action.RELEASE],
-    Action.RETRY: TAKES[Action.RETRY],
-    Action.BOUNCE: ACTIVE,
-    Action.DELETE: "status <> 'REPORT'",
-}
-"""Which rows a worker's action takes, by their status."""
-
-REPEATED = {
-    # a release of a malformed row leaves it on hold, and makes a hold that ends by itself last
-    Action.RELEASE: f"(hold_until <= now() OR NOT {MALFORMED})",
-    Action.RETRY: "next_attempt > now()",
-}
-"""Conditions that keep a worker from changing the same row again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +21,7 @@ class RowChange:
     `holder` is what holds the rows, as in `queue.held_under`.
     """
 
-    action: Action
+    action: str
     where: str
     who: str
     reason: str | None = None
@@ -66,14 +36,19 @@ class RowChange:
     holder: str | None = None
 
     @property
+    def rows(self) -> RowAction:
+        """Which rows the action takes."""
+        return ROW_ACTIONS[self.action]
+
+    @property
     def holds(self) -> bool:
         """Whether the action also changes rows on which the condition fails: a hold does."""
-        return self.action in STANDING
+        return self.rows.standing
 
     @property
     def releases(self) -> bool:
         """Whether rows are due afterwards, so that workers have to be woken."""
-        return self.action in (Action.RELEASE, Action.RETRY)
+        return self.rows.releases
 
     def details(self) -> dict[str, Any]:
         """Return what the function queue_change_rows and the audit table get."""

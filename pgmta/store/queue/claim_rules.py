@@ -6,12 +6,13 @@ import time
 
 import psycopg
 
+from pgmta.action import ACTIVE
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 from pgmta.store.queue.conditions import rule_takes
-from pgmta.store.queue.guard import ACTIVE, Condition, Guard, about_a_row
+from pgmta.store.queue.guard import Condition, Guard, about_a_row
 from pgmta.store.queue.refused import refused
 from pgmta.store.schema import Schema
 

@@ -16,10 +16,6 @@ _RANGE = re.compile(r"(.*?)\.\.(.*)")
 _COMPARISON = re.compile(r"(<=|>=|<|>|=)?\s*(.+)")
 
 
-MALFORMED = "queue_malformed(sender, recipient, domain)"
-"""The rows with control characters in an address, as SQL. They can only be deleted."""
-
-
 @dataclass(frozen=True, slots=True)
 class Filter:
     """The values of the flags. Values of one flag are alternatives; different flags must all hold.

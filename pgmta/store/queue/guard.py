@@ -21,9 +21,6 @@ from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.store.queries import bracketed, queries
 
-ACTIVE = "status IN ('QUEUED', 'DEFERRED', 'SENDING')"
-"""The rows that claims look at, as SQL."""
-
 RECENT = 20_000
 """Rows before the last tried one that are tried again first, because one may be committed late."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pgmta.action import Action
+from pgmta.action import MALFORMED, ROW_ACTIONS, Action
 from pgmta.command import (
     EXIT_USAGE,
     config_option,
@@ -28,8 +28,7 @@ from pgmta.errors import ConfigError
 from pgmta.store.changes.change import BATCH, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
-from pgmta.store.changes.row_change import TAKES, RowChange
-from pgmta.store.queue.filters import MALFORMED
+from pgmta.store.changes.row_change import RowChange
 from queued.cli.options.filters import condition, filter_options
 from queued.cli.options.target import CONFIG, database_of
 
@@ -171,7 +170,7 @@ def _run(action: Action, options: dict[str, Any], **values: Any) -> None:
 def _count(uri: str, change: RowChange) -> tuple[int, int]:
     """Return how many rows the change would change, and how many a release leaves on hold."""
     # the part that can't fail first: the parts of a condition are evaluated in their order
-    where = f"{TAKES[change.action]} AND {change.where}"
+    where = f"{change.rows.takes} AND {change.where}"
     listing = Listing(uri)
     try:
         total = listing.matching(where, failing=change.holds)
@@ -193,7 +192,8 @@ def held_again(uri: str, where: str) -> dict[str, int | None]:
     """
     overview = Overview(uri)
     try:
-        again = overview.holding(f"{TAKES[Action.RELEASE]} AND NOT {MALFORMED} AND (\n{where}\n)")
+        held = ROW_ACTIONS[Action.RELEASE].takes
+        again = overview.holding(f"{held} AND NOT {MALFORMED} AND (\n{where}\n)")
     finally:
         overview.close()
     for name, rows in again.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pgmta.action import Action
+from pgmta.action import MALFORMED, Action
 from pgmta.command import (
     EXIT_FAILURE,
     age,
@@ -26,7 +26,6 @@ from pgmta.mail.metadata import KEY as DEADLINE
 from pgmta.states import Status
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
-from pgmta.store.queue.filters import MALFORMED
 from queued.cli.commands.show import (
     arrival,
     print_arrival,

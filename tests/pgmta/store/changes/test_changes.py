@@ -12,11 +12,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pgmta.action import Action
+from pgmta.action import ROW_ACTIONS, Action
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.store.changes.change import WorkerChanges
-from pgmta.store.changes.row_change import TAKES, RowChange
+from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queries import queries
 from queued.cli.queuectl import main
 from tests.support.rows import column, fetch, message, row
@@ -183,7 +183,7 @@ def config(database: str, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("action", list(TAKES))
+@pytest.mark.parametrize("action", list(ROW_ACTIONS))
 def test_three_ways_do_the_same_to_the_same_rows(
     database: str, db: psycopg.Connection, config: Path, action: Action
 ) -> None:
@@ -222,8 +222,8 @@ def test_three_ways_do_the_same_to_the_same_rows(
 
 
 def test_the_database_and_the_store_name_the_same_rows(db: psycopg.Connection) -> None:
-    for action in TAKES:
-        assert column(db, "SELECT queue_takes(%s)", action.value) == [TAKES[action]]
+    for action in ROW_ACTIONS:
+        assert column(db, "SELECT queue_takes(%s)", action) == [ROW_ACTIONS[action].takes]
     for call in ("queue_change('expire', 'true')", "queue_change(NULL, 'true')"):
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="there is no action"):
             db.execute(f"SELECT {call}".encode())
@@ -247,7 +247,7 @@ def test_a_batch_reads_its_own_rows_only(db: psycopg.Connection) -> None:
     )
     db.execute("ANALYZE queue")
     where = "(metadata ->> 'campaign') = '7' AND domain = 'b.example'"
-    batch = queries("change")["command"].fill(takes=TAKES[Action.SET]).fill(where=where)
+    batch = queries("change")["command"].fill(takes=ROW_ACTIONS[Action.SET].takes).fill(where=where)
     params = {"action": "set", "who": "me", "details": '{"priority": 3}', "audit": 1,
               "ids": Bigints(range(500, 520))}  # fmt: skip
     explained = db.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + batch, params)

@@ -1,0 +1,39 @@
+"""A worker of queued does an action that is in the table."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from structlog.testing import capture_logs
+
+from pgmta.action import ROW_ACTIONS
+from pgmta.service import Signals
+from queued.config import QueuedConfig
+from queued.daemon.daemon import Daemon
+from tests.exercises.action.expedite import NAME, ROWS
+from tests.support.rows import fetch, message, row
+from tests.support.waiting import PATIENCE
+
+
+async def test_a_worker_does_an_action_that_is_listed(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.autocommit = True
+    message(db, 1)
+    for domain in ("a.example", "b.example"):
+        row(db, 1, recipient=f"r@{domain}", domain=domain)
+    monkeypatch.setitem(ROW_ACTIONS, NAME, ROWS)
+    worker = {"name": "first", "action": NAME, "where": "domain = 'b.example'", "every": "50ms"}
+    config = QueuedConfig.model_validate({"workers": [worker]})
+    signals = Signals()
+    with capture_logs() as logs:
+        running = asyncio.create_task(Daemon(config, database, lambda: config, signals).run())
+        async with asyncio.timeout(PATIENCE):
+            while not any(log["event"] == NAME for log in logs):
+                await asyncio.sleep(0.02)
+        signals.stop.set()
+        await running
+    assert fetch(db, "SELECT array_agg(domain) FROM queue WHERE priority = 0") == (["b.example"],)
+    assert [log["rows"] for log in logs if log["event"] == NAME] == [1]

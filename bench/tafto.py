@@ -25,7 +25,7 @@ from pgmta.postgres.notify import listen
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.submit import Mail, Submission
 from queued.config import QueuedConfig, Worker
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 from queued.worker.delivery_worker import DeliveryWorker
 
 PUBLISHED = {"producer": 6944.0, "consumer": 3462.0}
@@ -79,7 +79,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
     progress = Progress("consume", number)
     started = time.perf_counter()
-    process = Process(config, uri)
+    process = QueuedProcess(config, uri)
     consumer = DeliveryWorker(process, worker, NullOpener())
     beside = [*consumer.tasks(), listen(process.resources, consumer.loops)]
     background = [asyncio.create_task(work) for work in beside]

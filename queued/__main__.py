@@ -11,7 +11,7 @@ def main() -> None:
     """Run the command; a daemon keeps the signals that come while the rest is imported."""
     if sys.argv[1:2] == ["run"]:
         signals.catch()
-    from queued.cli.queued import main as command
+    from queued.daemon.queued import main as command
 
     command()
 

@@ -135,7 +135,7 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
 
     Raises ConfigError if PostgreSQL refuses the login, or if the login lacks its role.
     """
-    from pgmta import daemon  # the master does without
+    from pgmta import daemon_role  # the master does without
     from pgmta.store.accounts.logins import LoginStore
 
     names: list[str] = []
@@ -144,7 +144,7 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
         if settings.uses_auth:
             names.extend(await LoginStore(link).unbound(_NAMED))
 
-    if reason := await daemon.SMTPD.unchecked(path, settings.environment, look, _ANSWER):
+    if reason := await daemon_role.SMTPD.unchecked(path, settings.environment, look, _ANSWER):
         return [f"the database was not checked: {reason}"]
     return [f"user {name}: `senders: any` lets the user send from any address, "
             "and queued sign by any key" for name in names]  # fmt: skip

@@ -12,7 +12,7 @@ from functools import partial
 import psycopg
 
 from pgmta.config.ingest import Ingest
-from pgmta.daemon import SMTPD
+from pgmta.daemon_role import SMTPD
 from pgmta.errors import StoreUnavailable, Undecided
 from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, DoneCallback, State

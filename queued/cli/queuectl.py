@@ -13,7 +13,7 @@ from queued.cli.commands.dkim import dkim
 from queued.cli.commands.explain import explain
 from queued.cli.commands.find import find
 from queued.cli.commands.list import list_rows
-from queued.cli.commands.migrate import migrate
+from queued.cli.commands.migration import migrate
 from queued.cli.commands.partition import partition
 from queued.cli.commands.route import route
 from queued.cli.commands.rules import rule

@@ -1,1 +1,1 @@
-"""The parts of one running queued, put together."""
+"""The command queued, and the parts of one running queued, put together."""

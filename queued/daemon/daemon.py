@@ -13,7 +13,7 @@ from queued.config import QueuedConfig
 from queued.daemon.presence import Presence
 from queued.upkeep.duties import DUTIES
 from queued.upkeep.duty import repeat
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 from queued.upkeep.reports import ReportDuty
 from queued.worker.kinds import make_worker
 from queued.worker.row_watch import RowWatch
@@ -41,7 +41,7 @@ class Daemon:
     ) -> None:
         self._reread = reread
         self._signals = signals
-        self.process = process = Process(config, uri)
+        self.process = process = QueuedProcess(config, uri)
         chosen = [worker for worker in config.workers if not names or worker.name in names]
         self._workers = [make_worker(process, worker) for worker in chosen]
         self._loops = [loop for worker in self._workers for loop in worker.loops]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import psycopg
 
-from pgmta.daemon import QUEUED
+from pgmta.daemon_role import QUEUED
 from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.service import Signals, first
 from pgmta.store.admin.daemons import BEAT, Heartbeat
@@ -15,7 +15,7 @@ from pgmta.store.admin.workers import Entry
 from pgmta.store.queue.conditions import reach
 from pgmta.waiting import Waiting
 from queued.config import Worker
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 from queued.worker.kinds import Runner
 from queued.worker.observer import TraceWatch
 from queued.worker.row_worker import is_rule, rule
@@ -29,7 +29,7 @@ class Presence:
 
     def __init__(
         self,
-        process: Process,
+        process: QueuedProcess,
         signals: Signals,
         workers: Sequence[Worker],
         runners: Sequence[Runner],

@@ -7,12 +7,12 @@ from functools import partial
 from pgmta.logs import get
 from pgmta.store.records.attempts import ensure_partitions
 from queued.upkeep.duty import Duty
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 
 log = get("upkeep")
 
 
-async def _keep_log(process: Process) -> None:
+async def _keep_log(process: QueuedProcess) -> None:
     """Make missing partitions, drop old ones."""
     made = await ensure_partitions(process.link)
     dropped = await process.upkeep.expire_attempts(process.config.retention.attempts)

@@ -9,7 +9,7 @@ from typing import Protocol
 from pgmta.logs import get
 from pgmta.store.admin.clock import ClockLook, DatabaseClock
 from queued.upkeep.duty import Duty, Work
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 
 STEP = 30.0  # seconds; a clock that is off by less is no reason
 
@@ -57,7 +57,7 @@ class ClockDuty:
             log.error("the clock of the database was set back", seconds=round(before - late))
 
 
-def _make(process: Process) -> Work:
+def _make(process: QueuedProcess) -> Work:
     stored = DatabaseClock(process.link, STEP, process.config.process.lease)
     return ClockDuty(stored, process.registry.wake).look
 

@@ -7,10 +7,10 @@ from functools import partial
 from queued.delivery.transport.tls_policy import TlsMode
 from queued.routing.routes import Routes
 from queued.upkeep.duty import Duty
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 
 
-async def _check_dane(process: Process) -> None:
+async def _check_dane(process: QueuedProcess) -> None:
     """Ask the name servers, if TLSA records of MX hosts may count. Only a change is logged.
 
     Deliveries ask only for a domain that is signed. Without validation none seems to be.

@@ -11,7 +11,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 
 log = get("upkeep")
 
@@ -31,11 +31,11 @@ class Duty:
 
     name: str
     every: float
-    make: Callable[[Process], Work]
+    make: Callable[[QueuedProcess], Work]
     in_turn: bool = False
     first: float = 0.0
 
-    async def run(self, process: Process) -> None:
+    async def run(self, process: QueuedProcess) -> None:
         """Repeat it until cancelled."""
         work, every = self.make(process), self.every
 

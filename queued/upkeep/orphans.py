@@ -6,14 +6,14 @@ from functools import partial
 
 from pgmta.logs import get
 from queued.upkeep.duty import Duty
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 
 _BATCH = 500
 
 log = get("upkeep")
 
 
-async def _remove_orphans(process: Process) -> None:
+async def _remove_orphans(process: QueuedProcess) -> None:
     """Remove old orphans."""
     age = process.config.retention.orphans
     removed = 0

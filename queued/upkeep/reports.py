@@ -18,7 +18,7 @@ from pgmta.store.records.reports import Page, Place, Reports
 from queued.reports.round import ReportRound
 from queued.reports.writer import ReportWriter
 from queued.upkeep.duty import Duty
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 
 _EVERY = 1.0  # seconds between two looks at the rows of others, in our turn
 _OTHERS = 2.0  # seconds that the rows of another process wait for that process
@@ -41,7 +41,7 @@ class ReportDuty:
     Turns only spare work.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: QueuedProcess) -> None:
         self._process = process
         link = process.resources.link(*_LINK)
         self._reports = Reports(link, f"reports@{process.name}")
@@ -140,7 +140,7 @@ class ReportDuty:
                 await self._reports.announce()
 
 
-async def _tidy(process: Process) -> None:
+async def _tidy(process: QueuedProcess) -> None:
     """Make and drop partitions, remove old delays."""
     reports = Reports(process.resources.link(*_LINK), f"reports@{process.name}")
     made, dropped = await reports.tidy(process.config.retention.attempts)

@@ -14,7 +14,7 @@ from pgmta.store.records.tls_reports import TlsReports
 from queued.delivery.tls.sts_domains import Fetcher
 from queued.delivery.tls.sts_fetch import StsError
 from queued.upkeep.duty import Duty, Work
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 
 _BATCH = 100  # policies per round: 144,000 per day
 _REPORTS = 35 * 86400.0  # seconds for which results are kept: reports are about a day
@@ -62,7 +62,7 @@ class StsPolicyDuty:
         return replace(policy, mode=found.mode, mx=found.mx, max_age=found.max_age)
 
 
-def _make(process: Process) -> Work:
+def _make(process: QueuedProcess) -> Work:
     link, tls = process.link, process.config.delivery.tls
     return StsPolicyDuty(
         StsPolicies(link),

@@ -7,12 +7,12 @@ from functools import partial
 from pgmta.logs import get
 from pgmta.store.records.transcripts import keep_partitions
 from queued.upkeep.duty import Duty
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 
 log = get("upkeep")
 
 
-async def _keep_transcripts(process: Process) -> None:
+async def _keep_transcripts(process: QueuedProcess) -> None:
     """Make missing partitions, drop old ones, remove old traces."""
     made, dropped = await keep_partitions(process.link, process.config.retention.transcripts)
     if made or dropped:

@@ -19,7 +19,7 @@ from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
 from queued.delivery.connect.connector import Opener
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 from queued.worker.claim_loop import Claimer, ClaimLoop, Outage
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
@@ -51,7 +51,7 @@ class DeliveryWorker:
 
     def __init__(
         self,
-        process: Process,
+        process: QueuedProcess,
         worker: Worker,
         opener: Opener | None = None,
     ) -> None:

@@ -10,7 +10,7 @@ from pgmta.action import Action
 from pgmta.store.admin.workers import Registry
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 from queued.worker.claim_loop import ClaimLoop
 from queued.worker.delivery_worker import DeliveryWorker
 from queued.worker.row_worker import RowWorker
@@ -41,12 +41,12 @@ class Runner(Protocol):
         """End the loops, whose tasks are `running`, and write every outcome."""
 
 
-KINDS: dict[str, Callable[[Process, Worker], Runner]] = {
+KINDS: dict[str, Callable[[QueuedProcess, Worker], Runner]] = {
     Action.DELIVER: DeliveryWorker,
 }
 """Workers by their action. Any other action changes rows."""
 
 
-def make_worker(process: Process, worker: Worker) -> Runner:
+def make_worker(process: QueuedProcess, worker: Worker) -> Runner:
     """Return the worker of one entry of `workers`."""
     return KINDS.get(worker.action, RowWorker)(process, worker)

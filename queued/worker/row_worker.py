@@ -15,7 +15,7 @@ from pgmta.store.admin.workers import Registry, Rule
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 from queued.worker.claim_loop import ClaimLoop
 from queued.worker.urgent import UrgentLoop
 
@@ -27,7 +27,7 @@ _BACKOFF = 1.0  # seconds, while PostgreSQL is away or refuses
 class RowWorker:
     """Repeats a change every `worker.every` seconds."""
 
-    def __init__(self, process: Process, worker: Worker) -> None:
+    def __init__(self, process: QueuedProcess, worker: Worker) -> None:
         self.name = worker.name
         self.handled = 0
         self.loops: list[ClaimLoop | UrgentLoop] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from queued.cli.queued import main as queued
+from queued.daemon.queued import main as queued
 from tests.bounces.case import CASES, Case, all_cases, matches
 from tests.bounces.hosts import Kept
 from tests.bounces.house import Group, groups, running

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 from pgmta.config.loader import load
 from queued.cli.queuectl import main as queuectl
-from queued.cli.queued import main as queued
 from queued.config import QueuedConfig
+from queued.daemon.queued import main as queued
 from smtpd.cli import main as smtpd
 from smtpd.config import SmtpdConfig
 from tests.support.daemons import ROOT

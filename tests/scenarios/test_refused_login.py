@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from psycopg.conninfo import make_conninfo
 
 from queued.cli.queuectl import main as queuectl
-from queued.cli.queued import main as queued
+from queued.daemon.queued import main as queued
 from smtpd.cli import main as smtpd
 from tests.support.daemons import Queued, Smtpd
 from tests.support.system import System

@@ -18,7 +18,7 @@ import yaml
 from aiosmtpd.smtp import MISSING
 from click.testing import CliRunner
 
-from queued.cli.queued import main as queued_command
+from queued.daemon.queued import main as queued_command
 from smtpd.cli import main as smtpd_command
 from tests.queued.signing.test_sign import PLACE, SCRIPT
 from tests.scenarios.test_sendmail import Sendmail

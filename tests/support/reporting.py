@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from queued.config import QueuedConfig
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 from queued.upkeep.reports import ReportDuty
 from tests.support.rows import column, fetch, message, row
 from tests.support.waiting import PATIENCE
@@ -35,9 +35,9 @@ def config(**bounces: Any) -> QueuedConfig:
     )
 
 
-def process_of(uri: str, name: str = "p", **bounces: Any) -> Process:
+def process_of(uri: str, name: str = "p", **bounces: Any) -> QueuedProcess:
     """Return a process of that name."""
-    process = Process(config(**bounces), uri)
+    process = QueuedProcess(config(**bounces), uri)
     process.name, process.turns = name, OwnTurn()
     return process
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from pgmta.daemon import Role
+from pgmta.daemon_role import DaemonRole
 from pgmta.model import NewMessage
 from pgmta.postgres.notify import NOTIFY
 from pgmta.postgres.resources import Resources
@@ -13,7 +13,7 @@ from pgmta.service import Signals, first, report_error
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.schema import Schema
 
-ROLE = Role("collector")
+ROLE = DaemonRole("collector")
 _LOOK = 0.05  # seconds
 
 

@@ -6,12 +6,12 @@ from functools import partial
 
 from pgmta.logs import get
 from queued.upkeep.duty import Duty
-from queued.upkeep.process import Process
+from queued.upkeep.queued_process import QueuedProcess
 
 log = get("upkeep")
 
 
-async def _count(process: Process) -> None:
+async def _count(process: QueuedProcess) -> None:
     ((rows,),) = await process.link.run("SELECT count(*) FROM queue")
     log.info("depth", rows=rows)
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmta.errors import ConfigError
-from queued.cli.queued import main
 from queued.config import read_config, shipped_texts
 from queued.config.bounce_texts import parse_template, read_texts
+from queued.daemon.queued import main
 from queued.reports.text.compose import compose
 from tests.queued.reports.text.dsn_parts import parts
 from tests.queued.reports.text.test_compose import NOW, asking, composed, recipient, report

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import queued.cli.queuectl
-import queued.cli.queued
+import queued.daemon.queued
 import smtpd.cli
 from pgmta.config.loader import load
 from pgmta.config.types import (
@@ -32,7 +32,7 @@ from smtpd.config import SmtpdConfig
 
 TESTS = Path(__file__).parents[2]
 CASES = sorted((TESTS / "bad_configs").iterdir())
-COMMANDS = {"smtpd": smtpd.cli.main, "queued": queued.cli.queued.main}
+COMMANDS = {"smtpd": smtpd.cli.main, "queued": queued.daemon.queued.main}
 MODELS: dict[str, type[BaseModel]] = {"smtpd": SmtpdConfig, "queued": QueuedConfig}
 SECRET = "topsecret"
 

@@ -23,7 +23,7 @@ from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.conditions import case_hint
 from pgmta.store.queue.submit import Mail, Submission
 from queued.cli.queuectl import main as queuectl
-from queued.cli.queued import main as queued
+from queued.daemon.queued import main as queued
 from tests.support.rows import column, fetch, message, operate, row
 
 CAST = "(metadata->>'n')::int > 3"

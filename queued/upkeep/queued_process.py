@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Protocol
 
-from pgmta.daemon import process_name
+from pgmta.daemon_role import process_name
 from pgmta.postgres.resources import Resources
 from pgmta.store.admin.space import Space
 from pgmta.store.admin.upkeep import Upkeep
@@ -31,7 +31,7 @@ class Turns(Protocol):
         """Return the seconds until a duty of all processes is due in this one."""
 
 
-class Process:
+class QueuedProcess:
     """The parts of one process that duties and workers use; `config` is the present one."""
 
     turns: Turns

@@ -25,7 +25,7 @@ _URI = ("environment", "database", "uri")
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class DaemonRole:
     """A kind of daemon. `name` is the program in the table daemons; its logins are in `group`.
 
     The rights of the group are rows of the table rights.
@@ -82,5 +82,5 @@ def process_name(host: str) -> str:
     return f"{host}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
-SMTPD = Role("smtpd")
-QUEUED = Role("queued")
+SMTPD = DaemonRole("smtpd")
+QUEUED = DaemonRole("queued")

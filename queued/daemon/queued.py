@@ -13,14 +13,13 @@ from pgmta import logs
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import Key, dotted, mistakes
 from pgmta.config.types import hint
-from pgmta.daemon import NO_QUEUE, QUEUED
+from pgmta.daemon_role import NO_QUEUE, QUEUED
 from pgmta.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from pgmta.postgres.faults import outage
 from pgmta.postgres.link import Link
 from pgmta.service import Signals, first
 from pgmta.store.queue.conditions import case_hint, condition_problems
 from pgmta.waiting import Waiting
-from queued.cli.options.target import CONFIG
 from queued.config import QueuedConfig, read_config
 from queued.daemon.daemon import Daemon
 from queued.signing.keyring import key_problems
@@ -37,7 +36,7 @@ def main() -> None:
 
 
 @main.command()
-@config_option(CONFIG)
+@config_option("etc/queued.yaml")
 @reporting
 def check(config: Path) -> None:
     """Check a configuration file; exit 2 with its mistakes, or exit 0.
@@ -98,7 +97,7 @@ def _stored(settings: QueuedConfig) -> set[Key]:
 
 
 @main.command()
-@config_option(CONFIG)
+@config_option("etc/queued.yaml")
 @click.option("--worker", "names", multiple=True, help="Run only this worker; may be repeated.")
 @attached_option
 @reporting

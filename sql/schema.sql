@@ -1026,7 +1026,7 @@ COMMENT ON FUNCTION submit_options IS 'Raises the error of the first bad argumen
 
 CREATE FUNCTION deadline_valid(deadline jsonb) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
 BEGIN
-    -- queued/outgoing/deadline.py reads it
+    -- queued/outgoing/deadline_stage.py reads it
     RETURN jsonb_typeof(deadline) = 'null' OR jsonb_typeof(deadline) = 'string'
         AND deadline #>> '{}' ~ ('^\d{4}-\d\d-\d\d[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?'
             '([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$' COLLATE "C")

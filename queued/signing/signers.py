@@ -13,12 +13,10 @@ import time
 from collections.abc import AsyncIterable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pgmta.logs import get
 from queued.config import Signing, SigningRule
-from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.envelope import Envelope
 from queued.signing.canonical import BodyHash
 from queued.signing.keyring import Keyring
 from queued.signing.sign import SignedHeader, sign
@@ -37,7 +35,7 @@ log = get("signing")
 
 @dataclass(slots=True, eq=False)
 class SigningJob:
-    """One message with its rules, and all its envelopes of a claim.
+    """One message of a claim with its rules.
 
     The body of `content` begins at `start`. Of content that streams, `body_hash` is known.
     """
@@ -45,7 +43,7 @@ class SigningJob:
     rules: Rules
     sender: str
     content: bytes | AsyncIterable[bytes]
-    envelopes: list[tuple[Destination, Envelope]] = field(default_factory=list)
+    urgent: bool = False
     header: SignedHeader | None = None
     start: int = 0
     rule: SigningRule | None = None
@@ -58,7 +56,7 @@ class SigningJob:
     """Whether no later attempt can mend the problem."""
     error: Exception | None = None
     done: bool = False
-    """Whether its envelopes have gone on, or were given up."""
+    """Whether its rows have gone on, or were given up."""
 
     def refuse(self, problem: str) -> None:
         """Note why no attempt can sign this header, if it has to be signed."""

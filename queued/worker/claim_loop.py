@@ -173,7 +173,7 @@ class ClaimLoop:
             want = min(self._config.batch, max(1, free // 2))
             self._woken.clear()
             began = time.monotonic()
-            found = await self.claimer.claim(want, busy, max(0, self._dispatch.room))
+            found = await self.claimer.claim(want, busy, max(0, self._dispatch.stages.room))
             if found >= want:
                 continue
             vain = woken and not found

@@ -1,12 +1,12 @@
-"""From claimed rows to envelopes of destinations, and back to outcomes."""
+"""Routes claimed rows to destinations with room, and turns results into outcomes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from pgmta.errors import AddressError
 from pgmta.logs import get
-from pgmta.mail.metadata import KEY as DEADLINE
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
@@ -15,15 +15,13 @@ from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.delivery.connect.connector import Connector, DeliveryContext, Opener
 from queued.delivery.destination_queue import DestinationQueue
-from queued.delivery.smtp.wire import PLAIN, address_problem, message_problem, needs_utf8
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
-from queued.delivery.transport.result import DEADLINE_OVER, NOT_BEGUN, Result, event_of, internal
-from queued.outgoing.content import warn_unfit
-from queued.outgoing.deadline import Deadlines
-from queued.outgoing.envelopes import Envelopes
-from queued.outgoing.returned_mail import ReturnedMail
-from queued.outgoing.signing import SigningQueue
+from queued.delivery.transport.result import NOT_BEGUN, Result, event_of, internal
+from queued.outgoing.content import StoredContent
+from queued.outgoing.line import Line
+from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.stage import StageContext
 from queued.routing.routes import Routes
 from queued.signing.signers import Signers
 from queued.upkeep.space import Reclaimer
@@ -40,8 +38,10 @@ _NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), perma
 
 log = get("worker")
 
-Key = tuple[int, str, str, bool, datetime | None]
-"""Message id, group of the destination, sender, need of SMTPUTF8, and deadline."""
+_UNKNOWN = Destination()  # of rows whose domain is malformed: a stage refuses them
+
+Key = tuple[int, str, str, bool]
+"""Message id, group of the destination, sender, and need of SMTPUTF8."""
 
 
 class Dispatch:
@@ -62,10 +62,6 @@ class Dispatch:
         signers: Signers | None = None,
         attempts: ReturnedLog | None = None,
     ) -> None:
-        self.room = _MEMORY
-        """Octets of content that may come with the next claim; negative if there are too many."""
-        self._contents = contents
-        self._guard = guard
         self._settler = settler
         self._space = space
         self._connector = None  # the daemon configures the one that it gives
@@ -73,14 +69,22 @@ class Dispatch:
             opener = self._connector = Connector(config.environment.hostname, config.delivery)
         self._opener = opener
         self._observer = observer or Observer()
-        self._mail = ReturnedMail(contents, attempts, self._conclude, self.dispatch)
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
-        self._deadlines = Deadlines()
-        self.left_out = LeftOut(self._queues)
+        self._contents = contents
+        self.stages = StageContext(
+            contents=contents,
+            attempts=attempts,
+            signers=signers,
+            conclude=self._conclude,
+            dispatch=self.dispatch,
+            room=_MEMORY,
+        )
+        """The means of the stages, with the room for content."""
+        self._line = Line(self.stages, guard, self._admit, self._put)
+        self._back = 0  # rows of a claim that found no room
+        self.left_out = LeftOut(self._queues, self._line)
         """The mail that the next claim leaves out."""
-        self._signer = SigningQueue(signers, self._put, self.report) if signers else None
-        self.left_out.before = self._signer
         self.configure(config)
 
     def configure(self, config: QueuedConfig) -> None:
@@ -88,14 +92,11 @@ class Dispatch:
         self._routes = Routes(config.routes, config.routing)
         self.selectors = self._routes.selectors
         """The mail that claims know by labels, because more than its domain counts."""
-        self._judge.configure(config, self._routes, answers := AnswerRules(config.answering))
-        self._signing = self._signer if self._signer and self._signer.signers.on else None
+        self._judge.configure(config, self._routes, AnswerRules(config.answering))
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
-        self._mode = config.delivery.bare_newlines
-        self._envelopes = Envelopes(config.delivery, self._contents, self._guard)
-        self._returned = self._mail.configured(config, answers)
+        self._line.configure(config)
         if self._connector:
             self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
@@ -111,127 +112,105 @@ class Dispatch:
         One envelope has the rows with the same message, next hop and reverse-path. Rows in
         `reserved` slots are handed back if their next hop has its share of these.
         """
-        if self._returned:
-            items = self._returned.take(items, messages)
-        back = 0
+        self._back = 0
+        started = datetime.now(UTC)
         for key, (destination, group) in self._groups(items, messages).items():
-            message = messages.get(key[0])
+            number, _, sender, utf8 = key
+            message = messages.get(number)
             if message is None:  # rows by SQL that no check has seen
                 self._conclude(group, [_NO_MESSAGE] * len(group))
                 continue
-            # its domain was not known to go there
-            if down := self.left_out.down.get(destination.key):
-                if not destination.wished:
-                    down.domains.update(self._names(group))
-                self._conclude(group, [down.result] * len(group))
-                continue
-            if reserved and self.left_out.full(destination.key):
-                self.left_out.crowd(destination.key, self._names(group))
-                back += len(group)
-                self.hand_back(group)
-                continue
-            stalled = not reserved and destination.key in self.left_out.stalled
-            if stalled and self.left_out.stall(destination.key, self._names(group)):
-                self.hand_back(group)
-                continue
             try:
-                labels = self._labels(group) if self.selectors else None
-                envelopes = self._envelopes.of(group, message, labels, destination, utf8=key[3])
+                outgoing = Outgoing(
+                    group,
+                    message,
+                    destination,
+                    sender,
+                    message.trace.encode(),
+                    self._stream(message, group) if message.body is None else message.body,
+                    message.size,
+                    utf8,
+                    message.utf8,
+                    started,
+                    None,
+                    self._labels(group) if self.selectors else None,
+                    reserved,
+                )
             except Exception as error:
                 self._fail(group, error)
                 continue
-            if key[4]:
-                for envelope in envelopes:
-                    envelope.deadline = key[4]
-            if self._signing:
-                for envelope in envelopes:
-                    self.room -= envelope.room
-                    self._signing.take(destination, envelope)
-                continue
-            queue = self._queues.get(destination.key) or self._new_queue(destination)
-            for envelope in envelopes:
-                self.room -= envelope.room
-                queue.put(envelope)
-        return back
+            self._line.send(outgoing, self._line.steps)
+        return self._back
 
-    def _new_queue(self, destination: Destination) -> DestinationQueue:
-        queue = DestinationQueue(destination, self._context, self)
-        self._queues[destination.key] = queue
-        self.left_out.watch(destination)
-        return queue
-
-    def _put(self, destination: Destination, envelope: Envelope) -> None:
-        """Give a signed envelope to its destination."""
-        (self._queues.get(destination.key) or self._new_queue(destination)).put(envelope)
+    def _stream(self, message: Message, group: list[Item]) -> StoredContent:
+        urgent = any(item.urgent for item in group)
+        return StoredContent(message.id, message.size, message.chunks, self._contents, urgent)
 
     def _groups(
         self, items: list[Item], messages: dict[int, Message]
     ) -> dict[Key, tuple[Destination, list[Item]]]:
-        """Return the rows that may share a transaction, and settle those that can't be sent."""
+        """Return the rows that may share a transaction."""
         groups: dict[Key, tuple[Destination, list[Item]]] = {}
-        problems: dict[int, str] = {}
         wishes = {m.id: m for m in messages.values() if m.requiretls or m.tls_optional}
-        unfit: list[tuple[int, str]] = []
         for item in items:
             number = item.message_id
-            deadline = None
             try:
-                if item.metadata and DEADLINE in item.metadata:
-                    deadline = self._deadlines.read(item)
-                    if deadline and deadline <= datetime.now(UTC):
-                        self._conclude([item], [DEADLINE_OVER])
-                        continue
-                if number not in problems:
-                    message = messages.get(number)
-                    problems[number] = message_problem(message, self._mode) if message else ""
-                # mostly nothing in the addresses has to be looked at
-                plain = bool(PLAIN.fullmatch(item.sender + item.recipient)) and item.recipient != ""
-                plain = plain and item.domain.isascii()
-                problem = ("" if plain else address_problem(item)) or problems[number]
-                if problem:
-                    unfit.append((number, problem))
-                    self._conclude([item], [Result(Reply(0, problem), permanent=True)])
-                    continue
                 known = self._routes.known.get(item.domain)
                 destination = known or self._routes.find(
                     item.domain, item.sender, item.metadata, item.tenant
                 )
                 if wishes and number in wishes:
                     destination = _as_wished(destination, wishes[number], item)
+            except AddressError:
+                destination = _UNKNOWN
             except Exception as error:
                 self._fail([item], error)
                 continue
-            utf8 = not plain and needs_utf8(item)
-            key = number, destination.group, item.sender, utf8, deadline
+            utf8 = not (item.recipient.isascii() and item.sender.isascii())
+            key = number, destination.group, item.sender, utf8
             if key in groups:
                 groups[key][1].append(item)
             else:
                 groups[key] = destination, [item]
-        if unfit:
-            warn_unfit(len(unfit), *unfit[0])
-        if self._deadlines.bad:
-            self._deadlines.warn()
         return groups
 
-    def _labels(self, group: list[Item]) -> set[str] | None:
-        """Return the labels by which claims can leave out these rows; None if domains will do."""
-        if not self.selectors:
-            return None
+    def _admit(self, outgoing: Outgoing) -> Outgoing | Result | None:
+        """Return the message if its destination has room for it."""
+        destination, group = outgoing.destination, outgoing.items
+        # its domain was not known to go there
+        if down := self.left_out.down.get(destination.key):
+            if not destination.wished:
+                down.domains.update(outgoing.names)
+            return down.result
+        if outgoing.reserved and self.left_out.full(destination.key):
+            self.left_out.crowd(destination.key, outgoing.names)
+            self._back += len(group)
+            return NOT_BEGUN
+        stalled = not outgoing.reserved and destination.key in self.left_out.stalled
+        if stalled and self.left_out.stall(destination.key, outgoing.names):
+            return NOT_BEGUN
+        return outgoing
+
+    def _put(self, destination: Destination, envelope: Envelope) -> None:
+        """Give an envelope to its destination."""
+        queue = self._queues.get(destination.key)
+        if queue is None:
+            queue = self._queues[destination.key] = DestinationQueue(
+                destination, self._context, self
+            )
+            self.left_out.watch(destination)
+        queue.put(envelope)
+
+    def _labels(self, group: list[Item]) -> set[str]:
+        """Return the labels by which claims can leave out these rows."""
         label = self._routes.label
         return {label(each.domain, each.sender, each.metadata, each.tenant) for each in group}
-
-    def _names(self, group: list[Item]) -> set[str]:
-        return self._labels(group) or {item.domain for item in group}
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""
         log.error("no envelope", message=group[0].message_id, rows=[i.id for i in group],
                   exc_info=error)  # fmt: skip
         self._conclude(group, [Result.of(internal(error), "")] * len(group))
-
-    def hand_back(self, items: list[Item]) -> None:
-        """Give up leases of rows whose attempt never began."""
-        self._conclude(items, [NOT_BEGUN] * len(items))
 
     def _conclude(
         self, items: list[Item], results: list[Result], started: datetime | None = None
@@ -259,7 +238,7 @@ class Dispatch:
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         """Settle the results of an envelope."""
-        self.room += envelope.room
+        self.stages.room += envelope.room
         delivered = self._conclude(envelope.items, results, envelope.started)
         if delivered and self._space and envelope.size > CHUNK_SIZE:
             self._space.freed(envelope.items[0].message_id, envelope.size)
@@ -276,23 +255,21 @@ class Dispatch:
 
     def drain(self) -> None:
         """Begin nothing new, and hand back the rows of envelopes that wait."""
-        self._mail.drain()
-        waiting = self._signer.drain() if self._signer else []
+        self._line.drain()
         for queue in list(self._queues.values()):
-            waiting += queue.drain()
-        for envelope in waiting:
-            self.room += envelope.room
-            self.hand_back(envelope.items)
+            for envelope in queue.drain():
+                self.stages.room += envelope.room
+                self._conclude(envelope.items, [NOT_BEGUN] * len(envelope.items))
 
     async def wait(self) -> None:
         """Wait for the deliveries that are under way."""
-        await self._mail.wait()
+        await self._line.wait()
         for queue in list(self._queues.values()):
             await queue.wait()
 
     async def abort(self) -> None:
         """Drop all connections."""
-        await self._mail.abort()
+        await self._line.abort()
         for queue in (queues := list(self._queues.values())):
             queue.abort()
         for queue in queues:

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
+from queued.outgoing.line import Line
 
 _KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
 
@@ -28,33 +28,21 @@ class _Down:
     domains: set[str]
 
 
-class Waiting(Protocol):
-    """Has mail before it comes to its destination."""
-
-    @property
-    def load(self) -> int:
-        """Rows that wait."""
-
-    @property
-    def domains(self) -> set[str]:
-        """Their domains, or labels."""
-
-
 class LeftOut:
     """Knows the domains, or labels of mail, that the next claim leaves out.
 
     A domain whose mail goes to several destinations is never left out. Labels name the mail for one
     of them (pgmta/store/queue/labels.py), so that a dead next hop does not stop the others.
 
-    `queues` are those of the destinations with mail, by their keys. `bound` is `urgent.bound`. A
-    destination that could not be reached is left out for `pause` seconds.
+    `queues` are those of the destinations with mail, by their keys. `line` has mail before it comes
+    to them. `bound` is `urgent.bound`. A destination that could not be reached is left out for
+    `pause` seconds.
     """
 
-    def __init__(self, queues: Mapping[str, DestinationQueue]) -> None:
+    def __init__(self, queues: Mapping[str, DestinationQueue], line: Line) -> None:
         self.bound = 1
         self.pause = 0.0
-        self.before: Waiting | None = None
-        """The mail that is signed."""
+        self._line = line
         self._queues = queues
         self.down: dict[str, _Down] = {}
         """The failures of destinations that could not be reached a moment ago, by key."""
@@ -133,9 +121,9 @@ class LeftOut:
         if self.down:
             domains.update(*(down.domains for down in self._still_down()))
         load = sum(queue.backlog.load for queue in loaded)
-        if self.before and self.before.load >= free:  # signing is slow
-            domains |= self.before.domains
-            load += self.before.load
+        if (waiting := self._line.context.load) and waiting >= free:  # signing is slow
+            domains |= self._line.names
+            load += waiting
         return sorted(domains), load
 
     def crowded(self, free: int) -> list[str]:

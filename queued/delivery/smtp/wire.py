@@ -8,6 +8,7 @@ of data.
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterable
 
 from stringzilla import find
 
@@ -16,7 +17,7 @@ from pgmta.mail.address import normalise_domain, parse_mailbox
 from pgmta.mail.newlines import Mode, check
 from pgmta.mail.octets import replace
 from pgmta.mail.text import printable
-from pgmta.model import Item, Message
+from pgmta.model import Item
 
 PLAIN = re.compile(r"[!#-;=?-\[\]-~]{1,254}")
 """One argument of one command, whatever its syntax is.
@@ -61,32 +62,24 @@ def _malformed(address: str) -> str:
     return ""
 
 
-def needs_utf8(item: Item) -> bool:
-    """Return whether an address of the row needs a next hop that knows SMTPUTF8 (RFC 6531)."""
-    return not (item.recipient.isascii() and item.sender.isascii())
-
-
-def header_needs_utf8(message: Message) -> bool:
+def header_needs_utf8(trace: bytes, body: bytes | AsyncIterable[bytes]) -> bool:
     """Return whether the header needs a next hop that knows SMTPUTF8 (RFC 6531, section 3.2).
 
-    Clients say SMTPUTF8 without need. Of content that did not come with the claim nothing is known.
+    Clients say SMTPUTF8 without need. Of content that streams nothing is known.
     """
-    body = message.body
-    if body is None:
+    if not isinstance(body, bytes):
         return True
     end = find(body, b"\r\n\r\n")
-    return not (message.trace.isascii() and (body if end < 0 else body[:end]).isascii())
+    return not (trace.isascii() and (body if end < 0 else body[:end]).isascii())
 
 
-def message_problem(message: Message, mode: Mode) -> str:
-    """Return why the message can't be sent as it is stored; '' if it can.
+def message_problem(trace: bytes, body: bytes | None, mode: Mode) -> str:
+    """Return why a message can't be sent; '' if it can. Without a body only the trace counts.
 
-    The text begins with an enhanced status code. Content that did not come with the claim is
-    checked when it is read.
+    The text begins with an enhanced status code.
     """
-    if not _FIELDS.fullmatch(message.trace.encode()):
+    if not _FIELDS.fullmatch(trace):
         return "5.6.0 trace is not whole header fields with CRLF at their ends"
-    body = message.body
     if body is None or (
         # mostly no dot begins a line, however lines end
         mode == "guard"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pgmta.model import Item
 from queued.config import ShapingRewrite
 from queued.config.address_map import AddressMap, problems
-from queued.outgoing.envelopes import RewrittenStream
+from queued.outgoing.rewrite_stage import RewrittenStream
 from queued.rewriting.rewrite import BCC_ONLY, BCC_OR_END, BEGINS_WITH_BCC, InternalHosts, Rewriting
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -1,10 +1,11 @@
-"""Signs envelopes between dispatch and the queue of their destination."""
+"""The stage that signs by DKIM."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 
 import psycopg
@@ -12,9 +13,10 @@ import psycopg
 from pgmta.errors import DeliveryError, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Reply
-from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.envelope import Envelope
+from queued.config import QueuedConfig
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
+from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 from queued.signing.canonical import BodyHash, split_header
 from queued.signing.sign import MOST, SignedHeader
 from queued.signing.signers import Signers, SigningJob
@@ -28,27 +30,16 @@ _RETRY = 0.5  # seconds, while the keys can't be read for the first time
 log = get("signing")
 
 
-class SigningQueue:
-    """Takes the envelopes of one worker; `put` gets those that may go to their destination.
+class SignStage(OutgoingStage):
+    """Signs the mail of one worker. Mail that needs no signature waits for no thread.
 
-    `fail` gets the others with their results. Mail that needs no signature waits for no thread.
     Content that streams is read for its signature first, and once more when it is sent.
     """
 
-    def __init__(
-        self,
-        signers: Signers,
-        put: Callable[[Destination, Envelope], None],
-        fail: Callable[[Envelope, list[Result]], None],
-    ) -> None:
-        self.load = 0
-        """Rows that wait for their signature."""
-        self.signers = signers
-        """The threads, rules and keys."""
-        self._put = put
-        self._fail = fail
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
         self._fresh: dict[object, SigningJob] = {}  # of this turn of the event loop
-        self._open: set[SigningJob] = set()
+        self._open: dict[SigningJob, list[Outgoing]] = {}
         self._urgent: deque[SigningJob] = deque()
         self._waiting: deque[SigningJob] = deque()
         self._late: list[SigningJob] = []  # whose keys are looked for in the table
@@ -59,50 +50,60 @@ class SigningQueue:
         self._draining = False
 
     @property
-    def domains(self) -> set[str]:
+    def signers(self) -> Signers:
+        """The threads, rules and keys."""
+        assert self.context.signers  # noqa: S101 - else no message comes here
+        return self.context.signers
+
+    @property
+    def names(self) -> set[str]:
         """The domains, or labels, of the rows that wait for their signature."""
-        return {name for job in self._open for _, each in job.envelopes for name in each.domains}
+        return {name for group in self._open.values() for each in group for name in each.names}
 
-    def take(self, destination: Destination, envelope: Envelope) -> None:
-        """Sign the envelope and put it on, or put it on at once."""
-        try:
-            (rules, _), *others = self.signers.rules.parts(envelope.items)
-            for other, rows in others:
-                moved = {item.id for item in rows}
-                places = [n for n, item in enumerate(envelope.items) if item.id in moved]
-                self._sort(destination, envelope.split(places), other)
-            self._sort(destination, envelope, rules)
-        except Exception as error:
-            log.error("can't sign", message=envelope.items[0].message_id, exc_info=error)
-            self._fail(envelope, [Result.of(internal(error), "")] * len(envelope.items))
+    def configured(self, config: QueuedConfig) -> Prepare | None:
+        """Return the step, if mail is signed. The daemon configures the signers."""
+        signers = self.context.signers
+        return self.prepare if signers and signers.on else None
 
-    def _sort(self, destination: Destination, envelope: Envelope, rules: Rules) -> None:
+    def prepare(self, outgoing: Outgoing) -> Prepared:
+        """Return mail that needs no signature; take the other, and let it go on with one."""
+        (rules, rows), *others = self.signers.rules.parts(outgoing.items)
+        if not others:
+            return self._take(outgoing, rules)
+        parts = [(rules, rows), *others]
+        ready = [self._take(replace(outgoing, items=rows), rules) for rules, rows in parts]
+        return [each for each in ready if each]
+
+    def _take(self, outgoing: Outgoing, rules: Rules) -> Outgoing | None:
         if self._draining:
-            self._fail(envelope, [NOT_BEGUN] * len(envelope.items))
-            return
+            self._fail(outgoing, NOT_BEGUN)
+            return None
         if not rules:  # as all mail of strangers
-            self._put(destination, envelope)
-            return
-        content = envelope.content
+            return outgoing
+        content, trace = outgoing.content, outgoing.trace
         # the same message for other next hops, in the same claim
-        same = content if isinstance(content, bytes) else getattr(content, "same", content)
-        sender = self.signers.rules.relevant(envelope.sender)
-        key = same, envelope.trace, sender, id(rules)
+        key = content, trace, self.signers.rules.relevant(outgoing.sender), id(rules)
         if not self._fresh:
             asyncio.get_running_loop().call_soon(self._fresh.clear)
         job = self._fresh.get(key)
         new = job is None
         if job is None:
-            job = self._fresh[key] = SigningJob(rules, envelope.sender, content)
-        job.envelopes.append((destination, envelope))
-        self.load += len(envelope.items)
-        self._open.add(job)
+            job = self._fresh[key] = SigningJob(rules, outgoing.sender, content)
+            job.urgent = any(item.urgent for item in outgoing.items)
+        self._open.setdefault(job, []).append(outgoing)
+        self.context.load += len(outgoing.items)
+        self.context.room -= outgoing.room
         if job.done:
             self._end(job)
         elif new and isinstance(content, bytes):
-            self._guarded(job, partial(self._split, job, envelope.trace, content))
+            self._guarded(job, partial(self._split, job, trace, content))
         elif new:
-            self._task(self._read_header(job, envelope.trace))
+            self._task(self._read_header(job, trace))
+        return None
+
+    def _fail(self, outgoing: Outgoing, result: Result) -> None:
+        items = outgoing.items
+        self.context.conclude(items, [result] * len(items), outgoing.started)
 
     def _split(self, job: SigningJob, trace: bytes, content: bytes) -> None:
         """Find the header, and the keys."""
@@ -164,8 +165,7 @@ class SigningQueue:
             self.signers.sign_here(job)
             self._end(job)
             return
-        urgent = job.envelopes[0][1].urgent
-        (self._urgent if urgent else self._waiting).append(job)
+        (self._urgent if job.urgent else self._waiting).append(job)
         if self._busy < self.signers.threads:
             # when the whole claim is there
             self._busy += 1
@@ -189,24 +189,24 @@ class SigningQueue:
             self._end(job)
 
     def _end(self, job: SigningJob) -> None:
-        """Let the envelopes go on, or fail if a key is missing or an error came."""
-        if job.done and job not in self._open:
+        """Let the messages go on, or fail if a key is missing or an error came."""
+        group = self._open.pop(job, None)
+        if group is None:
             return  # given up
         job.done = True
-        self._open.discard(job)
-        envelopes, job.envelopes = job.envelopes, []
         result = self._result(job)
-        for destination, envelope in envelopes:
-            self.load -= len(envelope.items)
+        for outgoing in group:
+            self.context.load -= len(outgoing.items)
+            self.context.room += outgoing.room
             try:
                 if result:
-                    self._fail(envelope, [result] * len(envelope.items))
+                    self._fail(outgoing, result)
                     continue
                 if job.signature:
-                    envelope.trace = job.signature + envelope.trace
-                self._put(destination, envelope)
+                    outgoing = replace(outgoing, trace=job.signature + outgoing.trace)
+                self.context.go_on(self, outgoing)
             except Exception as error:
-                log.error("envelope lost", message=envelope.items[0].message_id, exc_info=error)
+                log.error("message lost", message=outgoing.message.id, exc_info=error)
 
     def _result(self, job: SigningJob) -> Result | None:
         """Return the result of a job that failed."""
@@ -289,18 +289,19 @@ class SigningQueue:
             job.error = error
             self._end(job)
 
-    def drain(self) -> list[Envelope]:
-        """Sign nothing more; return the envelopes that wait for their signature."""
+    def drain(self) -> list[Outgoing]:
+        """Sign nothing more; return the messages that wait for their signature."""
         self._draining = True
         for task in self._tasks:
             task.cancel()
-        left = [envelope for job in self._open for _, envelope in job.envelopes]
+        left = [outgoing for group in self._open.values() for outgoing in group]
         for job in self._open:
             job.done = True
-            job.envelopes.clear()
         self._open.clear()
         self._urgent.clear()
         self._waiting.clear()
         self._late.clear()
-        self.load = 0
+        for outgoing in left:
+            self.context.load -= len(outgoing.items)
+            self.context.room += outgoing.room
         return left

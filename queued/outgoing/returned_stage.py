@@ -1,12 +1,10 @@
-"""Takes mail to VERP addresses: notes in the log why it came back, before any route."""
+"""The stage that takes mail to VERP addresses: it notes in the log why the mail came back."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import psycopg
 
@@ -15,13 +13,14 @@ from pgmta.logs import get
 from pgmta.mail.address import parse_mailbox
 from pgmta.model import PART_SIZE, Item, Message, Reply
 from pgmta.postgres import faults
-from pgmta.store.queue.contents import Contents
-from pgmta.store.queue.returned import LoggedAttempt, ReturnedLog, ReturnedRow
+from pgmta.store.queue.returned import LoggedAttempt, ReturnedRow
 from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.config.answer_text import parse_reply
 from queued.delivery.transport.result import NOT_BEGUN, Result, stored
 from queued.outgoing import returned
+from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 from queued.rewriting.verp import Named
 from queued.routing.routes import return_addresses
 
@@ -36,7 +35,7 @@ log = get("worker")
 @dataclass(slots=True)
 class _Taken:
     item: Item
-    message: Message | None
+    message: Message
     named: Named
     hops: int = 0  # times that it was forwarded
     answer_class: str = ""
@@ -48,48 +47,31 @@ class _Taken:
         return ReturnedRow(named.message_id, named.row_id, named.day, self.answer_class, self.words)
 
 
-type Conclude = Callable[[list[Item], list[Result]], object]
+class ReturnedStage(OutgoingStage):
+    """Takes rows whose recipients are VERP addresses of this configuration."""
 
-
-class ReturnedMail:
-    """Takes rows whose recipients are VERP addresses of this configuration.
-
-    Without `attempts` it takes none. `conclude` gets rows with their results, and `forward` rows
-    with another recipient.
-    """
-
-    def __init__(
-        self,
-        contents: Contents,
-        attempts: ReturnedLog | None,
-        conclude: Conclude,
-        forward: Callable[[list[Item], dict[int, Message]], object],
-    ) -> None:
-        self._contents = contents
-        self._log = attempts
-        self._conclude = conclude
-        self._forward = forward
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
         self._waiting: deque[_Taken] = deque()
         self._work: asyncio.Task[None] | None = None
         self._draining = False
         self._hops = 0  # of the row that is being forwarded
 
-    def configured(self, config: QueuedConfig, rules: AnswerRules) -> ReturnedMail | None:
-        """Use the addresses and keys of a configuration; return None if it has none."""
+    def configured(self, config: QueuedConfig) -> Prepare | None:
+        """Return the step, if the configuration has such addresses, and there is a log."""
         self._addresses = return_addresses(config.routing)
         self._to = config.routing.verp.forward
-        self._rules = rules
-        return self if self._addresses and self._log else None
+        self._rules = AnswerRules(config.answering)
+        return self.prepare if self._addresses and self.context.attempts else None
 
-    def take(self, items: list[Item], messages: dict[int, Message]) -> list[Item]:
-        """Take the rows that are for VERP addresses; return the others.
+    def prepare(self, outgoing: Outgoing) -> Prepared:
+        """Take the rows that are for VERP addresses; the others go on.
 
         Rows of bad or old addresses, and of loops, are gone without a DSN.
         """
         rest: list[Item] = []
-        now = datetime.now(UTC)
-        for item in items:
-            named = self._addresses.named(item.recipient, item.domain, now)
+        for item in outgoing.items:
+            named = self._addresses.named(item.recipient, item.domain, outgoing.started)
             if named is None:
                 rest.append(item)
                 continue
@@ -98,13 +80,14 @@ class ReturnedMail:
             )
             if problem:
                 item.on_failed = "remove"
-                self._conclude([item], [Result(Reply(0, problem), permanent=True)])
+                self._conclude([item], Result(Reply(0, problem), permanent=True))
             else:
-                message = messages.get(item.message_id)
-                self._waiting.append(_Taken(item, message, named, self._hops))
+                self._waiting.append(_Taken(item, outgoing.message, named, self._hops))
         if self._waiting and self._work is None:
             self._work = asyncio.create_task(self._run())
-        return rest
+        if len(rest) == len(outgoing.items):
+            return outgoing
+        return replace(outgoing, items=rest) if rest else None
 
     async def _run(self) -> None:
         try:
@@ -140,9 +123,10 @@ class ReturnedMail:
         If PostgreSQL refuses it, each row is tried by itself. Those that it refuses again leave
         the batch, and are tried later; after some of them, so does the rest.
         """
-        assert self._log  # noqa: S101 - for the type checker
+        attempts_log = self.context.attempts
+        assert attempts_log  # noqa: S101 - for the type checker
         try:
-            return await self._log.record([taken.row for taken in batch])
+            return await attempts_log.record([taken.row for taken in batch])
         except psycopg.Error:
             if len(batch) == 1:
                 raise
@@ -151,7 +135,7 @@ class ReturnedMail:
         while len(attempts) < len(batch):
             taken = batch[len(attempts)]
             try:
-                attempts += await self._log.record([taken.row])
+                attempts += await attempts_log.record([taken.row])
             except psycopg.Error as error:
                 refused += 1
                 left = [taken] if refused < _TRIES else batch[len(attempts) :]
@@ -159,18 +143,17 @@ class ReturnedMail:
                 self._later(left, f"{_UNWRITTEN}{faults.words(error)}")
         return attempts
 
-    async def _content(self, message: Message | None) -> bytes:
+    async def _content(self, message: Message) -> bytes:
         """Return the first octets of content; none if it is gone. Raises StoreUnavailable."""
-        if message is None:
-            return b""
+        contents = self.context.contents
         if message.body is not None:
             return message.body
         if message.chunks < 0:
             return b""
         if not message.chunks:
-            return await self._contents.body(message.id) or b""
+            return await contents.body(message.id) or b""
         number = max(1, min(message.chunks, PART_SIZE * message.chunks // max(1, message.size)))
-        return await self._contents.chunks(message.id, 0, number) or b""
+        return await contents.chunks(message.id, 0, number) or b""
 
     def _read(self, taken: _Taken, content: bytes) -> None:
         """Find the answer class and the words of a failure that the content reports."""
@@ -193,7 +176,7 @@ class ReturnedMail:
             self._later([taken], f"4.3.0 the log has no delivery of message {named.message_id} yet")
             return
         recipient = attempt.sender if attempt and self._to == "sender" else self._to
-        if recipient and recipient != "sender" and taken.message:
+        if recipient and recipient != "sender":
             try:
                 address, domain = parse_mailbox(recipient, utf8=True)
             except AddressError as error:
@@ -205,7 +188,7 @@ class ReturnedMail:
                 item = replace(item, recipient=address, domain=domain)
                 self._hops = taken.hops + 1  # the address may be another VERP address
                 try:
-                    self._forward([item], {item.message_id: taken.message})
+                    self.context.dispatch([item], {item.message_id: taken.message})
                 finally:
                     self._hops = 0
                 return
@@ -216,20 +199,24 @@ class ReturnedMail:
         else:
             words = f"no failure of message {named.message_id}"
         done = Result(Reply(250, f"2.0.0 {words}"), stage=Stage.END_OF_DATA)
-        self._conclude([item], [done])
+        self._conclude([item], done)
 
     def _later(self, batch: list[_Taken], why: str) -> None:
         self._end(batch, Result(Reply(0, why)))
 
     def _end(self, batch: list[_Taken], result: Result) -> None:
         if batch:
-            self._conclude([taken.item for taken in batch], [result] * len(batch))
+            self._conclude([taken.item for taken in batch], result)
 
-    def drain(self) -> None:
+    def _conclude(self, items: list[Item], result: Result) -> None:
+        self.context.conclude(items, [result] * len(items), None)
+
+    def drain(self) -> list[Outgoing]:
         """Hand back the rows that wait, and forward no more."""
         self._draining = True
         self._end(list(self._waiting), NOT_BEGUN)
         self._waiting.clear()
+        return []
 
     async def wait(self) -> None:
         """Wait for the rows under way."""

@@ -17,6 +17,8 @@ from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.envelope import Envelope
+from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.sign_stage import SignStage
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
 from queued.signing.signing_key import SigningKey
@@ -64,7 +66,7 @@ class Site:
         self.dispatch = Dispatch(
             config, cast(Any, None), ALWAYS, cast(Any, self), signers=self.signers
         )
-        self.room = self.dispatch.room
+        self.room = self.dispatch.stages.room
 
     def put_outcome(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -113,8 +115,7 @@ async def test_message_is_signed_once_for_all_its_destinations(site: Site) -> No
     await site.until(sent=3)
     assert sorted(site.signed) == [False, True, True]
     assert site.signatures == 1
-    assert site.dispatch.left_out.before
-    assert site.dispatch.left_out.before.load == 0
+    assert site.dispatch.stages.load == 0
 
 
 async def test_ed25519_needs_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +152,7 @@ async def test_drain_hands_back_what_waits_for_a_signature(site: Site) -> None:
     await site.until(outcomes=39)
     assert {outcome.event for outcome in site.outcomes} == {Event.HAND_BACK}
     assert sorted(outcome.item.id for outcome in site.outcomes) == list(range(1, 40))
-    assert site.dispatch.room == site.room
+    assert site.dispatch.stages.room == site.room
     site.free.set()
     site.dispatch.dispatch([item(50, 50)], {50: message(50)})
     await site.until(outcomes=40)
@@ -172,7 +173,7 @@ async def test_rows_of_one_message_may_match_different_rules(
     found = {tuple(i.id for i in each.items): signed
              for each, signed in zip(site.sent, site.signed, strict=True)}  # fmt: skip
     assert found == {(1, 3): False, (2, 4): True}
-    assert sum(envelope.room for envelope in site.sent) == site.room - site.dispatch.room
+    assert sum(envelope.room for envelope in site.sent) == site.room - site.dispatch.stages.room
     site.signers.close()
 
 
@@ -193,17 +194,19 @@ class Broken:
 
 
 async def test_content_that_streams(site: Site) -> None:
-    signing = site.dispatch._signing
-    assert signing
+    (signing,) = [each for each in site.dispatch._line.stages if isinstance(each, SignStage)]
     destination = site.dispatch._routes.find("b.example", "", None, "")
 
-    def envelope(number: int, content: Broken) -> Envelope:
-        return Envelope([item(number, number)], "s@s.example", b"", 10, False, content, ALWAYS, NOW)
+    def take(number: int, content: Broken) -> None:
+        row = item(number, number)
+        outgoing = Outgoing([row], message(number), destination, "s@s.example", b"", content, 10,
+                            False, False, NOW)  # fmt: skip
+        assert signing.prepare(outgoing) is None
 
     head = f"From: x@{DOMAIN}\r\nSubject: x\r".encode()
     good = Broken([head, b"\n\r", b"\nbody", b" \r\n"])
-    signing.take(destination, envelope(1, good))
-    signing.take(destination, envelope(2, good))
+    take(1, good)
+    take(2, good)
     await site.until(sent=2)
     assert site.signed == [True, True]
     assert (good.passes, site.signatures) == (2, 1), "for the header, and for the body"
@@ -211,21 +214,21 @@ async def test_content_that_streams(site: Site) -> None:
     assert site.keys.signers(sent) == ["a.example/e"]
 
     other = Broken([b"From: x@other.example\r\n\r\n", b"body"])
-    signing.take(destination, envelope(3, other))
+    take(3, other)
     await site.until(sent=3)
     assert (site.signed[-1], other.passes) == (False, 1)
-    signing.take(destination, envelope(4, Broken([b"\r\nno header"])))
+    take(4, Broken([b"\r\nno header"]))
     await site.until(sent=4)
-    signing.take(destination, envelope(5, Broken([head, b"\n\r\n"], DeliveryError("is gone"))))
+    take(5, Broken([head, b"\n\r\n"], DeliveryError("is gone")))
     await site.until(outcomes=1)
     assert (site.outcomes[0].event, site.outcomes[0].reply.text) == (Event.DEFER, "is gone")
-    signing.take(destination, envelope(6, Broken([head + b"\n" + b"x" * (1 << 20), b"y"])))
+    take(6, Broken([head + b"\n" + b"x" * (1 << 20), b"y"]))
     await site.until(outcomes=2)
     assert site.outcomes[1].reply.text == "5.6.0 not signed: the header is over 1 MB"
     assert site.outcomes[1].event is Event.FAIL, "no later attempt would be better"
     assert site.dispatch.left_out.busy(1) == ([], 0)
     foreign = b"From: x@other.example\r\n" + b"x" * (1 << 20)
-    signing.take(destination, envelope(7, Broken([foreign, b"y"])))
+    take(7, Broken([foreign, b"y"]))
     await site.until(sent=5)
     assert (site.signed[-1], len(site.outcomes)) == (False, 2), "it needs no signature"
 

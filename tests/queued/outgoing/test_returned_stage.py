@@ -11,8 +11,11 @@ from pgmta.model import Item, Message
 from pgmta.store.queue.returned import LoggedAttempt, ReturnedLog, ReturnedRow
 from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
+from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import NOT_BEGUN, Result
-from queued.outgoing.returned_mail import ReturnedMail
+from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.returned_stage import ReturnedStage
+from queued.outgoing.stage import StageContext
 from queued.rewriting.verp import ReturnAddresses, VerpAddresses, VerpKeys
 
 NOW = datetime.now(UTC)
@@ -38,19 +41,29 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
     concluded: list[tuple[int, Result]] = []
     forwarded: list[Item] = []
 
-    def conclude(items: list[Item], results: list[Result]) -> None:
+    def conclude(items: list[Item], results: list[Result], _: datetime | None) -> None:
         concluded.extend((i.id, result) for i, result in zip(items, results, strict=True))
 
-    mail = ReturnedMail(cast(Any, None), log, conclude, lambda items, _: forwarded.extend(items))
+    context = StageContext(
+        contents=cast(Any, None),
+        attempts=log,
+        signers=None,
+        conclude=conclude,
+        dispatch=lambda items, _: forwarded.extend(items),
+        room=0,
+    )
+    mail = ReturnedStage(context)
     mail._addresses = ReturnAddresses([TEMPLATE], KEYS)
     mail._rules = AnswerRules(QueuedConfig().answering)
     mail._to = "sender"
     address = VerpAddresses(TEMPLATE, KEYS).address(7, 8, NOW)
-    messages = {n: Message(n, 10, False, "", 0, b"Subject: x\r\n\r\n") for n in (1, 2, 3)}
 
     def take(number: int) -> None:
         row = Item(number, number, "", address, "news.example", 1, NOW, number)
-        assert mail.take([row], messages) == []
+        content = b"Subject: x\r\n\r\n"
+        message = Message(number, 10, False, "", 0, content)
+        outgoing = Outgoing([row], message, Destination(), "", b"", content, 10, False, False, NOW)
+        assert mail.prepare(outgoing) is None
 
     take(1)
     await log.asked.wait()

@@ -1,0 +1,81 @@
+"""The stage that composes content at delivery."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass, replace
+
+from pgmta.errors import DeliveryError, Stage
+from pgmta.model import Item, Reply
+from queued.config import QueuedConfig
+from queued.delivery.transport.result import Result
+from queued.outgoing.composed import COMPOSED, COMPOSERS, composed
+from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.stage import OutgoingStage, Prepare, Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedStream:
+    """Iterates over the parts of composed content; its start is kept until it is complete."""
+
+    content: AsyncIterable[bytes]
+    metadata: str | None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the parts. Raises DeliveryError, as the content does."""
+        start: bytes | None = b""
+        async for part in self.content:
+            if start is None:
+                yield part
+                continue
+            start += part
+            if len(start) >= COMPOSED:
+                yield self._composed(start)
+                start = None
+        if start is not None:
+            yield self._composed(start)
+
+    def _composed(self, content: bytes) -> bytes:
+        try:
+            return composed(content, self.metadata)
+        except ValueError as error:
+            raise DeliveryError(_words(error), Stage.CONTENT, permanent=True) from None
+
+
+class ComposeStage(OutgoingStage):
+    """Has each row get the content that its metadata make; without composers there is none."""
+
+    def configured(self, config: QueuedConfig) -> Prepare | None:
+        """Return the step, if there are composers."""
+        return self._prepare if COMPOSERS else None
+
+    def _prepare(self, outgoing: Outgoing) -> Prepared:
+        groups: dict[str | None, list[Item]] = {}
+        for item in outgoing.items:
+            groups.setdefault(item.metadata, []).append(item)
+        parts: list[Outgoing] = []
+        same: list[Item] = []  # rows whose content stays
+        for metadata, rows in groups.items():
+            content = outgoing.content
+            if not isinstance(content, bytes):
+                stream = ComposedStream(content, metadata)
+                parts.append(replace(outgoing, items=rows, content=stream))
+                continue
+            try:
+                made = composed(content, metadata)
+            except ValueError as error:
+                result = Result(Reply(0, _words(error)), permanent=True)
+                self.context.conclude(rows, [result] * len(rows), outgoing.started)
+                continue
+            if made is content:
+                same += rows
+                continue
+            size = outgoing.size + len(made) - len(content)
+            parts.append(replace(outgoing, items=rows, content=made, size=size, header_utf8=True))
+        if len(same) == len(outgoing.items):
+            return outgoing
+        return [replace(outgoing, items=same), *parts] if same else parts
+
+
+def _words(error: ValueError) -> str:
+    return f"5.6.0 content can't be composed: {error}"

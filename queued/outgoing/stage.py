@@ -1,0 +1,75 @@
+"""A stage: a step of each message between its claim and its envelopes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pgmta.model import Item, Message
+from pgmta.store.queue.contents import Contents
+from pgmta.store.queue.returned import ReturnedLog
+from queued.config import QueuedConfig
+from queued.delivery.transport.result import Result
+from queued.outgoing.outgoing import Outgoing
+from queued.signing.signers import Signers
+
+type Prepared = Outgoing | Result | list[Outgoing] | None
+"""A message, or several that share its rows, or the result of all its rows.
+
+None says that the stage has taken the rows: it concludes them, or lets them go on later.
+"""
+
+type Prepare = Callable[[Outgoing], Prepared]
+type Conclude = Callable[[list[Item], list[Result], datetime | None], object]
+
+
+@dataclass(slots=True, kw_only=True)
+class StageContext:
+    """The means of the stages of one worker.
+
+    `conclude` takes rows with their results and the time at which their attempt began, and
+    `dispatch` rows with another recipient. `go_on` takes a message that a stage had taken.
+    """
+
+    contents: Contents
+    attempts: ReturnedLog | None
+    signers: Signers | None
+    conclude: Conclude
+    dispatch: Callable[[list[Item], dict[int, Message]], object]
+    go_on: Callable[[OutgoingStage, Outgoing], None] = lambda _, outgoing: None
+    load: int = 0
+    """Rows that wait in a stage."""
+    room: int
+    """Octets of content that may come with the next claim; negative if there are too many."""
+
+
+class OutgoingStage:
+    """A step that turns a message into another one, or into a result.
+
+    `configured` returns a function that is called for each message, in the event loop. It must not
+    block, and its exceptions defer the rows. A stage that has to wait takes the message, and calls
+    `context.go_on` later. It counts the rows in `context.load` meanwhile.
+    """
+
+    def __init__(self, context: StageContext) -> None:
+        self.context = context
+
+    @property
+    def names(self) -> set[str]:
+        """The domains, or labels, of the rows that wait."""
+        return set()
+
+    def configured(self, config: QueuedConfig) -> Prepare | None:
+        """Return what to do with each message from now on; None if there is nothing to do."""
+        raise NotImplementedError
+
+    def drain(self) -> list[Outgoing]:
+        """Begin nothing new, and return the messages that wait. Rows in other forms end here."""
+        return []
+
+    async def wait(self) -> None:
+        """Wait for the work that is under way."""
+
+    async def abort(self) -> None:
+        """End that work at once; its rows are handed back."""

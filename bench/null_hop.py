@@ -6,6 +6,7 @@ from typing import ClassVar
 from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
+from pgmta.states import Event
 from queued.config import Timeouts
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.protocol import ClientProtocol
@@ -14,7 +15,7 @@ from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 
-TAKEN = Result(Reply(250, "2.0.0 Ok"), "nowhere:25", Stage.END_OF_DATA)
+TAKEN = Result(Event.DELIVERED, Reply(0, "2.0.0 Ok"), "nowhere")
 
 
 class NullSession(Session):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
+from pgmta.model import Reply
 from queued.config.answer_index import Answer, AnswerIndex, CompiledRule
 from queued.config.answer_text import LONGEST, plain_words
-from queued.delivery.transport.result import Result
 
 _KEPT = 2048  # answers, and lists of rules, that are kept
 
@@ -36,16 +36,20 @@ class AnswerRules:
         self._known: dict[tuple[int, Stage, str, str], Answer] = {}
         self._lists: dict[tuple[frozenset[str], int, str, Stage], tuple[CompiledRule, ...]] = {}
 
-    def read(self, result: Result) -> Answer:
-        """Return the answer of a result that is no delivery."""
-        reply = result.reply
+    def read(
+        self, reply: Reply, host: str = "", stage: Stage = Stage.NONE, *, permanent: bool = False
+    ) -> Answer:
+        """Return the answer of a reply that is no success.
+
+        The code 0 is an error of pgmta, which may be `permanent`.
+        """
         if not reply.code:
-            return self._without_reply(result)
+            return self._without_reply(reply.text, host, stage, permanent=permanent)
         text = reply.text[:LONGEST]
-        key = reply.code, result.stage, result.host, text
+        key = reply.code, stage, host, text
         answer = self._known.get(key)
         if answer is None:
-            answer = self._read(reply.code, text, result.host, result.stage)
+            answer = self._read(reply.code, text, host, stage)
             if len(self._known) >= _KEPT:
                 self._known.clear()
             self._known[key] = answer
@@ -74,16 +78,15 @@ class AnswerRules:
         found = self._index.enhanced(enhanced) or self._index.code(code, stage)
         return Answer(found[0], rule=found[1]) if found else _UNKNOWN
 
-    def _without_reply(self, result: Result) -> Answer:
+    def _without_reply(self, text: str, host: str, stage: Stage, *, permanent: bool) -> Answer:
         """Return the answer of an error of pgmta itself, or of a connection that broke."""
-        text, stage = result.reply.text, result.stage
         words, enhanced = plain_words(text[:LONGEST])
-        if rule := _first(self._candidates(0, enhanced, result.host, stage), words):
+        if rule := _first(self._candidates(0, enhanced, host, stage), words):
             return rule.answer
         mine = enhanced[2:3] in _OF_THE_MAIL or enhanced == "5.3.4"
         if mine and stage is not Stage.TLS and (found := self._index.enhanced(enhanced)):
             return Answer(found[0], rule=found[1])
-        if stage is Stage.MX and result.permanent:
+        if stage is Stage.MX and permanent:
             return Answer(AnswerClass.BAD_DOMAIN, rule="no reply, MX")
         answer_class = _STAGES.get(stage, AnswerClass.NO_CONNECTION)
         if text.startswith(_VIOLATIONS):

@@ -6,12 +6,14 @@ import asyncio
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
+from pgmta.states import Event
 from queued.delivery.backlog import Backlog
 from queued.delivery.connect.connector import DeliveryContext
 from queued.delivery.failure import failed, others_work
 from queued.delivery.idle_connections import IdleConnections
 from queued.delivery.other_hosts import OtherHosts
 from queued.delivery.pacing import ConnectionPacing
+from queued.delivery.smtp.classify import hung_up
 from queued.delivery.smtp.commands import passes_dsn
 from queued.delivery.smtp.session import Session
 from queued.delivery.sorting import WITHOUT_DSN, sort
@@ -23,11 +25,8 @@ from queued.delivery.transport.result import (
     NOT_BEGUN,
     Reporter,
     Result,
-    hung_up,
     internal,
 )
-
-_OK = 2  # first digit of a positive reply
 
 log = get("delivery")
 
@@ -242,7 +241,7 @@ class DestinationQueue:
                     self._pacing.refused(len(self._open) - 1)
                 return kept
             results = session.note(results)
-            if results[0].reply.code // 100 == _OK and results.count(results[0]) == len(results):
+            if results[0].event is Event.DELIVERED and results.count(results[0]) == len(results):
                 self._finish(envelope, results, carried=True)
             else:
                 await self._go_on(session, envelope, results)

@@ -11,12 +11,13 @@ from pgmta.errors import DeliveryError, NoHostLeft
 from pgmta.logs import get
 from queued.delivery.connect.connector import DeliveryContext
 from queued.delivery.failure import failed
+from queued.delivery.smtp.classify import hung_up
 from queued.delivery.smtp.commands import passes_dsn
 from queued.delivery.smtp.session import Session
 from queued.delivery.sorting import WITHOUT_DSN, after, sort
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.result import CUT_OFF, Result, hung_up
+from queued.delivery.transport.result import CUT_OFF, Result
 
 log = get("delivery")
 

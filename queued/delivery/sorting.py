@@ -8,7 +8,7 @@ from pgmta.errors import Stage
 from pgmta.model import Reply
 from pgmta.states import Event
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.result import Result, event_of, stored
+from queued.delivery.transport.result import Result, stored
 
 _FAILED = 5  # first digit of a negative reply for good
 
@@ -55,7 +55,7 @@ def sort(results: list[Result], asked: Envelope | None = None) -> Sorted:
             found.later.append(place)
             found.bare = True
             continue
-        event = event_of(result)
+        event = result.event
         accepted = result.stage in (Stage.DATA, Stage.END_OF_DATA)
         if taken and result.stage is Stage.RCPT and _too_many(result.reply):
             found.later.append(place)

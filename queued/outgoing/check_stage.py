@@ -10,6 +10,7 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.logs import get
 from pgmta.mail.newlines import Mode, NewlineGuard
 from pgmta.model import Item, Reply
+from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.smtp.wire import PLAIN, address_problem, content_problem, message_problem
 from queued.delivery.transport.result import Result
@@ -108,7 +109,7 @@ class CheckStage(OutgoingStage):
         if not self._unfit:
             asyncio.get_running_loop().call_soon(self._warn)  # when the claim is through
         self._unfit.append((item.message_id, problem))
-        result = Result(Reply(0, problem), permanent=True)
+        result = Result(Event.FAIL, Reply(0, problem))
         self.context.conclude([item], [result], outgoing.started)
 
     def _warn(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Reply
+from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.transport.result import Result
 from queued.outgoing.composed import COMPOSED, COMPOSERS, composed
@@ -64,7 +65,7 @@ class ComposeStage(OutgoingStage):
             try:
                 made = composed(content, metadata)
             except ValueError as error:
-                result = Result(Reply(0, _words(error)), permanent=True)
+                result = Result(Event.FAIL, Reply(0, _words(error)))
                 self.context.conclude(rows, [result] * len(rows), outgoing.started)
                 continue
             if made is content:

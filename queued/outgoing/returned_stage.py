@@ -13,6 +13,7 @@ from pgmta.logs import get
 from pgmta.mail.address import parse_mailbox
 from pgmta.model import PART_SIZE, Item, Message, Reply
 from pgmta.postgres import faults
+from pgmta.states import Event
 from pgmta.store.queue.returned import LoggedAttempt, ReturnedRow
 from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
@@ -80,7 +81,7 @@ class ReturnedStage(OutgoingStage):
             )
             if problem:
                 item.on_failed = "remove"
-                self._conclude([item], Result(Reply(0, problem), permanent=True))
+                self._conclude([item], Result(Event.FAIL, Reply(0, problem)))
             else:
                 self._waiting.append(_Taken(item, outgoing.message, named, self._hops))
         if self._waiting and self._work is None:
@@ -165,7 +166,7 @@ class ReturnedStage(OutgoingStage):
             reply = Reply(450 if found.status.startswith("4") else 550, reply.text)
         if found.status and not reply.enhanced:
             reply = Reply(reply.code, f"{found.status} {reply.text}".rstrip())
-        answer = self._rules.read(Result(reply, found.host, Stage.RCPT))
+        answer = self._rules.read(reply, found.host, Stage.RCPT)
         taken.answer_class = str(answer.answer_class)
         taken.words = stored(str(reply))
 
@@ -198,11 +199,11 @@ class ReturnedStage(OutgoingStage):
             words = f"recorded for message {named.message_id}: {taken.answer_class}"
         else:
             words = f"no failure of message {named.message_id}"
-        done = Result(Reply(250, f"2.0.0 {words}"), stage=Stage.END_OF_DATA)
+        done = Result(Event.DELIVERED, Reply(0, f"2.0.0 {words}"))
         self._conclude([item], done)
 
     def _later(self, batch: list[_Taken], why: str) -> None:
-        self._end(batch, Result(Reply(0, why)))
+        self._end(batch, Result(Event.DEFER, Reply(0, why)))
 
     def _end(self, batch: list[_Taken], result: Result) -> None:
         if batch:

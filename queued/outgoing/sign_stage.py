@@ -13,6 +13,7 @@ import psycopg
 from pgmta.errors import DeliveryError, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Reply
+from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing.outgoing import Outgoing
@@ -221,8 +222,8 @@ class SignStage(OutgoingStage):
         if ((job.rule and job.rule.missing) or self.signers.missing) == "send":
             return None
         if job.lasting:
-            return Result(Reply(0, f"5.6.0 not signed: {job.problem}"), permanent=True)
-        return Result(Reply(0, f"4.3.5 not signed: {job.problem}"))
+            return Result(Event.FAIL, Reply(0, f"5.6.0 not signed: {job.problem}"))
+        return Result(Event.DEFER, Reply(0, f"4.3.5 not signed: {job.problem}"))
 
     # -- what takes time --
 

@@ -17,7 +17,7 @@ from queued.delivery.connect.connector import Connector, DeliveryContext, Opener
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
-from queued.delivery.transport.result import NOT_BEGUN, Result, event_of, internal
+from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing.content import StoredContent
 from queued.outgoing.line import Line
 from queued.outgoing.outgoing import Outgoing
@@ -34,7 +34,7 @@ from queued.worker.verdict import settled, success_notice
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
 
-_NO_MESSAGE = Result(Reply(0, "5.3.0 its message is not in the database"), permanent=True)
+_NO_MESSAGE = Result(Event.FAIL, Reply(0, "5.3.0 its message is not in the database"))
 
 log = get("worker")
 
@@ -220,10 +220,9 @@ class Dispatch:
         now = datetime.now(UTC)
         started = started or now
         for item, result in zip(items, results, strict=True):
-            event = event_of(result)
-            if event is Event.DELIVERED:  # needs neither a class nor a policy
+            if result.event is Event.DELIVERED:  # needs neither a class nor a policy
                 delivered = True
-                outcome = settled(item, event, result, started, now)
+                outcome = settled(item, result.event, result, started, now)
                 if item.notify:
                     outcome.report = success_notice(item, result)
                 if self._observer.on:

@@ -51,7 +51,7 @@ class Judge:
 
     def judge(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
         """Return the outcome of an attempt."""
-        answer = self._read(result) if result.begun else _UNREAD
+        answer = _UNREAD if result.event is Event.HAND_BACK else self._read(result)
         own = self._routes.retry(item.domain, item.sender, item.metadata, item.tenant)
         retry = own or self._retry
         first = False
@@ -67,7 +67,8 @@ class Judge:
 
     def _read(self, result: Result) -> Answer:
         try:
-            return self._answers.read(result)
+            permanent = result.event is Event.FAIL
+            return self._answers.read(result.reply, result.host, result.stage, permanent=permanent)
         except Exception as error:  # the outcome counts more than its class
             log.error("an answer has no class", reply=str(result.reply), exc_info=error)
             return _UNREAD

@@ -12,7 +12,7 @@ from pgmta.model import Item, Outcome, Reply
 from pgmta.states import Event
 from queued.config import Retry
 from queued.config.answer_index import Answer
-from queued.delivery.transport.result import DEADLINE_OVER, SHORT, Result, event_of, stored
+from queued.delivery.transport.result import DEADLINE_OVER, SHORT, Result, stored
 
 _KNOWN = 50_000  # rows
 
@@ -117,7 +117,7 @@ def judge(
     wait, so that the row expires then. `first` says that no earlier answer had the class. The
     unknown outcome of a row with `once` stays unknown, because it is final anyway.
     """
-    event = event_of(result)
+    event = result.event
     if event in (Event.DELIVERED, Event.HAND_BACK):
         return settled(item, event, result, started, now)
     answer_class = answer.answer_class

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgmta.errors import Stage
+from pgmta.model import Reply
 from queued.config.answer_text import parse_reply
-from queued.delivery.transport.result import Result
 
 FOLDER = Path(__file__).parent / "replies"
 OTHERS = "others"  # hosts of anybody
@@ -24,7 +24,8 @@ class Sample:
     expected: str
     source: str
     text: str
-    result: Result
+    answer: tuple[Reply, str, Stage]
+    """The reply, its host and its stage, as `AnswerRules.read` takes them."""
 
     def __str__(self) -> str:
         return f"{self.provider}.txt:{self.line}"
@@ -50,7 +51,7 @@ def _read(path: Path) -> Iterator[Sample]:
             expected, step, source = head.split()
             assert source in sources, f"{path.name}:{number}: no source {source}"
             stage = Stage.END_OF_DATA if step == DOT else Stage(step)
-            result = Result(parse_reply(text), f"{host}:25", stage)
-            yield Sample(path.stem, number, expected, source, text, result)
+            answer = parse_reply(text), f"{host}:25", stage
+            yield Sample(path.stem, number, expected, source, text, answer)
         else:
             assert not line or line.startswith("#"), f"{path.name}:{number}: {line}"

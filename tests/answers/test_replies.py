@@ -6,11 +6,11 @@ from collections import Counter
 
 from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
+from pgmta.model import Reply
 from queued.answers.rules import AnswerRules
 from queued.config import AnswerRule, shipped_answers
 from queued.config.answer_index import Answer, shipped_index
 from queued.config.answer_text import parse_reply
-from queued.delivery.transport.result import Result
 from tests.answers.corpus import OTHERS, samples
 
 PROVIDERS = 12  # at least
@@ -29,7 +29,7 @@ def test_replies_are_classed_right() -> None:
     wrong = []
     for sample in samples():
         counted[sample.provider] += 1
-        answer = RULES.read(sample.result)
+        answer = RULES.read(*sample.answer)
         if shown(answer) != sample.expected:
             found = f"{shown(answer)} by {answer.rule}, not {sample.expected}"
             wrong.append(f"{sample}: {found}: {sample.text}")
@@ -49,19 +49,21 @@ def test_every_shipped_rule_decides_its_example() -> None:
         for number, rule in enumerate(book.rules):
             assert rule.example, book.place(number)
             for example in rule.example:
-                answer = RULES.read(result_for(rule, example, book.providers))
+                answer = RULES.read(*answer_for(rule, example, book.providers))
                 assert answer.rule == book.place(number), (answer, example)
                 assert answer.answer_class is rule.answer_class
 
 
-def result_for(rule: AnswerRule, example: str, groups: dict[str, list[str]]) -> Result:
-    """Return the result of a next hop for which the rule is."""
+def answer_for(
+    rule: AnswerRule, example: str, groups: dict[str, list[str]]
+) -> tuple[Reply, str, Stage]:
+    """Return the reply of a next hop for which the rule is, with the host and the stage."""
     host = "mx.example.net"
     if rule.provider:
         [first, *_] = groups.get(rule.provider[0], [rule.provider[0]])
         host = first.replace("*", "mx")
     stage = rule.command[0] if rule.command else Stage.END_OF_DATA
-    return Result(parse_reply(example), f"{host}:25", stage)
+    return parse_reply(example), f"{host}:25", stage
 
 
 def test_the_whole_registry_of_enhanced_codes_is_in_the_table() -> None:

@@ -13,7 +13,6 @@ from queued.answers.rules import AnswerRules
 from queued.cli.options.target import CONFIG
 from queued.config import read_config
 from queued.config.answer_text import parse_reply
-from queued.delivery.transport.result import Result
 
 _STEPS = {stage.value.lower(): stage for stage in Stage if stage}
 
@@ -52,7 +51,7 @@ def classify(config: Path, host: str, step: Stage, as_json: bool, reply: str) ->
     if 0 < parsed.code < 400:
         raise ConfigError([f"{parsed.code} is the code of a success, which has no class"])
     rules = AnswerRules(read_config(config, passwords=False).answering)
-    answer = rules.read(Result(parsed, host, step))
+    answer = rules.read(parsed, host, step)
     if as_json:
         print_json({
             "class": answer.answer_class, "lasting": answer.lasting or None, "rule": answer.rule,

@@ -250,4 +250,6 @@ class ClientProtocol(Connection):
                 self._waiter = None
         if self.replies:
             return self.replies.popleft()
-        raise DeliveryError(self.reason, stage, retry_elsewhere=True)
+        # after a dot it is open what the server has
+        unknown = stage is Stage.END_OF_DATA
+        raise DeliveryError(self.reason, stage, retry_elsewhere=True, unknown=unknown)

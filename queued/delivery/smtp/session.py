@@ -11,6 +11,7 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp.classify import result_of
 from queued.delivery.smtp.commands import (
     UNLIMITED,
     limit,
@@ -163,29 +164,30 @@ class Session:
         exchange = pipelined if "PIPELINING" in self.extensions else lock_step
         replies, data = await exchange(connection, commands)
         begun = replies[0].code // 100 == _OK
-        if begun:
-            results = [Result(reply, host, Stage.RCPT) for reply in replies[1:]]
-        else:
-            results = [Result(replies[0], host, Stage.MAIL)] * len(envelope.items)
         accepted = [i for i, reply in enumerate(replies[1:]) if reply.code // 100 == _OK]
         go_on = data is not None and data.code == 354
+        finals: list[Result] = []  # of the accepted recipients
         if go_on and begun and accepted and self.lmtp:
             number = len(accepted)
-            finals = await send_by_lmtp(connection, envelope, number, ascii_only=only)
-            for i, reply in zip(accepted, finals, strict=True):
-                results[i] = Result(reply, host, Stage.END_OF_DATA)
+            said = await send_by_lmtp(connection, envelope, number, ascii_only=only)
+            finals = [result_of(reply, host, Stage.END_OF_DATA) for reply in said]
         elif go_on and begun and accepted:
             reply = await send_content(connection, envelope, ascii_only=only)
-            final = Result(reply, host, Stage.END_OF_DATA)
-            for i in accepted:
-                results[i] = final
+            finals = [result_of(reply, host, Stage.END_OF_DATA)] * len(accepted)
         elif go_on and begun:
             await send_nothing(connection)
         elif go_on:
             connection.abort()  # a dot would send an empty message to accepted recipients
         elif data and begun:
-            for i in accepted:
-                results[i] = Result(data, host, Stage.DATA)
+            finals = [result_of(data, host, Stage.DATA)] * len(accepted)
+        if not begun:
+            results = [result_of(replies[0], host, Stage.MAIL)] * len(envelope.items)
+        elif len(accepted) == len(envelope.items):
+            results = finals
+        else:
+            results = [result_of(reply, host, Stage.RCPT) for reply in replies[1:]]
+            for i, result in zip(accepted, finals, strict=True):
+                results[i] = result
         if any(result.reply.code == 421 for result in results):
             connection.quit()
         elif not go_on:

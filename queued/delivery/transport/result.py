@@ -17,13 +17,6 @@ from queued.delivery.transport.transcript import Said
 SHORT = 512
 """Characters of printable ASCII that can be kept as they are, with any note."""
 
-_OK = 2  # first digit of a positive reply
-_ABOUT_THE_MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
-"""Stages in which a 5xx concerns this mail; before them it concerns the host, and may pass."""
-
-_ABOUT_THE_SESSION = (500, 501, 502, 503, 504, 530, 538)
-"""Codes for commands that the host does not take in this order, without TLS, or without a login."""
-
 _STORED = 1020  # octets of a reply's text that are kept: 1 KB with the code before it
 
 
@@ -41,17 +34,17 @@ def stored(text: str, note: str = "") -> str:
 
 @dataclass(slots=True)
 class Result:
-    """The reply of a next hop for one recipient, or the reason why the recipient was not tried.
+    """The result of an attempt for one recipient.
 
-    After a transaction the session adds facts, seconds and dialogue, see `Session.note`.
+    The transport sets the `event`, and no other part reads its answers. `reply` is the answer of
+    the next hop, or with the code 0 the reason why there is none. Facts, seconds and dialogue are
+    those of the transaction, if one began.
     """
 
+    event: Event
     reply: Reply
     host: str = ""
     stage: Stage = Stage.NONE
-    permanent: bool = False
-    unknown: bool = False
-    begun: bool = True
     facts: ConnectionFacts | None = field(default=None, compare=False)
     seconds: float = 0.0  # of the transaction
     said: Said | None = field(default=None, compare=False)
@@ -59,52 +52,26 @@ class Result:
     @classmethod
     def of(cls, error: DeliveryError, host: str) -> Result:
         """Return the result for every recipient of a dialogue that failed as a whole."""
-        result = cls(
-            Reply(error.code, error.line),
-            host or error.host,
-            error.stage,
-            error.permanent,
-            error.unknown,
-        )
+        event = Event.FAIL if error.permanent else Event.DEFER
+        if error.unknown:
+            event = Event.UNKNOWN
+        result = cls(event, Reply(error.code, error.line), host or error.host, error.stage)
         if isinstance(error.facts, ConnectionFacts):  # no transaction began
             result.facts = error.facts
             result.said = error.facts.dialogue, ()
         return result
 
 
-CUT_OFF = Result(Reply(0, "interrupted after the final dot"), stage=Stage.END_OF_DATA, unknown=True)
+CUT_OFF = Result(
+    Event.UNKNOWN, Reply(0, "interrupted after the final dot"), stage=Stage.END_OF_DATA
+)
 """The result of an attempt that queued ended itself after the final dot and before its reply."""
 
-NOT_BEGUN = Result(Reply(0, ""), begun=False)
+NOT_BEGUN = Result(Event.HAND_BACK, Reply(0, ""))
 """The result of an attempt that ended before it could have any effect."""
 
-DEADLINE_OVER = Result(Reply(0, "4.4.7 the deadline of the message is over"), permanent=True)
+DEADLINE_OVER = Result(Event.FAIL, Reply(0, "4.4.7 the deadline of the message is over"))
 """The result of a row whose deadline was over before an attempt began (RFC 3463, section 3.5)."""
-
-
-def event_of(result: Result) -> Event:
-    """Return the event of a result (RFC 5321, section 4.2.1).
-
-    Only 2xx to the end of data is a delivery. After the final dot any reply but 2xx, 4xx and 5xx
-    leaves open whether the server has the message. Before it, any reply but 5xx is a failure for
-    now: a server that breaks the protocol gets another chance. So does one that refuses the session
-    and not the mail: that is said of an address only by the enhanced codes 5.1.x.
-    """
-    if not result.begun:
-        return Event.HAND_BACK
-    if result.unknown:
-        return Event.UNKNOWN
-    code = result.reply.code
-    first = code // 100
-    if result.stage is Stage.END_OF_DATA and first not in (4, 5):
-        return Event.DELIVERED if first == _OK else Event.UNKNOWN
-    if result.permanent:
-        return Event.FAIL
-    if first == 5 and result.stage in _ABOUT_THE_MAIL:
-        passes = code in _ABOUT_THE_SESSION and not result.reply.text.startswith("5.1.")
-        passes = passes or (code == 552 and result.reply.enhanced == "5.5.3")
-        return Event.DEFER if passes else Event.FAIL
-    return Event.DEFER
 
 
 class Reporter(Protocol):
@@ -127,10 +94,3 @@ def internal(error: Exception, *, unknown: bool = False) -> DeliveryError:
     """Return an error of this program as a failed attempt; `unknown`: the final dot was sent."""
     line = f"internal error: {type(error).__name__}: {error}"
     return DeliveryError(line, Stage.END_OF_DATA if unknown else Stage.NONE, unknown=unknown)
-
-
-def hung_up(results: list[Result]) -> bool:
-    """Return whether the server closed before it had the message (RFC 5321, section 3.8)."""
-    return any(
-        result.reply.code == 421 and result.stage is not Stage.END_OF_DATA for result in results
-    )

@@ -20,7 +20,7 @@ from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.smtp.session import Session
 from queued.delivery.transport.destination import Destination, Hop
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.result import Result, event_of
+from queued.delivery.transport.result import Result
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 
@@ -66,7 +66,7 @@ class Trial:
             await asyncio.sleep(0.001)
 
     def events(self) -> dict[Event, int]:
-        found = [event_of(result) for result in self.results.values()]
+        found = [result.event for result in self.results.values()]
         return {event: found.count(event) for event in found}
 
     async def end(self) -> None:
@@ -278,7 +278,7 @@ def test_error_of_our_own_concerns_one_envelope() -> None:
             (Event.DEFER, "internal error: ValueError: a\x1b[31m\nb"),
             (Event.UNKNOWN, f"internal error: KeyError: {number}"),
         ][number % 3]
-        assert (event_of(result), str(result.reply)) == (event, text)
+        assert (result.event, str(result.reply)) == (event, text)
         assert result.host == f"127.0.0.1:{trial.hop.port}"
 
 
@@ -365,7 +365,7 @@ def test_urgent_mail_goes_first_and_has_connections_of_its_own() -> None:
         assert hop.connections <= 5
 
     trial = play(hop, act, connections=5)
-    delivered = {n for n, result in trial.results.items() if event_of(result) is Event.DELIVERED}
+    delivered = {n for n, result in trial.results.items() if result.event is Event.DELIVERED}
     assert delivered == set(range(10, 30))
 
 

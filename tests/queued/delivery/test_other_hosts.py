@@ -21,7 +21,7 @@ from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.session import Session
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.result import Result, event_of
+from queued.delivery.transport.result import Result
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, LOCK_STEP, PIPED, RawHop, run, serving
 
@@ -101,7 +101,7 @@ class Trial:
         assert self.queue.backlog.ordinary == 0
 
     def events(self) -> dict[Event, int]:
-        found = [event_of(result) for result in self.results.values()]
+        found = [result.event for result in self.results.values()]
         return {event: found.count(event) for event in found}
 
 
@@ -182,7 +182,7 @@ def test_result_counts_after_the_last_host_and_keeps_what_the_others_said() -> N
     says = [b"450 4.2.0 Greylisted\r\n", b"451 4.3.0 Disk\r\n", b"452 4.2.2 Full\r\n"]
     trial = play([RawHop({"RCPT": words}) for words in says], [envelope(1)])
     result = trial.results[1000]
-    assert event_of(result) is Event.DEFER
+    assert result.event is Event.DEFER
     assert str(result.reply) == (
         "452 4.2.2 Full (other hosts: mx0:25 450 4.2.0 Greylisted; mx1:25 451 4.3.0 Disk)"
     )
@@ -196,7 +196,7 @@ def test_only_recipients_that_are_left_go_to_the_next_host() -> None:
     first = RawHop({"RCPT 2": b"450 4.2.0 Later\r\n", "RCPT 3": b"550 5.1.1 No\r\n"})
     second = RawHop({"RCPT": b"550 5.2.1 Off\r\n"})
     trial = play([first, second], [envelope(1, 4)])
-    assert [event_of(trial.results[1000 + n]) for n in range(4)] == [
+    assert [trial.results[1000 + n].event for n in range(4)] == [
         Event.DELIVERED, Event.FAIL, Event.FAIL, Event.DELIVERED,
     ]  # fmt: skip
     assert first.messages[0][0] == ["r0@b.example", "r3@b.example"]
@@ -252,7 +252,7 @@ def test_full_mailboxes_are_not_too_many_recipients() -> None:
     """The host says the same to each of them in every transaction."""
     hop = RawHop({"RCPT 2": b"452 4.2.2 Full\r\n", "RCPT 3": b"552 5.2.2 Full\r\n"})
     trial = play([hop], [envelope(1, 4)])
-    assert [event_of(trial.results[1000 + n]) for n in range(4)] == [
+    assert [trial.results[1000 + n].event for n in range(4)] == [
         Event.DELIVERED, Event.DEFER, Event.FAIL, Event.DELIVERED,
     ]  # fmt: skip
     hop = RawHop({"RCPT": b"452 Full\r\n"})

@@ -19,6 +19,7 @@ from pgmta.states import TRANSITIONS, Event, Status, after
 from queued.config import Retry
 from queued.config.answer_index import Answer
 from queued.config.retry import GREYLISTED, Exponential
+from queued.delivery.smtp.classify import event_of, result_of
 from queued.delivery.transport.result import CUT_OFF, DEADLINE_OVER, NOT_BEGUN, Result
 from queued.worker.judge import jitter_of
 from queued.worker.verdict import FirstAnswers, delay, judge
@@ -28,8 +29,8 @@ MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
 HOST = tuple(stage for stage in Stage if stage not in MAIL)
 SESSION = (500, 501, 502, 503, 504, 530, 538)  # about the session, without 5.1.x in the text
 CLASSES = [each for each in AnswerClass if each is not AnswerClass.EXPIRED]
-LATER = Result(Reply(451, "4.3.0 Later"), "h:25", Stage.RCPT)
-NO = Result(Reply(550, "5.7.1 No"), "h:25", Stage.RCPT)
+LATER = result_of(Reply(451, "4.3.0 Later"), "h:25", Stage.RCPT)
+NO = result_of(Reply(550, "5.7.1 No"), "h:25", Stage.RCPT)
 
 periods = st.floats(min_value=0.001, max_value=1e7)
 lists = st.lists(periods, min_size=1, max_size=6)
@@ -62,11 +63,12 @@ answers = st.builds(
     Answer, st.sampled_from(CLASSES), st.sampled_from(["", "temporary", "permanent"])
 )
 results = st.builds(
-    lambda code, stage, permanent, unknown: Result(
-        Reply(code, "a\nb\x1b" + "é" * 2000), "h:25", stage, permanent and not code, unknown
+    lambda code, stage, event: Result(
+        event_of(Reply(code, ""), stage) if code or stage is Stage.END_OF_DATA else event,
+        Reply(code, "a\nb\x1b" + "é" * 2000), "h:25", stage,
     ),
-    st.sampled_from([0, *range(200, 600), 999]), st.sampled_from(HOST + MAIL), st.booleans(),
-    st.booleans(),
+    st.sampled_from([0, *range(200, 600), 999]), st.sampled_from(HOST + MAIL),
+    st.sampled_from([Event.DEFER, Event.FAIL, Event.UNKNOWN]),
 )  # fmt: skip
 
 
@@ -149,9 +151,11 @@ def test_every_result_has_its_verdict(
         row, result, answer, retry, started=NOW, now=NOW, chance=chance, first=first
     )  # fmt: skip
     own = retry.of_class(answer.answer_class)
-    unknown = result.unknown or (stage is Stage.END_OF_DATA and code // 100 not in (2, 4, 5))
+    unknown = result.event is Event.UNKNOWN
+    assert unknown or stage is not Stage.END_OF_DATA or code // 100 in (2, 4, 5)
     final = once or retry.unknown != "retry"
-    permanent = (500 <= code < 600 and code not in SESSION and stage in MAIL) or result.permanent
+    permanent = result.event is Event.FAIL
+    assert permanent == (500 <= code < 600 and code not in SESSION and stage in MAIL) or not code
     permanent = {"": permanent, "temporary": False, "permanent": True}[answer.lasting]
     said = outcome.reply.text
     if not unknown and 200 <= code < 300 and stage is Stage.END_OF_DATA:

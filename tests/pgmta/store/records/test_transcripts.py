@@ -180,7 +180,9 @@ async def test_a_malformed_trace_stops_no_other(db: psycopg.Connection, link: Li
 
 
 def test_the_observer_sees_what_it_is_asked_for() -> None:
-    result = Result(Reply(250, "2.0.0 Ok"), "mx:25", said=([(0, RECEIVED, b"x\n")], ()))
+    result = Result(
+        Event.DELIVERED, Reply(250, "2.0.0 Ok"), "mx:25", said=([(0, RECEIVED, b"x\n")], ())
+    )
     observer = Observer()
     for event, kept in [(Event.DELIVERED, False), (Event.HAND_BACK, False), (Event.FAIL, True)]:
         found = outcome(item(), event)
@@ -218,7 +220,7 @@ async def test_an_operator_traces_lists_and_stops(
     delivered = outcome(mail, Event.DELIVERED, facts=TLS, seconds=0.5)
     said: list[Entry] = [(0.0, NOTE, "connect"), (0.0, RECEIVED, b"220 \x1b[2J hop\r\n")]
     delivered.ended = datetime.now(UTC)
-    observer.see(delivered, Result(delivered.reply, "mx.example:25", said=(said, ())))
+    observer.see(delivered, Result(Event.DELIVERED, delivered.reply, said=(said, ())))
     await Settlements(link, "w").settle([delivered])
     (listed,) = json.loads(run("--list", "--json").stdout)
     assert (listed["wanted"], listed["transcripts"]) == ({"domain": ["b.example"]}, 1)

@@ -20,7 +20,7 @@ from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.session import Session
 from queued.delivery.smtp.wire import header_needs_utf8
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.result import Result, event_of
+from queued.delivery.transport.result import Result
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 from tests.support.waiting import SLACK
@@ -126,14 +126,14 @@ def test_eight_bit_content_for_a_host_without_8bitmime(content: bytes | Parts) -
     mail = replace(envelope(), content=content, size=4)
     hop = RawHop()
     (result,) = run(attempt(hop, mail))
-    assert event_of(result) is Event.DELIVERED
+    assert result.event is Event.DELIVERED
     (result,) = run(attempt(hop, mail, Delivery(eightbit="bounce")))
-    assert event_of(result) is Event.FAIL
+    assert result.event is Event.FAIL
     assert result.reply.text == "5.6.3 the next hop does not know 8BITMIME"
     assert len(hop.messages) == 1
     hop.ehlo = b"250-hop.example\r\n250 8BITMIME\r\n"
     (result,) = run(attempt(hop, mail, Delivery(eightbit="bounce")))
-    assert event_of(result) is Event.DELIVERED
+    assert result.event is Event.DELIVERED
 
 
 # -- LMTP --
@@ -158,7 +158,7 @@ def test_lmtp_has_an_outcome_for_each_recipient(dot: bytes, events: list[Event |
     hop = RawHop({**LHLO, "dot": dot, "RCPT 2": b"550 5.1.1 No\r\n"})
     quick = Delivery(timeouts=Timeouts(final=0.2))
     results = run(attempt(hop, envelope(4), quick, lmtp=True))
-    found = [event_of(result) for result in results]
+    found = [result.event for result in results]
     assert found.pop(1) is Event.FAIL
     for event, wanted in zip(found, events, strict=True):
         assert event is (wanted or event)
@@ -167,7 +167,7 @@ def test_lmtp_has_an_outcome_for_each_recipient(dot: bytes, events: list[Event |
 def test_lmtp_server_is_never_greeted_by_ehlo_or_helo() -> None:
     hop = RawHop({"LHLO": b"500 What?\r\n"})
     (result,) = run(attempt(hop, envelope(), lmtp=True))
-    assert (result.stage, event_of(result)) == (Stage.LHLO, Event.DEFER)
+    assert (result.stage, result.event) == (Stage.LHLO, Event.DEFER)
 
     async def at_port_25() -> None:
         session = Session(ClientProtocol(Timeouts()), Host("hop", 25), lmtp=True)
@@ -214,7 +214,7 @@ def test_one_octet_at_a_time_ends_with_the_transaction() -> None:
 
     result = run(main())
     assert result.reply.text == "timeout, the transaction took too long"
-    assert event_of(result) is Event.DEFER
+    assert result.event is Event.DEFER
 
 
 def test_limit_of_a_transaction_does_not_cut_off_the_reply_to_the_dot() -> None:
@@ -223,7 +223,7 @@ def test_limit_of_a_transaction_does_not_cut_off_the_reply_to_the_dot() -> None:
     began = time.monotonic()
     (result,) = run(attempt(hop, envelope(), delivery))
     assert time.monotonic() - began >= 0.5
-    assert event_of(result) is Event.UNKNOWN
+    assert result.event is Event.UNKNOWN
 
 
 @pytest.mark.parametrize(("answer", "patience"), [(b"221 Bye\r\n", 3600.0), (HANG, 0.5)])

@@ -1,46 +1,54 @@
 """Delivery without a network: each message is accepted at once."""
 
+from __future__ import annotations
+
 from collections import Counter
 from typing import ClassVar
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from pgmta.states import Event
-from queued.config import Timeouts
-from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.protocol import ClientProtocol
-from queued.delivery.smtp.session import Session
+from queued.config import Delivery
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
+from queued.delivery.transport.transport import UNLIMITED
 
 TAKEN = Result(Event.DELIVERED, Reply(0, "2.0.0 Ok"), "nowhere")
 
 
-class NullSession(Session):
-    """Answer 250 for every recipient and count; check the lease as before a real final dot."""
+class NullTransport:
+    """Take every recipient, and count them; check the lease as before a real final dot."""
 
     taken: ClassVar[Counter[int]] = Counter()
+    name = "nowhere"
+    transactions = 0
+    most_recipients = UNLIMITED
+    closed = spent = in_doubt = vain = unwelcome = False
+
+    def __init__(self, *means: object) -> None:
+        pass
+
+    def configure(self, delivery: Delivery) -> None:
+        """Do nothing."""
+
+    async def open(
+        self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
+    ) -> NullTransport:
+        """Return a channel that needs no network."""
+        return NullTransport()
 
     async def send(self, envelope: Envelope) -> list[Result]:
-        """Return 250 for each recipient. Raises DeliveryError if the lease is lost."""
-        self.transactions += 1
+        """Return a delivery for each recipient. Raises DeliveryError if the lease is lost."""
         if not envelope.guard.valid(envelope.items):
             raise DeliveryError("lease lost before the final dot", Stage.LEASE)
         self.taken.update(item.id for item in envelope.items)
         return [TAKEN] * len(envelope.items)
 
+    def close(self) -> None:
+        """Do nothing."""
 
-class NullOpener:
-    """Open sessions that need no network."""
+    abort = close
 
-    async def open(
-        self,
-        destination: Destination,
-        sessions: set[Session],
-        tried: frozenset[HostPort] = frozenset(),
-        earlier: int = 0,
-    ) -> Session:
-        """Return a session."""
-        return NullSession(ClientProtocol(Timeouts()), Host("nowhere", 25))
+    async def wait_closed(self) -> None:
+        """Do nothing."""

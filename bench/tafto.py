@@ -13,7 +13,7 @@ import psycopg
 import uvloop
 
 from bench.database import Server, check_durability, fresh
-from bench.null_hop import NullOpener, NullSession
+from bench.null_hop import NullTransport
 from bench.options import EXIT, HELP, failing, finish, opened, relay_options
 from bench.phases import Result
 from bench.progress import Progress, log
@@ -25,6 +25,7 @@ from pgmta.postgres.notify import listen
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.submit import Mail, Submission
 from queued.config import QueuedConfig, Worker
+from queued.delivery.transports import TRANSPORTS
 from queued.upkeep.queued_process import QueuedProcess
 from queued.worker.delivery_worker import DeliveryWorker
 
@@ -79,8 +80,9 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
     progress = Progress("consume", number)
     started = time.perf_counter()
+    TRANSPORTS["smtp"] = NullTransport
     process = QueuedProcess(config, uri)
-    consumer = DeliveryWorker(process, worker, NullOpener())
+    consumer = DeliveryWorker(process, worker)
     beside = [*consumer.tasks(), listen(process.resources, consumer.loops)]
     background = [asyncio.create_task(work) for work in beside]
     loops = [asyncio.create_task(loop.run()) for loop in consumer.loops]
@@ -130,7 +132,7 @@ async def _all_handled(
 
 def check(uri: str, number: int) -> list[str]:
     """Return the problems after the consumer."""
-    once = sum(1 for times in NullSession.taken.values() if times == 1)
+    once = sum(1 for times in NullTransport.taken.values() if times == 1)
     with psycopg.connect(uri, autocommit=True) as connection:
         found = connection.execute(
             "SELECT (SELECT count(*) FROM queue), (SELECT count(*) FROM messages), count(*),"
@@ -144,9 +146,9 @@ def check(uri: str, number: int) -> list[str]:
             "rows in queue and messages, attempts, of distinct rows, first and delivered: "
             f"{found}, wanted {wanted}"
         )
-    if (once, NullSession.taken.total()) != (number, number):
+    if (once, NullTransport.taken.total()) != (number, number):
         problems.append(
-            f"{once} rows sent once, {NullSession.taken.total()} in all, wanted {number}"
+            f"{once} rows sent once, {NullTransport.taken.total()} in all, wanted {number}"
         )
     return problems
 
@@ -154,7 +156,7 @@ def check(uri: str, number: int) -> list[str]:
 def turn(server: Server, number: int, worker: Worker, stall: float) -> Turn:
     """Do one run of both halves on a fresh database."""
     done = Turn()
-    NullSession.taken.clear()
+    NullTransport.taken.clear()
     with fresh(server, keep=False) as uri:
         check_durability(uri)
         migrate(uri)

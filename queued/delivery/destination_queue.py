@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
 from pgmta.states import Event
+from queued.config import Delivery
 from queued.delivery.backlog import Backlog
-from queued.delivery.connect.connector import DeliveryContext
-from queued.delivery.failure import failed, others_work
 from queued.delivery.idle_connections import IdleConnections
 from queued.delivery.other_hosts import OtherHosts
 from queued.delivery.pacing import ConnectionPacing
-from queued.delivery.smtp.classify import hung_up
-from queued.delivery.smtp.commands import passes_dsn
-from queued.delivery.smtp.session import Session
-from queued.delivery.sorting import WITHOUT_DSN, sort
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import (
     CUT_OFF,
     DEADLINE_OVER,
     NOT_BEGUN,
+    Again,
     Reporter,
     Result,
     internal,
 )
+from queued.delivery.transport.transport import Channel, Transport, failed
 
 log = get("delivery")
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryContext:
+    """The limits of every destination; `reserved` connections are for urgent mail only."""
+
+    delivery: Delivery
+    reserved: int = 0
+    most_ordinary: int = field(init=False)
+    """The number of connections that mail which is not urgent may use."""
+
+    def __post_init__(self) -> None:
+        most = max(1, self.delivery.connections - self.reserved)
+        object.__setattr__(self, "most_ordinary", most)
 
 
 class DestinationQueue:
@@ -43,24 +55,30 @@ class DestinationQueue:
     """
 
     def __init__(
-        self, destination: Destination, context: DeliveryContext, reporter: Reporter
+        self,
+        destination: Destination,
+        transport: Transport,
+        context: DeliveryContext,
+        reporter: Reporter,
     ) -> None:
         self.destination = destination
+        self._transport = transport
         self.backlog = Backlog(context.most_ordinary)
         self._context = context
         self._reporter = reporter
         self._idle = IdleConnections(self.backlog, self._hand_back)
         self._tasks: set[asyncio.Task[None]] = set()  # one per connection
         self._connecting: set[asyncio.Task[None]] = set()
-        self._sessions: set[Session] = set()
-        self._open: set[Session] = set()  # greeted
-        self._pacing = ConnectionPacing(self, context.delivery.start)
-        self._others = OtherHosts(destination, context, self._sessions, self)
+        self._open: set[Channel] = set()
+        self._pacing = ConnectionPacing(self.grow, context.delivery.start)
+        self._others = OtherHosts(
+            destination, transport, context.delivery, self._part, self._finish_carried
+        )
         self._draining = False
 
     def configure(self, context: DeliveryContext) -> None:
         """Use other means of delivery from now on."""
-        self._context = self._others.context = context
+        self._context, self._others.delivery = context, context.delivery
         self.backlog.most_ordinary = context.most_ordinary
 
     @property
@@ -114,8 +132,9 @@ class DestinationQueue:
 
     def abort(self) -> None:
         """Drop every connection; envelopes under way are reported as not begun or unknown."""
-        for session in list(self._sessions):
-            session.connection.abort()
+        for channel in list(self._open):
+            channel.abort()
+        self._others.abort_idle()
         for task in self._tasks:
             task.cancel()
 
@@ -142,32 +161,30 @@ class DestinationQueue:
         """Open a connection and carry envelopes over it; replace it while mail waits."""
         replaced = False
         while not self._draining:
-            session = await self._open_session()
-            if session is None:
+            channel = await self._open_channel()
+            if channel is None:
                 return
             if not replaced:
                 self._pacing.succeeded()
             try:
-                welcome = await self._carry(session)
+                welcome = await self._carry(channel)
             finally:
-                session.connection.quit()
-                self._sessions.discard(session)
-                self._open.discard(session)
+                channel.close()
+                self._open.discard(channel)
             self._idle.feed()  # an idle connection may carry the mail that this one leaves
             if not welcome or self.backlog.startable() <= len(self._connecting):
                 return
-            # the server counts the connection until then
-            await session.connection.wait_closed()
+            # the host counts the connection until then
+            await channel.wait_closed()
             replaced = True
 
-    async def _open_session(self) -> Session | None:
-        """Return a new session; None if none can be opened, and then its consequences are done."""
+    async def _open_channel(self) -> Channel | None:
+        """Return a new channel; None if none can be opened, and then its consequences are done."""
         task = asyncio.current_task()
         assert task  # noqa: S101 - for the type checker
         self._connecting.add(task)
-        opener, earlier = self._context.opener, self.backlog.earlier
         try:
-            return await opener.open(self.destination, self._sessions, earlier=earlier)
+            return await self._transport.open(self.destination, earlier=self.backlog.earlier)
         except DeliveryError as error:
             problem = error
         except Exception as error:
@@ -183,7 +200,7 @@ class DestinationQueue:
 
         A host with a limit of connections refuses further ones, and is not down.
         """
-        if self._connecting or not all(session.connection.closed for session in self._open):
+        if self._connecting or not all(channel.closed for channel in self._open):
             self._pacing.refused(len(self._open))
             return
         batch = self.backlog.clear()
@@ -193,84 +210,78 @@ class DestinationQueue:
         for each in batch:
             self._finish(each, [result] * len(each.items), carried=False)
 
-    async def _carry(self, session: Session) -> bool:
+    async def _carry(self, channel: Channel) -> bool:
         """Send envelopes over the connection, as long as there are any and it lasts.
 
         Returns False if the host did not want this connection beside the others.
         """
-        connection, backlog = session.connection, self.backlog
-        self._sessions.add(session)
-        self._open.add(session)
+        backlog = self.backlog
+        self._open.add(channel)
         # before others get a connection for it
-        envelope = None if connection.closed else backlog.take()
+        envelope = None if channel.closed else backlog.take()
         kept = envelope is None
         self.grow()
-        most = session.most(self._context.delivery)
-        while not session.connection.closed and session.transactions < most:
+        while not (channel.closed or channel.spent):
             envelope = envelope or backlog.take()
             if envelope is None and not self._draining:
-                envelope = await self._idle.next(session, self._context.delivery.idle)
+                envelope = await self._idle.next(channel, self._context.delivery.idle)
             if envelope is None:
                 break
             if envelope.deadline and envelope.late:
                 self._finish(envelope, [DEADLINE_OVER] * len(envelope.items), carried=True)
                 envelope = None
                 continue
-            if len(envelope.items) > session.most_recipients:
-                self._leave(envelope, [*range(session.most_recipients, len(envelope.items))])
+            if len(envelope.items) > channel.most_recipients:
+                self._leave(envelope, [*range(channel.most_recipients, len(envelope.items))])
             try:
                 once = any(item.once for item in envelope.items)
                 begun = not once or await envelope.guard.begin(envelope.items)
-                results = await session.send(envelope) if begun else []
-                vain = refused = connection.closed and hung_up(results)
+                results = await channel.send(envelope) if begun else []
             except Exception as error:
-                results, vain = failed(error, session, envelope)
-                refused = False
+                results = failed(error, channel, envelope)
             except BaseException:
-                result = CUT_OFF if connection.past_dot else NOT_BEGUN
+                result = CUT_OFF if channel.in_doubt else NOT_BEGUN
                 self._finish(envelope, [result] * len(envelope.items), carried=True)
                 raise
             if not results:
                 self._hand_back(envelope)
                 envelope = None
                 continue
-            if vain and (kept or (refused and others_work(session, self._open))):
-                # the server closed before it had anything: that is no attempt
+            if channel.vain and (kept or (channel.unwelcome and self._others_work(channel))):
+                # the host closed before it had anything: that is no attempt
                 self._put_back(envelope)
                 if not kept:
                     self._pacing.refused(len(self._open) - 1)
                 return kept
-            results = session.note(results)
             if results[0].event is Event.DELIVERED and results.count(results[0]) == len(results):
                 self._finish(envelope, results, carried=True)
             else:
-                await self._go_on(session, envelope, results)
+                await self._go_on(channel, envelope, results)
             kept, envelope = True, None
             if self._pacing.limit <= len(self._tasks):
                 self._pacing.took_mail()
         return True
 
-    async def _go_on(self, session: Session, envelope: Envelope, results: list[Result]) -> None:
+    def _others_work(self, channel: Channel) -> bool:
+        """Return whether another connection has carried mail and is open."""
+        others = (each for each in self._open if each is not channel)
+        return any(each.transactions > 1 and not each.closed for each in others)
+
+    async def _go_on(self, channel: Channel, envelope: Envelope, results: list[Result]) -> None:
         """Finish the recipients whose results count; the others are tried again at once."""
-        passed = envelope.dsn and passes_dsn(envelope, session.extensions)
-        found = sort(results, envelope if passed else None)
-        if found.bare:
-            session.remark(WITHOUT_DSN)
-            if len(found.later) == len(results):
-                envelope.bare = True
+        later = [n for n, each in enumerate(results) if each.again in (Again.NEXT, Again.BARE)]
+        if later:
+            bare = any(result.again is Again.BARE for result in results)
+            if len(later) == len(results):
+                envelope.bare = bare
                 self._put_back(envelope)
                 return
-        if found.later:
-            if not found.bare:
-                session.learn_recipients(len(results) - len(found.later))
-            left = set(found.later)
-            kept = [place for place in range(len(results)) if place not in left]
-            places = {place: number for number, place in enumerate(kept)}
-            found.elsewhere = [places[place] for place in found.elsewhere]
-            results = [results[place] for place in kept]
-            self._leave(envelope, found.later, bare=found.bare)
-        if found.elsewhere:
-            await self._others.try_all(session, envelope, results, found.elsewhere)
+            left = set(later)
+            results = [result for n, result in enumerate(results) if n not in left]
+            self._leave(envelope, later, bare=bare)
+        elsewhere = [n for n, each in enumerate(results) if each.again is Again.ELSEWHERE]
+        if elsewhere:
+            await self._others.try_all(channel, envelope, results, elsewhere)
         else:
             self._finish(envelope, results, carried=True)
 
@@ -296,11 +307,11 @@ class DestinationQueue:
 
     # -- for OtherHosts --
 
-    def part(self, envelope: Envelope, places: list[int]) -> Envelope:
+    def _part(self, envelope: Envelope, places: list[int]) -> Envelope:
         """Move the items with these places into a new envelope, which is under way as well."""
         return self.backlog.split(envelope, places, wait=False)
 
-    def finish(self, envelope: Envelope, results: list[Result]) -> None:
+    def _finish_carried(self, envelope: Envelope, results: list[Result]) -> None:
         """Report the results of an envelope that was under way."""
         self._finish(envelope, results, carried=True)
 

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 
 from queued.delivery.backlog import Backlog
-from queued.delivery.smtp.session import Session
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.transport import Channel
 
 
 class IdleConnections:
@@ -20,13 +20,13 @@ class IdleConnections:
     def __init__(self, backlog: Backlog, hand_back: Callable[[Envelope], None]) -> None:
         self._backlog = backlog
         self._hand_back = hand_back
-        self.places: deque[tuple[Session, asyncio.Future[Envelope | None]]] = deque()
+        self.places: deque[tuple[Channel, asyncio.Future[Envelope | None]]] = deque()
 
     def feed(self) -> None:
         """Give waiting envelopes to idle connections."""
         while self.places:
-            session, idle = self.places[-1]
-            if not session.connection.closed and not idle.done():
+            channel, idle = self.places[-1]
+            if not channel.closed and not idle.done():
                 envelope = self._backlog.take()
                 if envelope is None:
                     return
@@ -35,11 +35,11 @@ class IdleConnections:
                 _end(idle)
             self.places.pop()
 
-    async def next(self, session: Session, seconds: float) -> Envelope | None:
+    async def next(self, channel: Channel, seconds: float) -> Envelope | None:
         """Wait for an envelope; return None after `seconds`, or when `end` is called."""
         loop = asyncio.get_running_loop()
         idle: asyncio.Future[Envelope | None] = loop.create_future()
-        place = (session, idle)
+        place = (channel, idle)
         self.places.append(place)
         timer = loop.call_later(seconds, _end, idle)
         try:

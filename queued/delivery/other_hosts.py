@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft
 from pgmta.logs import get
-from queued.delivery.connect.connector import DeliveryContext
-from queued.delivery.failure import failed
-from queued.delivery.smtp.classify import hung_up
-from queued.delivery.smtp.commands import passes_dsn
-from queued.delivery.smtp.session import Session
-from queued.delivery.sorting import WITHOUT_DSN, after, sort
+from pgmta.model import Reply
+from queued.config import Delivery
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.result import CUT_OFF, Result
+from queued.delivery.transport.result import CUT_OFF, Again, Result, stored
+from queued.delivery.transport.transport import Channel, Transport, failed
+
+_SAID = 400  # characters of what earlier hosts said that are kept
 
 log = get("delivery")
 
 
-class EnvelopeParts(Protocol):
-    """Splits and finishes the envelopes of a destination."""
+type Part = Callable[[Envelope, list[int]], Envelope]
+"""Moves the items with these places into a new envelope, which is under way as well."""
 
-    def part(self, envelope: Envelope, places: list[int]) -> Envelope:
-        """Move the items with these places into a new envelope, which is under way as well."""
-
-    def finish(self, envelope: Envelope, results: list[Result]) -> None:
-        """Report the results of an envelope that was under way."""
+type Finish = Callable[[Envelope, list[Result]], None]
+"""Reports the results of an envelope that was under way."""
 
 
 class _Attempt:
@@ -38,21 +33,24 @@ class _Attempt:
     `last` has the last result of each, `said` what the hosts before said.
     """
 
-    def __init__(self, envelopes: EnvelopeParts, envelope: Envelope, results: list[Result]) -> None:
-        self._envelopes = envelopes
+    def __init__(
+        self, part: Part, finish: Finish, envelope: Envelope, results: list[Result]
+    ) -> None:
+        self._part = part
+        self._finish = finish
         self.envelope: Envelope | None = envelope
         self.last = list(results)
         self.said: list[list[str]] = [[] for _ in results]
-        self.tried: frozenset[HostPort] = frozenset()
+        self.tried: frozenset[str] = frozenset()
 
     def settle(self, left: list[int]) -> None:
         """Finish the recipients but those at these places."""
         if self.envelope and len(left) < len(self.last):
-            rest = self._envelopes.part(self.envelope, left) if left else None
+            rest = self._part(self.envelope, left) if left else None
             kept = set(left)
             pairs = zip(self.last, self.said, strict=True)
-            results = [after(*pair) for n, pair in enumerate(pairs) if n not in kept]
-            self._envelopes.finish(self.envelope, results)
+            results = [_after(*pair) for n, pair in enumerate(pairs) if n not in kept]
+            self._finish(self.envelope, results)
             self.envelope = rest
             self.last = [self.last[n] for n in left]
             self.said = [self.said[n] for n in left]
@@ -64,64 +62,60 @@ class _Attempt:
 
 
 class OtherHosts:
-    """Sends to further hosts, one after the other, over sessions that it keeps for a while.
+    """Sends to further hosts, one after the other, over channels that it keeps for a while.
 
-    `sessions` has every session of the destination, so that all can be dropped.
+    `part` and `finish` are those of the destination, which knows all envelopes.
     """
 
     def __init__(
         self,
         destination: Destination,
-        context: DeliveryContext,
-        sessions: set[Session],
-        envelopes: EnvelopeParts,
+        transport: Transport,
+        delivery: Delivery,
+        part: Part,
+        finish: Finish,
     ) -> None:
-        self.context = context
+        self.delivery = delivery
         self.ending = False
         """Whether nothing new may begin."""
         self._destination = destination
-        self._sessions = sessions
-        self._envelopes = envelopes
-        self._idle: dict[Session, asyncio.TimerHandle] = {}
+        self._transport = transport
+        self._part = part
+        self._finish = finish
+        self._idle: dict[Channel, asyncio.TimerHandle] = {}
 
     async def try_all(
-        self, first: Session, envelope: Envelope, results: list[Result], elsewhere: list[int]
+        self, first: Channel, envelope: Envelope, results: list[Result], elsewhere: list[int]
     ) -> None:
         """Send to the recipients at these places what `first` did not take, and finish all.
 
         A result that may pass counts only after the last host (RFC 5321, section 5.1). The results
         of the other recipients count at once.
         """
-        attempt = _Attempt(self._envelopes, envelope, results)
-        attempt.tried = frozenset((first.host.place,))
+        attempt = _Attempt(self._part, self._finish, envelope, results)
+        attempt.tried = frozenset((first.name,))
         try:
             attempt.settle(elsewhere)
-            while attempt.envelope and not self.ending and len(attempt.tried) < self._most:
-                session = await self._open(attempt)
-                if session is None:
+            while attempt.envelope and not self.ending and len(attempt.tried) < self.delivery.hosts:
+                channel = await self._open(attempt)
+                if channel is None:
                     break
-                await self._send(session, attempt)
+                await self._send(channel, attempt)
         finally:
             attempt.settle([])
 
-    @property
-    def _most(self) -> int:
-        """The number of hosts that are tried for one envelope."""
-        return self.context.delivery.hosts
-
-    async def _open(self, attempt: _Attempt) -> Session | None:
-        """Return a session with a host that was not tried; None if there is none."""
-        for session, timer in list(self._idle.items()):
-            if session.connection.closed:
-                self._end(session)
-            elif session.host.place not in attempt.tried:
+    async def _open(self, attempt: _Attempt) -> Channel | None:
+        """Return a channel to a host that was not tried; None if there is none."""
+        for channel, timer in list(self._idle.items()):
+            if channel.closed:
+                self._end(channel)
+            elif channel.name not in attempt.tried:
                 timer.cancel()
-                del self._idle[session]
-                return session
-        opener = self.context.opener
+                del self._idle[channel]
+                return channel
         earlier = attempt.envelope.earlier if attempt.envelope else 0
         try:
-            return await opener.open(self._destination, self._sessions, attempt.tried, earlier)
+            return await self._transport.open(self._destination, attempt.tried, earlier)
         except NoHostLeft:
             return None
         except DeliveryError as error:
@@ -130,71 +124,65 @@ class OtherHosts:
             log.error("can't connect", destination=str(self._destination), exc_info=error)
         return None
 
-    async def _send(self, session: Session, attempt: _Attempt) -> None:
+    async def _send(self, channel: Channel, attempt: _Attempt) -> None:
         """Send to all that are left, in as many transactions as the host needs."""
         envelope = attempt.envelope
         assert envelope  # noqa: S101 - for the type checker
-        connection = session.connection
-        kept = session.transactions > 0
+        kept = channel.transactions > 0
         waiting = list(range(len(envelope.items)))
         elsewhere: list[int] = []
         places: list[int] = []
         noted, bare = False, envelope.bare
         try:
-            while waiting and not session.connection.closed:
-                most = session.most_recipients
+            while waiting and not channel.closed:
+                most = channel.most_recipients
                 places, waiting = waiting[:most], waiting[most:]
                 items = [envelope.items[place] for place in places]
                 part = replace(envelope, items=items, bare=bare)
                 try:
-                    results = await session.send(part)
-                    vain = connection.closed and hung_up(results)
+                    results = await channel.send(part)
                 except Exception as error:
-                    results, vain = failed(error, session, part)
-                if kept and vain:
-                    return  # a kept connection was closed: this host is not tried yet
+                    results = failed(error, channel, part)
+                if kept and channel.vain:
+                    return  # a kept channel was closed: this host is not tried yet
                 kept = False
                 if not noted:
                     attempt.note()
                     noted = True
-                results = session.note(results)
-                passed = part.dsn and passes_dsn(part, session.extensions)
-                found = sort(results, part if passed else None)
-                if found.bare:
-                    session.remark(WITHOUT_DSN)
-                    bare = True
-                for number, result in enumerate(results):
-                    if number not in found.later:
-                        attempt.last[places[number]] = result
-                elsewhere += [places[n] for n in found.elsewhere]
-                waiting[:0] = [places[n] for n in found.later]
+                later: list[int] = []
+                for place, result in zip(places, results, strict=True):
+                    if result.again in (Again.NEXT, Again.BARE):
+                        bare = bare or result.again is Again.BARE
+                        later.append(place)
+                        continue
+                    attempt.last[place] = result
+                    if result.again is Again.ELSEWHERE:
+                        elsewhere.append(place)
+                waiting[:0] = later
                 places = []
         except BaseException:
-            if connection.past_dot:
+            if channel.in_doubt:
                 for place in places:
                     attempt.last[place] = CUT_OFF
-            connection.abort()
+            channel.abort()
             raise
         finally:
-            self._keep(session)
-        attempt.tried |= {session.host.place}
+            self._keep(channel)
+        attempt.tried |= {channel.name}
         attempt.settle(sorted(elsewhere + waiting))
 
-    def _keep(self, session: Session) -> None:
-        """Keep the session for the next envelope, for `delivery.idle` seconds."""
-        delivery = self.context.delivery
-        over = session.transactions >= session.most(delivery)
-        if self.ending or session.connection.closed or over:
-            self._end(session)
+    def _keep(self, channel: Channel) -> None:
+        """Keep the channel for the next envelope, for `delivery.idle` seconds."""
+        if self.ending or channel.closed or channel.spent:
+            self._end(channel)
         else:
             loop = asyncio.get_running_loop()
-            self._idle[session] = loop.call_later(delivery.idle, self._end, session)
+            self._idle[channel] = loop.call_later(self.delivery.idle, self._end, channel)
 
-    def _end(self, session: Session) -> None:
-        if timer := self._idle.pop(session, None):
+    def _end(self, channel: Channel) -> None:
+        if timer := self._idle.pop(channel, None):
             timer.cancel()
-        session.connection.quit()
-        self._sessions.discard(session)
+        channel.close()
 
     def end(self) -> None:
         """Begin nothing new."""
@@ -202,6 +190,22 @@ class OtherHosts:
         self.end_idle()
 
     def end_idle(self) -> None:
-        """End the sessions that are idle."""
-        for session in list(self._idle):
-            self._end(session)
+        """End the channels that are idle."""
+        for channel in list(self._idle):
+            self._end(channel)
+
+    def abort_idle(self) -> None:
+        """Drop the channels that are idle."""
+        for channel in list(self._idle):
+            channel.abort()
+            self._end(channel)
+
+
+def _after(result: Result, said: list[str]) -> Result:
+    """Return the result with what other hosts said to the recipient."""
+    if not said:
+        return result
+    note = "; ".join(said)
+    note = f" (other hosts: {note if len(note) <= _SAID else note[: _SAID - 3] + '...'})"
+    note = note.encode("ascii", "replace").decode()  # `stored` counts its characters as octets
+    return replace(result, reply=Reply(result.reply.code, stored(result.reply.text, note)))

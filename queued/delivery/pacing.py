@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
 
 _PAUSE = 5.0  # seconds without a further connection after a refused one: others end meanwhile
 _LONGEST = 300.0  # seconds of a pause after many: by then a host's limit may have been lifted
 _AT_ONCE = 4  # connections begun side by side, so that a host's limit refuses at most these
 
 
-class Growing(Protocol):
-    """Has connections, and opens further ones."""
-
-    def grow(self) -> None:
-        """Open as many connections as the waiting mail has use for."""
-
-
 class ConnectionPacing:
     """Begins with `start` connections: mail that the host takes earns one more, as in TCP.
 
     A refused connection sets the limit to those that the host has admitted, and begins a pause.
-    Each pause is twice as long as the one before, until a connection succeeds. `queue` grows when
-    the pause ends.
+    Each pause is twice as long as the one before, until a connection succeeds. `grow` is called
+    when the pause ends.
     """
 
-    def __init__(self, queue: Growing, start: int) -> None:
+    def __init__(self, grow: Callable[[], None], start: int) -> None:
         self.limit = start
         """Connections that the destination may have."""
         self.pause = 0.0
         """Seconds of the last pause; 0.0 if a connection succeeded since."""
-        self._queue = queue
+        self._grow = grow
         self._timer: asyncio.TimerHandle | None = None
 
     def at_once(self, connections: int, admitted: int) -> int:
@@ -47,7 +40,7 @@ class ConnectionPacing:
     def took_mail(self) -> None:
         """Allow one more connection, because the host goes on taking mail."""
         self.limit += 1
-        self._queue.grow()
+        self._grow()
 
     def succeeded(self) -> None:
         """Note that the host has admitted a connection; one begun before a pause does not count."""
@@ -64,10 +57,10 @@ class ConnectionPacing:
     def _over(self) -> None:
         self._timer = None
         self.limit += 1  # one connection finds out
-        self._queue.grow()
+        self._grow()
 
     def end(self) -> None:
-        """End a pause; the queue does not grow for it."""
+        """End a pause; `grow` is not called for it."""
         if self._timer:
             self._timer.cancel()
             self._timer = None

@@ -18,7 +18,7 @@ async def _check_dane(process: QueuedProcess) -> None:
     config = process.config
     routes = Routes(config.routes, config.routing)
     if routes.may_use_dane(TlsMode(config.delivery.tls.mode)):
-        await process.connector.questions.validating()
+        await process.smtp.questions.validating()
 
 
 DUTY = Duty("DANE", 60.0, lambda process: partial(_check_dane, process))

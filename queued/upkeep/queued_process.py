@@ -17,7 +17,8 @@ from pgmta.store.records.dkim_keys import DkimKeys
 from pgmta.store.records.traces import Traces
 from pgmta.store.schema import Schema
 from queued.config import QueuedConfig, Worker
-from queued.delivery.connect.connector import Connector
+from queued.delivery.smtp.smtp_transport import SmtpTransport
+from queued.delivery.transports import Transports
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
 from queued.upkeep.space import Reclaimer
@@ -50,11 +51,18 @@ class QueuedProcess:
         self.traces = Traces(self.link)
         self.reclaimer = Reclaimer(Space(self.resources.link("queued vacuum")))
         self.tls = TlsMemory(self.resources, config.delivery.tls)
-        self.connector = Connector(self.host, config.delivery, self.tls)
+        self.transports = Transports(self.host, config.delivery, self.tls)
         keys = DkimKeys(self.resources.link("queued keys", {"lock_timeout": "2s"}))
         self.signers = Signers(Keyring(keys), config.signing)
         self.reported = asyncio.Event()
         """Set when this process has put rows into REPORT."""
+
+    @property
+    def smtp(self) -> SmtpTransport:
+        """The transport of mail by SMTP."""
+        found = self.transports.find("smtp")
+        assert isinstance(found, SmtpTransport)  # noqa: S101 - for the type checker
+        return found
 
     def tasks(self) -> list[Coroutine[None, None, None]]:
         """Return the work that runs until it is cancelled."""
@@ -64,7 +72,7 @@ class QueuedProcess:
         """Use another configuration from now on."""
         self.config = config
         self.tls.configure(config.delivery.tls)
-        self.connector.configure(config.delivery)
+        self.transports.configure(config.delivery)
         self.signers.configure(config.signing)
 
     def where(self, worker: Worker) -> str | None:

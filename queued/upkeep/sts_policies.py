@@ -11,8 +11,7 @@ from pgmta.model import StsPolicy
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
-from queued.delivery.tls.sts_domains import Fetcher
-from queued.delivery.tls.sts_fetch import StsError
+from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.upkeep.duty import Duty, Work
 from queued.upkeep.queued_process import QueuedProcess
 
@@ -33,7 +32,7 @@ class StsPolicyDuty:
         policies: StsPolicies,
         broken: BrokenTlsHosts,
         reports: TlsReports,
-        fetcher: Callable[[], Fetcher | None],
+        fetcher: Callable[[], PolicyFetcher | None],
     ) -> None:
         self._policies = policies
         self._broken = broken
@@ -52,7 +51,7 @@ class StsPolicyDuty:
                 if policy:
                     await self._policies.keep(policy)
 
-    async def _fetch(self, fetcher: Fetcher, policy: StsPolicy) -> StsPolicy | None:
+    async def _fetch(self, fetcher: PolicyFetcher, policy: StsPolicy) -> StsPolicy | None:
         try:
             found = await fetcher.fetch(policy.domain)
         except StsError as error:
@@ -68,7 +67,7 @@ def _make(process: QueuedProcess) -> Work:
         StsPolicies(link),
         BrokenTlsHosts(link, tls.remember, tls.minimum),
         TlsReports(link),
-        lambda: process.connector.security.fetcher,
+        lambda: process.smtp.security.fetcher,
     ).do
 
 

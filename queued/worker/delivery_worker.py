@@ -18,7 +18,6 @@ from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
-from queued.delivery.connect.connector import Opener
 from queued.upkeep.queued_process import QueuedProcess
 from queued.worker.claim_loop import Claimer, ClaimLoop, Outage
 from queued.worker.dispatch import Dispatch
@@ -44,17 +43,9 @@ class Others(Protocol):
 
 
 class DeliveryWorker:
-    """One worker with the action deliver; its leases carry the name `owner`.
+    """One worker with the action deliver; its leases carry the name `owner`."""
 
-    Mail leaves by SMTP, unless another `opener` of sessions is given.
-    """
-
-    def __init__(
-        self,
-        process: QueuedProcess,
-        worker: Worker,
-        opener: Opener | None = None,
-    ) -> None:
+    def __init__(self, process: QueuedProcess, worker: Worker) -> None:
         config, schema = process.config, process.schema
         owner, where = f"{worker.name}@{process.name}", process.where(worker)
         self.name = worker.name
@@ -75,9 +66,8 @@ class DeliveryWorker:
         contents = Contents(links["content"])
         self._observer = Observer(lines=config.log.attempts)
         self._dispatch = Dispatch(
-            config, contents, self._leases, self._settler, process.reclaimer,
-            opener or process.connector, self._observer, process.signers,
-            ReturnedLog(links["returned"]),
+            config, contents, self._leases, self._settler, process.transports, process.reclaimer,
+            self._observer, process.signers, ReturnedLog(links["returned"]),
         )  # fmt: skip
         claims = Claims(
             links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema

@@ -13,11 +13,11 @@ from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
 from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
-from queued.delivery.connect.connector import Connector, DeliveryContext, Opener
-from queued.delivery.destination_queue import DestinationQueue
+from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
+from queued.delivery.transports import Transports
 from queued.outgoing.content import StoredContent
 from queued.outgoing.line import Line
 from queued.outgoing.outgoing import Outgoing
@@ -47,7 +47,7 @@ Key = tuple[int, str, str, bool]
 class Dispatch:
     """Has a DestinationQueue for each destination with mail or connections, and judges its results.
 
-    `opener` opens the sessions, by SMTP unless another one is given. `signers` sign mail.
+    `signers` sign mail.
     """
 
     def __init__(
@@ -56,18 +56,15 @@ class Dispatch:
         contents: Contents,
         guard: LeaseGuard,
         settler: Settler,
+        transports: Transports,
         space: Reclaimer | None = None,
-        opener: Opener | None = None,
         observer: Observer | None = None,
         signers: Signers | None = None,
         attempts: ReturnedLog | None = None,
     ) -> None:
         self._settler = settler
         self._space = space
-        self._connector = None  # the daemon configures the one that it gives
-        if opener is None:
-            opener = self._connector = Connector(config.environment.hostname, config.delivery)
-        self._opener = opener
+        self._transports = transports
         self._observer = observer or Observer()
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
@@ -97,10 +94,8 @@ class Dispatch:
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
         self._line.configure(config)
-        if self._connector:
-            self._connector.configure(config.delivery)
         reserved = config.urgent.connections(config.delivery.connections)
-        self._context = DeliveryContext(config.delivery, self._opener, reserved)
+        self._context = DeliveryContext(config.delivery, reserved)
         for queue in self._queues.values():
             queue.configure(self._context)
 
@@ -195,9 +190,9 @@ class Dispatch:
         """Give an envelope to its destination."""
         queue = self._queues.get(destination.key)
         if queue is None:
-            queue = self._queues[destination.key] = DestinationQueue(
-                destination, self._context, self
-            )
+            transport = self._transports.find(destination.protocol)
+            queue = DestinationQueue(destination, transport, self._context, self)
+            self._queues[destination.key] = queue
             self.left_out.watch(destination)
         queue.put(envelope)
 

@@ -18,7 +18,7 @@ from queued.cli.commands.change import who
 from queued.cli.options.target import database_of
 from queued.config import QueuedConfig, read_config
 from queued.delivery.dns.dns import Questions
-from queued.delivery.dns.questions import texts
+from queued.delivery.dns.records import texts
 from queued.signing.canonical import BodyHash, split_header
 from queued.signing.keyring import read_key
 from queued.signing.sign import SignedHeader, sign

@@ -32,8 +32,8 @@ from pgmta.postgres.locate import running
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.options.target import CONFIG
 from queued.config import read_config
-from queued.delivery.connect.connector import Connector
-from queued.delivery.connect.survey import HostAnswer, SurveyedHost, survey
+from queued.delivery.smtp.smtp_transport import SmtpTransport
+from queued.delivery.smtp.survey import HostAnswer, SurveyedHost, survey
 from queued.delivery.tls.tls_memory import NoMemory
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.tls_policy import TlsMode
@@ -127,8 +127,8 @@ def route(
     with route_memory(settings.environment, settings.delivery.tls.minimum) as (memory, problem):
         if problem:
             print_line(f"warning: what workers remember of TLS is not known: {problem}", err=True)
-        connector = Connector(settings.environment.hostname, settings.delivery, memory)
-        found, error = uvloop.run(_survey(connector, destination, probe=probe))
+        smtp = SmtpTransport(settings.environment.hostname, settings.delivery, memory)
+        found, error = uvloop.run(_survey(smtp, destination, probe=probe))
     usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
     if as_json:
         print_json({
@@ -142,10 +142,10 @@ def route(
 
 
 async def _survey(
-    connector: Connector, destination: Destination, *, probe: bool
+    smtp: SmtpTransport, destination: Destination, *, probe: bool
 ) -> tuple[list[SurveyedHost], str]:
     try:
-        return await survey(connector, destination, probe=probe), ""
+        return await survey(smtp, destination, probe=probe), ""
     except DeliveryError as error:
         return [], error.line
 

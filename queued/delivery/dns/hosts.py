@@ -68,7 +68,7 @@ class Hosts:
     async def of(
         self,
         destination: Destination,
-        tried: Collection[HostPort] = (),
+        tried: Collection[str] = (),
         earlier: int = 0,
         further: list[Host] | None = None,
     ) -> AsyncIterator[Host]:
@@ -84,7 +84,7 @@ class Hosts:
         late: list[Host] = []
         further = [] if further is None else further
         async for host in self._all(destination, earlier):
-            if host.place in tried:
+            if str(host.place) in tried:
                 continue
             if left <= 0:
                 further.append(host)

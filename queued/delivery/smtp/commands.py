@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item
 from queued.delivery.transport.envelope import Envelope
-
-UNLIMITED = 1 << 30
-"""A number of recipients or transactions that no session has."""
+from queued.delivery.transport.transport import UNLIMITED
 
 NO_EIGHTBIT = "5.6.3 the next hop does not know 8BITMIME"
 """The reason for content beyond ASCII that is not sent."""

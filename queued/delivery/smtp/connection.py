@@ -67,9 +67,7 @@ class Connection(asyncio.Protocol):
         if self._transport:
             self._transport.abort()
 
-    async def start_tls(
-        self, context: ssl.SSLContext, hostname: str, timeout: float
-    ) -> ssl.SSLObject:
+    async def start_tls(self, context: ssl.SSLContext, hostname: str) -> ssl.SSLObject:
         """Do the TLS handshake, and return the TLS session.
 
         Raises DeliveryError if the connection has ended; OSError, of which SSLError is one, and
@@ -84,7 +82,7 @@ class Connection(asyncio.Protocol):
                 self,
                 context,
                 server_hostname=hostname,
-                ssl_handshake_timeout=timeout,
+                ssl_handshake_timeout=self.timeouts.tls,
                 ssl_shutdown_timeout=_GOODBYE,
             )
         except BaseException:

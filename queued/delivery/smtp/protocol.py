@@ -152,9 +152,7 @@ class ClientProtocol(Connection):
         self.replies.clear()
         self._break(reason)
 
-    async def start_tls(
-        self, context: ssl.SSLContext, hostname: str, timeout: float
-    ) -> ssl.SSLObject:
+    async def start_tls(self, context: ssl.SSLContext, hostname: str) -> ssl.SSLObject:
         """Do the TLS handshake, and return the TLS session.
 
         Plain text that comes before it is an error, because it could be taken for a reply under TLS
@@ -162,7 +160,7 @@ class ClientProtocol(Connection):
         """
         if self._partial or self._lines or self.replies:
             self.violate("plain text before the TLS handshake")
-        return await super().start_tls(context, hostname, timeout)
+        return await super().start_tls(context, hostname)
 
     def _break(self, reason: str) -> None:
         self.reason = reason

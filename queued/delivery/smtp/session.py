@@ -9,11 +9,11 @@ from time import monotonic
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
+from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.classify import result_of
+from queued.delivery.smtp.classify import hung_up, mark_again, result_of
 from queued.delivery.smtp.commands import (
-    UNLIMITED,
     limit,
     mail_command,
     passes_dsn,
@@ -25,8 +25,9 @@ from queued.delivery.smtp.exchange import lock_step, pipelined, reset
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.facts import ConnectionFacts
-from queued.delivery.transport.result import Result
+from queued.delivery.transport.result import Again, Result
 from queued.delivery.transport.transcript import CONTENT, ENTRIES, NOTE
+from queued.delivery.transport.transport import UNLIMITED, failed
 
 _OK = 2  # first digit of a positive reply
 _SMTP = 25  # a port at which LMTP is forbidden (RFC 2033, section 5)
@@ -62,14 +63,17 @@ class Session:
         self.lmtp = lmtp
         self.extensions: dict[str, str] = {}
         self.transactions = 0
-        self._began = monotonic()  # the transaction
-        self.most_transactions = UNLIMITED
-        """The number of transactions that the host takes (MAILMAX of RFC 9422)."""
+        self._most_transactions = UNLIMITED  # that the host takes (MAILMAX of RFC 9422)
+        self.spent = False
+        """Whether the connection had as many transactions as it may carry."""
         self.most_recipients = UNLIMITED
         """The number of recipients that the host takes at once (RCPTMAX, or its refusals)."""
         self._delivery = delivery
         self._ascii_only = False
-        self._bare = False  # the transaction, of DSN parameters that a host refused
+        self.vain = False
+        """Whether the connection ended before the server had anything of the last envelope."""
+        self.unwelcome = False
+        """Whether the server ended it with 421: it wants no further connection now."""
         self._loop = asyncio.get_running_loop()
         self._limit = 0  # octets of a message; 0: none
         self._timeouts = connection.timeouts
@@ -119,7 +123,8 @@ class Session:
         self.facts.confirms = "" if "DSN" in self.extensions else self._success
         self._limit = size_limit(self.extensions.get("SIZE", ""))
         limits = self.extensions.get("LIMITS", "")
-        self.most_transactions = limit(limits, "MAILMAX")
+        most = limit(limits, "MAILMAX")
+        self._most_transactions = min(self._delivery.transactions, most)
         self.most_recipients = limit(limits, "RCPTMAX")
         bounces = self._delivery.eightbit == "bounce"
         self._ascii_only = bounces and "8BITMIME" not in self.extensions
@@ -133,30 +138,64 @@ class Session:
         self.connection.write(f"{stage} {hostname}\r\n".encode(), 1)
         return await self.connection.reply(stage, self._timeouts.command)
 
-    def most(self, delivery: Delivery) -> int:
-        """Return how many transactions the connection may carry."""
-        return min(delivery.transactions, self.most_transactions)
+    # -- the seam: Channel --
 
-    def learn_recipients(self, number: int) -> None:
-        """Note that the host takes this number of recipients at once."""
-        self.most_recipients = max(1, min(number, self.most_recipients))
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended: no envelope may be given to it."""
+        return self.connection.closed
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a final dot was sent whose reply has not come."""
+        return self.connection.past_dot
+
+    def close(self) -> None:
+        """Say QUIT, and close when the answer comes or after a while."""
+        self.connection.quit()
+
+    def abort(self) -> None:
+        """Drop the connection at once, without QUIT."""
+        self.connection.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of the connection after `close`; the server counts it until then."""
+        await self.connection.wait_closed()
 
     async def send(self, envelope: Envelope) -> list[Result]:
         """Do one transaction and return a result for each item, in order.
 
         A result of the end of data with the code 0 says how the connection ended after the dot.
+        """
+        self.transactions += 1
+        self.spent = self.transactions >= self._most_transactions
+        began = monotonic()
+        connection = self.connection
+        if self.transactions == 1:
+            connection.said = deque(maxlen=ENTRIES)
+        try:
+            results = await self._transact(envelope)
+        except Exception as error:
+            results = failed(error, self, envelope)
+            if isinstance(error, DeliveryError) and error.retry_elsewhere:
+                self.vain = connection.closed and not connection.violated
+        else:
+            self.vain = self.unwelcome = connection.closed and hung_up(results)
+        self._note(results, envelope, began)
+        if results[0].event is not Event.DELIVERED or results.count(results[0]) < len(results):
+            self._mark_again(results, envelope)
+        return results
+
+    async def _transact(self, envelope: Envelope) -> list[Result]:
+        """Do one transaction.
+
         Raises DeliveryError if the connection ends before the dot (then it is `closed`), if replies
         are out of step with commands, or if the message can't go to this host at all.
         """
-        self.transactions += 1
-        self._began = monotonic()
-        if self.transactions == 1:
-            self.connection.said = deque(maxlen=ENTRIES)
         host, connection = self.name, self.connection
         connection.deadline = self._loop.time() + self._delivery.transaction
         only = self._ascii_only
         commands = [mail_command(envelope, self.extensions, self._limit, ascii_only=only)]
-        self._bare = envelope.bare
         if envelope.dsn and passes_dsn(envelope, self.extensions):
             commands += [rcpt_command(item) for item in envelope.items]
         else:
@@ -194,21 +233,31 @@ class Session:
             await reset(connection)
         return results
 
-    def note(self, results: list[Result]) -> list[Result]:
-        """Add facts, duration and dialogue of the last transaction to its results; return them.
+    def _note(self, results: list[Result], envelope: Envelope, began: float) -> None:
+        """Add facts, duration and dialogue of the last transaction to its results.
 
         The set-up of the connection belongs to the first transaction.
         """
         connection, facts = self.connection, self.facts
-        seconds = monotonic() - self._began
+        seconds = monotonic() - began
         if connection.content:  # it ended before the final dot
             connection.said.append((monotonic(), CONTENT, connection.content))
         said = facts.dialogue, connection.said
-        if self._bare:
+        if envelope.bare:
             facts = replace(facts, confirms=self._success)
         connection.said = deque(maxlen=ENTRIES)
         for result in results:
             result.facts, result.seconds, result.said = facts, seconds, said
         if self.transactions == 1:
             self.facts = self.facts.kept()
-        return results
+
+    def _mark_again(self, results: list[Result], envelope: Envelope) -> None:
+        """Mark the recipients that are tried again at once, and learn from them."""
+        passed = envelope.dsn and passes_dsn(envelope, self.extensions)
+        mark_again(results, envelope if passed else None)
+        marks = [result.again for result in results]
+        if Again.BARE in marks:
+            self.remark("DSN parameters refused: once more without them")
+        elif Again.NEXT in marks:
+            taken = len(marks) - marks.count(Again.NEXT)
+            self.most_recipients = max(1, min(taken, self.most_recipients))

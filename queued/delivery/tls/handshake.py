@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
-from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.tls import dane
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.delivery.transport.tls_policy import HostPolicy, TlsMode
@@ -31,17 +30,20 @@ class BrokenTls(DeliveryError):
         self.result = result
 
 
+type StartTls = Callable[[ssl.SSLContext, str], Awaitable[ssl.SSLObject]]
+"""Does a handshake for a host name. Raises OSError, of which SSLError is one, and ValueError."""
+
+
 async def shake_hands(
-    connection: ClientProtocol, contexts: TlsContexts, policy: HostPolicy, host: str
+    start: StartTls, contexts: TlsContexts, policy: HostPolicy, host: str
 ) -> tuple[str, str]:
     """Do the handshake that the policy asks for; return the version of TLS and the cipher.
 
-    Raises BrokenTls, and DeliveryError for a server that speaks plain text before the handshake.
-    The connection is closed then.
+    Raises BrokenTls, and the errors of `start` of other kinds. The connection is of no use then.
     """
     context, name = contexts.of(policy.mode), server_name(policy, host)
     try:
-        session = await connection.start_tls(context, name, connection.timeouts.tls)
+        session = await start(context, name)
     except (OSError, ValueError) as error:
         context.forget(name)
         result, why = _failure(error)
@@ -51,7 +53,6 @@ async def shake_hands(
             dane.authenticate(policy.tlsa, presented(session), policy.names, datetime.now(UTC))
         except dane.DaneError as error:
             context.forget(name)
-            connection.abort()
             raise BrokenTls(
                 f"4.7.5 DANE of {name}: {printable(str(error))}", error.result
             ) from None

@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections import OrderedDict
 from functools import partial
-from typing import Protocol
 
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import StsPolicy, TlsResult
-from queued.delivery.dns.questions import Questions, texts
-from queued.delivery.tls.mtasts import FetchedPolicy, record_id
-from queued.delivery.tls.sts_fetch import StsError
+from queued.delivery.dns.dns import Questions
+from queued.delivery.dns.records import texts
+from queued.delivery.tls.mtasts import record_id
+from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.delivery.tls.tls_memory import PolicyStore, ResultCounter
 
 _FRESH = 60.0  # seconds for which this process does not ask again
@@ -25,13 +25,6 @@ _ENTRIES = 10_000  # domains in memory
 log = get("delivery")
 
 
-class Fetcher(Protocol):
-    """Fetches policies."""
-
-    async def fetch(self, domain: str) -> FetchedPolicy:
-        """Return the policy of a domain. Raises StsError."""
-
-
 class StsDomains:
     """Has the policy of each domain. One search under way serves all who ask for a domain.
 
@@ -40,7 +33,11 @@ class StsDomains:
     """
 
     def __init__(
-        self, questions: Questions, fetcher: Fetcher, store: PolicyStore, results: ResultCounter
+        self,
+        questions: Questions,
+        fetcher: PolicyFetcher,
+        store: PolicyStore,
+        results: ResultCounter,
     ) -> None:
         self._questions = questions
         self._fetcher = fetcher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from pgmta.errors import DeliveryError, Stage
@@ -32,6 +33,17 @@ def stored(text: str, note: str = "") -> str:
     return text + note
 
 
+class Again(Enum):
+    """A result that does not count, because the recipient is tried again at once."""
+
+    NEXT = "next"
+    """No attempt was made: the recipient was too many for one transaction."""
+    BARE = "bare"
+    """No attempt was made: the place refuses options, and gets the recipient without them."""
+    ELSEWHERE = "elsewhere"
+    """Another place of the destination may take the message (RFC 5321, section 5.1)."""
+
+
 @dataclass(slots=True)
 class Result:
     """The result of an attempt for one recipient.
@@ -45,6 +57,7 @@ class Result:
     reply: Reply
     host: str = ""
     stage: Stage = Stage.NONE
+    again: Again | None = None
     facts: ConnectionFacts | None = field(default=None, compare=False)
     seconds: float = 0.0  # of the transaction
     said: Said | None = field(default=None, compare=False)

@@ -6,21 +6,22 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery import pacing
-from queued.delivery.connect.connector import Connector, DeliveryContext, Opener
-from queued.delivery.destination_queue import DestinationQueue
+from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
 from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.transport.destination import Destination, Hop
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
+from queued.delivery.transport.transport import Transport
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 
@@ -39,15 +40,15 @@ class Trial:
 
     hop: RawHop
     delivery: Delivery
-    opener: Opener | None = None
+    transport: object = None
     results: dict[int, Result] = field(default_factory=dict)
     down: list[Result] = field(default_factory=list)
     queue: DestinationQueue = field(init=False)
 
     def __post_init__(self) -> None:
-        context = DeliveryContext(self.delivery, self.opener or connector(self.delivery))
+        transport = cast(Transport, self.transport or smtp(self.delivery))
         destination = Destination((Hop("127.0.0.1", self.hop.port),))
-        self.queue = DestinationQueue(destination, context, self)
+        self.queue = DestinationQueue(destination, transport, DeliveryContext(self.delivery), self)
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         (item,), (result,) = envelope.items, results
@@ -75,21 +76,21 @@ class Trial:
         await self.queue.wait()
 
 
-def connector(delivery: Delivery) -> Connector:
-    return Connector("client.example", delivery)
+def smtp(delivery: Delivery) -> SmtpTransport:
+    return SmtpTransport("client.example", delivery)
 
 
 def play(
     hop: RawHop,
     act: Callable[[Trial], Awaitable[None]],
-    opener: Opener | None = None,
+    transport: object = None,
     **delivery: object,
 ) -> Trial:
     """Let `act` use a queue to the hop; return what the queue reported."""
 
     async def main() -> Trial:
         async with serving(hop):
-            trial = Trial(hop, Delivery.model_validate(delivery), opener)
+            trial = Trial(hop, Delivery.model_validate(delivery), transport)
             await act(trial)
             await trial.end()
             return trial
@@ -249,11 +250,10 @@ class Faulty:
     async def open(
         self,
         destination: Destination,
-        sessions: set[Session],
-        tried: frozenset[HostPort] = frozenset(),
+        tried: frozenset[str] = frozenset(),
         earlier: int = 0,
     ) -> Session:
-        session = await connector(Delivery(connections=2)).open(destination, sessions, tried)
+        session = await smtp(Delivery(connections=2)).open(destination, tried)
         send = session.send
 
         async def fail(envelope: Envelope) -> list[Result]:
@@ -291,8 +291,7 @@ class Failing:
     async def open(
         self,
         destination: Destination,
-        sessions: set[Session],
-        tried: frozenset[HostPort] = frozenset(),
+        tried: frozenset[str] = frozenset(),
         earlier: int = 0,
     ) -> Session:
         raise self.error

@@ -6,22 +6,22 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from pgmta.model import Item
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
-from queued.delivery.connect.connector import DeliveryContext
-from queued.delivery.destination_queue import DestinationQueue
+from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.session import Session
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
+from queued.delivery.transport.transport import Transport
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, LOCK_STEP, PIPED, RawHop, run, serving
 
@@ -51,11 +51,10 @@ class Hosts:
     async def open(
         self,
         destination: Destination,
-        sessions: set[Session],
-        tried: frozenset[HostPort] = frozenset(),
+        tried: frozenset[str] = frozenset(),
         earlier: int = 0,
     ) -> Session:
-        left = [(n, hop) for n, hop in enumerate(self.hops) if HostPort(f"mx{n}", 25) not in tried]
+        left = [(n, hop) for n, hop in enumerate(self.hops) if f"mx{n}:25" not in tried]
         if not left:
             raise NoHostLeft("4.4.4 no other host", Stage.MX)
         problem = DeliveryError("no host")
@@ -71,7 +70,6 @@ class Hosts:
                 problem = error
                 connection.abort()
                 continue
-            sessions.add(session)
             return session
         raise problem
 
@@ -84,8 +82,9 @@ class Trial:
         self.hosts = Hosts(hops, delivery)
         self.results: dict[int, Result] = {}
         self.room = 0
-        context = DeliveryContext(delivery, self.hosts)
-        self.queue = DestinationQueue(Destination(domain="b.example"), context, self)
+        destination, context = Destination(domain="b.example"), DeliveryContext(delivery)
+        transport = cast(Transport, self.hosts)
+        self.queue = DestinationQueue(destination, transport, context, self)
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         self.room += envelope.room
@@ -125,7 +124,7 @@ def play(
             trial.queue.drain()
             await trial.queue.wait()
             assert trial.room == 9 * len(mail)
-            assert not trial.queue._sessions
+            assert not trial.queue._open
             return trial
 
     return run(main())

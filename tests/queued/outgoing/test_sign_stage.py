@@ -17,6 +17,7 @@ from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.sign_stage import SignStage
 from queued.signing.keyring import Keyring
@@ -63,8 +64,9 @@ class Site:
         monkeypatch.setattr(SigningKey, "sign", slowly)
         monkeypatch.setattr(DestinationQueue, "put", put)
         self.signers = Signers(Keyring(cast(Any, None)), config.signing)
+        transports = Transports("client.example", config.delivery)
         self.dispatch = Dispatch(
-            config, cast(Any, None), ALWAYS, cast(Any, self), signers=self.signers
+            config, cast(Any, None), ALWAYS, cast(Any, self), transports, signers=self.signers
         )
         self.room = self.dispatch.stages.room
 

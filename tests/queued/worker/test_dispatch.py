@@ -13,6 +13,7 @@ from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transports import Transports
 from queued.worker.dispatch import Dispatch
 from tests.support.leases import ALWAYS
 
@@ -42,7 +43,8 @@ class Outcomes:
 
 
 def dispatcher(config: QueuedConfig, outcomes: Outcomes) -> Dispatch:
-    return Dispatch(config, cast(Any, None), ALWAYS, cast(Any, outcomes))
+    transports = Transports("client.example", config.delivery)
+    return Dispatch(config, cast(Any, None), ALWAYS, cast(Any, outcomes), transports)
 
 
 @pytest.mark.parametrize("fails", ["message", "envelope"])

@@ -19,7 +19,7 @@ from pgmta.states import TRANSITIONS, Event, Status, after
 from queued.config import Retry
 from queued.config.answer_index import Answer
 from queued.config.retry import GREYLISTED, Exponential
-from queued.delivery.smtp.classify import event_of, result_of
+from queued.delivery.smtp.classify import result_of
 from queued.delivery.transport.result import CUT_OFF, DEADLINE_OVER, NOT_BEGUN, Result
 from queued.worker.judge import jitter_of
 from queued.worker.verdict import FirstAnswers, delay, judge
@@ -64,7 +64,8 @@ answers = st.builds(
 )
 results = st.builds(
     lambda code, stage, event: Result(
-        event_of(Reply(code, ""), stage) if code or stage is Stage.END_OF_DATA else event,
+        event if not code and stage is not Stage.END_OF_DATA
+        else result_of(Reply(code, ""), "", stage).event,
         Reply(code, "a\nb\x1b" + "é" * 2000), "h:25", stage,
     ),
     st.sampled_from([0, *range(200, 600), 999]), st.sampled_from(HOST + MAIL),

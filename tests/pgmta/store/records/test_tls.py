@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from typing import cast
 
 import psycopg
 import pytest
@@ -16,7 +17,7 @@ from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
 from queued.delivery.tls.mtasts import FetchedPolicy
-from queued.delivery.tls.sts_fetch import StsError
+from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.upkeep.sts_policies import StsPolicyDuty
 from tests.sql.test_surface import linked, one
 from tests.support.rows import message, row
@@ -84,7 +85,8 @@ async def test_policies_are_fetched_again_before_they_end(
 ) -> None:
     async with linked(database, role="pgmta_queued") as link:
         policies, web = StsPolicies(link), Web()
-        duty = StsPolicyDuty(policies, BrokenTlsHosts(link, *TLS), TlsReports(link), lambda: web)
+        broken, results = BrokenTlsHosts(link, *TLS), TlsReports(link)
+        duty = StsPolicyDuty(policies, broken, results, lambda: cast(PolicyFetcher, web))
         for domain in ("b.example", "away.example", "unused.example", "fresh.example"):
             await policies.keep(replace(POLICY, domain=domain))
         db.execute("UPDATE sts_policies SET next_fetch = now() WHERE domain <> 'fresh.example'")

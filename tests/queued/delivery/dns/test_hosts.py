@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import dns.rcode
 import pytest
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, Stage
 from queued.config import Delivery
 from queued.delivery.dns import hosts as hosts_module
@@ -99,7 +98,7 @@ def patience(name: str) -> str:
 async def names(
     found: Hosts, domain: str, tried: tuple[str, ...] = (), earlier: int = 0
 ) -> list[str]:
-    places = [HostPort(name, 25) for name in tried]
+    places = [f"{name}:25" for name in tried]
     hosts = [host async for host in found.of(Destination(domain=domain), places, earlier)]
     assert all(host.port == 25 and not host.listed for host in hosts)
     return [host.name for host in hosts]
@@ -192,7 +191,7 @@ async def test_fixed_hops_and_address_literals_ask_no_name_server(name_server: N
         Host("second.example", 587, listed=True),
     ]
     same = Destination((Hop("relay.example", 587), Hop("relay.example", 25)))
-    left = [host.port async for host in found.of(same, [HostPort("relay.example", 587)])]
+    left = [host.port async for host in found.of(same, ["relay.example:587"])]
     assert left == [25], "a host is known by its name and port"
     assert await names(found, "[192.0.2.1]") == ["192.0.2.1"]
     assert await names(found, "[IPv6:2001:db8::1]") == ["2001:db8::1"]

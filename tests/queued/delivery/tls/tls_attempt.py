@@ -15,11 +15,11 @@ from dns import rdata
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, StsPolicy, TlsResult
 from queued.config import Delivery, Timeouts, Tls
-from queued.delivery.connect.connector import Connector
-from queued.delivery.connect.security import Security
 from queued.delivery.dns.dns import Answer
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.smtp_transport import SmtpTransport
+from queued.delivery.tls.security import Security
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.tls_policy import TlsMode
@@ -131,7 +131,7 @@ class Attempt:
         """Return whether the message went under TLS, in plain text, or not at all."""
         delivery = Delivery(timeouts=Timeouts(tls=2.0, command=5.0))
         internet = cast(Any, self.internet)
-        opener = Connector("client.example", delivery, internet)
+        opener = SmtpTransport("client.example", delivery, internet)
         opener._hosts = internet
         opener.security = security or self.security(mode, **options)
         destination = Destination(domain=DOMAIN, implicit=self.hop.implicit, tls=tls,
@@ -142,7 +142,7 @@ class Attempt:
         self.error = None
         before = len(self.hop.taken)
         try:
-            self.session = session = await opener.open(destination, set())
+            self.session = session = await opener.open(destination)
             (result,) = await session.send(envelope)
         except DeliveryError as error:
             self.error = error

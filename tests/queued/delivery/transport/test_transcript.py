@@ -11,9 +11,8 @@ import pytest
 
 from pgmta.errors import DeliveryError
 from queued.config import Delivery
-from queued.delivery.connect.connector import Connector
 from queued.delivery.smtp.protocol import ClientProtocol
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.transport.destination import Destination, Hop
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import (
@@ -118,17 +117,13 @@ def transaction(hop: RawHop, *recipients: str, large: bool = False) -> list[Resu
             session = await connect(hop, QUICK)
             await session.open("client.example")
             session.facts.connect_seconds = 7.0
-            first = session.note(await session.send(envelope("first@b.example")))
+            first = await session.send(envelope("first@b.example"))
             assert [(r.reply.code, r.facts and r.facts.connect_seconds) for r in first] == [
                 (250, 7)
             ]
             mail = envelope(*recipients, large=large)
-            try:
-                results = await session.send(mail)
-            except DeliveryError as error:
-                results = [Result.of(error, "hop")] * len(mail.items)
-            results = session.note(results)
-            session.connection.quit()
+            results = await session.send(mail)
+            session.close()
             return results
 
     return run(main())
@@ -210,11 +205,9 @@ def test_all_hosts_that_were_tried_are_in_the_transcript_and_the_last_in_the_fac
     async def main() -> DeliveryError:
         async with serving(refusing):
             hops = Hop("127.0.0.1", 1), Hop("127.0.0.1", refusing.port, fallback=True)
-            connector = Connector("me.example", Delivery())
-            sessions: set[Session] = set()
+            smtp = SmtpTransport("me.example", Delivery())
             with pytest.raises(DeliveryError) as error:
-                await connector.open(Destination(hops), sessions)
-            assert not sessions
+                await smtp.open(Destination(hops))
             await asyncio.sleep(0)
             return error.value
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 
-from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from queued.config import Delivery
-from queued.delivery.connect import connector
-from queued.delivery.connect.connector import Connector
 from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp import smtp_transport
 from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.facts import ConnectionFacts
 from queued.delivery.transport.tls_policy import HostPolicy
@@ -38,19 +36,18 @@ def name_server() -> Iterator[NameServer]:
 class Trial:
     """Sessions with the hosts of d.example."""
 
-    connector: Connector
+    smtp: SmtpTransport
     hops: list[RawHop]
-    sessions: set[Session] = field(default_factory=set)
 
     async def open(self, *tried: str) -> Session:
         destination = Destination(domain="d.example")
-        session = await self.connector.open(destination, self.sessions, self.places(tried))
+        session = await self.smtp.open(destination, self.places(tried))
         session.connection.abort()
         return session
 
-    def places(self, names: tuple[str, ...]) -> frozenset[HostPort]:
+    def places(self, names: tuple[str, ...]) -> frozenset[str]:
         port = next(hop.port for hop in self.hops if hop.port)
-        return frozenset(HostPort(name, port) for name in names)
+        return frozenset(f"{name}:{port}" for name in names)
 
     async def fails(self, *tried: str) -> DeliveryError:
         with pytest.raises(DeliveryError) as caught:
@@ -78,7 +75,7 @@ def play(
             delivery = Delivery.model_validate(
                 {"dns": {"servers": [name_server.where]}, "forbidden": [], "port": port, **options}
             )
-            await act(Trial(Connector("client.example", delivery), hops))
+            await act(Trial(SmtpTransport("client.example", delivery), hops))
 
     run(main())
 
@@ -103,15 +100,15 @@ def test_host_that_gives_no_session_leads_to_the_next_one(
 
 def test_error_of_our_own_at_one_host_stops_no_other(name_server: NameServer) -> None:
     async def act(trial: Trial) -> None:
-        security = trial.connector.security
-        real = security.session
+        security = trial.smtp.security
+        real = security.policy
 
-        async def session(policy: HostPolicy, host: Host, connect: Any) -> Session:
+        async def policy(destination: Destination, host: Host) -> HostPolicy:
             if host.name == "a.example":
                 raise KeyError("a certificate")
-            return await real(policy, host, connect)
+            return await real(destination, host)
 
-        security.session = session  # type: ignore[method-assign]
+        security.policy = policy  # type: ignore[method-assign]
         assert (await trial.open()).host.name == "b.example"
 
     play(name_server, [b"", b""], act)
@@ -128,7 +125,6 @@ def test_error_has_what_each_host_said(name_server: NameServer) -> None:
         )
         assert (error.code, error.stage, error.permanent) == (554, Stage.GREETING, False)
         assert (error.host, error.address) == (f"b.example:{port}", "127.0.0.3")
-        assert not trial.sessions
 
     play(name_server, [BUSY, b"554 5.7.1 not you\r\n", None], act)
 
@@ -163,7 +159,7 @@ def test_hosts_that_were_tried_are_left_out(name_server: NameServer) -> None:
 def test_hosts_that_did_not_answer_are_tried_after_the_others(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector, "SLOW", 0.1)
+    monkeypatch.setattr(smtp_transport, "SLOW", 0.1)
 
     async def act(trial: Trial) -> None:
         assert (await trial.open()).host.name == "b.example"
@@ -184,7 +180,7 @@ def test_domain_fails_if_dns_knows_no_usable_address(name_server: NameServer) ->
         assert error.line.startswith("5.4.4 c.example has the address 127.0.0.4, and delivery.forb")
         assert "; 5.4.4 a.example has no address; 5.4.4 b.example has no address" in error.line
         name_server.zone["a.example"]["A"] = None
-        trial.connector.questions._kept.clear()
+        trial.smtp.questions._kept.clear()
         error = await trial.fails()
         assert not error.permanent, "as long as one of them may have one"
 

@@ -6,9 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from pgmta.errors import DeliveryError
-from queued.delivery.connect.connector import Connector
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.facts import ConnectionFacts
 from queued.delivery.transport.tls_policy import HostPolicy
@@ -41,48 +40,45 @@ class SurveyedHost:
 
 
 async def survey(
-    connector: Connector, destination: Destination, *, probe: bool
+    smtp: SmtpTransport, destination: Destination, *, probe: bool
 ) -> list[SurveyedHost]:
     """Return the hosts of a destination in the order of one delivery.
 
     With `probe` each of them is connected to, up to EHLO, STARTTLS and AUTH, but gets no mail.
     Raises DeliveryError if the destination has no host.
     """
-    hosts = [SurveyedHost(host) async for host in connector.hosts.of(destination)]
-    await asyncio.gather(*(_look(connector, destination, each) for each in hosts))
+    hosts = [SurveyedHost(host) async for host in smtp.hosts.of(destination)]
+    await asyncio.gather(*(_look(smtp, destination, each) for each in hosts))
     if probe:
-        await asyncio.gather(*(_probe(connector, destination, each) for each in hosts))
+        await asyncio.gather(*(_probe(smtp, destination, each) for each in hosts))
     return hosts
 
 
-async def _look(connector: Connector, destination: Destination, found: SurveyedHost) -> None:
+async def _look(smtp: SmtpTransport, destination: Destination, found: SurveyedHost) -> None:
     """Find the policy and the addresses of a host."""
     try:
-        found.policy = await connector.security.policy(destination, found.host)
-        found.left_out = await connector.hosts.left_out(found.host)
-        found.addresses = await connector.hosts.addresses(found.host)
+        found.policy = await smtp.security.policy(destination, found.host)
+        found.left_out = await smtp.hosts.left_out(found.host)
+        found.addresses = await smtp.hosts.addresses(found.host)
     except DeliveryError as error:
         found.error = error.line
 
 
-async def _probe(connector: Connector, destination: Destination, found: SurveyedHost) -> None:
+async def _probe(smtp: SmtpTransport, destination: Destination, found: SurveyedHost) -> None:
     """Open a session with a host, and close it."""
     if found.error:
         return
-    sessions: set[Session] = set()
     found.answer = HostAnswer()
     try:
         async with asyncio.timeout(_PATIENCE):
-            session = await connector.open_at(destination, found.host, sessions)
+            session = await smtp.open_at(destination, found.host)
     except DeliveryError as error:
         found.answer.error = error.line
         return
     except TimeoutError:
         found.answer.error = f"no answer in {_PATIENCE:.0f} seconds"
         return
-    finally:
-        for each in sessions:
-            each.connection.quit()
-            await each.connection.wait_closed()  # the loop may end now
+    session.close()
+    await session.wait_closed()  # the loop may end now
     found.answer.facts = session.facts
     found.answer.extensions = session.extensions

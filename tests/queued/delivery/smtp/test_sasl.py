@@ -10,8 +10,8 @@ import pytest
 
 from pgmta.errors import DeliveryError, Stage
 from queued.config import Timeouts
-from queued.delivery.connect import sasl
 from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp import sasl
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.session import Session
 from queued.delivery.transport.destination import Login

@@ -1,1 +1,0 @@
-"""From a destination to a session: hosts in turn, TLS as the policy has it, login."""

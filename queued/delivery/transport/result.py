@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from pgmta.errors import DeliveryError, Stage
@@ -43,6 +44,7 @@ def stored(text: str, note: str = "") -> str:
 class Result:
     """The reply of a next hop for one recipient, or the reason why the recipient was not tried.
 
+    A row that may not go before `until` has not begun.
     After a transaction the session adds facts, seconds and dialogue, see `Session.note`.
     """
 
@@ -52,6 +54,7 @@ class Result:
     permanent: bool = False
     unknown: bool = False
     begun: bool = True
+    until: datetime | None = None
     facts: ConnectionFacts | None = field(default=None, compare=False)
     seconds: float = 0.0  # of the transaction
     said: Said | None = field(default=None, compare=False)
@@ -91,7 +94,7 @@ def event_of(result: Result) -> Event:
     and not the mail: that is said of an address only by the enhanced codes 5.1.x.
     """
     if not result.begun:
-        return Event.HAND_BACK
+        return Event.POSTPONE if result.until else Event.HAND_BACK
     if result.unknown:
         return Event.UNKNOWN
     code = result.reply.code
@@ -105,6 +108,11 @@ def event_of(result: Result) -> Event:
         passes = passes or (code == 552 and result.reply.enhanced == "5.5.3")
         return Event.DEFER if passes else Event.FAIL
     return Event.DEFER
+
+
+def postponed(until: datetime, reason: str) -> Result:
+    """Return the result of a row that may not go before a time; `reason` is for operators."""
+    return Result(Reply(0, reason), begun=False, until=until)
 
 
 class Reporter(Protocol):

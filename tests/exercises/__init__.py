@@ -1,0 +1,1 @@
+"""Parts that registration alone adds, each from a separate folder."""

@@ -26,7 +26,7 @@ from pgmta.command import (
 from pgmta.logs import keep_off_stdout
 from pgmta.states import Status
 from pgmta.store.admin.migrate import migrate as apply_migrations
-from pgmta.store.changes.listing import Listing
+from pgmta.store.changes.listing import HEAD, Listing
 from queued.cli.commands.change import COMMANDS
 from queued.cli.commands.classify import classify
 from queued.cli.commands.count import count
@@ -44,6 +44,7 @@ from queued.cli.commands.user import user
 from queued.cli.commands.workers import workers
 from queued.cli.options.filters import condition, filter_options
 from queued.cli.options.target import CONFIG, database_of, database_to_migrate
+from queued.rewriting.composed import COMPOSED, COMPOSERS
 
 
 @click.group()
@@ -178,7 +179,7 @@ def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None
     have a transcript, and those that a trace asked for.
     """
     with _listing(database_of(config)) as listing:
-        message = listing.message(message_id)
+        message = listing.message(message_id, COMPOSED if COMPOSERS else HEAD)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
         came = arrival(listing.arrival(message_id), history)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import email.parser
 import email.policy
+import json
 import re
 from typing import Any
 
 from pgmta.command import print_json, print_line, print_table, print_text
-from pgmta.store.changes.listing import UNDELIVERABLE, MessageReports
+from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, MessageReports
+from queued.rewriting.composed import COMPOSERS, composed_or_stored
 
 # smtpd/commands/received.py writes the field, and replaces other characters of the name
 _RECEIVED = re.compile(
@@ -101,6 +103,8 @@ def print_message(
     as_json: bool,
 ) -> None:
     """Write the message for a reader, or everything for a machine; transcripts if given."""
+    if message and COMPOSERS:
+        _compose(message, rows)
     headers = _headers(message) if message else []
     if as_json:
         print_json(
@@ -134,10 +138,27 @@ def print_message(
     print_origin(reports)
     if rows:
         _print_recipients(rows)
+        _print_composed(rows)
     print_history(history)
     print_reports(reports)
     if transcripts is not None:
         _print_transcripts(transcripts, history)
+
+
+def _compose(message: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Give each row its content as `composed`, and the message the header of its first row."""
+    stored = bytes(message["head"] or b"")
+    for row in reversed(rows):
+        content = composed_or_stored(stored, json.dumps(row["metadata"]))
+        row["composed"] = content[:HEAD].decode(errors="replace") if content != stored else None
+        message["head"] = content
+
+
+def _print_composed(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        if content := row.get("composed"):
+            print_text(f"\ncontent for {row['recipient']}")
+            print_text("".join(f"  {line}\n" for line in content.splitlines()).rstrip())
 
 
 def why(row: dict[str, Any]) -> str:

@@ -41,7 +41,7 @@ class ReportRow:
     reply: str | None
     notify: str | None
     orcpt: str | None
-    metadata: str | None = None  # JSON, of a row that is deferred
+    metadata: str | None = None  # JSON
     attempted: datetime | None = None
     host: str = ""
     answer_class: str = ""

@@ -12,7 +12,7 @@ from enum import StrEnum
 class Status(StrEnum):
     """Value of `queue.status`."""
 
-    QUEUED = "QUEUED"  # accepted, or released; waits for a worker
+    QUEUED = "QUEUED"  # accepted, released or put off; waits for a worker
     DEFERRED = "DEFERRED"  # an attempt failed for now; waits for next_attempt
     SENDING = "SENDING"  # leased by a worker until lease_until
     HOLD = "HOLD"  # waits for an operator; never claimed
@@ -31,6 +31,7 @@ class Event(StrEnum):
     FAIL = "failed"  # 5xx, or the message is too old
     UNKNOWN = "unknown"  # connection lost after the final dot
     HAND_BACK = "handed back"  # the attempt never began (drain)
+    POSTPONE = "postponed"  # the row may not go yet: it waits until a time, and no attempt counts
     REPORT = "reported"  # its DSN is in the queue, or none is due
 
 
@@ -58,6 +59,7 @@ TRANSITIONS: dict[tuple[Status, Event], tuple[Status | None, ...]] = {
     (Status.SENDING, Event.UNKNOWN): (Status.DEFERRED, *_FINAL),
     (Status.SENDING, Event.FAIL): (*_FINAL, Status.REPORT),
     (Status.SENDING, Event.HAND_BACK): (Status.QUEUED,),
+    (Status.SENDING, Event.POSTPONE): (Status.QUEUED,),
     (Status.REPORT, Event.REPORT): (GONE, Status.HOLD),
 }
 """The targets of each transition. `queue.once` and `queue.on_failed` choose between several."""

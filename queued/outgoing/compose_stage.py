@@ -10,31 +10,21 @@ from pgmta.model import Item, Reply
 from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.transport.result import Result
-from queued.outgoing.composed import COMPOSED, COMPOSERS, composed
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared
+from queued.rewriting.composed import COMPOSERS, composed, composed_parts
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedStream:
-    """Iterates over the parts of composed content; its start is kept until it is complete."""
+    """Iterates over the parts of composed content."""
 
     content: AsyncIterable[bytes]
     metadata: str | None
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the parts. Raises DeliveryError, as the content does."""
-        start: bytes | None = b""
-        async for part in self.content:
-            if start is None:
-                yield part
-                continue
-            start += part
-            if len(start) >= COMPOSED:
-                yield self._composed(start)
-                start = None
-        if start is not None:
-            yield self._composed(start)
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Return an iterator over the parts. It raises DeliveryError, as the content does."""
+        return composed_parts(self.content, self._composed)
 
     def _composed(self, content: bytes) -> bytes:
         try:

@@ -9,6 +9,7 @@ from pgmta.errors import AddressError
 from pgmta.mail.address import mailbox_key, parse_mailbox
 from pgmta.report_row import Kind, ReportRow
 from queued.config import BounceLimits
+from queued.rewriting.composed import COMPOSERS
 
 _ASKED = {"failed": "FAILURE", "delayed": "DELAY", "relayed": "SUCCESS", "delivered": "SUCCESS"}
 _NO_DSN = "undeliverable, no DSN"
@@ -54,13 +55,15 @@ def decide(rows: Iterable[ReportRow], postmaster: str | None) -> Decision:
     goes to the null reverse-path (RFC 5321, section 6.1): `postmaster` gets those of failures.
     """
     decision = Decision()
-    groups: dict[tuple[int, str, str, bool], Plan] = {}
+    groups: dict[tuple[int, str, str, bool, str | None], Plan] = {}
     for row in rows:
         kind = row.kind
         if row.notify and not _wanted(row.notify, kind):
             decision.silent.append((row, f"NOTIFY={row.notify[:60]}"))
             continue
-        key = row.message_id, kind, row.sender, row.dsn
+        # rows with other metadata may have other content
+        parameters = row.metadata if COMPOSERS else None
+        key = row.message_id, kind, row.sender, row.dsn, parameters
         plan = groups.get(key)
         try:
             if plan is None or row.dsn or not row.sender:

@@ -30,6 +30,7 @@ from pgmta.store.records.reports import (
 from queued.config import QueuedConfig
 from queued.reports.policy import LIMIT, Decision, Plan, decide, keep_to_limits
 from queued.reports.writer import LARGE, Letter, ReportWriter, groups, returns_content
+from queued.rewriting.composed import COMPOSED, COMPOSERS
 
 _MEMORY = 8 << 20  # octets of originals that are in memory at once, but for a single one
 _TRIES = 5  # of a batch that other processes have brought to a limit
@@ -105,7 +106,7 @@ class ReportRound:
         for plan in decision.plans:
             if found := messages.get(plan.message_id):
                 whole = returns_content(plan, found, config)
-                octets = found.size if whole else min(found.size, HEAD * CHUNK_SIZE)
+                octets = found.size if whole else min(found.size, _head() * CHUNK_SIZE)
                 sizes[plan.message_id] = max(octets, sizes.get(plan.message_id, 0))
         number = 0
         for group in groups(decision.plans, sizes, _MEMORY):
@@ -148,7 +149,9 @@ class ReportRound:
                 part = heads if streams or not returns_content(plan, message, config) else whole
                 part[message.id] = message
         await self._reports.fill(
-            list(whole.values()), [each for each in heads.values() if each.id not in whole]
+            list(whole.values()),
+            [each for each in heads.values() if each.id not in whole],
+            _head(),
         )
 
     async def _write(
@@ -279,6 +282,11 @@ class ReportRound:
                 await self._store.drop_chunks(ids)
             except (StoreUnavailable, psycopg.Error) as error:
                 log.warning("chunks of DSNs stay behind", reason=faults.words(error))
+
+
+def _head() -> int:
+    """Return the chunks of content that are read for its header; composers need more."""
+    return -(-COMPOSED // CHUNK_SIZE) if COMPOSERS else HEAD
 
 
 def _without_dsn(decision: Decision) -> Closing:

@@ -19,6 +19,7 @@ from queued.reports.text.compose import compose
 from queued.reports.text.fields import date
 from queued.reports.text.original import header_of
 from queued.reports.text.values import Dsn, Original, Report, ReportedRecipient
+from queued.rewriting.composed import COMPOSERS, composed_or_stored, composed_parts
 from queued.routing.retry_until import RetryUntil
 
 LARGE = 2 * PART_SIZE
@@ -136,11 +137,13 @@ class ReportWriter:
         report.envid, report.ret, report.utf8 = original.envid, original.ret, original.utf8
         report.message_id = original.message_id_header
         content: bytes | AsyncIterator[bytes] | None = None
+        metadata = first.metadata
+        stored = composed_or_stored(original.content, metadata)
         if returns_content(plan, original, config):
-            content = trace + original.content
+            content = trace + stored
             if original.chunks and original.size > LARGE:
-                content = self._stream(trace, original, mode)
-        header = trace + header_of(original.content)
+                content = self._stream(trace, original, mode, metadata)
+        header = trace + header_of(stored)
         # what can't be sent as it is would stop its DSN too
         if isinstance(content, bytes) and check(content, mode):
             content = None
@@ -150,21 +153,27 @@ class ReportWriter:
         return report
 
     async def _stream(
-        self, trace: bytes, original: ReportedMessage, mode: Mode
+        self, trace: bytes, original: ReportedMessage, mode: Mode, metadata: str | None
     ) -> AsyncIterator[bytes]:
         """Yield a message part by part. Raises LookupError if a part is gone, or can't be sent."""
         yield trace
         guard = NewlineGuard(mode)
+        parts = self._parts(original)
+        if COMPOSERS:
+            parts = composed_parts(parts, lambda start: composed_or_stored(start, metadata))
+        async for part in parts:
+            guard.see(part)
+            _refuse(original, guard)
+            yield part
+        guard.end()
+        _refuse(original, guard)
+
+    async def _parts(self, original: ReportedMessage) -> AsyncIterator[bytes]:
         for first in range(0, original.chunks, _PARTS):
             number = min(_PARTS, original.chunks - first)
             part = await self._contents.chunks(original.id, first, number)
             if part is None:
                 raise LookupError(f"content of message {original.id} is gone")
-            guard.see(part)
-            if first + number == original.chunks:
-                guard.end()
-            if guard.problem:
-                raise LookupError(f"content of message {original.id}: {guard.problem}")
             yield part
 
     async def store(self, letters: list[Letter]) -> None:
@@ -203,6 +212,11 @@ class ReportWriter:
         await self._store.chunks([(number, position, bytes(pending))])
         letter.message.size = position * CHUNK_SIZE + len(pending)
         letter.message.chunks = position + chunk_count(len(pending))
+
+
+def _refuse(original: ReportedMessage, guard: NewlineGuard) -> None:
+    if guard.problem:
+        raise LookupError(f"content of message {original.id}: {guard.problem}")
 
 
 def _recipient(row: ReportRow) -> ReportedRecipient:

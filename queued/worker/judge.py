@@ -16,6 +16,7 @@ from queued.routing.routes import Routes
 from queued.worker.verdict import FirstAnswers, judge, overdue
 
 _UNREAD = Answer(AnswerClass.OTHER, "", "")
+_NOT_BEGUN = (Event.HAND_BACK, Event.POSTPONE)
 
 # odd multipliers spread ids that follow each other evenly (Knuth, The Art, vol. 3, section 6.4)
 _MESSAGE, _ATTEMPT = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
@@ -51,7 +52,7 @@ class Judge:
 
     def judge(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
         """Return the outcome of an attempt."""
-        answer = _UNREAD if result.event is Event.HAND_BACK else self._read(result)
+        answer = _UNREAD if result.event in _NOT_BEGUN else self._read(result)
         own = self._routes.retry(item.domain, item.sender, item.metadata, item.tenant)
         retry = own or self._retry
         first = False

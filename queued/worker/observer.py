@@ -43,7 +43,7 @@ class Observer:
 
         It raises nothing: the outcome counts more.
         """
-        if outcome.event is Event.HAND_BACK:
+        if outcome.event in (Event.HAND_BACK, Event.POSTPONE):
             return
         try:
             self._see(outcome, result)

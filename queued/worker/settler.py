@@ -66,7 +66,7 @@ _RETRY = 0.5  # seconds
 _LOCKED = 5.0  # seconds until a row that another transaction holds is tried again
 _TRIES = 3  # outcomes refused one after the other, after which the others are not tried now
 
-_DEFERRALS = (Event.DEFER, Event.UNKNOWN)
+_DEFERRALS = (Event.DEFER, Event.UNKNOWN, Event.POSTPONE)
 
 log = get("settle")
 
@@ -253,7 +253,7 @@ def _is_reported(outcome: Outcome) -> bool:
 
 def _warn_moved(outcome: Outcome) -> None:
     """Log that a row was taken over, or changed by an operator, before its outcome was written."""
-    if outcome.event is not Event.HAND_BACK:
+    if outcome.event not in (Event.HAND_BACK, Event.POSTPONE):
         duplicate = outcome.event is Event.DELIVERED
         log.warning("row had moved on", duplicate=duplicate, **_facts(outcome))
 

@@ -82,7 +82,7 @@ _LIES = {
 
 
 def settled(item: Item, event: Event, result: Result, started: datetime, now: datetime) -> Outcome:
-    """Return the outcome of an attempt that needs no policy: a delivery, or a hand back."""
+    """Return the outcome of an attempt that needs no policy: a delivery, or none that began."""
     reply = result.reply
     text = reply.text
     if len(text) >= SHORT or not (text.isascii() and text.isprintable()):
@@ -118,8 +118,12 @@ def judge(
     unknown outcome of a row with `once` stays unknown, because it is final anyway.
     """
     event = result.event
-    if event in (Event.DELIVERED, Event.HAND_BACK):
-        return settled(item, event, result, started, now)
+    if event in (Event.DELIVERED, Event.HAND_BACK, Event.POSTPONE):
+        outcome = settled(item, event, result, started, now)
+        if result.until:
+            wait = max((result.until - now).total_seconds(), 0.0)
+            outcome.delay, _ = _until_deadline(item, wait, now)
+        return outcome
     answer_class = answer.answer_class
     if result is DEADLINE_OVER:
         answer_class = AnswerClass.EXPIRED
@@ -157,18 +161,24 @@ def _wait(
     wait = delay(retry, item.attempts, chance, answer_class, first=first)
     if first and wait > left:  # the usual wait may leave time for an attempt
         wait = delay(retry, item.attempts, chance, answer_class)
-    note = ""
-    if item.metadata and KEY in item.metadata:
-        deadline, problem = deadline_of(item.metadata)
-        if deadline:
-            wait = min(wait, max((deadline - now).total_seconds(), 0.0))
-        note = f" ({problem})" if problem else ""
+    wait, problem = _until_deadline(item, wait, now)
+    note = f" ({problem})" if problem else ""
     if most and item.attempts >= most:
         return -1.0, f" (given up after {item.attempts} attempts)"
     if wait > left:
         why = "outcome unknown" if event is Event.UNKNOWN else "undelivered"
         return -1.0, f" (given up: {why} for too long)"
     return wait, note
+
+
+def _until_deadline(item: Item, wait: float, now: datetime) -> tuple[float, str]:
+    """Return the seconds to wait, at most until the deadline; and why a bad one is ignored."""
+    if not (item.metadata and KEY in item.metadata):
+        return wait, ""
+    deadline, problem = deadline_of(item.metadata)
+    if deadline:
+        wait = min(wait, max((deadline - now).total_seconds(), 0.0))
+    return wait, problem
 
 
 def _final(item: Item, *, delivered: bool) -> Item:

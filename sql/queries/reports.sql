@@ -36,7 +36,7 @@ SELECT id, message_id, left(sender, 1000), left(recipient, 1000), domain,
     least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     priority, tenant, left(metadata ->> '_partid', 100), metadata ? '_report',
     CASE WHEN hold_reason = 'delayed' THEN 'bounced: delayed' ELSE left(hold_reason, 1000) END,
-    left(last_reply, 1100), left(notify, 100), left(orcpt, 600), NULL
+    left(last_reply, 1100), left(notify, 100), left(orcpt, 600), nullif(metadata, '{}')::text
 FROM queue
 WHERE status = 'REPORT' AND message_id = ANY (%(ids)b::bigint[])
     AND (lease_until IS NULL OR (lease_until < now() AND NOT once))

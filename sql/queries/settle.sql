@@ -32,7 +32,7 @@ WITH outcome AS MATERIALIZED (
         nullif((%(facts)b::text[])[place + 5], ''), nullif((%(times)b::real[])[place + 1], 0),
         nullif((%(times)b::real[])[place + 2] + (%(times)b::real[])[place + 3], 0),
         nullif((%(times)b::real[])[place + 4], 0), nullif(seconds, 0)
-    FROM outcome WHERE event <> 'handed back'
+    FROM outcome WHERE event NOT IN ('handed back', 'postponed')
         -- written a second time, because the answer to the first commit was lost with its connection
         AND NOT (%(again)s AND EXISTS (
             SELECT FROM attempts AS a
@@ -52,9 +52,9 @@ WITH outcome AS MATERIALIZED (
                 WHEN o.final AND queue.status <> 'DELETE' THEN 'HOLD' ELSE queue.status END,
             coalesce(nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''),
                 queue.last_reply),
-            CASE WHEN queue.status = 'SENDING' AND o.status = 'DEFERRED'
+            CASE WHEN queue.status = 'SENDING' AND (o.status = 'DEFERRED' OR o.event = 'postponed')
                 THEN now() + make_interval(secs => o.delay) ELSE queue.next_attempt END,
-            greatest(queue.attempts - CASE WHEN o.event = 'handed back' THEN 1 ELSE 0 END, 0),
+            greatest(queue.attempts - CASE WHEN o.event IN ('handed back', 'postponed') THEN 1 ELSE 0 END, 0),
             CASE WHEN o.event = 'failed' AND queue.status = 'SENDING'
                 THEN 'undeliverable'
                 WHEN o.final AND queue.status <> 'DELETE'

@@ -1,4 +1,4 @@
-"""The functions from a notification to the commit that settles a message: docs/flow.md has them."""
+"""The functions on the way of a message out, and to its DSN: docs/flow.md has them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,25 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.service import Signals
 from queued.config import QueuedConfig
 from queued.daemon.daemon import Daemon
-from tests.support.nexthop import NextHop
+from tests.support.nexthop import Do, NextHop, Transaction
 from tests.support.tracer import traced, usual
 from tests.support.waiting import PATIENCE
 
 FLOW = Path(__file__).parents[2] / "docs" / "flow.md"
 HEADING = "## From NOTIFY to settled: the functions"
+BOUNCED = "## From a 5xx to the row of its DSN: the functions"
+FIRST = "queued/delivery/smtp/protocol.py: ClientProtocol.data_received"
+LAST = "pgmta/postgres/together.py: run_together"
+LEFT_OUT = (
+    "pgmta/mail/",
+    "pgmta/report_row.py",
+    "queued/config/",
+    "queued/delivery/transport/transcript.py",
+    "queued/reports/text/",
+)
+"""Files of texts, settings and values. The way of a DSN names none of their functions."""
 MOST_FUNCTIONS, MOST_FILES = 50, 25
+MOST_BOUNCED, MOST_FILES_BOUNCED = 78, 31
 BODY = (b"Subject: x\r\n\r\n" + b"4 KB of text, line by line\r\n" * 150)[:4096]
 # No periodic work falls into a trace. The loop of urgent rows is no part of the message's way.
 CONFIG = {
@@ -28,13 +40,15 @@ CONFIG = {
 }
 
 
-def documented() -> list[str]:
-    """The list in docs/flow.md, `file.py: function` each."""
-    section = FLOW.read_text(encoding="utf-8").partition(HEADING)[2].partition("\n## ")[0]
+def documented(heading: str = HEADING) -> list[str]:
+    """A list in docs/flow.md, `file.py: function` each."""
+    section = FLOW.read_text(encoding="utf-8").partition(heading)[2].partition("\n## ")[0]
     return re.findall(r"`(\w+(?:/\w+)+\.py: [\w.]+)`", section)
 
 
-async def deliver(db: psycopg.AsyncConnection, number: int) -> list[str]:
+async def deliver(
+    db: psycopg.AsyncConnection, number: int, recipient: str = "r@b.example"
+) -> list[str]:
     """Notify the daemon of a message; return the functions that it calls until it is idle again."""
     async with db.transaction():
         await db.execute(
@@ -42,9 +56,9 @@ async def deliver(db: psycopg.AsyncConnection, number: int) -> list[str]:
             (number, len(BODY), BODY),
         )
         await db.execute(
-            "INSERT INTO queue (message_id, sender, recipient, domain)"
-            " VALUES (%s, 's@a.example', 'r@b.example', 'b.example')",
-            (number,),
+            "INSERT INTO queue (message_id, sender, recipient, domain, on_failed)"
+            " VALUES (%s, 's@a.example', %s, 'b.example', 'bounce')",
+            (number, recipient),
         )
     with traced() as calls:
         await db.execute(NOTIFY)
@@ -73,3 +87,35 @@ async def test_a_message_passes_the_functions_of_the_documentation(database: str
     assert way == documented(), found
     assert len(way) <= MOST_FUNCTIONS
     assert len(files) <= MOST_FILES
+
+
+def refusing(point: str, line: str, transaction: Transaction | None) -> Do | None:
+    """The script of a next hop that does not know one recipient."""
+    unknown = point == "RCPT" and "unknown@" in line
+    return Do(line="550 5.1.1 No such user") if unknown else None
+
+
+async def test_a_dsn_passes_the_functions_of_the_documentation(database: str) -> None:
+    """From the 550 of a next hop to the row of the DSN."""
+    with NextHop(refusing) as hop:
+        routes = {"*": f"127.0.0.1:{hop.port}"}
+        bounces = {"gather": "0s"}
+        config = QueuedConfig.model_validate({**CONFIG, "routes": routes, "bounces": bounces})
+        signals = Signals()
+        daemon = asyncio.create_task(Daemon(config, database, lambda: config, signals).run())
+        async with await psycopg.AsyncConnection.connect(database, autocommit=True) as db:
+            # DSNs take the first message ids
+            traces = [await deliver(db, 9000 + n, "unknown@b.example") for n in range(8)]
+        signals.stop.set()
+        await daemon
+    whole = usual(traces[1:])
+    way = [
+        name
+        for name in whole[whole.index(FIRST) : whole.index(LAST) + 1]
+        if not name.startswith(LEFT_OUT)
+    ]
+    files = {name.partition(":")[0] for name in way}
+    found = "\n".join(f"{place}. `{name}`" for place, name in enumerate(way, 1))
+    assert way == documented(BOUNCED), found
+    assert len(way) <= MOST_BOUNCED
+    assert len(files) <= MOST_FILES_BOUNCED

@@ -22,7 +22,7 @@ from pgmta.store.queue.enqueue import Companion
 from pgmta.store.records.attempts import DAYS_AHEAD
 
 HEAD = 9
-"""Chunks of content that are read for its header."""
+"""Chunks of content that have its header."""
 
 _SQL = queries("reports")
 _MOVED, _LIMIT = "PM001", "PM002"
@@ -174,20 +174,22 @@ class Reports:
         rows = await self._link.run(_SQL["messages"], {"ids": Bigints(ids)})
         return {row[0]: ReportedMessage(*row) for row in rows}
 
-    async def fill(self, whole: list[ReportedMessage], heads: list[ReportedMessage]) -> None:
-        """Read the whole content of some messages, and the first chunks of others.
+    async def fill(
+        self, whole: list[ReportedMessage], heads: list[ReportedMessage], number: int
+    ) -> None:
+        """Read the whole content of some messages, and `number` chunks of others.
 
         Raises StoreUnavailable.
         """
         params = {
             "whole": Bigints(message.id for message in whole),
             "heads": Bigints(message.id for message in heads),
-            "octets": HEAD * CHUNK_SIZE,
-            "chunks": HEAD,
+            "octets": number * CHUNK_SIZE,
+            "chunks": number,
         }
         parts: dict[int, dict[int, bytes]] = {}
-        for number, position, data in await self._link.run(_SQL["contents"], params):
-            parts.setdefault(number, {})[position] = data
+        for message_id, position, data in await self._link.run(_SQL["contents"], params):
+            parts.setdefault(message_id, {})[position] = data
         for message in (*whole, *heads):
             found = parts.get(message.id, {})
             places = [-1] if message.chunks == 0 else range(message.chunks)

@@ -155,7 +155,12 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
     if not row["workers"]:
         return f"a worker: {_others(row, deliver)}"
     wait = (row["next_attempt"] - now).total_seconds()
-    return f"its next attempt in {age(wait)}" if wait > 0 else "its turn: it is due"
+    if wait <= 0:
+        return "its turn: it is due"
+    if status == Status.QUEUED and row["last_reply"]:  # no attempt failed
+        until = f"{row['next_attempt']:%Y-%m-%d %H:%M:%S%z}"
+        return f"its time in {age(wait)}: put off until {until}, {row['last_reply']}"
+    return f"its next attempt in {age(wait)}"
 
 
 def _dsn(row: dict[str, Any], *, leased: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.parser
 import email.policy
+import json
 import re
 import sys
 from contextlib import closing
@@ -22,8 +23,9 @@ from pgmta.command import (
     print_text,
     reporting,
 )
-from pgmta.store.changes.listing import UNDELIVERABLE, Listing, MessageReports
+from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.target import CONFIG, database_of
+from queued.rewriting.composed import COMPOSED, COMPOSERS, composed_or_stored
 
 # smtpd/commands/received.py writes the field, and replaces other characters of the name
 _RECEIVED = re.compile(
@@ -50,7 +52,7 @@ def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None
     have a transcript, and those that a trace asked for.
     """
     with closing(Listing(database_of(config))) as listing:
-        message = listing.message(message_id)
+        message = listing.message(message_id, COMPOSED if COMPOSERS else HEAD)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
         came = arrival(listing.arrival(message_id), history)
@@ -141,6 +143,8 @@ def _print_message(
     as_json: bool,
 ) -> None:
     """Write the message for a reader, or everything for a machine; transcripts if given."""
+    if message and COMPOSERS:
+        _compose(message, rows)
     headers = _headers(message) if message else []
     if as_json:
         print_json(
@@ -174,10 +178,27 @@ def _print_message(
     print_origin(reports)
     if rows:
         _print_recipients(rows)
+        _print_composed(rows)
     print_history(history)
     print_reports(reports)
     if transcripts is not None:
         _print_transcripts(transcripts, history)
+
+
+def _compose(message: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Give each row its content as `composed`, and the message the header of its first row."""
+    stored = bytes(message["head"] or b"")
+    for row in reversed(rows):
+        content = composed_or_stored(stored, json.dumps(row["metadata"]))
+        row["composed"] = content[:HEAD].decode(errors="replace") if content != stored else None
+        message["head"] = content
+
+
+def _print_composed(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        if content := row.get("composed"):
+            print_text(f"\ncontent for {row['recipient']}")
+            print_text("".join(f"  {line}\n" for line in content.splitlines()).rstrip())
 
 
 def why(row: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
@@ -50,7 +51,8 @@ class Result:
 
     The transport sets the `event`, and no other part reads its answers. `reply` is the answer of
     the next hop, or with the code 0 the reason why there is none. Facts, seconds and dialogue are
-    those of the transaction, if one began.
+    those of the transaction, if one began. A row that may not go before
+    `until` has not begun.
     """
 
     event: Event
@@ -61,6 +63,7 @@ class Result:
     facts: ConnectionFacts | None = field(default=None, compare=False)
     seconds: float = 0.0  # of the transaction
     said: Said | None = field(default=None, compare=False)
+    until: datetime | None = None
 
     @classmethod
     def of(cls, error: DeliveryError, host: str) -> Result:
@@ -85,6 +88,11 @@ NOT_BEGUN = Result(Event.HAND_BACK, Reply(0, ""))
 
 DEADLINE_OVER = Result(Event.FAIL, Reply(0, "4.4.7 the deadline of the message is over"))
 """The result of a row whose deadline was over before an attempt began (RFC 3463, section 3.5)."""
+
+
+def postponed(until: datetime, reason: str) -> Result:
+    """Return the result of a row that may not go before a time; `reason` is for operators."""
+    return Result(Event.POSTPONE, Reply(0, reason), until=until)
 
 
 class Reporter(Protocol):

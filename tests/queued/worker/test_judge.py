@@ -20,7 +20,13 @@ from queued.config import Retry
 from queued.config.answer_index import Answer
 from queued.config.retry import GREYLISTED, Exponential
 from queued.delivery.smtp.classify import result_of
-from queued.delivery.transport.result import CUT_OFF, DEADLINE_OVER, NOT_BEGUN, Result
+from queued.delivery.transport.result import (
+    CUT_OFF,
+    DEADLINE_OVER,
+    NOT_BEGUN,
+    Result,
+    postponed,
+)
 from queued.worker.judge import jitter_of
 from queued.worker.verdict import FirstAnswers, delay, judge
 
@@ -206,6 +212,20 @@ def test_attempts_that_were_cut_off_and_those_that_never_began() -> None:
         assert judged(item(age=1), result).event is event
         assert (result.reply, result.host) == (Reply(0, error.line), "h:25")
         assert not error.retry_elsewhere
+
+
+def test_a_row_is_put_off_until_its_time_or_its_deadline() -> None:
+    result = postponed(NOW + timedelta(seconds=90), "waits for its budget")
+    found = judged(item(age=1), result)
+    assert (found.event, found.delay, str(found.reply)) == (
+        Event.POSTPONE,
+        90,
+        "waits for its budget",
+    )
+    soon = item(age=1)
+    soon.metadata = json.dumps({"_deadline": (NOW + timedelta(seconds=20)).isoformat()})
+    assert judged(soon, result).delay == 20
+    assert judged(item(age=1), postponed(NOW - timedelta(1), "late")).delay == 0
 
 
 def test_a_rule_that_says_that_the_code_lies() -> None:

@@ -73,6 +73,7 @@ async def test_every_event_moves_the_row_as_the_table_of_transitions_says(
         Event.UNKNOWN: ("DEFERRED", 3, "451 4.0.0 later", *no_lease, 10),
         Event.FAIL: ("HOLD", 3, "451 4.0.0 later", *no_lease, 0),
         Event.HAND_BACK: ("QUEUED", 2, "451 4.0.0 later", *no_lease, 0),
+        Event.POSTPONE: ("QUEUED", 2, "451 4.0.0 later", *no_lease, 10),
     }
     events = [event for status, event in TRANSITIONS if status is Status.SENDING]
     assert set(events) == {*expected, Event.TAKEOVER}
@@ -93,7 +94,7 @@ async def test_every_event_moves_the_row_as_the_table_of_transitions_says(
     assert sorted(logged) == sorted(
         (event, i.id, 3, i.token, 451, "4.0.0", "4.0.0 later", "end of data", "mx:25", "worker",
          STARTED, ENDED, None if event is Event.DELIVERED else "greylisted")
-        for event, i in items.items() if event is not Event.HAND_BACK
+        for event, i in items.items() if event not in (Event.HAND_BACK, Event.POSTPONE)
     )  # fmt: skip
     assert column(db, "SELECT DISTINCT tableoid::regclass::text FROM attempts") == [
         f"attempts_{ENDED:%Y%m%d}"
@@ -109,7 +110,7 @@ async def test_an_outcome_of_an_old_lease_changes_nothing_but_is_logged(
     db.execute("UPDATE queue SET lease_until = now() - interval '1s'")
     (heir,) = (await Claims(link, "heir", 60, None).claim(1, [])).items
     before = state(db, item.id)
-    for event in (Event.DEFER, Event.FAIL, Event.UNKNOWN, Event.HAND_BACK):
+    for event in (Event.DEFER, Event.FAIL, Event.UNKNOWN, Event.HAND_BACK, Event.POSTPONE):
         assert await store.settle([outcome(item, event)]) == set()
         assert state(db, item.id) == before
     assert column(db, "SELECT event FROM attempts WHERE worker = 'worker' ORDER BY event") == [

@@ -1,0 +1,1 @@
+"""A rule that puts the rows of one sender off."""

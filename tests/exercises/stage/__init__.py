@@ -1,0 +1,1 @@
+"""A stage that composes the body from a parameter at delivery."""

@@ -197,7 +197,7 @@ class ShapingRoute(MailConditions):
         description="of hosts without one; default: 25, with lmtp 24, with implicit 465; of MX "
         "hosts: delivery.port",
     )
-    protocol: Literal["smtp", "lmtp"] = Field(
+    transport: Literal["smtp", "lmtp"] = Field(
         default="smtp", description="lmtp: to a mailbox server (RFC 2033)"
     )
     implicit: bool = Field(default=False, description="TLS from the first octet (RFC 8314)")
@@ -295,15 +295,15 @@ class Shaping(Section):
             for key in ("login", "implicit"):
                 if getattr(route, key):
                     yield key, "needs hosts in `to`, not mx"
-            if route.protocol == "lmtp":
-                yield "protocol", "lmtp needs hosts in `to`, not mx"
+            if route.transport == "lmtp":
+                yield "transport", "lmtp needs hosts in `to`, not mx"
         if route.implicit and route.tls == "none":
             yield "tls", "is none, but implicit is true"
         ports = (host.port or route.port for host in route.to)
         if 465 in ports and "implicit" not in route.model_fields_set:
             yield "implicit", "is missing: port 465 speaks TLS from the first octet (RFC 8314)"
-        if route.protocol == "lmtp" and 25 in (route.port, *(host.port for host in route.to)):
-            yield "protocol", "lmtp must not use port 25 (RFC 2033, section 5)"
+        if route.transport == "lmtp" and 25 in (route.port, *(host.port for host in route.to)):
+            yield "transport", "lmtp must not use port 25 (RFC 2033, section 5)"
 
 
 def _wrong_dane(route: ShapingRoute, usual_tls: str) -> Iterator[tuple[str, str]]:

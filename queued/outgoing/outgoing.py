@@ -8,6 +8,7 @@ from datetime import datetime
 
 from pgmta.model import Item, Message
 from queued.delivery.transport.destination import Destination
+from queued.rewriting.rewrite import Rewriting
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Outgoing:
     known. `utf8` says whether an address needs SMTPUTF8, and `header_utf8` whether the header may
     need it. The attempt counts from `started`. `labels` are those of the rows, if any mail has
     labels. Rows in `reserved` slots are handed back if their destination has its share of these.
+    `rewriting` is that of the route.
     """
 
     items: list[Item]
@@ -34,6 +36,7 @@ class Outgoing:
     deadline: datetime | None = None
     labels: set[str] | None = None
     reserved: bool = False
+    rewriting: Rewriting | None = None
 
     @property
     def names(self) -> set[str]:

@@ -57,13 +57,13 @@ class RewriteStage(OutgoingStage):
     _last: tuple[Message, object, Rewriting, Outgoing] | None = None
 
     def configured(self, config: QueuedConfig) -> Prepare:
-        """Return the step; the destination has the rewriting."""
+        """Return the step; the message has the rewriting of its route."""
         self._last = None
         return self.prepare
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message; with VERP one for each row."""
-        content, rewriting = outgoing.content, outgoing.destination.rewriting
+        content, rewriting = outgoing.content, outgoing.rewriting
         if (
             rewriting is None
             and isinstance(content, bytes)

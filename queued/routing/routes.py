@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal
 
 from pgmta.config.types import HostPort
+from pgmta.errors import AddressError
 from pgmta.mail.address import domain_of, domains_above, normalise_domain
 from pgmta.mail.metadata import text_of, values_of
 from pgmta.model import OTHER_MAIL, Selector
 from queued.config import Retry, Shaping, ShapingRoute, domain_fits
-from queued.delivery.transport.destination import Destination, Hop, Login
-from queued.delivery.transport.tls_policy import TlsMode
+from queued.delivery.dns.hop import Hop
+from queued.delivery.smtp.parameters import Login, SmtpParameters
+from queued.delivery.tls.tls_policy import TlsMode
+from queued.delivery.transport.destination import Destination, Parameters
 from queued.rewriting.rewrite import Rewriting
 from queued.rewriting.verp import ReturnAddresses, VerpKeys
 
 _KEPT = 10_000  # domains in each cache
 _PORTS = {"smtp": 25, "lmtp": 24}
 _IMPLICIT = 465
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A destination, and the terms of the route that leads to it.
+
+    `route` is its name, for operators. Mail with the same `group` may share a transaction: it is
+    rewritten alike, too.
+    """
+
+    destination: Destination
+    route: str
+    retry: Retry | None = field(default=None, repr=False, compare=False)
+    rewriting: Rewriting | None = field(default=None, repr=False, compare=False)
+    group: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        key = self.destination.key
+        group = f"{key} {self.rewriting.name}" if self.rewriting else key
+        object.__setattr__(self, "group", group)
 
 
 @dataclass(slots=True)
@@ -31,8 +54,8 @@ class Route:
     """
 
     selector: Selector
-    destination: Destination
-    _found: dict[str, Destination] = field(default_factory=dict)
+    routed: Routed
+    _found: dict[str, Routed] = field(default_factory=dict)
 
     @property
     def by_mail(self) -> bool:
@@ -55,57 +78,34 @@ class Route:
             and all(text_of(metadata.get(key)) in values for key, values in wanted.metadata)
         )
 
-    def to(self, domain: str) -> Destination:
+    def to(self, domain: str) -> Routed:
         """Return the destination of mail for a domain that takes the route."""
-        usual = self.destination
-        if usual.hops:
-            return usual
+        if not self.selector.by_domain:
+            return self.routed
         found = self._found.get(domain)
         if found is None:
             if len(self._found) >= _KEPT:
                 self._found.clear()
-            found = self._found[domain] = Destination(
-                domain=domain,
-                port=usual.port,
-                tls=usual.tls,
-                route=usual.route,
-                retry=usual.retry,
-                rewriting=usual.rewriting,
-            )
+            destination = replace(self.routed.destination, domain=domain)
+            found = self._found[domain] = replace(self.routed, destination=destination)
         return found
 
     @classmethod
-    def of(cls, entry: ShapingRoute, number: int, login: Login | None, keys: VerpKeys) -> Route:
+    def of(cls, entry: ShapingRoute, number: int, parameters: Parameters, keys: VerpKeys) -> Route:
         """Return a route as the file has it, with its number there."""
         name = entry.name or f"routes[{number}]"
-        usual = _IMPLICIT if entry.implicit else _PORTS[entry.protocol]
-        hops = tuple(
-            Hop(host.host, host.port or entry.port or usual, host.weight, host.fallback)
-            for host in entry.to
+        selector = Selector(
+            _set(entry.domain),
+            _set(entry.sender_domain),
+            _set(entry.sender),
+            _set(entry.tenant),
+            tuple((key, frozenset(values)) for key, values in entry.metadata.items()),
+            f"route {number}",
+            entry.to == [],
         )
-        destination = Destination(
-            hops,
-            port=None if hops else entry.port,
-            protocol=entry.protocol,
-            implicit=entry.implicit,
-            tls=TlsMode(entry.tls) if entry.tls else None,
-            login=login,
-            route=name,
-            rewriting=Rewriting(entry.rewrite, keys, name) if entry.rewrite else None,
-            retry=entry.retry,
-        )
-        return cls(
-            Selector(
-                _set(entry.domain),
-                _set(entry.sender_domain),
-                _set(entry.sender),
-                _set(entry.tenant),
-                tuple((key, frozenset(values)) for key, values in entry.metadata.items()),
-                f"route {number}",
-                not hops,
-            ),
-            destination,
-        )
+        rewriting = Rewriting(entry.rewrite, keys, name) if entry.rewrite else None
+        destination = Destination(entry.transport, parameters)
+        return cls(selector, Routed(destination, name, entry.retry, rewriting))
 
 
 class Routes:
@@ -117,19 +117,20 @@ class Routes:
     def __init__(
         self, short: Mapping[str, HostPort | Literal["mx"]], shaping: Shaping | None = None
     ) -> None:
-        self.known: dict[str, Destination] = {}
+        self.known: dict[str, Routed] = {}
         """Destinations that `find` has returned for domains whose mail has only this one."""
         self._short = dict(short)
         self._routes = _routes(shaping) if shaping else []
         self._candidates: dict[str, list[Route]] = {}
         last = max((n for n, route in enumerate(self._routes) if route.by_mail), default=-1)
         self._labelled = self._routes[: last + 1]
-        self.retries = [r.destination.retry for r in self._routes if r.destination.retry]
+        self.retries = [r.routed.retry for r in self._routes if r.routed.retry]
         """The retry policies of routes that have their own."""
 
     def may_use_dane(self, usual: TlsMode) -> bool:
         """Return whether TLSA records of MX hosts may count; `usual` is delivery.tls.mode."""
-        modes = {route.destination.tls for route in self._routes if not route.destination.hops}
+        found = (r.routed.destination.parameters for r in self._routes if r.selector.by_domain)
+        modes = {each.tls for each in found if isinstance(each, SmtpParameters)}
         if "mx" in self._short.values():
             modes.add(None)
         return any((mode or usual) in (TlsMode.BEST, TlsMode.DANE) for mode in modes)
@@ -151,15 +152,16 @@ class Routes:
 
     def find(
         self, domain: str, sender: str = "", metadata: str | None = None, tenant: str = ""
-    ) -> Destination:
+    ) -> Routed:
         """Return the destination of mail; without any route it is the MX of its domain.
 
         smtpd has normalised the domain. A non-ASCII one comes by SQL and is normalised here,
-        because the DNS library would encode it by IDNA 2003. Raises AddressError if that fails.
+        because the DNS library would encode it by IDNA 2003. If that fails, it is for its transport
+        to refuse it.
         """
         found = self.known.get(domain)
         if found is None:
-            name = domain if domain.isascii() else normalise_domain(domain)
+            name = domain if domain.isascii() else _normalised(domain)
             route = self._first(name, sender, metadata, tenant)
             found = route.to(name) if route else self._by_short_form(name)
             if self._settled(name):
@@ -220,12 +222,15 @@ class Routes:
                     break
         return found
 
-    def _by_short_form(self, domain: str) -> Destination:
+    def _by_short_form(self, domain: str) -> Routed:
         pattern = self._pattern(domain)
         target = self._short.get(pattern, "mx")
         if target == "mx":
-            return Destination(domain=domain, route=f"routes.{pattern}")
-        return Destination((Hop(target.host, target.port),), route=f"routes.{pattern}")
+            destination = Destination("smtp", SmtpParameters(), domain)
+        else:
+            hop = Hop(target.host, target.port)
+            destination = Destination("smtp", SmtpParameters((hop,)))
+        return Routed(destination, f"routes.{pattern}")
 
     def _pattern(self, domain: str) -> str:
         if domain in self._short:
@@ -251,9 +256,31 @@ def _routes(shaping: Shaping) -> list[Route]:
     }
     keys = _verp_keys(shaping)
     return [
-        Route.of(entry, number, logins[entry.login] if entry.login else None, keys)
+        Route.of(entry, number, _parameters(entry, logins), keys)
         for number, entry in enumerate(shaping.routes)
     ]
+
+
+def _parameters(entry: ShapingRoute, logins: Mapping[str, Login]) -> Parameters:
+    usual = _IMPLICIT if entry.implicit else _PORTS[entry.transport]
+    hops = tuple(
+        Hop(host.host, host.port or entry.port or usual, host.weight, host.fallback)
+        for host in entry.to
+    )
+    return SmtpParameters(
+        hops,
+        None if hops else entry.port,
+        entry.implicit,
+        TlsMode(entry.tls) if entry.tls else None,
+        logins[entry.login] if entry.login else None,
+    )
+
+
+def _normalised(domain: str) -> str:
+    try:
+        return normalise_domain(domain)
+    except AddressError:
+        return domain
 
 
 def _set(words: list[str] | None) -> frozenset[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from queued.delivery.transport.tls_policy import TlsMode
+from queued.delivery.tls.tls_policy import TlsMode
 from queued.routing.routes import Routes
 from queued.upkeep.duty import Duty
 from queued.upkeep.queued_process import QueuedProcess

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from pgmta.errors import AddressError
 from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
@@ -14,7 +13,7 @@ from pgmta.store.queue.returned import ReturnedLog
 from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
-from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.destination import Destination, TlsWish
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.delivery.transports import Transports
@@ -22,7 +21,7 @@ from queued.outgoing.content import StoredContent
 from queued.outgoing.line import Line
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import StageContext
-from queued.routing.routes import Routes
+from queued.routing.routes import Routed, Routes
 from queued.signing.signers import Signers
 from queued.upkeep.space import Reclaimer
 from queued.worker.judge import Judge
@@ -37,8 +36,6 @@ _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destinatio
 _NO_MESSAGE = Result(Event.FAIL, Reply(0, "5.3.0 its message is not in the database"))
 
 log = get("worker")
-
-_UNKNOWN = Destination()  # of rows whose domain is malformed: a stage refuses them
 
 Key = tuple[int, str, str, bool]
 """Message id, group of the destination, sender, and need of SMTPUTF8."""
@@ -109,7 +106,7 @@ class Dispatch:
         """
         self._back = 0
         started = datetime.now(UTC)
-        for key, (destination, group) in self._groups(items, messages).items():
+        for key, (routed, group) in self._groups(items, messages).items():
             number, _, sender, utf8 = key
             message = messages.get(number)
             if message is None:  # rows by SQL that no check has seen
@@ -119,7 +116,7 @@ class Dispatch:
                 outgoing = Outgoing(
                     group,
                     message,
-                    destination,
+                    routed.destination,
                     sender,
                     message.trace.encode(),
                     self._stream(message, group) if message.body is None else message.body,
@@ -130,6 +127,7 @@ class Dispatch:
                     None,
                     self._labels(group) if self.selectors else None,
                     reserved,
+                    routed.rewriting,
                 )
             except Exception as error:
                 self._fail(group, error)
@@ -143,30 +141,28 @@ class Dispatch:
 
     def _groups(
         self, items: list[Item], messages: dict[int, Message]
-    ) -> dict[Key, tuple[Destination, list[Item]]]:
+    ) -> dict[Key, tuple[Routed, list[Item]]]:
         """Return the rows that may share a transaction."""
-        groups: dict[Key, tuple[Destination, list[Item]]] = {}
+        groups: dict[Key, tuple[Routed, list[Item]]] = {}
         wishes = {m.id: m for m in messages.values() if m.requiretls or m.tls_optional}
         for item in items:
             number = item.message_id
             try:
                 known = self._routes.known.get(item.domain)
-                destination = known or self._routes.find(
+                routed = known or self._routes.find(
                     item.domain, item.sender, item.metadata, item.tenant
                 )
                 if wishes and number in wishes:
-                    destination = _as_wished(destination, wishes[number], item)
-            except AddressError:
-                destination = _UNKNOWN
+                    routed = _as_wished(routed, wishes[number], item)
             except Exception as error:
                 self._fail([item], error)
                 continue
             utf8 = not (item.recipient.isascii() and item.sender.isascii())
-            key = number, destination.group, item.sender, utf8
+            key = number, routed.group, item.sender, utf8
             if key in groups:
                 groups[key][1].append(item)
             else:
-                groups[key] = destination, [item]
+                groups[key] = routed, [item]
         return groups
 
     def _admit(self, outgoing: Outgoing) -> Outgoing | Result | None:
@@ -174,7 +170,7 @@ class Dispatch:
         destination, group = outgoing.destination, outgoing.items
         # its domain was not known to go there
         if down := self.left_out.down.get(destination.key):
-            if not destination.wished:
+            if not destination.wish:
                 down.domains.update(outgoing.names)
             return down.result
         if outgoing.reserved and self.left_out.full(destination.key):
@@ -190,7 +186,7 @@ class Dispatch:
         """Give an envelope to its destination."""
         queue = self._queues.get(destination.key)
         if queue is None:
-            transport = self._transports.find(destination.protocol)
+            transport = self._transports.find(destination.transport)
             queue = DestinationQueue(destination, transport, self._context, self)
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
@@ -240,7 +236,7 @@ class Dispatch:
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
         # other mail of the domain may find a host that is no good for REQUIRETLS
-        names = set() if destination.wished else domains
+        names = set() if destination.wish else domains
         self.left_out.unreachable(destination.key, names, result)
 
     def closed(self, destination: Destination) -> None:
@@ -270,11 +266,12 @@ class Dispatch:
             await queue.wait()
 
 
-def _as_wished(destination: Destination, message: Message, item: Item) -> Destination:
+def _as_wished(routed: Routed, message: Message, item: Item) -> Routed:
     """Return the destination with the TLS that the sender asks for (RFC 8689).
 
     REQUIRETLS stops no mail with the null reverse-path (section 5).
     """
+    wish = TlsWish.REQUIRED if item.sender else TlsWish.NONE
     if message.tls_optional:
-        return replace(destination, tls_optional=True)
-    return replace(destination, requiretls=True) if item.sender else destination
+        wish = TlsWish.OPTIONAL
+    return replace(routed, destination=replace(routed.destination, wish=wish))

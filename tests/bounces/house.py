@@ -69,7 +69,7 @@ class Group:
                 domain = f"{name}.{case.domain_label}.test"
                 protocol = "lmtp" if host.lmtp else "smtp"
                 to = [f"127.0.0.1:{host.port}"]
-                routes.append({"domain": domain, "to": to, "protocol": protocol, "tls": "none"})
+                routes.append({"domain": domain, "to": to, "transport": protocol, "tls": "none"})
         (folder / "shaping.yaml").write_text(yaml.safe_dump({"routes": routes}))
         return {**config, "shaping": "shaping.yaml"}
 

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from queued.cli.queuectl import main
 from queued.config import read_config
+from queued.delivery.smtp.parameters import parameters_of
 from queued.routing.routes import Routes
 from tests.support.daemons import ROOT
 
@@ -24,14 +25,15 @@ def test_the_files_lead_where_the_page_says(tmp_path: Path) -> None:
     config = read_config(tmp_path / "queued.yaml")
     routes = Routes(config.routes, config.routing)
     mailboxes = routes.find("in.example.org", "x@news.example.org")
-    assert (mailboxes.route, str(mailboxes), mailboxes.protocol) == (
+    assert (mailboxes.route, str(to := mailboxes.destination), to.transport) == (
         "mailboxes",
         "[::1]:24",
         "lmtp",
     )
     service = routes.find("example.com", "x@news.example.org")
-    assert (service.login and service.login.password) == "secret"
-    assert str(routes.find("example.com", "x@example.org")) == ",".join(
+    login = parameters_of(service.destination).login
+    assert (login and login.password) == "secret"
+    assert str(routes.find("example.com", "x@example.org").destination) == ",".join(
         f"relay{n}.corp.example:25" for n in (1, 2, 3)
     )
     [(command, shown)] = re.findall(r"\$ queuectl (.*)\n(.*?)```", PAGE, re.DOTALL)

@@ -131,7 +131,7 @@ def test_dovecot(system: System, authority: Authority, mailboxes: Dovecot) -> No
     """By LMTP into mailboxes."""
     sent = messages("peer.test")
     _put(system, sent)
-    to = {"to": [f"127.0.0.1:{mailboxes.lmtp}"], "protocol": "lmtp", "tls": "none"}
+    to = {"to": [f"127.0.0.1:{mailboxes.lmtp}"], "transport": "lmtp", "tls": "none"}
     _queued(system, authority, to, "")
     system.wait_empty()
     users = {recipient: recipient.partition("@")[0] for recipient in sent}

@@ -32,12 +32,13 @@ from pgmta.postgres.locate import running
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.options.target import CONFIG
 from queued.config import read_config
+from queued.delivery.smtp.parameters import parameters_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import HostAnswer, SurveyedHost, survey
 from queued.delivery.tls.tls_memory import NoMemory
+from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.tls_policy import TlsMode
-from queued.routing.routes import Routes
+from queued.routing.routes import Routed, Routes
 
 
 class RouteMemory(NoMemory):
@@ -123,20 +124,20 @@ def route(
         _domain(sender, "sender")
     metadata = json.dumps(dict(map(_pair, pairs)))
     settings = read_config(config, passwords=probe)
-    destination = Routes(settings.routes, settings.routing).find(domain, sender, metadata, tenant)
+    routed = Routes(settings.routes, settings.routing).find(domain, sender, metadata, tenant)
     with route_memory(settings.environment, settings.delivery.tls.minimum) as (memory, problem):
         if problem:
             print_line(f"warning: what workers remember of TLS is not known: {problem}", err=True)
         smtp = SmtpTransport(settings.environment.hostname, settings.delivery, memory)
-        found, error = uvloop.run(_survey(smtp, destination, probe=probe))
+        found, error = uvloop.run(_survey(smtp, routed.destination, probe=probe))
     usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
     if as_json:
         print_json({
-            "address": address, **_destination(destination), "mta_sts": _kept(memory),
+            "address": address, **_routed(routed), "mta_sts": _kept(memory),
             "hosts": [_host(each, memory) for each in found], "error": error or None,
         })  # fmt: skip
     else:
-        _print(destination, found, error, memory)
+        _print(routed, found, error, memory)
     if not usable:
         sys.exit(EXIT_FAILURE)
 
@@ -164,16 +165,18 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _destination(destination: Destination) -> dict[str, Any]:
-    login = destination.login
+def _routed(routed: Routed) -> dict[str, Any]:
+    destination = routed.destination
+    parameters = parameters_of(destination)
+    login = parameters.login
     return {
-        "route": destination.route,
+        "route": routed.route,
         "to": str(destination),
-        "protocol": destination.protocol,
-        "implicit_tls": destination.implicit,
-        "tls": str(destination.tls) if destination.tls else None,
+        "transport": destination.transport,
+        "implicit_tls": parameters.implicit,
+        "tls": str(parameters.tls) if parameters.tls else None,
         "login": login and {"name": login.name, "user": login.user},
-        "rewrite": rewriting.entry.shown if (rewriting := destination.rewriting) else None,
+        "rewrite": rewriting.entry.shown if (rewriting := routed.rewriting) else None,
     }
 
 
@@ -233,19 +236,19 @@ def _host(found: SurveyedHost, memory: RouteMemory) -> dict[str, Any]:
     }
 
 
-def _print(
-    destination: Destination, found: list[SurveyedHost], error: str, memory: RouteMemory
-) -> None:
-    print_line(f"route      {destination.route}")
+def _print(routed: Routed, found: list[SurveyedHost], error: str, memory: RouteMemory) -> None:
+    destination = routed.destination
+    parameters = parameters_of(destination)
+    print_line(f"route      {routed.route}")
     print_line(f"to         {destination}")
-    if destination.protocol == "lmtp" or destination.implicit:
-        tls = ", TLS from the first octet" if destination.implicit else ""
-        print_line(f"protocol   {destination.protocol}{tls}")
-    if destination.tls:
-        print_line(f"tls        {destination.tls}")
-    if login := destination.login:
+    if destination.transport == "lmtp" or parameters.implicit:
+        tls = ", TLS from the first octet" if parameters.implicit else ""
+        print_line(f"transport  {destination.transport}{tls}")
+    if parameters.tls:
+        print_line(f"tls        {parameters.tls}")
+    if login := parameters.login:
         print_line(f"login      {login.name}, as {login.user}")
-    if rewriting := destination.rewriting:
+    if rewriting := routed.rewriting:
         for key, value in rewriting.entry.shown.items():
             print_line(f"rewrite    {key}: {_words(value)}")
     if kept := _kept(memory):

@@ -19,9 +19,9 @@ from pgmta.mail.text import printable
 from queued.config import Delivery
 from queued.delivery.dns.addresses import Addresses
 from queued.delivery.dns.dns import Answer, Questions
+from queued.delivery.dns.hop import Hop, hops_in_order
 from queued.delivery.dns.own_host import OwnHost
 from queued.delivery.dns.unresponsive import Unresponsive
-from queued.delivery.transport.destination import Destination, hops_in_order
 
 # RFC 1123, section 2.1, with the underscore that some hosts have; no address is one
 _HOST_NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*(?!\d+$)[a-z0-9_-]{1,63}")
@@ -51,6 +51,10 @@ class Host:
         return HostPort(self.name, self.port)
 
 
+type Target = tuple[Hop, ...] | str
+"""The hosts that a route names, or the domain whose MX hosts get the mail."""
+
+
 class Hosts:
     """Finds the hosts of destinations and their addresses."""
 
@@ -67,14 +71,16 @@ class Hosts:
 
     async def of(
         self,
-        destination: Destination,
+        target: Target,
+        port: int | None = None,
         tried: Collection[str] = (),
         earlier: int = 0,
         further: list[Host] | None = None,
     ) -> AsyncIterator[Host]:
         """Iterate over at most `delivery.hosts` hosts in order, without those in `tried`.
 
-        `further` gets some of the hosts beyond that number, if there are any.
+        `port` is that of MX hosts, by default `delivery.port`. `further` gets some of the hosts
+        beyond that number, if there are any.
 
         The ones in `tried` count. After `earlier` attempts the order begins after their hosts, if
         there are more. Hosts that did not answer a moment ago come after the others. Raises
@@ -83,7 +89,7 @@ class Hosts:
         left = max(0, self._most - len(tried))
         late: list[Host] = []
         further = [] if further is None else further
-        async for host in self._all(destination, earlier):
+        async for host in self._all(target, port or self._port, earlier):
             if str(host.place) in tried:
                 continue
             if left <= 0:
@@ -98,14 +104,14 @@ class Hosts:
         for host in late[:left]:
             yield host
 
-    def _all(self, destination: Destination, earlier: int) -> AsyncIterator[Host]:
-        """Iterate over all hosts of a destination, as `of` says of earlier attempts."""
+    def _all(self, target: Target, port: int, earlier: int) -> AsyncIterator[Host]:
+        """Iterate over all hosts of a target, as `of` says of earlier attempts."""
         after = earlier * self._most
-        if destination.hops:
-            return _from(_listed(destination), self._start(after, len(destination.hops)))
-        if destination.domain.startswith("["):
-            return self._literal(destination)
-        return self._mail_exchangers(destination, after)
+        if not isinstance(target, str):
+            return _from(_listed(target), self._start(after, len(target)))
+        if target.startswith("["):
+            return self._literal(target, port)
+        return self._mail_exchangers(target, port, after)
 
     def _start(self, after: int, number: int) -> int:
         """Return the place of the host that comes first, of this number of hosts.
@@ -136,9 +142,8 @@ class Hosts:
         """Return the addresses of a web server, which may be on this host. Raises DeliveryError."""
         return await self._addresses.of(name, listed=False)
 
-    async def _literal(self, destination: Destination) -> AsyncIterator[Host]:
+    async def _literal(self, domain: str, port: int) -> AsyncIterator[Host]:
         """Iterate over the host of an address literal (RFC 5321, section 4.1.3)."""
-        domain = destination.domain
         text = domain[1:-1]
         text = text[5:] if text[:5].lower() == "ipv6:" else text
         try:
@@ -149,9 +154,9 @@ class Hosts:
             raise _failed(f"5.1.2 {domain}: delivery.literals is off")
         if self._own.has_address(address):
             raise _failed(f"5.4.6 {domain} is this host: mail would go round")
-        yield Host(str(address), destination.port or self._port)
+        yield Host(str(address), port)
 
-    async def _mail_exchangers(self, destination: Destination, after: int) -> AsyncIterator[Host]:
+    async def _mail_exchangers(self, domain: str, port: int, after: int) -> AsyncIterator[Host]:
         """Iterate over the MX hosts of a domain, by preference, equal ones in random order.
 
         The first `after` hosts come last, as `_start` says.
@@ -159,7 +164,6 @@ class Hosts:
         Hosts of the preference of this host, and after it, are left out: they would send the mail
         back here. Hosts of one preference are looked at together for it.
         """
-        domain, port = destination.domain, destination.port or self._port
         answer = await self._questions.ask(domain, "MX")
         if not answer.exists:
             raise _failed(f"5.1.2 domain {printable(domain)} does not exist")
@@ -215,9 +219,9 @@ async def _from(found: AsyncIterator[Host], start: int) -> AsyncIterator[Host]:
         yield host
 
 
-async def _listed(destination: Destination) -> AsyncIterator[Host]:
+async def _listed(hops: tuple[Hop, ...]) -> AsyncIterator[Host]:
     """Iterate over the hosts that a route gives."""
-    for hop in hops_in_order(destination.hops, random.random):
+    for hop in hops_in_order(hops, random.random):
         yield Host(hop.host, hop.port, listed=True)
 
 

@@ -8,14 +8,14 @@ import time
 from pgmta.errors import DeliveryError, Stage
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.sasl import authenticate
 from queued.delivery.smtp.session import Session
 from queued.delivery.tls.handshake import BrokenTls, server_name, shake_hands
 from queued.delivery.tls.security import Security
-from queued.delivery.transport.destination import Destination
+from queued.delivery.tls.tls_policy import HostPolicy, TlsMode
 from queued.delivery.transport.facts import ConnectionFacts
-from queued.delivery.transport.tls_policy import HostPolicy, TlsMode
 
 
 class Connector:
@@ -28,17 +28,22 @@ class Connector:
         self._security = security
 
     async def connect_host(
-        self, destination: Destination, host: Host, facts: ConnectionFacts, policy: HostPolicy
+        self,
+        parameters: SmtpParameters,
+        host: Host,
+        facts: ConnectionFacts,
+        policy: HostPolicy,
+        *,
+        lmtp: bool,
     ) -> Session:
         """Return a session with `facts.address` under the policy, or under a weaker one.
-
         The weaker one is for a host whose TLS is broken, if the policy allows it. A host whose TLS
         failed twice gets plain text for a while, without another try. Raises DeliveryError.
         """
         begun = time.monotonic()
         while True:
             try:
-                return await self._open_session(destination, host, facts, policy)
+                return await self._open_session(parameters, host, facts, policy, lmtp=lmtp)
             except BrokenTls as error:
                 weaker = policy.weaker()
                 if weaker is None:
@@ -48,22 +53,27 @@ class Connector:
                     await self._security.memory.failed(str(host.place), error.line, begun)
 
     async def _open_session(
-        self, destination: Destination, host: Host, facts: ConnectionFacts, policy: HostPolicy
+        self,
+        parameters: SmtpParameters,
+        host: Host,
+        facts: ConnectionFacts,
+        policy: HostPolicy,
+        *,
+        lmtp: bool,
     ) -> Session:
-        lmtp = destination.protocol == "lmtp"
         session = Session(ClientProtocol(self._timeouts), host, facts, self._delivery, lmtp=lmtp)
         begun = time.monotonic()
         await self._connect(session)
         facts.connect_seconds = time.monotonic() - begun
         try:
-            if destination.implicit:
+            if parameters.implicit:
                 await self._shake_hands(session, policy)
             await session.open(self._hostname)
             spent = time.monotonic() - begun
             facts.greeting_seconds = spent - facts.connect_seconds - facts.tls_seconds
             await self._secure(session, policy)
-            if login := destination.login:
-                await authenticate(session, login, clear=destination.tls is TlsMode.NONE)
+            if login := parameters.login:
+                await authenticate(session, login, clear=parameters.tls is TlsMode.NONE)
         except BaseException:
             session.abort()
             raise

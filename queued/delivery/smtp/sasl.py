@@ -14,8 +14,8 @@ import unicodedata
 from base64 import b64decode, b64encode
 
 from pgmta.errors import DeliveryError, Stage
+from queued.delivery.smtp.parameters import Login
 from queued.delivery.smtp.session import Session
-from queued.delivery.transport.destination import Login
 
 _LEAST = 4096  # iterations of SCRAM (RFC 7677, section 4)
 _MOST = 1_000_000  # a server that asks for more keeps us busy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from pgmta.logs import get
@@ -11,6 +12,7 @@ from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.hosts import Host, Hosts
 from queued.delivery.dns.unresponsive import SLOW, Unresponsive
 from queued.delivery.smtp.connector import Connector
+from queued.delivery.smtp.parameters import demand_of, parameters_of
 from queued.delivery.smtp.session import Session
 from queued.delivery.smtp.tries import Tries
 from queued.delivery.tls.security import Security
@@ -51,8 +53,20 @@ class SmtpTransport:
 
     @property
     def hosts(self) -> Hosts:
-        """The means to find the hosts of destinations."""
+        """The means to find hosts and their addresses."""
         return self._hosts
+
+    def hosts_of(
+        self,
+        destination: Destination,
+        tried: frozenset[str] = frozenset(),
+        earlier: int = 0,
+        further: list[Host] | None = None,
+    ) -> AsyncIterator[Host]:
+        """Iterate over the hosts of a destination, as `Hosts.of` says."""
+        parameters = parameters_of(destination)
+        target = parameters.hops or destination.domain
+        return self._hosts.of(target, parameters.port, tried, earlier, further)
 
     async def open(
         self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
@@ -61,7 +75,7 @@ class SmtpTransport:
         tries = Tries()
         began = time.monotonic()
         further: list[Host] = []
-        async for host in self._hosts.of(destination, tried, earlier, further):
+        async for host in self.hosts_of(destination, tried, earlier, further):
             if session := await self._try(destination, host, tries, began):
                 return session
         if tried and not tries:
@@ -87,18 +101,19 @@ class SmtpTransport:
         """
         where = host.place
         try:
-            policy = await self.security.policy(destination, host)
+            policy = await self.security.policy(demand_of(destination), host)
             addresses = await self._hosts.addresses(host)
         except Exception as error:
             tries.add(where, "", _problem(error, host))
             return None
         connector = Connector(self._hostname, self._delivery, self.security)
+        parameters, lmtp = parameters_of(destination), destination.transport == "lmtp"
         silent = 0
         for address in addresses:
             begun = time.monotonic()
             facts = ConnectionFacts(host.name, address, dns_seconds=begun - began - tries.seconds)
             try:
-                session = await connector.connect_host(destination, host, facts, policy)
+                session = await connector.connect_host(parameters, host, facts, policy, lmtp=lmtp)
             except Exception as error:
                 problem = _problem(error, host)
                 problem.facts = facts

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from pgmta.errors import DeliveryError
 from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp.parameters import demand_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
+from queued.delivery.tls.tls_policy import HostPolicy
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.facts import ConnectionFacts
-from queued.delivery.transport.tls_policy import HostPolicy
 
 _PATIENCE = 60.0  # seconds for the answer of one host, all of its addresses together
 
@@ -47,7 +48,7 @@ async def survey(
     With `probe` each of them is connected to, up to EHLO, STARTTLS and AUTH, but gets no mail.
     Raises DeliveryError if the destination has no host.
     """
-    hosts = [SurveyedHost(host) async for host in smtp.hosts.of(destination)]
+    hosts = [SurveyedHost(host) async for host in smtp.hosts_of(destination)]
     await asyncio.gather(*(_look(smtp, destination, each) for each in hosts))
     if probe:
         await asyncio.gather(*(_probe(smtp, destination, each) for each in hosts))
@@ -57,7 +58,7 @@ async def survey(
 async def _look(smtp: SmtpTransport, destination: Destination, found: SurveyedHost) -> None:
     """Find the policy and the addresses of a host."""
     try:
-        found.policy = await smtp.security.policy(destination, found.host)
+        found.policy = await smtp.security.policy(demand_of(destination), found.host)
         found.left_out = await smtp.hosts.left_out(found.host)
         found.addresses = await smtp.hosts.addresses(found.host)
     except DeliveryError as error:

@@ -11,7 +11,7 @@ from hashlib import sha256, sha512
 from itertools import islice
 
 from queued.delivery.tls.certificate_chain import problem_of_chain, subject_public_key_info
-from queued.delivery.transport.tls_policy import Tlsa
+from queued.delivery.tls.tls_policy import Tlsa
 
 TRUST_ANCHOR, END_ENTITY = 2, 3
 """The certificate usages DANE-TA and DANE-EE. PKIX-TA and PKIX-EE are unusable in SMTP."""

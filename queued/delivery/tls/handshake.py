@@ -11,7 +11,7 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
 from queued.delivery.tls import dane
 from queued.delivery.tls.tls_contexts import TlsContexts
-from queued.delivery.transport.tls_policy import HostPolicy, TlsMode
+from queued.delivery.tls.tls_policy import HostPolicy, TlsMode
 
 _SHOWN = 200  # characters of a reason
 _EXPIRED, _OTHER_HOST, _OTHER_ADDRESS = 10, 62, 64  # verify codes of OpenSSL

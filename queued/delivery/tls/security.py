@@ -17,8 +17,7 @@ from queued.delivery.tls.sts_domains import StsDomains
 from queued.delivery.tls.sts_fetch import FindAddresses, PolicyFetcher
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.delivery.tls.tls_memory import Memory
-from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.tls_policy import HostPolicy, TlsMode
+from queued.delivery.tls.tls_policy import HostPolicy, TlsDemand, TlsMode
 
 _REASON = 120  # characters of a reason in the reports
 _AUTHENTICATED = (TlsMode.VERIFY, TlsMode.DANE)
@@ -47,47 +46,47 @@ class Security:
             self.fetcher = PolicyFetcher(lambda: contexts.pkix, addresses, config.sts_port)
             self._domains = StsDomains(questions, self.fetcher, memory.policies, memory.results)
 
-    async def policy(self, destination: Destination, host: Host) -> HostPolicy:
+    async def policy(self, demand: TlsDemand, host: Host) -> HostPolicy:
         """Return the policy of a host.
 
         Raises DeliveryError if the host must not have the mail: no name server answers for its TLSA
         records, an MTA-STS policy does not name it, or nothing can authenticate it. With
         TLS-Required: No in the mail, no promise of the domain stops it (RFC 8689, section 4.2.2).
         """
-        mode = destination.tls or self._mode
-        if not destination.tls_optional or mode is not TlsMode.BEST or destination.login:
-            return await self._policy(destination, host)
-        if not destination.implicit:
+        mode = demand.mode or self._mode
+        if not demand.optional or mode is not TlsMode.BEST or demand.login:
+            return await self._policy(demand, host)
+        if not demand.implicit:
             try:
-                return replace(await self._policy(destination, host), testing=True)
+                return replace(await self._policy(demand, host), testing=True)
             except DeliveryError:
                 pass  # counted where it was raised
         # implicit TLS has no plain text to return to
-        least = TlsMode.ENCRYPT if destination.implicit else TlsMode.OPPORTUNISTIC
-        return HostPolicy(least, (host.name,), report=("no-policy-found", destination.domain, ""))
+        least = TlsMode.ENCRYPT if demand.implicit else TlsMode.OPPORTUNISTIC
+        return HostPolicy(least, (host.name,), report=("no-policy-found", demand.domain, ""))
 
-    async def _policy(self, destination: Destination, host: Host) -> HostPolicy:
-        mode = destination.tls or self._mode
-        source = "route" if destination.tls else "default"
-        strict = destination.requiretls
+    async def _policy(self, demand: TlsDemand, host: Host) -> HostPolicy:
+        mode = demand.mode or self._mode
+        source = "route" if demand.mode else "default"
+        strict = demand.requiretls
         if strict and mode is not TlsMode.DANE and not (mode is TlsMode.VERIFY and host.listed):
             # the sender's wish goes before the route, and MX have to be validated (RFC 8689, 4.2.1)
             mode = TlsMode.BEST
-        elif destination.login and not destination.tls and mode not in _AUTHENTICATED:
+        elif demand.login and not demand.mode and mode not in _AUTHENTICATED:
             mode = TlsMode.BEST  # which verifies hosts that get a password
-        report = "no-policy-found", destination.domain, ""
-        if destination.implicit and mode in (TlsMode.NONE, TlsMode.OPPORTUNISTIC):
+        report = "no-policy-found", demand.domain, ""
+        if demand.implicit and mode in (TlsMode.NONE, TlsMode.OPPORTUNISTIC):
             mode = TlsMode.ENCRYPT
         if mode not in (TlsMode.BEST, TlsMode.DANE):
             return HostPolicy(mode, (host.name,), source=source, requiretls=strict, report=report)
-        by_dns = await self._by_tlsa(destination, host)
+        by_dns = await self._by_tlsa(demand, host)
         if by_dns and by_dns.mode is TlsMode.DANE:
             return by_dns
         if mode is TlsMode.DANE:
             why = by_dns.evidence if by_dns else "no TLSA records that DNSSEC secures"
             self.count(("tlsa", host.name, ""), "dane-required", host.name, "", why)
             raise DeliveryError(f"4.7.5 DANE of {host.name}: {why}", Stage.TLS)
-        if by_policy := await self._by_sts(destination, host):
+        if by_policy := await self._by_sts(demand, host):
             return by_policy
         if strict and not (host.secure or host.listed):
             raise DeliveryError(
@@ -95,16 +94,16 @@ class Security:
             )
         if strict:
             return HostPolicy(TlsMode.VERIFY, (host.name,), requiretls=True, report=report)
-        if destination.login:
+        if demand.login:
             evidence = "it has a login"
             return HostPolicy(TlsMode.VERIFY, (host.name,), (), "route", evidence, report=report)
         if by_dns:
             return by_dns
         # implicit TLS has no plain text to return to
-        least = TlsMode.ENCRYPT if destination.implicit else TlsMode.OPPORTUNISTIC
+        least = TlsMode.ENCRYPT if demand.implicit else TlsMode.OPPORTUNISTIC
         return HostPolicy(least, (host.name,), source=source, report=report)
 
-    async def _by_tlsa(self, destination: Destination, host: Host) -> HostPolicy | None:
+    async def _by_tlsa(self, demand: TlsDemand, host: Host) -> HostPolicy | None:
         """Return the policy by TLSA records (RFC 7672, section 2.2); None if there are none.
 
         Raises DeliveryError if no name server answers: no downgrade (section 2.1.2).
@@ -127,9 +126,9 @@ class Security:
             shown = ", ".join(dane.shown(each) for each in records[:5])
             report = "tlsa", base, shown
             if good := dane.usable(records):
-                names = tuple(dict.fromkeys(filter(None, (base, host.name, destination.domain))))
+                names = tuple(dict.fromkeys(filter(None, (base, host.name, demand.domain))))
                 return HostPolicy(TlsMode.DANE, names, good, "dane", shown,
-                                  requiretls=destination.requiretls, report=report)  # fmt: skip
+                                  requiretls=demand.requiretls, report=report)  # fmt: skip
             evidence = f"only unusable TLSA records: {shown}"
             return HostPolicy(TlsMode.ENCRYPT, (base,), (), "dane", evidence, report=report)
         return None
@@ -156,9 +155,9 @@ class Security:
             raise failure
         return []
 
-    async def _by_sts(self, destination: Destination, host: Host) -> HostPolicy | None:
+    async def _by_sts(self, demand: TlsDemand, host: Host) -> HostPolicy | None:
         """Return the policy by MTA-STS (RFC 8461, section 5); None if the domain has none."""
-        domain = destination.domain
+        domain = demand.domain
         if self._domains is None or not domain or domain.startswith("[") or host.listed:
             return None
         policy = await self._domains.policy(domain)
@@ -169,10 +168,10 @@ class Security:
         evidence = f"MTA-STS {policy.mode}, id {policy.id}, mx {', '.join(policy.mx[:5])}"
         if mx_matches(policy.mx, host.name):
             return HostPolicy(TlsMode.VERIFY, (host.name,), (), "sts", evidence, testing=testing,
-                              requiretls=destination.requiretls, report=report)  # fmt: skip
+                              requiretls=demand.requiretls, report=report)  # fmt: skip
         why = f"MTA-STS policy of {domain} does not name the host"
         self.count(report, "validation-failure", host.name, "", why)
-        if testing and not destination.requiretls:
+        if testing and not demand.requiretls:
             return HostPolicy(TlsMode.OPPORTUNISTIC, (host.name,), (), "sts", evidence,
                               report=report)  # fmt: skip
         raise DeliveryError(f"4.7.5 {host.name}: {why}", Stage.TLS)

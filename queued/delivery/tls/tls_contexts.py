@@ -8,7 +8,7 @@ from collections import OrderedDict
 from functools import cached_property
 
 from queued.config import Tls
-from queued.delivery.transport.tls_policy import TlsMode
+from queued.delivery.tls.tls_policy import TlsMode
 
 _HOSTS = 1000  # hosts whose last session is kept; each takes some KB
 

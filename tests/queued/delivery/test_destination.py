@@ -16,9 +16,11 @@ from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery import pacing
 from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
+from queued.delivery.dns.hop import Hop
+from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.smtp.session import Session
 from queued.delivery.smtp.smtp_transport import SmtpTransport
-from queued.delivery.transport.destination import Destination, Hop
+from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transport import Transport
@@ -47,7 +49,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         transport = cast(Transport, self.transport or smtp(self.delivery))
-        destination = Destination((Hop("127.0.0.1", self.hop.port),))
+        destination = Destination("smtp", SmtpParameters((Hop("127.0.0.1", self.hop.port),)))
         self.queue = DestinationQueue(destination, transport, DeliveryContext(self.delivery), self)
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:

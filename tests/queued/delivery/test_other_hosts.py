@@ -16,6 +16,7 @@ from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
 from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.session import Session
 from queued.delivery.transport.destination import Destination
@@ -82,7 +83,8 @@ class Trial:
         self.hosts = Hosts(hops, delivery)
         self.results: dict[int, Result] = {}
         self.room = 0
-        destination, context = Destination(domain="b.example"), DeliveryContext(delivery)
+        destination = Destination("smtp", SmtpParameters(), "b.example")
+        context = DeliveryContext(delivery)
         transport = cast(Transport, self.hosts)
         self.queue = DestinationQueue(destination, transport, context, self)
 

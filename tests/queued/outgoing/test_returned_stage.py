@@ -11,6 +11,7 @@ from pgmta.model import Item, Message
 from pgmta.store.queue.returned import LoggedAttempt, ReturnedLog, ReturnedRow
 from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
+from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import NOT_BEGUN, Result
 from queued.outgoing.outgoing import Outgoing
@@ -62,7 +63,19 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
         row = Item(number, number, "", address, "news.example", 1, NOW, number)
         content = b"Subject: x\r\n\r\n"
         message = Message(number, 10, False, "", 0, content)
-        outgoing = Outgoing([row], message, Destination(), "", b"", content, 10, False, False, NOW)
+        mx = Destination("smtp", SmtpParameters())
+        outgoing = Outgoing(
+            [row],
+            message,
+            mx,
+            "",
+            b"",
+            content,
+            10,
+            False,
+            False,
+            NOW,
+        )
         assert mail.prepare(outgoing) is None
 
     take(1)

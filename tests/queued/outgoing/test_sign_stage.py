@@ -197,7 +197,7 @@ class Broken:
 
 async def test_content_that_streams(site: Site) -> None:
     (signing,) = [each for each in site.dispatch._line.stages if isinstance(each, SignStage)]
-    destination = site.dispatch._routes.find("b.example", "", None, "")
+    destination = site.dispatch._routes.find("b.example", "", None, "").destination
 
     def take(number: int, content: Broken) -> None:
         row = item(number, number)

@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from pgmta.config.types import HostPort
 from pgmta.model import Reply
 from queued.config import QueuedConfig
-from queued.delivery.transport.destination import Destination, Hop, Login, hops_in_order
-from queued.delivery.transport.tls_policy import TlsMode
-from queued.routing.routes import Routes
+from queued.delivery.dns.hop import Hop, hops_in_order
+from queued.delivery.smtp.parameters import Login, SmtpParameters
+from queued.delivery.tls.tls_policy import TlsMode
+from queued.delivery.transport.destination import Destination, TlsWish
+from queued.routing.routes import Routed, Routes
 
 
 @pytest.mark.parametrize(
@@ -63,8 +66,15 @@ def test_the_longest_route_wins(domain: str, hop: str) -> None:
         ANY="all", ANY_example_org="below", ANY_a_Example_org="deeper", EXAMPLE_org="exact",
         direct_example_org="mx", bücher_example="idna",
     ).find(domain)  # fmt: skip
-    expected = Destination(domain=domain) if hop == "mx" else Destination((Hop(hop, 25),))
-    assert found == expected
+    assert found.destination == (mx(domain) if hop == "mx" else to(Hop(hop, 25)))
+
+
+def to(*hops: Hop, **options: Any) -> Destination:
+    return Destination("smtp", SmtpParameters(hops, **options))
+
+
+def mx(domain: str, **options: Any) -> Destination:
+    return Destination("smtp", SmtpParameters(**options), domain)
 
 
 @given(st.lists(st.sampled_from(["a.example", "*.a.example", "*.b.a.example", "*"])))
@@ -73,11 +83,12 @@ def test_destinations_are_equal_only_for_mail_that_may_share_a_transaction(
 ) -> None:
     table = Routes({pattern: HostPort(f"hop{n}", 25) for n, pattern in enumerate(patterns)})
     for domain in ("a.example", "b.a.example", "c.b.a.example", "other.example"):
-        found = table.find(domain)
-        assert found == table.find(domain)
-        assert (found.hops == ()) == (found.domain == domain) == str(found).startswith("mx:")
-    assert Routes({}).find("x.example") == Destination(domain="x.example")
-    assert re.fullmatch(r"\[::1\]:25", str(Destination((Hop("::1", 25),))))
+        found = table.find(domain).destination
+        assert found == table.find(domain).destination
+        is_mx = found.parameters == SmtpParameters()
+        assert is_mx == (found.domain == domain) == str(found).startswith("mx:")
+    assert Routes({}).find("x.example").destination == mx("x.example")
+    assert re.fullmatch(r"\[::1\]:25", str(to(Hop("::1", 25))))
 
 
 def test_hops_come_by_weight_and_fallbacks_last() -> None:
@@ -94,22 +105,23 @@ def test_hops_come_by_weight_and_fallbacks_last() -> None:
 def test_destinations_differ_in_everything_but_the_name_of_the_route() -> None:
     hop, login = Hop("a.example", 587), Login("relay", "shop", "topsecret")
     found = [
-        Destination((hop,)),
-        Destination((hop, Hop("b.example", 587))),
-        Destination((replace(hop, weight=2),)),
-        Destination((replace(hop, fallback=True),)),
-        Destination((hop,), protocol="lmtp"),
-        Destination((hop,), implicit=True),
-        Destination((hop,), tls=TlsMode.VERIFY),
-        Destination((hop,), requiretls=True),
-        Destination((hop,), login=login),
-        Destination((hop,), login=replace(login, user="other")),
-        Destination((hop,), login=replace(login, password="other")),
-        Destination((hop,), login=replace(login, mechanisms=("PLAIN",))),
-        Destination(domain="a.example"),
-        Destination(domain="a.example", port=26),
-        Destination(domain="a.example", tls=TlsMode.NONE),
+        to(hop),
+        to(hop, Hop("b.example", 587)),
+        to(replace(hop, weight=2)),
+        to(replace(hop, fallback=True)),
+        replace(to(hop), transport="lmtp"),
+        to(hop, implicit=True),
+        to(hop, tls=TlsMode.VERIFY),
+        replace(to(hop), wish=TlsWish.REQUIRED),
+        replace(to(hop), wish=TlsWish.OPTIONAL),
+        to(hop, login=login),
+        to(hop, login=replace(login, user="other")),
+        to(hop, login=replace(login, password="other")),
+        to(hop, login=replace(login, mechanisms=("PLAIN",))),
+        mx("a.example"),
+        mx("a.example", port=26),
+        mx("a.example", tls=TlsMode.NONE),
     ]
     assert len({destination.key for destination in found}) == len(set(found)) == len(found)
-    assert Destination((hop,), route="a").key == Destination((hop,), route="b").key
+    assert Routed(to(hop), "a").group == Routed(to(hop), "b").group
     assert "topsecret" not in "".join(f"{each!r} {each} {each.key}" for each in found)

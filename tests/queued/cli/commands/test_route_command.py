@@ -20,7 +20,7 @@ from pgmta.model import StsPolicy
 from queued.cli.commands.route import route_memory
 from queued.cli.queuectl import main
 from queued.config import QueuedConfig, Shaping, read_config
-from queued.delivery.transport.tls_policy import TlsMode
+from queued.delivery.tls.tls_policy import TlsMode
 from queued.routing.routes import Routes
 from tests.queued.config.test_config import keys, mentioned
 from tests.support.authority import Authority
@@ -124,7 +124,7 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     (folder / "password").unlink()  # it is not needed
     found = route(path, "x@b.example", "--metadata", "stream=42", "--tenant", "42")
     assert found.stdout == (
-        "route      routes[0]\nto         [::1]:1\nprotocol   smtp, TLS from the first octet\n"
+        "route      routes[0]\nto         [::1]:1\ntransport  smtp, TLS from the first octet\n"
         "tls        verify\nlogin      relay, as shop\n"
         "rewrite    from: @a.lan -> @a.example\nrewrite    remove: X-*\n"
         "\nhost       [::1]:1\naddresses  ::1\n"
@@ -132,7 +132,7 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     )
     assert json.loads(route(path, "x@b.example", "--json").stdout) == {
         "address": "x@b.example", "route": "routes.b.example", "to": "127.0.0.1:1",
-        "protocol": "smtp", "implicit_tls": False, "tls": None, "login": None, "error": None,
+        "transport": "smtp", "implicit_tls": False, "tls": None, "login": None, "error": None,
         "rewrite": None, "mta_sts": None,
         "hosts": [{
             "host": "127.0.0.1", "port": 1, "secure": False, "addresses": ["127.0.0.1"],

@@ -12,11 +12,12 @@ from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp import smtp_transport
+from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.smtp.session import Session
 from queued.delivery.smtp.smtp_transport import SmtpTransport
+from queued.delivery.tls.tls_policy import HostPolicy, TlsDemand
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.facts import ConnectionFacts
-from queued.delivery.transport.tls_policy import HostPolicy
 from tests.support.name_server import NameServer, serving_names
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 
@@ -40,7 +41,7 @@ class Trial:
     hops: list[RawHop]
 
     async def open(self, *tried: str) -> Session:
-        destination = Destination(domain="d.example")
+        destination = Destination("smtp", SmtpParameters(), "d.example")
         session = await self.smtp.open(destination, self.places(tried))
         session.connection.abort()
         return session
@@ -103,10 +104,10 @@ def test_error_of_our_own_at_one_host_stops_no_other(name_server: NameServer) ->
         security = trial.smtp.security
         real = security.policy
 
-        async def policy(destination: Destination, host: Host) -> HostPolicy:
+        async def policy(demand: TlsDemand, host: Host) -> HostPolicy:
             if host.name == "a.example":
                 raise KeyError("a certificate")
-            return await real(destination, host)
+            return await real(demand, host)
 
         security.policy = policy  # type: ignore[method-assign]
         assert (await trial.open()).host.name == "b.example"

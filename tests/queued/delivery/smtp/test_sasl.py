@@ -12,9 +12,9 @@ from pgmta.errors import DeliveryError, Stage
 from queued.config import Timeouts
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp import sasl
+from queued.delivery.smtp.parameters import Login
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.session import Session
-from queued.delivery.transport.destination import Login
 from tests.support.rawhop import run
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"

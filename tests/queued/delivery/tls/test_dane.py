@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from queued.delivery.tls import dane
 from queued.delivery.tls.certificate_chain import name_matches, subject_public_key_info
-from queued.delivery.transport.tls_policy import Tlsa
+from queued.delivery.tls.tls_policy import Tlsa
 from tests.support.certificates import Certificate
 from tests.support.rawhop import run
 from tests.support.tlshop import TlsHop, listening

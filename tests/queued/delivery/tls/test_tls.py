@@ -12,8 +12,7 @@ from pgmta.errors import Stage
 from pgmta.model import StsPolicy
 from queued.delivery.dns.dns import Answer
 from queued.delivery.dns.hosts import Host
-from queued.delivery.transport.destination import Destination, Hop, Login
-from queued.delivery.transport.tls_policy import TlsMode
+from queued.delivery.tls.tls_policy import TlsDemand, TlsMode
 from queued.delivery.transport.transcript import transcript
 from tests.queued.delivery.tls.tls_attempt import (
     CERTIFICATES,
@@ -112,27 +111,24 @@ def test_implicit_tls(tmp_path: Path) -> None:
     attempt(tmp_path, CERTIFICATES["other name"], refused, implicit=True)
 
 
-async def mode_of(trial: Attempt, mode: str, login: Login | None, tls: TlsMode | None) -> str:
-    hop = Hop(MX, trial.hop.port)
-    destination, host = Destination((hop,), login=login, tls=tls), Host(MX, hop.port, listed=True)
-    return str((await trial.security(mode).policy(destination, host)).mode)
+async def mode_of(trial: Attempt, mode: str, login: bool, tls: TlsMode | None) -> str:
+    demand, host = TlsDemand(tls, login=login), Host(MX, trial.hop.port, listed=True)
+    return str((await trial.security(mode).policy(demand, host)).mode)
 
 
 def test_a_host_that_gets_a_password_is_verified(tmp_path: Path) -> None:
-    login = Login("relay", "shop", "x")
-
     async def act(trial: Attempt) -> None:
         for mode in ("best", "none", "opportunistic", "encrypt", "verify"):
-            assert await mode_of(trial, mode, login, None) == "verify", mode
+            assert await mode_of(trial, mode, True, None) == "verify", mode
         for tls in TlsMode("none"), TlsMode("opportunistic"), TlsMode("encrypt"):
-            assert await mode_of(trial, "best", login, tls) == tls
-        assert await mode_of(trial, "best", login, TlsMode.BEST) == "verify"
-        assert await mode_of(trial, "best", None, None) == "opportunistic"
+            assert await mode_of(trial, "best", True, tls) == tls
+        assert await mode_of(trial, "best", True, TlsMode.BEST) == "verify"
+        assert await mode_of(trial, "best", False, None) == "opportunistic"
         trial.internet.tlsa((9, 9, 9, b"x"))
-        assert await mode_of(trial, "best", login, None) == "verify", "only unusable records"
+        assert await mode_of(trial, "best", True, None) == "verify", "only unusable records"
         trial.internet.tlsa(GOOD.tlsa(3, 1, 1))
-        assert await mode_of(trial, "best", login, None) == "dane"
-        assert await mode_of(trial, "verify", login, None) == "verify"
+        assert await mode_of(trial, "best", True, None) == "dane"
+        assert await mode_of(trial, "verify", True, None) == "verify"
 
     attempt(tmp_path, GOOD, act)
 

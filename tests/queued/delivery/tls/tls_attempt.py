@@ -17,12 +17,13 @@ from pgmta.model import Item, StsPolicy, TlsResult
 from queued.config import Delivery, Timeouts, Tls
 from queued.delivery.dns.dns import Answer
 from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.smtp.session import Session
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.security import Security
-from queued.delivery.transport.destination import Destination
+from queued.delivery.tls.tls_policy import TlsMode
+from queued.delivery.transport.destination import Destination, TlsWish
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.tls_policy import TlsMode
 from tests.support.certificates import Certificate
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import run
@@ -134,8 +135,10 @@ class Attempt:
         opener = SmtpTransport("client.example", delivery, internet)
         opener._hosts = internet
         opener.security = security or self.security(mode, **options)
-        destination = Destination(domain=DOMAIN, implicit=self.hop.implicit, tls=tls,
-                                  requiretls=requiretls, tls_optional=tls_optional)  # fmt: skip
+        wish = TlsWish.REQUIRED if requiretls else TlsWish.NONE
+        wish = TlsWish.OPTIONAL if tls_optional else wish
+        parameters = SmtpParameters(implicit=self.hop.implicit, tls=tls)
+        destination = Destination("smtp", parameters, DOMAIN, wish)
         item = Item(1, 1, "s@a.example", "r@b.example", DOMAIN, 1, NOW, 1)
         envelope = Envelope([item], "s@a.example", b"X: y\r\n", 3, False, b"\r\nx", ALWAYS, NOW,
                             requiretls=requiretls)  # fmt: skip

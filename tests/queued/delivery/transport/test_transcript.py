@@ -11,9 +11,11 @@ import pytest
 
 from pgmta.errors import DeliveryError
 from queued.config import Delivery
+from queued.delivery.dns.hop import Hop
+from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.smtp_transport import SmtpTransport
-from queued.delivery.transport.destination import Destination, Hop
+from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import (
     CONTENT,
@@ -207,7 +209,7 @@ def test_all_hosts_that_were_tried_are_in_the_transcript_and_the_last_in_the_fac
             hops = Hop("127.0.0.1", 1), Hop("127.0.0.1", refusing.port, fallback=True)
             smtp = SmtpTransport("me.example", Delivery())
             with pytest.raises(DeliveryError) as error:
-                await smtp.open(Destination(hops))
+                await smtp.open(Destination("smtp", SmtpParameters(hops)))
             await asyncio.sleep(0)
             return error.value
 

@@ -20,6 +20,23 @@ class TlsMode(StrEnum):
     BEST = "best"  # the strongest that the domain promises
 
 
+@dataclass(frozen=True, slots=True)
+class TlsDemand:
+    """The TLS that a destination asks for.
+
+    A `mode` of None means `delivery.tls.mode`. The promises of the `domain` count. `implicit` is
+    TLS from the first octet. A host that gets a `login` has to be authenticated. `requiretls` and
+    `optional` are wishes of the sender (RFC 8689).
+    """
+
+    mode: TlsMode | None = None
+    domain: str = ""
+    implicit: bool = False
+    login: bool = False
+    requiretls: bool = False
+    optional: bool = False
+
+
 REQUIRED = (TlsMode.ENCRYPT, TlsMode.VERIFY, TlsMode.DANE)
 """Modes in which no mail leaves in plain text."""
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import ClassVar
 
 from pgmta.errors import DeliveryError, Stage
-from pgmta.model import Reply
+from pgmta.model import Item, Reply
 from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.transport.destination import Destination
@@ -28,6 +28,12 @@ class NullTransport:
 
     def __init__(self, *means: object) -> None:
         pass
+
+    sends_lines = False
+
+    def find_unfit(self, items: list[Item]) -> dict[int, str]:
+        """Return none."""
+        return {}
 
     def configure(self, delivery: Delivery) -> None:
         """Do nothing."""

@@ -25,7 +25,7 @@ from pgmta.postgres.notify import listen
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.submit import Mail, Submission
 from queued.config import QueuedConfig, Worker
-from queued.delivery.transports import TRANSPORTS
+from queued.delivery.transports import TRANSPORTS, TransportKind
 from queued.upkeep.queued_process import QueuedProcess
 from queued.worker.delivery_worker import DeliveryWorker
 
@@ -80,7 +80,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
     progress = Progress("consume", number)
     started = time.perf_counter()
-    TRANSPORTS["smtp"] = NullTransport
+    TRANSPORTS["smtp"] = TransportKind(NullTransport)
     process = QueuedProcess(config, uri)
     consumer = DeliveryWorker(process, worker)
     beside = [*consumer.tasks(), listen(process.resources, consumer.loops)]

@@ -52,16 +52,16 @@ class _Mistakes:
         return ConfigError([text for _, text in sorted(self._problems, key=lambda p: p[0])])
 
 
-def load[M: BaseModel](path: Path, model: type[M]) -> M:
-    """Return the file's content as `model`.
+def load[M: BaseModel](path: Path, model: type[M], **context: Any) -> M:
+    """Return the file's content as `model`, whose validators get the `context`.
 
     Raises ConfigError with all mistakes at once: an unreadable file, YAML syntax, duplicate keys,
     unknown keys (with the nearest valid one), wrong types and wrong values.
     """
-    return load_lines(path, model)[0]
+    return load_lines(path, model, **context)[0]
 
 
-def load_lines[M: BaseModel](path: Path, model: type[M]) -> tuple[M, Lines]:
+def load_lines[M: BaseModel](path: Path, model: type[M], **context: Any) -> tuple[M, Lines]:
     """Return what `load` returns, and the lines of the keys. Raises ConfigError."""
     mistakes = _Mistakes(path)
     try:
@@ -90,7 +90,7 @@ def load_lines[M: BaseModel](path: Path, model: type[M]) -> tuple[M, Lines]:
         mistakes.add(1, "", "expected a mapping of keys at the top")
         raise mistakes.error()
     try:
-        result = model.model_validate(data, context={FOLDER: path.parent})
+        result = model.model_validate(data, context={FOLDER: path.parent} | context)
     except ValidationError as error:
         for detail in error.errors():
             _explain(detail, model, lines, mistakes)

@@ -8,7 +8,14 @@ from queued.config.file import Process, QueuedConfig, Retention, Urgent, read_co
 from queued.config.mail_conditions import Pattern, Target, domain_fits
 from queued.config.retry import Retry
 from queued.config.rewriting import ShapingRewrite, VerpTemplate
-from queued.config.shaping import Shaping, ShapingHost, ShapingLogin, ShapingRoute, ShapingVerp
+from queued.config.shaping import (
+    SMTP,
+    Shaping,
+    ShapingHost,
+    ShapingLogin,
+    ShapingRoute,
+    ShapingVerp,
+)
 from queued.config.signing import (
     SIGNED,
     Signing,
@@ -22,6 +29,7 @@ from queued.config.worker import Worker
 
 __all__ = [
     "SIGNED",
+    "SMTP",
     "AnswerRule",
     "Answers",
     "BounceLimits",

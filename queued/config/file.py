@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, Strict, field_validator
 
@@ -174,8 +175,17 @@ class QueuedConfig(Section):
         return config
 
 
-def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
+type Parsers = Mapping[str, Callable[[Any], Any] | None]
+"""For each transport the function that reads its parameters. It raises ValueError."""
+
+
+def read_config(
+    path: Path, transports: Parsers | None = None, *, passwords: bool = True
+) -> QueuedConfig:
     """Return the configuration with its shaping, its answers and the passwords of its logins.
+
+    `transports` read the parameters in their routes; without them, names and parameters are not
+    checked.
 
     Raises ConfigError with the mistakes.
     """
@@ -185,7 +195,7 @@ def read_config(path: Path, *, passwords: bool = True) -> QueuedConfig:
     if problems:
         raise mistakes(path, problems)
     if config.shaping is not None:
-        shaping = _shaping(path, config.shaping, config, passwords=passwords)
+        shaping = _shaping(path, config.shaping, config, transports, passwords=passwords)
         config = config.with_routing(shaping)
     if config.answers is not None:
         config = config.with_answering(_answers(path, config.answers))
@@ -204,9 +214,11 @@ def _wrong_dane(config: QueuedConfig) -> list[Problem]:
     ]  # fmt: skip
 
 
-def _shaping(path: Path, name: Path, config: QueuedConfig, *, passwords: bool) -> Shaping:
+def _shaping(
+    path: Path, name: Path, config: QueuedConfig, transports: Parsers | None, *, passwords: bool
+) -> Shaping:
     file = _file(path, "shaping", name)
-    shaping = load(file, Shaping).with_retry(config.retry)
+    shaping = load(file, Shaping, transports=transports).with_retry(config.retry)
     problems = shaping.problems(config.delivery.tls.mode)
     if passwords:
         problems += shaping.read_passwords(file.parent)

@@ -13,11 +13,14 @@ from pydantic import (
     BeforeValidator,
     Field,
     PrivateAttr,
+    ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from pgmta.config.loader import Problem
+from pgmta.config.loader import Problem, dotted
 from pgmta.config.types import Period, Section, Whole, hint, is_address, listed, parse_host_port
 from pgmta.errors import AddressError
 from pgmta.mail.address import parse_mailbox
@@ -158,7 +161,35 @@ def _name(word: Any) -> str | None:
     raise ValueError("only letters, digits, '_', '.' and '-', at most 64")
 
 
-def _targets(value: Any) -> Any:
+SMTP = ("smtp", "lmtp")
+"""The transports whose destinations are hosts; others have `parameters`."""
+
+
+def _transport(name: str, info: ValidationInfo) -> str:
+    known = (info.context or {}).get("transports")
+    if known is not None and name not in known:
+        raise ValueError(f"no transport {name!r}; {hint(name, known)}")
+    return name
+
+
+def _parameters(given: Any, info: ValidationInfo) -> Any:
+    """Return what the transport makes of its parameters."""
+    known = (info.context or {}).get("transports") or {}
+    parse = known.get(info.data.get("transport"))
+    if parse is None:
+        return given
+    try:
+        return parse(given)
+    except ValidationError as error:
+        reasons = (f"{dotted(each['loc'])}: {each['msg']}" for each in error.errors())
+        raise ValueError("; ".join(reasons)) from None
+
+
+def _targets(value: Any, info: ValidationInfo) -> Any:
+    if value is None:
+        if info.data.get("transport", "smtp") in SMTP:
+            raise PydanticCustomError("missing", "is required")
+        return []
     if isinstance(value, str) and value.lower() == "mx":
         return []
     if value == []:
@@ -187,8 +218,20 @@ class ShapingRoute(MailConditions):
     metadata: dict[str, Values] = Field(
         default={}, alias="metadata.KEY", description="value of this metadata, or a list of values"
     )
+    transport: Annotated[str, AfterValidator(_transport)] = Field(
+        default="smtp",
+        description="smtp; lmtp, to a mailbox server (RFC 2033); or another that is registered",
+    )
     to: Annotated[list[ShapingHost], BeforeValidator(_targets)] = Field(
-        description="mx, a host, or a list of hosts: each host:port or a mapping",
+        default=None,
+        validate_default=True,
+        description="mx, a host, or a list of hosts: each host:port or a mapping; required with "
+        "smtp and lmtp",
+    )
+    parameters: Annotated[Any, AfterValidator(_parameters)] = Field(
+        default={},
+        validate_default=True,
+        description="for another transport than smtp and lmtp, which checks them",
     )
     port: Whole | None = Field(
         default=None,
@@ -196,9 +239,6 @@ class ShapingRoute(MailConditions):
         le=65535,
         description="of hosts without one; default: 25, with lmtp 24, with implicit 465; of MX "
         "hosts: delivery.port",
-    )
-    transport: Literal["smtp", "lmtp"] = Field(
-        default="smtp", description="lmtp: to a mailbox server (RFC 2033)"
     )
     implicit: bool = Field(default=False, description="TLS from the first octet (RFC 8314)")
     tls: Literal["best", "none", "opportunistic", "encrypt", "verify", "dane"] | None = Field(
@@ -291,6 +331,13 @@ class Shaping(Section):
         if route.login is not None and route.login not in self.logins:
             advice = hint(route.login, self.logins) if self.logins else "there are no logins"
             yield "login", f"no login {route.login!r}; {advice}"
+        if route.transport not in SMTP:
+            for key in ("to", "port", "implicit", "tls", "login"):
+                if key in route.model_fields_set:
+                    yield key, f"is for smtp and lmtp; {route.transport} has `parameters`"
+            return
+        if route.parameters:
+            yield "parameters", "are for other transports than smtp and lmtp"
         if not route.to:
             for key in ("login", "implicit"):
                 if getattr(route, key):

@@ -22,6 +22,7 @@ from pgmta.store.queue.conditions import case_hint, condition_problems
 from pgmta.waiting import Waiting
 from queued.config import QueuedConfig, read_config
 from queued.daemon.daemon import Daemon
+from queued.delivery.transports import parsers
 from queued.signing.keyring import key_problems
 from queued.worker.row_worker import is_rule
 
@@ -46,7 +47,7 @@ def check(config: Path) -> None:
     mistake. A database that is away, or of another version, is none: a warning says that it was not
     checked.
     """
-    settings = read_config(config)
+    settings = read_config(config, parsers())
     if problems := key_problems(settings.signing):  # `queued run` goes on with the other keys
         raise mistakes(config, problems)
     conditions = _conditions(settings)
@@ -103,7 +104,7 @@ def _stored(settings: QueuedConfig) -> set[Key]:
 @reporting
 def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
     """Run the workers until SIGTERM or SIGINT. SIGHUP reads the configuration again."""
-    settings = read_config(config)
+    settings = read_config(config, parsers())
     known = [worker.name for worker in settings.workers]
     for name in names:
         if name not in known:
@@ -140,4 +141,4 @@ async def _run(
                 raise
             waiting.tell(error)
         await first(signals.stop, timeout=_RETRY)
-    await Daemon(settings, uri, lambda: read_config(path), signals, names).run()
+    await Daemon(settings, uri, lambda: read_config(path, parsers()), signals, names).run()

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from queued.config import Delivery
+from queued.config.file import Parsers
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import Memory, NoMemory
+from queued.delivery.transport.destination import Parameters
 from queued.delivery.transport.transport import Transport
 
 type MakeTransport = Callable[[str, Delivery, Memory], Transport]
 
-TRANSPORTS: dict[str, MakeTransport] = {
-    "smtp": SmtpTransport,
-    "lmtp": SmtpTransport,
-}
-"""A new transport is a folder, and a line here."""
+
+@dataclass(frozen=True, slots=True)
+class TransportKind:
+    """A transport that routes may name.
+
+    `parse` returns the parameters of a route, and raises ValueError. Without it the keys of the
+    route itself say where its mail goes.
+    """
+
+    make: MakeTransport
+    parse: Callable[[Any], Parameters] | None = None
+
+
+_SMTP = TransportKind(SmtpTransport)
+
+TRANSPORTS: dict[str, TransportKind] = {"smtp": _SMTP, "lmtp": _SMTP}
+"""A new transport is a folder, and an entry here."""
+
+
+def parsers() -> Parsers:
+    """Return for each transport the function that reads its parameters."""
+    return {name: kind.parse for name, kind in TRANSPORTS.items()}
 
 
 class Transports:
@@ -28,7 +49,7 @@ class Transports:
         self._hostname = hostname
         self._delivery = delivery
         self._memory = memory or NoMemory()
-        self._made: dict[MakeTransport, Transport] = {}
+        self._made: dict[TransportKind, Transport] = {}
 
     def configure(self, delivery: Delivery) -> None:
         """Use other settings from now on."""
@@ -38,8 +59,8 @@ class Transports:
 
     def find(self, name: str) -> Transport:
         """Return the transport of this name; it is made at its first use."""
-        make = TRANSPORTS[name]
-        found = self._made.get(make)
+        kind = TRANSPORTS[name]
+        found = self._made.get(kind)
         if found is None:
-            found = self._made[make] = make(self._hostname, self._delivery, self._memory)
+            found = self._made[kind] = kind.make(self._hostname, self._delivery, self._memory)
         return found

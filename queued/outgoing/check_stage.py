@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass, field, replace
 
+from stringzilla import find
+
 from pgmta.errors import DeliveryError, Stage
 from pgmta.logs import get
-from pgmta.mail.newlines import Mode, NewlineGuard
+from pgmta.mail.newlines import Mode, NewlineGuard, check
 from pgmta.model import Item, Reply
 from pgmta.states import Event
 from queued.config import QueuedConfig
-from queued.delivery.smtp.wire import PLAIN, address_problem, content_problem, message_problem
 from queued.delivery.transport.result import Result
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 
 log = get("worker")
+
+# Whole fields (RFC 5322, section 2.2), no empty line, no bare CR or LF, no NUL.
+_FIELDS = re.compile(
+    rb"(?:[!-9;-~]++[ \t]*+:[^\r\n\0]*+\r\n(?:[ \t]++[^ \t\r\n\0][^\r\n\0]*+\r\n)*+)*+"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class CheckedStream:
 
     def _look(self, guard: NewlineGuard) -> None:
         if guard.problem:
-            problem = content_problem(guard.problem)
+            problem = _content_problem(guard.problem)
             _warn(self.rows, self.message_id, problem)
             raise DeliveryError(problem, Stage.DATA, permanent=True)
 
@@ -68,18 +75,18 @@ class CheckStage(OutgoingStage):
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message with the rows that can be sent."""
+        transport = self.context.transports.find(outgoing.destination.transport)
         items = outgoing.items
-        for item in items:
-            # mostly nothing in the addresses has to be looked at
-            if not (
-                PLAIN.fullmatch(item.sender + item.recipient)
-                and item.recipient
-                and item.domain.isascii()
-            ):
-                items = self._fit(outgoing)
-                if not items:
-                    return None
-                break
+        if unfit := transport.find_unfit(items):
+            for item in items:
+                if item.id in unfit:
+                    self._refuse(item, unfit[item.id], outgoing)
+            items = [item for item in items if item.id not in unfit]
+            if not items:
+                return None
+            outgoing = replace(outgoing, items=items)
+        if not transport.sends_lines:
+            return outgoing
         content, seen = outgoing.content, self._seen
         # rows of one message have the same octets mostly
         if seen is None or seen[1] is not content or seen[0] != outgoing.trace:
@@ -90,20 +97,10 @@ class CheckStage(OutgoingStage):
             for item in items:
                 self._refuse(item, problem, outgoing)
             return None
-        if not isinstance(content, bytes):
-            content = CheckedStream(content, self._mode, len(items), outgoing.message.id)
-            return replace(outgoing, items=items, content=content)
-        return outgoing if items is outgoing.items else replace(outgoing, items=items)
-
-    def _fit(self, outgoing: Outgoing) -> list[Item]:
-        """Return the rows whose addresses can be arguments; the same list if all are fit."""
-        fit: list[Item] = []
-        for item in outgoing.items:
-            if problem := address_problem(item):
-                self._refuse(item, problem, outgoing)
-            else:
-                fit.append(item)
-        return outgoing.items if len(fit) == len(outgoing.items) else fit
+        if isinstance(content, bytes):
+            return outgoing
+        content = CheckedStream(content, self._mode, len(items), outgoing.message.id)
+        return replace(outgoing, content=content)
 
     def _refuse(self, item: Item, problem: str, outgoing: Outgoing) -> None:
         if not self._unfit:
@@ -120,3 +117,27 @@ class CheckStage(OutgoingStage):
 def _warn(rows: int, message_id: int, problem: str) -> None:
     """Log that rows go to HOLD because they can't be sent as they are; per claim the first."""
     log.warning("on hold: not fit to be sent", rows=rows, message=message_id, reason=problem)
+
+
+def message_problem(trace: bytes, body: bytes | None, mode: Mode) -> str:
+    """Return why a message can't be sent; '' if it can. Without a body only the trace counts.
+
+    The text begins with an enhanced status code.
+    """
+    if not _FIELDS.fullmatch(trace):
+        return "5.6.0 trace is not whole header fields with CRLF at their ends"
+    if body is None or (
+        # mostly no dot begins a line, however lines end
+        mode == "guard"
+        and find(body, b"\n.") < 0
+        and find(body, b"\r.") < 0
+        and find(body, b"\0.") < 0
+    ):
+        return ""
+    problem = check(body, mode)
+    return _content_problem(problem) if problem else ""
+
+
+def _content_problem(problem: str) -> str:
+    """Return the reason for content that a NewlineGuard refuses."""
+    return f"5.6.0 content can't be sent: {problem}"

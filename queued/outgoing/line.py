@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
+
+from stringzilla import find
 
 from pgmta.logs import get
 from queued.config import QueuedConfig
-from queued.delivery.smtp.wire import header_needs_utf8
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
@@ -145,3 +146,14 @@ def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelop
         for start in range(0, len(group), most)
         for items in (group[start : start + most],)
     ]
+
+
+def header_needs_utf8(trace: bytes, body: bytes | AsyncIterable[bytes]) -> bool:
+    """Return whether the header needs a next hop that knows SMTPUTF8 (RFC 6531, section 3.2).
+
+    Clients say SMTPUTF8 without need. Of content that streams nothing is known.
+    """
+    if not isinstance(body, bytes):
+        return True
+    end = find(body, b"\r\n\r\n")
+    return not (trace.isascii() and (body if end < 0 else body[:end]).isascii())

@@ -11,6 +11,7 @@ from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
 from queued.config import QueuedConfig
 from queued.delivery.transport.result import Result
+from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing
 from queued.signing.signers import Signers
 
@@ -33,6 +34,7 @@ class StageContext:
     """
 
     contents: Contents
+    transports: Transports
     attempts: ReturnedLog | None
     signers: Signers | None
     conclude: Conclude

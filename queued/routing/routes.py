@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal
+from typing import Literal, cast
 
 from pgmta.config.types import HostPort
 from pgmta.errors import AddressError
 from pgmta.mail.address import domain_of, domains_above, normalise_domain
 from pgmta.mail.metadata import text_of, values_of
 from pgmta.model import OTHER_MAIL, Selector
-from queued.config import Retry, Shaping, ShapingRoute, domain_fits
+from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_fits
 from queued.delivery.dns.hop import Hop
 from queued.delivery.smtp.parameters import Login, SmtpParameters
 from queued.delivery.tls.tls_policy import TlsMode
@@ -101,7 +101,7 @@ class Route:
             _set(entry.tenant),
             tuple((key, frozenset(values)) for key, values in entry.metadata.items()),
             f"route {number}",
-            entry.to == [],
+            entry.transport in SMTP and not entry.to,
         )
         rewriting = Rewriting(entry.rewrite, keys, name) if entry.rewrite else None
         destination = Destination(entry.transport, parameters)
@@ -262,6 +262,8 @@ def _routes(shaping: Shaping) -> list[Route]:
 
 
 def _parameters(entry: ShapingRoute, logins: Mapping[str, Login]) -> Parameters:
+    if entry.transport not in SMTP:
+        return cast(Parameters, entry.parameters)
     usual = _IMPLICIT if entry.implicit else _PORTS[entry.transport]
     hops = tuple(
         Hop(host.host, host.port or entry.port or usual, host.weight, host.fallback)

@@ -68,6 +68,7 @@ class Dispatch:
         self._contents = contents
         self.stages = StageContext(
             contents=contents,
+            transports=transports,
             attempts=attempts,
             signers=signers,
             conclude=self._conclude,

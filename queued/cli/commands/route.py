@@ -31,13 +31,14 @@ from pgmta.postgres.embedded.database import OWNER
 from pgmta.postgres.locate import running
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.options.target import CONFIG
-from queued.config import read_config
+from queued.config import SMTP, read_config
 from queued.delivery.smtp.parameters import parameters_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import HostAnswer, SurveyedHost, survey
 from queued.delivery.tls.tls_memory import NoMemory
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination
+from queued.delivery.transports import parsers
 from queued.routing.routes import Routed, Routes
 
 
@@ -123,8 +124,11 @@ def route(
     if sender:
         _domain(sender, "sender")
     metadata = json.dumps(dict(map(_pair, pairs)))
-    settings = read_config(config, passwords=probe)
+    settings = read_config(config, parsers(), passwords=probe)
     routed = Routes(settings.routes, settings.routing).find(domain, sender, metadata, tenant)
+    if routed.destination.transport not in SMTP:
+        _show_other(address, routed, as_json=as_json)
+        return
     with route_memory(settings.environment, settings.delivery.tls.minimum) as (memory, problem):
         if problem:
             print_line(f"warning: what workers remember of TLS is not known: {problem}", err=True)
@@ -140,6 +144,17 @@ def route(
         _print(routed, found, error, memory)
     if not usable:
         sys.exit(EXIT_FAILURE)
+
+
+def _show_other(address: str, routed: Routed, *, as_json: bool) -> None:
+    """Show a route whose transport has no hosts that this command knows."""
+    destination = routed.destination
+    found = {"route": routed.route, "to": str(destination), "transport": destination.transport}
+    if as_json:
+        print_json({"address": address, **found})
+        return
+    for key, value in found.items():
+        print_line(f"{key:<10} {value}")
 
 
 async def _survey(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from pgmta.logs import get
+from pgmta.model import Item
 from queued.config import Delivery
 from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.hosts import Host, Hosts
@@ -15,6 +16,7 @@ from queued.delivery.smtp.connector import Connector
 from queued.delivery.smtp.parameters import demand_of, parameters_of
 from queued.delivery.smtp.session import Session
 from queued.delivery.smtp.tries import Tries
+from queued.delivery.smtp.wire import PLAIN, address_problem
 from queued.delivery.tls.security import Security
 from queued.delivery.tls.tls_memory import Memory, NoMemory
 from queued.delivery.transport.destination import Destination
@@ -38,6 +40,23 @@ class SmtpTransport:
         self._hostname = hostname
         self._unresponsive = Unresponsive()
         self.configure(delivery)
+
+    sends_lines = True
+
+    def find_unfit(self, items: list[Item]) -> dict[int, str]:
+        """Return the rows whose addresses can't be arguments of MAIL and RCPT, and why."""
+        unfit: dict[int, str] = {}
+        for item in items:
+            # mostly nothing in the addresses has to be looked at
+            if (
+                PLAIN.fullmatch(item.sender + item.recipient)
+                and item.recipient
+                and item.domain.isascii()
+            ):
+                continue
+            if problem := address_problem(item):
+                unfit[item.id] = problem
+        return unfit
 
     def configure(self, delivery: Delivery) -> None:
         """Use other settings from now on."""

@@ -1,20 +1,17 @@
 """The form in which a message goes over the wire to a next hop, and checks of it (pure).
 
-smtpd checks the mail that it takes. Rows and messages may come by SQL as well. An address that
-contains CR LF would be further commands. Content may contain octets that a server takes for the end
-of data.
+smtpd checks the mail that it takes. Rows may come by SQL as well. An address that contains CR LF
+would be further commands.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable
 
 from stringzilla import find
 
 from pgmta.errors import AddressError
 from pgmta.mail.address import normalise_domain, parse_mailbox
-from pgmta.mail.newlines import Mode, check
 from pgmta.mail.octets import replace
 from pgmta.mail.text import printable
 from pgmta.model import Item
@@ -26,10 +23,6 @@ It is printable ASCII in which no character quotes, and not too long for a comma
 section 4.5.3.1.3). Two addresses together mostly fit too.
 """
 
-# Whole fields (RFC 5322, section 2.2), no empty line, no bare CR or LF, no NUL.
-_FIELDS = re.compile(
-    rb"(?:[!-9;-~]++[ \t]*+:[^\r\n\0]*+\r\n(?:[ \t]++[^ \t\r\n\0][^\r\n\0]*+\r\n)*+)*+"
-)
 _CRLF = b"\r\n"
 _DOTTED = b"\r\n."
 _SHOWN = 200  # characters of an address in a reason
@@ -60,41 +53,6 @@ def _malformed(address: str) -> str:
     except AddressError as error:
         return printable(str(error))[:_SHOWN]
     return ""
-
-
-def header_needs_utf8(trace: bytes, body: bytes | AsyncIterable[bytes]) -> bool:
-    """Return whether the header needs a next hop that knows SMTPUTF8 (RFC 6531, section 3.2).
-
-    Clients say SMTPUTF8 without need. Of content that streams nothing is known.
-    """
-    if not isinstance(body, bytes):
-        return True
-    end = find(body, b"\r\n\r\n")
-    return not (trace.isascii() and (body if end < 0 else body[:end]).isascii())
-
-
-def message_problem(trace: bytes, body: bytes | None, mode: Mode) -> str:
-    """Return why a message can't be sent; '' if it can. Without a body only the trace counts.
-
-    The text begins with an enhanced status code.
-    """
-    if not _FIELDS.fullmatch(trace):
-        return "5.6.0 trace is not whole header fields with CRLF at their ends"
-    if body is None or (
-        # mostly no dot begins a line, however lines end
-        mode == "guard"
-        and find(body, b"\n.") < 0
-        and find(body, b"\r.") < 0
-        and find(body, b"\0.") < 0
-    ):
-        return ""
-    problem = check(body, mode)
-    return content_problem(problem) if problem else ""
-
-
-def content_problem(problem: str) -> str:
-    """Return the reason for content that a NewlineGuard refuses."""
-    return f"5.6.0 content can't be sent: {problem}"
 
 
 def stuffed(content: bytes) -> bytes:

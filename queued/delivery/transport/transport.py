@@ -6,6 +6,7 @@ from typing import Protocol
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
+from pgmta.model import Item
 from queued.config import Delivery
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
@@ -75,8 +76,18 @@ class Channel(Protocol):
 class Transport(Protocol):
     """A way out for mail, to the places of its destinations."""
 
+    @property
+    def sends_lines(self) -> bool:
+        """Whether content goes as it is, so that bare newlines and odd trace fields do harm."""
+
     def configure(self, delivery: Delivery) -> None:
         """Use other settings from now on."""
+
+    def find_unfit(self, items: list[Item]) -> dict[int, str]:
+        """Return the rows that can't be sent, by id, and why; mostly there are none.
+
+        The reasons begin with an enhanced status code (RFC 3463).
+        """
 
     async def open(
         self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0

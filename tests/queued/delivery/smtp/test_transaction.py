@@ -18,10 +18,10 @@ from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.commands import limit, mail_command, rcpt_command
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.session import Session
-from queued.delivery.smtp.wire import header_needs_utf8
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transport import UNLIMITED
+from queued.outgoing.line import header_needs_utf8
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 from tests.support.waiting import SLACK

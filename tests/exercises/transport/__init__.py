@@ -1,0 +1,1 @@
+"""A transport that posts mail as JSON to a web server."""

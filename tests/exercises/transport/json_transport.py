@@ -1,0 +1,150 @@
+"""Posts each message as JSON: the recipients are tokens, such as those of a push service."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from urllib.parse import urlsplit
+
+import h11
+from pydantic import Field
+
+from pgmta.config.types import Period, Section
+from pgmta.errors import DeliveryError, Stage
+from pgmta.model import Item, Reply
+from pgmta.states import Event
+from queued.config import Delivery
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import Result
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LATER = (408, 425, 429)  # statuses of the client's class that may pass
+
+
+class JsonParameters(Section):
+    """The parameters of a route."""
+
+    url: str = Field(pattern=r"^http://[a-z0-9.-]+:\d+/")
+    timeout: Period = 10.0
+
+    @property
+    def key(self) -> str:
+        """A text that differs between parameters."""
+        return f"{self.url} {self.timeout}"
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class JsonChannel:
+    """One connection to the server, for one message."""
+
+    most_recipients, unwelcome, vain = 1, False, False
+
+    def __init__(
+        self, to: JsonParameters, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.name = urlsplit(to.url).netloc
+        self.transactions = 0
+        self.in_doubt = False
+        self._to = to
+        self._reader = reader
+        self._writer = writer
+
+    @property
+    def spent(self) -> bool:
+        """Whether it has had its message."""
+        return self.transactions > 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._writer.is_closing() or self._reader.at_eof()
+
+    async def send(self, envelope: Envelope) -> list[Result]:
+        """Post one message. Raises DeliveryError before its body is out."""
+        self.transactions += 1
+        (item,) = envelope.items
+        octets = envelope.content
+        if not isinstance(octets, bytes):
+            octets = b"".join([part async for part in octets])
+        message = base64.b64encode(octets).decode()
+        request = self._request({"to": item.recipient, "message": message})
+        if not envelope.guard.valid(envelope.items):
+            raise DeliveryError("lease lost before the request", Stage.LEASE)
+        self.in_doubt = True
+        self._writer.write(request)
+        try:
+            async with asyncio.timeout(self._to.timeout):
+                answer = await self._answer()
+        except (OSError, TimeoutError, h11.RemoteProtocolError):
+            event, text = Event.UNKNOWN, "no answer to the whole request"
+        else:
+            code = answer.status_code
+            text = f"HTTP {code} {answer.reason.decode('ascii', 'replace')}"
+            if 200 <= code < 300:
+                event, text = Event.DELIVERED, f"2.0.0 {text}"
+            elif code >= 500 or code in _LATER:
+                event, text = Event.DEFER, f"4.0.0 {text}"
+            else:
+                event, text = Event.FAIL, f"5.1.1 {text}"
+        self.in_doubt = False
+        return [Result(event, Reply(0, text), self.name, Stage.END_OF_DATA)]
+
+    def _request(self, mail: object) -> bytes:
+        self._http = h11.Connection(h11.CLIENT)
+        body = json.dumps(mail).encode()
+        headers = [("Host", self.name), ("Content-Length", str(len(body))), ("Connection", "close")]
+        request = h11.Request(method="POST", target=urlsplit(self._to.url).path, headers=headers)
+        parts = (request, h11.Data(data=body), h11.EndOfMessage())
+        return b"".join(self._http.send(part) or b"" for part in parts)
+
+    async def _answer(self) -> h11.Response:
+        while not isinstance(event := self._http.next_event(), h11.Response):
+            if event is h11.NEED_DATA:
+                self._http.receive_data(await self._reader.read(65536))
+        return event
+
+    def close(self) -> None:
+        """End the connection."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        self._writer.transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Do not wait: no limit of the server counts it any more."""
+
+
+class JsonTransport:
+    """Connects to the server of a destination."""
+
+    sends_lines = False
+
+    def __init__(self, *_: object) -> None: ...
+
+    def configure(self, delivery: Delivery) -> None:
+        """Do nothing: the routes have all settings."""
+
+    def find_unfit(self, items: list[Item]) -> dict[int, str]:
+        """Return the rows whose recipient is no token."""
+        unfit = (item for item in items if not _TOKEN.fullmatch(item.recipient))
+        return {item.id: "5.1.3 the recipient is no token" for item in unfit}
+
+    async def open(
+        self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
+    ) -> JsonChannel:
+        """Return a connection. Raises DeliveryError."""
+        to = destination.parameters
+        assert isinstance(to, JsonParameters)
+        at = urlsplit(to.url)
+        try:
+            async with asyncio.timeout(to.timeout):
+                streams = await asyncio.open_connection(at.hostname, at.port)
+        except (OSError, TimeoutError) as error:
+            raise DeliveryError(f"4.4.1 {at.netloc}: {error}", Stage.CONNECT) from None
+        return JsonChannel(to, *streams)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.logs import get
@@ -91,8 +91,8 @@ class CheckStage(OutgoingStage):
             return None
         if not isinstance(content, bytes):
             content = CheckedStream(content, self._mode, len(items), outgoing.message.id)
-            return replace(outgoing, items=items, content=content)
-        return outgoing if items is outgoing.items else replace(outgoing, items=items)
+            return outgoing._replace(items=items, content=content)
+        return outgoing if items is outgoing.items else outgoing._replace(items=items)
 
     def _fit(self, outgoing: Outgoing) -> list[Item]:
         """Return the rows whose addresses can be arguments; the same list if all are fit."""

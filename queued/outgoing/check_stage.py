@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterable, AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from stringzilla import find
 
@@ -84,7 +84,7 @@ class CheckStage(OutgoingStage):
             items = [item for item in items if item.id not in unfit]
             if not items:
                 return None
-            outgoing = replace(outgoing, items=items)
+            outgoing = outgoing._replace(items=items)
         if not transport.sends_lines:
             return outgoing
         content, seen = outgoing.content, self._seen
@@ -100,7 +100,7 @@ class CheckStage(OutgoingStage):
         if isinstance(content, bytes):
             return outgoing
         content = CheckedStream(content, self._mode, len(items), outgoing.message.id)
-        return replace(outgoing, content=content)
+        return outgoing._replace(content=content)
 
     def _refuse(self, item: Item, problem: str, outgoing: Outgoing) -> None:
         if not self._unfit:

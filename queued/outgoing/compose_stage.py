@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Reply
@@ -50,7 +50,7 @@ class ComposeStage(OutgoingStage):
             content = outgoing.content
             if not isinstance(content, bytes):
                 stream = ComposedStream(content, metadata)
-                parts.append(replace(outgoing, items=rows, content=stream))
+                parts.append(outgoing._replace(items=rows, content=stream))
                 continue
             try:
                 made = composed(content, metadata)
@@ -62,10 +62,10 @@ class ComposeStage(OutgoingStage):
                 same += rows
                 continue
             size = outgoing.size + len(made) - len(content)
-            parts.append(replace(outgoing, items=rows, content=made, size=size, header_utf8=True))
+            parts.append(outgoing._replace(items=rows, content=made, size=size, header_utf8=True))
         if len(same) == len(outgoing.items):
             return outgoing
-        return [replace(outgoing, items=same), *parts] if same else parts
+        return [outgoing._replace(items=same), *parts] if same else parts
 
 
 def _words(error: ValueError) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import datetime
 
 from pgmta.logs import get
@@ -44,7 +43,7 @@ class DeadlineStage(OutgoingStage):
                 self.context.conclude([item], [DEADLINE_OVER], outgoing.started)
             else:
                 groups.setdefault(deadline, []).append(item)
-        return [replace(outgoing, items=rows, deadline=at) for at, rows in groups.items()]
+        return [outgoing._replace(items=rows, deadline=at) for at, rows in groups.items()]
 
     def _note(self, item: Item, problem: str) -> None:
         if self._bad:

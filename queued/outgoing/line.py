@@ -121,12 +121,14 @@ def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelop
     """Return envelopes of at most `most` rows each."""
     group, message, content = outgoing.items, outgoing.message, outgoing.content
     trace = outgoing.trace
-    room = len(content) if isinstance(content, bytes) else 0
     utf8 = outgoing.utf8 or (outgoing.header_utf8 and header_needs_utf8(trace, content))
-    dsn = bool(message.envid or message.ret or any(i.notify or i.orcpt for i in group))
+    urgent, dsn = False, bool(message.envid or message.ret)
+    for item in group:
+        urgent = urgent or item.urgent
+        dsn = dsn or bool(item.notify or item.orcpt)
     return [
         Envelope(
-            items=items,
+            items=group[start : start + most],
             sender=outgoing.sender,
             trace=trace,
             size=outgoing.size,
@@ -134,8 +136,8 @@ def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelop
             content=content,
             guard=guard,
             started=outgoing.started,
-            urgent=any(item.urgent for item in items),
-            room=room,
+            urgent=urgent,
+            room=len(content) if isinstance(content, bytes) else 0,
             dsn=dsn,
             envid=message.envid,
             ret=message.ret,
@@ -144,7 +146,6 @@ def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelop
             deadline=outgoing.deadline,
         )
         for start in range(0, len(group), most)
-        for items in (group[start : start + most],)
     ]
 
 

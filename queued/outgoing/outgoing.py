@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from pgmta.model import Item, Message
 from queued.delivery.transport.destination import Destination
 from queued.rewriting.rewrite import Rewriting
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A message for rows with one destination and one reverse-path. Stages make another of it.
 
     `content` follows `trace`. Content that is not bytes streams anew each time it is iterated. It

@@ -88,7 +88,7 @@ class ReturnedStage(OutgoingStage):
             self._work = asyncio.create_task(self._run())
         if len(rest) == len(outgoing.items):
             return outgoing
-        return replace(outgoing, items=rest) if rest else None
+        return outgoing._replace(items=rest) if rest else None
 
     async def _run(self) -> None:
         try:

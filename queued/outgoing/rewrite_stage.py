@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pgmta.logs import get
 from pgmta.mail.header import header_known
@@ -85,7 +85,7 @@ class RewriteStage(OutgoingStage):
         message, content, last = outgoing.message, outgoing.content, self._last
         if last and last[0] is message and last[1] is content and last[2] is rewriting:
             made = last[3]
-            return replace(outgoing, trace=made.trace, content=made.content, size=made.size,
+            return outgoing._replace(trace=made.trace, content=made.content, size=made.size,
                            header_utf8=made.header_utf8)  # fmt: skip
         by = rewriting if rewriting.in_header else BCC_ONLY
         trace, size = by.content(outgoing.trace).content, outgoing.size
@@ -103,7 +103,7 @@ class RewriteStage(OutgoingStage):
         else:
             octets = RewrittenStream(content, rewriting, warn)
         wide = outgoing.header_utf8 or (rewriting.in_header and rewriting.adds_utf8)
-        made = replace(outgoing, trace=trace, content=octets, size=size, header_utf8=wide)
+        made = outgoing._replace(trace=trace, content=octets, size=size, header_utf8=wide)
         self._last = message, content, rewriting, made
         return made
 
@@ -112,7 +112,7 @@ def _from(outgoing: Outgoing, rewriting: Rewriting, items: list[Item]) -> Outgoi
     """Return the message for these rows, with the reverse-path that the route gives them."""
     sender = rewriting.sender(items[0], outgoing.started)
     utf8 = not (sender.isascii() and all(item.recipient.isascii() for item in items))
-    return replace(outgoing, items=items, sender=sender, utf8=utf8)
+    return outgoing._replace(items=items, sender=sender, utf8=utf8)
 
 
 def _warn(message_id: int, rewriting: Rewriting, problems: Sequence[str]) -> None:

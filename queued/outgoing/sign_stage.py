@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import partial
 
 import psycopg
@@ -20,7 +19,7 @@ from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 from queued.signing.canonical import BodyHash, split_header
 from queued.signing.sign import MOST, SignedHeader
-from queued.signing.signers import Signers, SigningJob
+from queued.signing.signers import SigningJob
 from queued.signing.signing_rules import Rules
 
 _GROUP = 16  # messages that a thread signs at once: with RSA of 2,048 bits some ms
@@ -51,20 +50,17 @@ class SignStage(OutgoingStage):
         self._draining = False
 
     @property
-    def signers(self) -> Signers:
-        """The threads, rules and keys."""
-        assert self.context.signers  # noqa: S101 - else no message comes here
-        return self.context.signers
-
-    @property
     def names(self) -> set[str]:
         """The domains, or labels, of the rows that wait for their signature."""
         return {name for group in self._open.values() for each in group for name in each.names}
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return the step, if mail is signed. The daemon configures the signers."""
-        signers = self.context.signers
-        return self.prepare if signers and signers.on else None
+        if not (signers := self.context.signers):
+            return None
+        self.signers = signers
+        """The threads, rules and keys."""
+        return self.prepare if signers.on else None
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return mail that needs no signature; take the other, and let it go on with one."""
@@ -72,7 +68,7 @@ class SignStage(OutgoingStage):
         if not others:
             return self._take(outgoing, rules)
         parts = [(rules, rows), *others]
-        ready = [self._take(replace(outgoing, items=rows), rules) for rules, rows in parts]
+        ready = [self._take(outgoing._replace(items=rows), rules) for rules, rows in parts]
         return [each for each in ready if each]
 
     def _take(self, outgoing: Outgoing, rules: Rules) -> Outgoing | None:
@@ -204,7 +200,7 @@ class SignStage(OutgoingStage):
                     self._fail(outgoing, result)
                     continue
                 if job.signature:
-                    outgoing = replace(outgoing, trace=job.signature + outgoing.trace)
+                    outgoing = outgoing._replace(trace=job.signature + outgoing.trace)
                 self.context.go_on(self, outgoing)
             except Exception as error:
                 log.error("message lost", message=outgoing.message.id, exc_info=error)

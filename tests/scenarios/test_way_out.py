@@ -12,15 +12,20 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.service import Signals
 from queued.config import QueuedConfig
 from queued.daemon.daemon import Daemon
+from tests.support.authority import Authority
+from tests.support.name_server import Says, Zone, serving_names
 from tests.support.nexthop import Do, NextHop, Transaction
 from tests.support.tracer import traced, usual
 from tests.support.waiting import PATIENCE
 
 FLOW = Path(__file__).parents[2] / "docs" / "flow.md"
 HEADING = "## From NOTIFY to settled: the functions"
+SECURED = "## From a destination to the first MAIL under DANE: the functions"
 BOUNCED = "## From a 5xx to the row of its DSN: the functions"
 FIRST = "queued/delivery/smtp/protocol.py: ClientProtocol.data_received"
 LAST = "pgmta/postgres/together.py: run_together"
+OPENED = "queued/delivery/destination_queue.py: DestinationQueue.put"
+MAIL = "queued/delivery/smtp/commands.py: mail_command"
 LEFT_OUT = (
     "pgmta/mail/",
     "pgmta/report_row.py",
@@ -29,8 +34,18 @@ LEFT_OUT = (
     "queued/reports/text/",
 )
 """Files of texts, settings and values. The way of a DSN names none of their functions."""
+ASIDE = (
+    "pgmta/config/",
+    "queued/delivery/dns/forbidden.py",
+    "queued/delivery/dns/own_host.py",
+    "queued/delivery/dns/unresponsive.py",
+    "queued/delivery/smtp/parameters.py",
+    "queued/delivery/tls/certificate_chain.py",
+)
+"""Files of values, own and forbidden addresses, and certificates: DANE's way leaves them out."""
 MOST_FUNCTIONS, MOST_FILES = 52, 27
 MOST_BOUNCED, MOST_FILES_BOUNCED = 78, 31
+MOST_SECURED, MOST_FILES_SECURED = 89, 25
 BODY = (b"Subject: x\r\n\r\n" + b"4 KB of text, line by line\r\n" * 150)[:4096]
 # No periodic work falls into a trace. The loop of urgent rows is no part of the message's way.
 CONFIG = {
@@ -57,8 +72,8 @@ async def deliver(
         )
         await db.execute(
             "INSERT INTO queue (message_id, sender, recipient, domain, on_failed)"
-            " VALUES (%s, 's@a.example', %s, 'b.example', 'bounce')",
-            (number, recipient),
+            " VALUES (%s, 's@a.example', %s, %s, 'bounce')",
+            (number, recipient, recipient.partition("@")[2]),
         )
     with traced() as calls:
         await db.execute(NOTIFY)
@@ -119,3 +134,47 @@ async def test_a_dsn_passes_the_functions_of_the_documentation(database: str) ->
     assert way == documented(BOUNCED), found
     assert len(way) <= MOST_BOUNCED
     assert len(files) <= MOST_FILES_BOUNCED
+
+
+def signed(port: int, tlsa: str, names: list[str]) -> Zone:
+    """A zone of domains, each with a host that has TLSA records; DNSSEC secures all answers."""
+    zone: dict[str, dict[str, Says]] = {".": {"NS": Says(["a.example."], ad=True)}}
+    for name in names:
+        host = f"mx.{name}"
+        zone[name] = {"MX": Says([f"10 {host}."], ad=True)}
+        zone[host] = {"A": Says(["127.0.0.1"], ad=True), "AAAA": Says(ad=True)}
+        zone[f"_{port}._tcp.{host}"] = {"TLSA": Says([f"3 1 1 {tlsa}"], ad=True)}
+    return zone
+
+
+async def test_a_session_under_dane_passes_the_functions_of_the_documentation(
+    database: str, tmp_path: Path
+) -> None:
+    """Each time with a domain that is new to the daemon."""
+    certificate = Authority(tmp_path).issue(["mx.example"])
+    names = [f"d{number}.example" for number in range(8)]
+    with NextHop(tls=certificate.context()) as hop, serving_names({}) as server:
+        server.zone.update(
+            {n: dict(k) for n, k in signed(hop.port, certificate.tlsa(), names).items()}
+        )
+        delivery = {"port": hop.port, "forbidden": [], "dns": {"servers": [server.where]}}
+        config = QueuedConfig.model_validate({**CONFIG, "delivery": delivery})
+        signals = Signals()
+        daemon = asyncio.create_task(Daemon(config, database, lambda: config, signals).run())
+        async with await psycopg.AsyncConnection.connect(database, autocommit=True) as db:
+            traces = [await deliver(db, n, f"r@{name}") for n, name in enumerate(names, 1)]
+            verified = await (await db.execute("SELECT tls_verified FROM attempts")).fetchall()
+        signals.stop.set()
+        await daemon
+    assert verified == [("dane",)] * len(names)
+    whole = usual(traces[1:])
+    way = [
+        name
+        for name in whole[whole.index(OPENED) : whole.index(MAIL) + 1]
+        if not name.startswith(ASIDE) and not name.endswith("__")
+    ]
+    files = {name.partition(":")[0] for name in way}
+    found = "\n".join(f"{place}. `{name}`" for place, name in enumerate(way, 1))
+    assert way == documented(SECURED), found
+    assert len(way) <= MOST_SECURED
+    assert len(files) <= MOST_FILES_SECURED

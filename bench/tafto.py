@@ -37,7 +37,7 @@ ABOUT = f"""Do the work of tafto's published benchmark with pgmta's library.
 
 The producer puts all messages into the queue by one call, which returns when they are durable. The
 consumer is the worker of queued, with its claims, leases, settlements and log of attempts; only its
-SMTP sessions are replaced, by ones that say 250 at once. {EXIT}a median was below the aim."""
+transport is replaced, by one that takes all mail at once. {EXIT}a median was below the aim."""
 CONNECTIONS = 2  # of the producer
 LOOK = 0.005  # seconds between two looks whether all is done
 

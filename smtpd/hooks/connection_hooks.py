@@ -26,8 +26,7 @@ class ConnectionHooks:
     def connect(self, answered: Greeted) -> bool:
         """Ask the hooks before the greeting; return False if there are none.
 
-        `answered` gets their reply, or nothing if they leave the greeting to smtpd. It is called
-        later, or at once.
+        `answered` gets their reply later, or nothing if they leave the greeting to smtpd.
         """
         self._began = True
         if not self._connect:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from smtpd.hooks.call import HookCall
 from smtpd.hooks.phases import Step
 
 
@@ -33,9 +32,8 @@ async def asked(step: Step, arguments: tuple[Any, ...], *, rescue: bool = True) 
             answered.set_result(answer)
 
     rescuer = step.hook.methods.rescue if rescue else None
-    call: HookCall | None = step.hook.runner.call(step.method, rescuer, arguments, came)
+    call = step.hook.runner.call(step.method, rescuer, arguments, came)
     try:
-        return await answered, bool(call and call.failed)
+        return await answered, call.failed
     finally:
-        if call:
-            call.abandon()
+        call.abandon()

@@ -137,7 +137,7 @@ def current_loop() -> Iterator[None]:
     loop.close()
 
 
-@pytest.mark.usefixtures("place", "current_loop")
+@pytest.mark.usefixtures("current_loop")
 def test_same_handler_same_replies_same_content(database: str) -> None:
     different = set()
     for name, (make, lines) in TABLE.items():
@@ -151,7 +151,6 @@ def test_same_handler_same_replies_same_content(database: str) -> None:
     assert different == set(differences()), "a line of docs/hooks.md is no difference"
 
 
-@pytest.mark.usefixtures("place")
 def test_mailbox(database: str, tmp_path: Path) -> None:
     kept: list[str] = []
     for name, serve in (("stock", controlling), ("ours", lambda h: hooked(database, h))):

@@ -11,12 +11,12 @@ from aiosmtpd.smtp import Envelope, LoginPassword
 
 from pgmta.accounts.login import Login
 from smtpd.commands.commands import Commands
+from smtpd.hooks.answer import BadAnswer
 from smtpd.hooks.consultation import Consultation
 from smtpd.hooks.decisions import Decisions
+from smtpd.hooks.hook_server import HookServer
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.phases import FAILED, Step
-from smtpd.hooks.reply import BadAnswer
-from smtpd.hooks.server import HookServer
 
 _TOGETHER = 0.5  # seconds that replies wait, so that they leave in one write
 NULL = "<>"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from smtpd.hooks.mechanisms import Method
+from smtpd.hooks.methods import Method
 
 type Done = Callable[[Any, BaseException | None], None]
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from smtpd.hooks.asking import Asking
-from smtpd.hooks.phases import Phases, Step
-from smtpd.hooks.question import HookError, asked
+from smtpd.hooks.phases import HookError, Phases, Step
 from smtpd.protocol.tls_facts import TlsFacts
 
 type Greeted = Callable[[str], None]
@@ -54,7 +53,7 @@ class ConnectionHooks:
             asking.server.envelope = asking.envelope()
             arguments = (asking.server, asking.commands.session, asking.server.envelope)
             try:
-                answer, _ = await asked(step, arguments, rescue=False)
+                answer, _ = await step.ask(arguments, rescue=False)
             except HookError as error:
                 step.hook.failed(step.name, error.inner, asking.client)
                 if step.hook.on_failure == "accept":

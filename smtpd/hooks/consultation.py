@@ -7,11 +7,11 @@ from typing import Any
 
 from aiosmtpd.smtp import MISSING, Envelope
 
+from smtpd.hooks.answer import BadAnswer, check_replies, check_reply
 from smtpd.hooks.call import HookCall, HookTimeout
 from smtpd.hooks.decisions import Decisions, check
+from smtpd.hooks.hook_server import HookServer
 from smtpd.hooks.phases import FAILED, Step
-from smtpd.hooks.reply import BadAnswer, check_replies, check_reply
-from smtpd.hooks.server import HookServer
 from smtpd.message.content_file import ContentFile
 
 _KINDS = (("mail_options", list), ("rcpt_options", list), ("smtp_utf8", bool))

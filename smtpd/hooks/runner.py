@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from pgmta.logs import get
-from smtpd.hooks import interpreter
 from smtpd.hooks.call import Done, HookCall, HookTimeout
-from smtpd.hooks.mechanisms import Method
+from smtpd.hooks.methods import Method
 from smtpd.hooks.pool import HookPool
 from smtpd.hooks.thread import HookThread
 
@@ -20,8 +20,12 @@ _STUCK = 0.1  # seconds in which a thread begins no call although one waits
 _ALONE = 1.0  # the same if none waits: a busy loop slows the sessions nevertheless
 _INTERRUPT = 1.0  # seconds between two interruptions of a stuck thread
 _END = 1.0  # seconds for threads to end
+_SWITCH = 0.0005  # seconds; the usual 0.005 leave the sessions 200 events a second
 
 log = get("hooks")
+
+_usual_switch = 0.0
+_hurried: set[object] = set()
 
 
 class HookOverload(Exception):
@@ -130,7 +134,7 @@ class HookRunner:
         if self._pool:
             self._pool.stop()
             await asyncio.to_thread(self._pool.join, _END)
-        interpreter.hurry(self, False)
+        _hurry(self, False)
 
     def _add(self) -> _Place:
         name = f"hook {self.name} {len(self._places) + 1}"
@@ -194,7 +198,7 @@ class HookRunner:
             self._put(self._overflow.popleft())
         self._drop_overflow()
         stuck = any(place.stuck for place in self._places)
-        interpreter.hurry(self, stuck)
+        _hurry(self, stuck)
         if self._open or self._count or stuck:
             self._look_handle = self._loop.call_later(_LOOK, self._look)
 
@@ -229,3 +233,23 @@ class HookRunner:
         while self._overflow and self._overflow[0].over:
             self._overflow.popleft()
             self._count -= 1
+
+
+def _hurry(owner: object, wanted: bool) -> None:
+    """Have threads change often as long as at least one owner wants it.
+
+    The thread of the sessions gives up the interpreter in every event. A hook in a busy loop then
+    keeps it for the whole interval. See decision 0026.
+    """
+    global _usual_switch
+    if wanted == (owner in _hurried):
+        return
+    if not _hurried:
+        _usual_switch = sys.getswitchinterval()
+        sys.setswitchinterval(min(_SWITCH, _usual_switch))
+    if wanted:
+        _hurried.add(owner)
+        return
+    _hurried.discard(owner)
+    if not _hurried:
+        sys.setswitchinterval(_usual_switch)

@@ -12,10 +12,10 @@ from smtpd.commands.commands import Commands
 from smtpd.hooks.asking import NULL, Asking
 from smtpd.hooks.connection_hooks import ConnectionHooks
 from smtpd.hooks.content_hooks import ContentHooks
+from smtpd.hooks.hook_server import HookServer
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.login_hooks import LoginHooks
 from smtpd.hooks.phases import Phases
-from smtpd.hooks.server import HookServer
 from smtpd.protocol import replies
 from smtpd.protocol.tls_facts import TlsFacts
 from smtpd.protocol.transaction import Transaction

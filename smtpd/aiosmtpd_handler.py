@@ -1,141 +1,187 @@
-"""smtpd's own behaviour as a handler for aiosmtpd's `Controller`.
+"""A handler for an aiosmtpd `Controller` of one's own: its mail goes into the queue.
 
-smtpd itself does not use it. docs/hooks.md shows it, and a test runs the same dialogues in both
-(tests/smtpd/hooks/test_hooks_aiosmtpd.py).
+`AiosmtpdHandler` is public. docs/hooks.md shows its use, and examples/aiosmtpd_controller.py is a
+whole program. smtpd itself does not use it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, cast
 
+from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import Envelope, Session
 
+from pgmta.logs import get
 from pgmta.mail.address import parse_mailbox
 from smtpd.commands.commands import Commands
 from smtpd.commands.tally import Tally
-from smtpd.config import SmtpdConfig
+from smtpd.config import Listener, SmtpdConfig
+from smtpd.hooks.answer import login
+from smtpd.hooks.decisions import Decisions
+from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.message.end_of_data import EndOfData
 from smtpd.message.incoming import IncomingMessage
+from smtpd.message.submission import Submission
 from smtpd.protocol import replies
+from smtpd.protocol.tls_facts import TlsFacts
 from smtpd.server.server import Server
 from smtpd.session.acknowledgement import Acknowledgement
 from smtpd.session.listener import SmtpListener
 
+_LOCAL = ("127.0.0.1", 0)  # the peer of a Unix socket
+
+log = get("handler")
+
 
 class AiosmtpdHandler:
-    """Judges commands as smtpd does, and answers 250 after the group commit.
+    """Judges MAIL, RCPT and content as smtpd does, and answers 250 once the message is durable.
 
-    It belongs to the event loop in which its first method is called.
+    `uri` is a libpq URI of the queue's database. Its login needs the role `pgmta_smtpd`. `settings`
+    has keys of smtpd.yaml. Those that count are `relay`, `postmaster`, `metadata`, `content`,
+    `submission`, `bounces`, `ingest`, `environment.hostname`, and sizes and numbers of `limits`.
+    Without settings smtpd's defaults count: clients of this host may send to any address, and no
+    other client may send. Raises ValueError for settings with mistakes.
+
+    A client gets 451 while PostgreSQL is away or slow, and after an error of this program. A user
+    whom the authenticator of the Controller has let in may send to any address. `auth_data` names
+    the senders of the user, as in hooks. LMTP gets a reply for each recipient.
+
+    A subclass may override `handle_RCPT` and the other methods, and then call these. The envelope
+    counts as `handle_DATA` finds it: addresses that pass the same checks, `content`, and the
+    decisions in `envelope.pgmta`.
+
+    A handler belongs to one Controller, in whose event loop its methods run. Call `close` before
+    `controller.stop()`.
     """
 
-    def __init__(self, config: SmtpdConfig, uri: str) -> None:
-        self._config = config
+    def __init__(self, uri: str, settings: Mapping[str, Any] | None = None) -> None:
+        # a line per message in the log only if the program asks for it
+        given = {"log": {"accepted": False}, **(settings or {})}
+        self._config = config = SmtpdConfig.model_validate(given)
         self._uri = uri
-        self._listener = SmtpListener.make(config, config.listen[0])
+        self._listener = SmtpListener.make(config, Listener())
         self._server: Server | None = None
+        self._closing = False
+        self._open: set[asyncio.Future[str]] = set()  # answers to the end of data
 
-    async def close(self) -> None:
-        """Close the connections to PostgreSQL."""
-        if self._server:
-            await self._server.stop(0.0)
+    def close(self, seconds: float = 10.0) -> None:
+        """Do as `aclose`, from any thread but that of the Controller's event loop."""
+        self._closing = True
+        if server := self._server:
+            asyncio.run_coroutine_threadsafe(self.aclose(seconds), server.loop).result()
 
-    async def handle_HELO(
-        self, server: Any, session: Session, envelope: Envelope, hostname: str
-    ) -> str:
-        """Take the name of the client."""
-        session.host_name = hostname
-        return self._commands(session).do(b"HELO", hostname)
+    async def aclose(self, seconds: float = 10.0) -> None:
+        """Wait for messages under way, then close the connections to PostgreSQL.
 
-    async def handle_EHLO(
-        self,
-        server: Any,
-        session: Session,
-        envelope: Envelope,
-        hostname: str,
-        responses: list[str],
-    ) -> list[str]:
-        """Take the name of the client, and announce what smtpd can do."""
-        session.host_name = hostname
-        return self._commands(session).do(b"EHLO", hostname).split("\r\n")
+        It waits for at most `seconds`. Further mail gets 421.
+        """
+        self._closing = True
+        if self._open:
+            await asyncio.wait(self._open, timeout=seconds)
+        server, self._server = self._server, None
+        if server:
+            await server.stop(0.0)
 
     async def handle_MAIL(
         self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         """Take the reverse-path."""
+        if self._closing:
+            return self._shutting_down
+        commands = self._commands(server, session)
         path = address if address == "<>" else f"<{address}>"
-        commands = self._commands(session)
-        commands.transaction = None  # aiosmtpd has looked for a nested MAIL
         reply = commands.do(b"MAIL", " ".join((f"FROM:{path}", *options)))
-        if reply[0] == "2":
-            envelope.mail_from = address
-            envelope.mail_options.extend(options)
+        if transaction := commands.transaction:
+            envelope.mail_from = transaction.sender or "<>"
+            envelope.mail_options = options
+            vars(envelope).update(pgmta_commands=commands, pgmta_accepted=0, pgmta=Decisions())
+            transaction.envelope = envelope
         return reply
 
     async def handle_RCPT(
-        self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
+        self, server: Any, session: Session, envelope: Any, address: str, options: list[str]
     ) -> str:
         """Take a recipient if the client may send to it."""
-        commands, relay = self._commands(session), self._begin()
+        commands: Commands = envelope.pgmta_commands
+        directory = self._begin().directory
         reply = commands.do(b"RCPT", f"TO:<{address}>")
-        while reply is replies.LOOK_UP and relay.directory:
-            await relay.directory.look_up(*parse_mailbox(commands.path, utf8=True))
+        while reply is replies.LOOK_UP and directory:
+            await directory.look_up(*parse_mailbox(commands.path, utf8=True))
             reply = commands.do(b"RCPT", f"TO:<{address}>")
-        if reply[0] == "2":
-            envelope.rcpt_tos.append(address)
+        envelope.pgmta_accepted += reply[0] == "2"
         return reply
 
-    async def handle_RSET(self, server: Any, session: Session, envelope: Envelope) -> str:
-        """Forget the transaction."""
-        return self._commands(session).do(b"RSET", "")
-
-    async def handle_NOOP(
-        self, server: Any, session: Session, envelope: Envelope, argument: str | None
-    ) -> str:
-        """Answer that the session works."""
-        return self._commands(session).do(b"NOOP", argument or "")
-
-    async def handle_VRFY(
-        self, server: Any, session: Session, envelope: Envelope, address: str
-    ) -> str:
-        """Say nothing about an address (RFC 5321, section 3.5.3)."""
-        return self._commands(session).do(b"VRFY", address)
-
-    async def handle_QUIT(self, server: Any, session: Session, envelope: Envelope) -> str:
-        """Say goodbye."""
-        return self._commands(session).do(b"QUIT", "")
-
-    async def handle_DATA(self, server: Any, session: Session, envelope: Envelope) -> str:
+    async def handle_DATA(self, server: Any, session: Session, envelope: Any) -> str:
         """Check the content, commit the message, and return 250 when it is durable."""
-        commands = self._commands(session)
-        relay = self._begin()
-        exchange = _Exchange(relay, commands, self._listener)
-        exchange.incoming.take(envelope.original_content or b"")
-        Acknowledgement(relay, self._listener, exchange, exchange).complete()
-        return await exchange.answer
+        reply = self._shutting_down if self._closing else await self._store(envelope)
+        # RFC 2033, section 4.2: one for each recipient
+        copies = max(1, envelope.pgmta_accepted) if isinstance(server, LMTP) else 1
+        return "\r\n".join([reply] * copies)
 
     async def handle_exception(self, error: Exception) -> str:
-        """Answer for an error of this program."""
+        """Log an error of this program, and answer for it."""
+        log.error("error in a session", exc_info=error)
         return replies.INTERNAL
+
+    async def _store(self, envelope: Any) -> str:
+        """Have a message committed as its envelope is now; return the reply."""
+        relay, commands = self._begin(), envelope.pgmta_commands
+        transaction, client = commands.transaction, str(commands.session.peer[0])
+        judgement = Judgement(self._listener.handler, client, relay.directory)
+        await judgement.look_up(judgement.unseen(transaction))
+        if problem := judgement.problem(transaction):
+            log.error("the handler has changed the envelope", reason=problem, client=client)
+            return replies.INTERNAL
+        reply: str = commands.do(b"DATA", "")
+        if reply is not replies.DATA_GO:
+            return reply
+        content = envelope.content
+        if not isinstance(content, bytes):  # the Controller decodes it
+            content = envelope.original_content
+        exchange = _Exchange(relay, commands, self._listener)
+        exchange.incoming.take(content)
+        self._open.add(exchange.answer)
+        exchange.answer.add_done_callback(self._open.discard)
+        Acknowledgement(relay, self._listener, exchange, exchange).complete()
+        return await exchange.answer
 
     def _begin(self) -> Server:
         if not self._server:
             self._server = Server(self._config, self._uri)
             self._server.start()
+        if self._server.loop is not asyncio.get_running_loop():
+            raise RuntimeError("an AiosmtpdHandler belongs to one Controller")
         return self._server
 
-    def _commands(self, session: Any) -> Commands:
-        """Return what the commands of a session have said so far, noted in the session."""
-        if not hasattr(session, "smtpd_commands"):
-            client = str(session.peer[0])
-            tally = Tally(self._config.limits, spared=True)
-            session.smtpd_commands = Commands(
-                self._begin(), self._listener, client, session.peer, tally
-            )
-        commands: Commands = session.smtpd_commands
+    def _commands(self, server: Any, session: Session) -> Commands:
+        """Return what does the commands of one transaction."""
+        listener, proxy = self._listener, session.proxy_data
+        if isinstance(server, LMTP):
+            listener = replace(listener, protocol="lmtp")
+        peer: Any = session.peer if isinstance(session.peer, tuple) else _LOCAL
+        client = proxy.src_addr if proxy else None
+        identified = isinstance(client, IPv4Address | IPv6Address)
+        peer = (str(client), proxy.src_port) if proxy and identified else peer
+        tally = Tally(self._config.limits, spared=True)
+        commands = Commands(self._begin(), listener, str(peer[0]), peer, tally)
+        if proxy and not identified:
+            commands.trusted = False  # the proxy has not named the client
+        if cipher := server.transport.get_extra_info("cipher"):
+            commands.secured(TlsFacts(cipher[1], cipher[0]))
+        if session.authenticated is True:
+            commands.log_in(login(session.auth_data, "", ""))
+        commands.session.host_name = session.host_name
+        commands.session.extended_smtp = session.extended_smtp
         return commands
+
+    @property
+    def _shutting_down(self) -> str:
+        return replies.SHUTTING_DOWN.format(self._config.environment.hostname)
 
 
 class _Exchange:
@@ -149,11 +195,22 @@ class _Exchange:
 
     def __init__(self, relay: Server, commands: Commands, listener: SmtpListener) -> None:
         self.commands = commands
-        self.client = str(commands.session.peer[0]) if commands.session.peer else ""
+        peer: Any = commands.session.peer
+        self.client = str(peer[0])
         self.listener, self.session_id = listener.label, next(relay.session_ids)
         self.tally = Tally(relay.config.limits)
+        user = commands.login
+        checks = Submission(
+            relay.hostname,
+            completes=False,
+            senders=user.addresses if user else None,
+            refuses=relay.config.submission.check_from,
+        )
         self.incoming: Any = IncomingMessage(
-            relay.config, relay.committer, EndOfData(listener.bare_newlines)
+            relay.config,
+            relay.committer,
+            EndOfData(listener.bare_newlines),
+            submission=checks if user else None,
         )
         self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.closing = self.share = cast(Any, self)

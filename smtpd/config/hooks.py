@@ -75,8 +75,3 @@ class HookLimits(Section):
         default=50 << 20,
         description="content of a message that handle_DATA gets as bytes; larger content is a file",
     )
-    direct: bool = Field(
-        default=True,
-        description="call a handler that awaits nothing in the thread of the sessions, after it "
-        "has answered 500 calls at once",
-    )

@@ -11,12 +11,12 @@ from aiosmtpd.smtp import Envelope, LoginPassword
 
 from pgmta.accounts.login import Login
 from smtpd.commands.commands import Commands
+from smtpd.hooks.answer import BadAnswer
 from smtpd.hooks.consultation import Consultation
 from smtpd.hooks.decisions import Decisions
+from smtpd.hooks.hook_server import HookServer
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.phases import FAILED, Step
-from smtpd.hooks.reply import BadAnswer
-from smtpd.hooks.server import HookServer
 
 _TOGETHER = 0.5  # seconds that replies wait, so that they leave in one write
 NULL = "<>"
@@ -41,8 +41,6 @@ class Asking:
         """Ends the session after an error of this program."""
         self.idle = Envelope()
         """The envelope that hooks get while there is no transaction."""
-        self.now = False
-        """A step is being asked: an answer that comes now is that of a direct call."""
         self._consultation: Consultation | None = None
         self._looking: asyncio.Task[None] | None = None  # after new recipients
         self._waiting_since = 0.0  # of replies, by the clock of the sessions' loop; 0: none waits
@@ -101,11 +99,7 @@ class Asking:
             self.attempt(partial(self._go_on, came), answer)
 
         self._consultation = Consultation(steps, self.server, self.client, arguments, answered)
-        self.now = True
-        try:
-            self._consultation.begin()
-        finally:
-            self.now = False
+        self._consultation.begin()
 
     def _go_on(self, came: Callable[[str | None], None], answer: str | None) -> None:
         """Give the answer on, after a look for recipients that hooks have added."""

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from smtpd.hooks.mechanisms import Method
+from smtpd.hooks.methods import Method
 
 type Done = Callable[[Any, BaseException | None], None]
-type Undo = Callable[[], None]
 
 
 class HookTimeout(Exception):
@@ -35,7 +34,6 @@ class HookCall:
         "over",
         "rescue",
         "task",
-        "undo",
     )
 
     def __init__(
@@ -44,7 +42,6 @@ class HookCall:
         rescue: Method | None,
         arguments: tuple[Any, ...],
         done: Done,
-        undo: Undo,
     ) -> None:
         self.method = method
         self.rescue = rescue
@@ -52,8 +49,6 @@ class HookCall:
         self.arguments = arguments
         """Server, session, envelope, and the hook's own arguments."""
         self.done = done
-        self.undo = undo
-        """Takes back the changes of a direct call, before the method begins anew."""
         self.deadline = 0.0
         """Time of the sessions' event loop at which the session stops to wait, in seconds."""
         self.over = False
@@ -85,11 +80,6 @@ class HookCall:
             self.over = True
             done, self.done = self.done, _nothing
             done(self.answer, error or self.error)
-
-    def answered(self, answer: Any, error: BaseException | None) -> None:
-        """Give the session the answer of a direct call."""
-        self.answer = answer
-        self.finish(error)
 
     def abandon(self) -> None:
         """Cancel the hook: the session waits no longer and gets no answer."""

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from smtpd.hooks.asking import Asking
-from smtpd.hooks.phases import Phases, Step
-from smtpd.hooks.question import HookError, asked
+from smtpd.hooks.phases import HookError, Phases, Step
 from smtpd.protocol.tls_facts import TlsFacts
 
 type Greeted = Callable[[str], None]
@@ -26,8 +25,7 @@ class ConnectionHooks:
     def connect(self, answered: Greeted) -> bool:
         """Ask the hooks before the greeting; return False if there are none.
 
-        `answered` gets their reply, or nothing if they leave the greeting to smtpd. It is called
-        later, or at once.
+        `answered` gets their reply later, or nothing if they leave the greeting to smtpd.
         """
         self._began = True
         if not self._connect:
@@ -55,7 +53,7 @@ class ConnectionHooks:
             asking.server.envelope = asking.envelope()
             arguments = (asking.server, asking.commands.session, asking.server.envelope)
             try:
-                answer, _ = await asked(step, arguments, rescue=False)
+                answer, _ = await step.ask(arguments, rescue=False)
             except HookError as error:
                 step.hook.failed(step.name, error.inner, asking.client)
                 if step.hook.on_failure == "accept":

@@ -7,11 +7,11 @@ from typing import Any
 
 from aiosmtpd.smtp import MISSING, Envelope
 
+from smtpd.hooks.answer import BadAnswer, check_replies, check_reply
 from smtpd.hooks.call import HookCall, HookTimeout
 from smtpd.hooks.decisions import Decisions, check
+from smtpd.hooks.hook_server import HookServer
 from smtpd.hooks.phases import FAILED, Step
-from smtpd.hooks.reply import BadAnswer, check_replies, check_reply
-from smtpd.hooks.server import HookServer
 from smtpd.message.content_file import ContentFile
 
 _KINDS = (("mail_options", list), ("rcpt_options", list), ("smtp_utf8", bool))
@@ -53,7 +53,7 @@ class Consultation:
         self._call: HookCall | None = None
 
     def begin(self) -> None:
-        """Ask the first step; `answered` is called later, or at once after direct calls."""
+        """Ask the first step; `answered` is called later."""
         step, server = self._steps[self._index], self._server
         server.pushed = []
         if self._index:
@@ -61,23 +61,14 @@ class Consultation:
             _rewind(self._envelope)
             self._before = _Saved(self._envelope)
         arguments = (server, server.session, self._envelope, *self._arguments)
-        methods = step.hook.methods
-        runner = step.hook.runner
-        call = runner.call(step.method, methods.rescue, arguments, self._came, self._undo)
-        if call:  # else the next step may have been asked already
-            self._call = call
+        hook = step.hook
+        self._call = hook.runner.call(step.method, hook.methods.rescue, arguments, self._came)
 
     def abandon(self) -> None:
         """Cancel what runs: the session has ended."""
         if self._call:
             self._call.abandon()
             self._call = None
-
-    def _undo(self) -> None:
-        """Give the step that is asked its envelope as it was."""
-        self._server.pushed = []
-        self._before.restore(self._envelope, new=False)
-        self._before.restore_content(self._envelope)
 
     def _came(self, answer: Any, error: BaseException | None) -> None:
         self._call = None

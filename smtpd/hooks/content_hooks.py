@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +40,7 @@ class ContentHooks:
                 answered("", None)
 
         if self._header:
-            self._consult(self._header, (fields(header),), came)
+            self._asking.consult(self._header, (fields(header),), came)
         else:
             self._ask_content(content, answered)
 
@@ -68,7 +67,7 @@ class ContentHooks:
             same = changed is content or changed == content
             answered(reply, None if same else bytes(changed))
 
-        self._consult(self._content, (), came)
+        self._asking.consult(self._content, (), came)
 
     def _problem(self, steps: tuple[Step, ...], answer: str | None) -> str:
         """Return the reply of a refusal, or nothing."""
@@ -80,16 +79,3 @@ class ContentHooks:
         if not (problem or transaction.recipients):
             problem = "no recipient is left"
         return self._asking.failed(steps, problem) if problem else ""
-
-    def _consult(
-        self, steps: tuple[Step, ...], arguments: tuple[Any, ...], came: Callable[..., None]
-    ) -> None:
-        asking = self._asking
-
-        def came_later(answer: str | None) -> None:
-            if asking.now:  # the session has not finished the command yet
-                asyncio.get_running_loop().call_soon(asking.attempt, came, answer)
-            else:
-                came(answer)
-
-        asking.consult(steps, arguments, came_later)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pgmta.model import NewMessage
-from smtpd.hooks.reply import BadAnswer
+from smtpd.hooks.answer import BadAnswer
 
 QUARANTINE = "_quarantineid"
 """The metadata key of a quarantine."""

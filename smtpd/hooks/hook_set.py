@@ -9,14 +9,10 @@ from pathlib import Path
 from pgmta.config.loader import Key, mistakes
 from smtpd import config as configuration
 from smtpd.config import SmtpdConfig
-from smtpd.hooks import outside
-from smtpd.hooks.eligible import never_awaits
 from smtpd.hooks.loading import HandlerError, construct, construct_authenticator
 from smtpd.hooks.methods import Methods
 from smtpd.hooks.phases import Hook, Phases
 from smtpd.hooks.runner import HookRunner
-from smtpd.hooks.trial import Trial
-from smtpd.hooks.watchdog import Watchdog
 
 _START = 60.0  # seconds for the constructor of a handler
 
@@ -31,7 +27,6 @@ class HookSet:
     def __init__(self) -> None:
         self.phases: list[Phases] = []
         self.hooks: list[Hook] = []
-        self._watchdog: Watchdog | None = None  # None: no handler is called directly
         self.warnings: list[str] = []
         """Parts of handlers that smtpd does not use."""
 
@@ -43,9 +38,6 @@ class HookSet:
         """
         if config.uses_hooks:
             _look_in(path)
-            if config.hook_limits.direct and Watchdog.possible():
-                outside.install()  # before the constructors
-                self._watchdog = Watchdog()
         problems: list[tuple[Key, str]] = []
         general = await self._load_list(config.hooks, ("hooks",), config, problems)
         for number, listener in enumerate(config.listen):
@@ -66,8 +58,6 @@ class HookSet:
     async def stop(self, grace: float) -> None:
         """Give open calls `grace` seconds, then cancel them and end the threads."""
         await asyncio.gather(*(hook.runner.stop(grace) for hook in self.hooks))
-        if self._watchdog:
-            self._watchdog.stop()
 
     async def _load_list(
         self,
@@ -109,10 +99,6 @@ class HookSet:
             await runner.stop(0.0)
             raise
         methods = Methods(handler, plain=threaded)
-        # an authenticator may take as long as a password hash
-        quick = not (threaded or methods.auth) and never_awaits(methods.phases.values())
-        if self._watchdog and quick:
-            runner.try_direct(Trial(), self._watchdog)
         hook = Hook(name, handler, methods, runner, entry.on_failure)
         self.hooks.append(hook)
         return hook

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from difflib import SequenceMatcher
 from typing import Any
 
-from pgmta.mail.address import parse_mailbox
+from pgmta.mail.address import domain_of, parse_mailbox
+from smtpd.commands.parameters import Dsn, orcpt_of
 from smtpd.hooks.decisions import check
-from smtpd.hooks.inheritance import inherit
 from smtpd.policy.handler import RelayHandler
 from smtpd.protocol import replies
-from smtpd.protocol.transaction import Transaction
+from smtpd.protocol.transaction import Transaction, recipient_key
 from smtpd.recipients.directory import Directory
 
 
@@ -108,5 +109,37 @@ class Judgement:
                 transaction.recipients, transaction.held = before
                 transaction.envelope.rcpt_tos = list(transaction.recipients.values())
                 return f"recipient {address!r}: {reply}"
-        inherit(transaction, [*old, replaced] if replaced else old, wanted)
+        _inherit(transaction, [*old, replaced] if replaced else old, wanted)
         return ""
+
+
+def _inherit(transaction: Transaction, old: list[str], new: list[str]) -> None:
+    """Give addresses in the place of others NOTIFY and ORCPT of those (RFC 3461, section 5.2).
+
+    ORCPT stays the address that the sender has written: the former address, if there was none. One
+    address may become several. Addresses that a hook adds beside the others have neither.
+    """
+    known = set(old)
+    for tag, first, last, begin, end in SequenceMatcher(
+        None, old, new, autojunk=False
+    ).get_opcodes():
+        if tag != "replace":
+            continue
+        sources, targets = old[first:last], new[begin:end]
+        if len(sources) == 1:
+            sources *= len(targets)
+        for source, target in zip(sources, targets, strict=False):
+            if target not in known and (key := _key(target)) != _key(source):
+                _give(transaction, source, key)
+
+
+def _give(transaction: Transaction, source: str, key: tuple[str, str]) -> None:
+    dsn = transaction.dsn or {}
+    notify, orcpt = dsn.get(_key(source), (None, None))
+    found: Dsn = notify, orcpt or orcpt_of(source)
+    if found != (None, None) and key in transaction.recipients:
+        transaction.dsn = {key: found} | dsn  # a recipient that was there keeps its own
+
+
+def _key(mailbox: str) -> tuple[str, str]:
+    return recipient_key(mailbox, domain_of(mailbox))

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+import binascii
+from base64 import b64decode
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from aiosmtpd.smtp import MISSING, LoginPassword
 
 from pgmta.accounts.authenticator import Authenticator, AuthRefused, AuthUnavailable
 from pgmta.accounts.login import Login
+from smtpd.hooks.answer import (
+    BadAnswer,
+    check_secret_reply,
+    login,
+    of_authenticator,
+    of_mechanism,
+)
 from smtpd.hooks.asking import Asking
-from smtpd.hooks.auth_answer import check_reply, login, of_authenticator, of_mechanism
-from smtpd.hooks.exchange import Ending, HookExchange, Reader
-from smtpd.hooks.phases import LoginSteps, Step
-from smtpd.hooks.question import HookError, asked
-from smtpd.hooks.reply import BadAnswer
+from smtpd.hooks.call import HookCall
+from smtpd.hooks.hook_server import Ask, HookServer, Take
+from smtpd.hooks.phases import HookError, LoginSteps, Step
+
+ABORTED = "501 5.7.0 Auth aborted"
+NOT_BASE64 = "501 5.5.2 Can't decode base64"
 
 
-class Turn(Protocol):
-    """The AUTH under way, as smtpd does it."""
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of an exchange: the answer of the method, or the error in its place."""
 
-    async def judge(self, authenticator: Authenticator) -> None:
-        """Have this authenticator judge, behind the limits on failures; send the reply."""
-
-    def default(self) -> None:
-        """Do the mechanism that smtpd has."""
+    answer: Any
+    error: BaseException | None
+    rescued: bool
+    """Whether the answer is that of `handle_exception`."""
+    aborted: str
+    """The reply if the client has broken the exchange off, else nothing."""
 
 
 class LoginHooks:
@@ -36,8 +50,7 @@ class LoginHooks:
     def __init__(self, steps: LoginSteps, asking: Asking) -> None:
         self._steps = steps
         self._asking = asking
-        self._exchange: HookExchange | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._exchange: _Exchange | None = None
         self.judges = steps.authenticator is not None
         """Whether an authenticator takes the place of the table of users."""
         self.mechanisms = tuple(sorted(steps.mechanisms))
@@ -47,54 +60,32 @@ class LoginHooks:
         """Return whether a hook answers AUTH with this mechanism, or is asked first."""
         return bool(self._steps.first) or mechanism in self._steps.mechanisms
 
-    def begin(self, mechanism: str, args: list[str], session: Reader, turn: Turn) -> None:
-        """Have the hooks answer AUTH; the session goes on after its reply."""
-        session.pause()
-        self._task = asyncio.create_task(self._answer(mechanism, args, session, turn))
-        self._task.add_done_callback(self._ended)
+    async def answer(self, mechanism: str, args: list[str], ask: Ask) -> Authenticator | None:
+        """Return what judges this AUTH; None leaves it to smtpd.
+
+        `args` are the words behind AUTH. `ask` gives `None` for a line that is too long.
+        """
+        for step in self._steps.first:
+            ending = await self.converse(step, args, ask)
+            if ending.answer is not MISSING or ending.error or ending.aborted:
+                return _Judged(self, step, ending)
+        own = self._steps.mechanisms.get(mechanism)
+        return _Conversing(self, own, args, ask) if own else None
 
     def abandon(self) -> None:
         """Cancel the method that is asked: the session has ended."""
         if self._exchange:
             self._exchange.abandon()
             self._exchange = None
-        if self._task:
-            self._task.cancel()
-            self._task = None
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self._asking.fail(error)
-
-    async def _answer(self, mechanism: str, args: list[str], session: Reader, turn: Turn) -> None:
-        for step in self._steps.first:
-            ending = await self.converse(step, args, session)
-            if ending.answer is not MISSING or ending.error or ending.aborted:
-                await turn.judge(_Judged(self, step, ending))
-                break
-        else:
-            own = self._steps.mechanisms.get(mechanism)
-            if own:
-                await turn.judge(_Conversing(self, own, args, session))
-            else:
-                session.go_on(turn.default)
-                return
-        session.go_on()
-
-    async def converse(self, step: Step, args: list[str], session: Reader) -> Ending:
+    async def converse(self, step: Step, args: list[str], ask: Ask) -> Ending:
         """Call a method of AUTH, and return its end."""
         server = self._asking.server
         server.envelope = self._asking.envelope()
         server.session.authenticated = None
-        ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-
-        def done(ending: Ending) -> None:
-            if not ended.done():
-                ended.set_result(ending)
-
-        self._exchange = HookExchange(step, server, session, done)
-        self._exchange.begin(args)
-        ending = await ended
+        self._exchange = exchange = _Exchange(step, server, ask)
+        exchange.begin(args)
+        ending = await exchange.ended
         self._exchange = None
         return ending
 
@@ -124,7 +115,7 @@ class LoginHooks:
             raise BadAnswer("failed")
         pushed = server.pushed if isinstance(server.pushed, list) else []
         if isinstance(answer, str) and (ending.rescued or step.name == "handle_AUTH"):
-            user, reply = None, check_reply(answer, pushed)
+            user, reply = None, check_secret_reply(answer, pushed)
         else:
             user, reply = of_mechanism(answer, pushed, mechanism)
         if user:
@@ -148,9 +139,9 @@ class LoginHooks:
         arguments = (server, state, server.envelope, mechanism, data)
         state.authenticated = False
         try:
-            answer, rescued = await asked(step, arguments)
+            answer, rescued = await step.ask(arguments)
             if rescued:
-                raise AuthRefused(check_reply(answer))
+                raise AuthRefused(check_secret_reply(answer))
             user, reply = of_authenticator(answer, mechanism, name)
         except (HookError, BadAnswer) as error:
             inner = error.inner if isinstance(error, HookError) else error
@@ -166,16 +157,16 @@ class LoginHooks:
 class _Conversing:
     """An authenticator that asks one method of AUTH."""
 
-    def __init__(self, hooks: LoginHooks, step: Step, args: list[str], session: Reader) -> None:
+    def __init__(self, hooks: LoginHooks, step: Step, args: list[str], ask: Ask) -> None:
         self._hooks = hooks
         self._step = step
         self._args = args
-        self._session = session
+        self._ask = ask
 
     async def authenticate(
         self, mechanism: str, login: str, password: bytes, client: str
     ) -> Login | None:
-        ending = await self._hooks.converse(self._step, self._args, self._session)
+        ending = await self._hooks.converse(self._step, self._args, self._ask)
         return self._hooks.read(self._step, ending, mechanism)
 
 
@@ -191,3 +182,63 @@ class _Judged:
         self, mechanism: str, login: str, password: bytes, client: str
     ) -> Login | None:
         return self._hooks.read(self._step, self._ending, mechanism)
+
+
+class _Exchange:
+    """Calls one method of AUTH, and carries its challenges to the client and the answers back."""
+
+    def __init__(self, step: Step, server: HookServer, ask: Ask) -> None:
+        self._step = step
+        self._server = server
+        self._ask = ask
+        self._call: HookCall | None = None
+        self._aborted = ""
+        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        """The end of the exchange."""
+
+    def begin(self, args: list[str]) -> None:
+        """Call the method with the words behind AUTH."""
+        server, step = self._server, self._step
+        server.pushed, server.ask = [], self._challenge
+        arguments = (server, server.session, server.envelope, args)
+        rescue = step.hook.methods.rescue
+        self._call = step.hook.runner.call(step.method, rescue, arguments, self._came, asks=True)
+
+    def _challenge(self, text: str, take: Take) -> None:
+        """Ask the client; after it has broken the exchange off there is no further answer."""
+        call = self._call
+        if not call or self._aborted:
+            take(None)
+            return
+
+        def answered(line: bytes | None) -> None:
+            self._step.hook.runner.go_on(call)
+            take(self._decode(line))
+
+        self._step.hook.runner.pause(call)
+        self._ask(f"334 {text}", answered)
+
+    def _decode(self, line: bytes | None) -> bytes | None:
+        """Return the octets of the client's answer; None if it is too long, or breaks AUTH off."""
+        if line is not None:
+            if line.strip() == b"*":
+                self._aborted = ABORTED
+                return None
+            with suppress(binascii.Error):
+                return b64decode(line.strip(), validate=True)
+        self._aborted = NOT_BASE64
+        return None
+
+    def abandon(self) -> None:
+        """Cancel the method: the session has ended."""
+        self._server.ask = None
+        if self._call:
+            self._call.abandon()
+            self._call = None
+
+    def _came(self, answer: Any, error: BaseException | None) -> None:
+        rescued = bool(self._call and self._call.failed)
+        self._call = None
+        self._server.ask = None
+        if not self.ended.done():
+            self.ended.set_result(Ending(answer, error, rescued, self._aborted))

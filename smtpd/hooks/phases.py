@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from pgmta.logs import get
+from smtpd.hooks.answer import BadAnswer
 from smtpd.hooks.call import HookTimeout
-from smtpd.hooks.mechanisms import Method
-from smtpd.hooks.methods import BESIDE, PHASES, Methods
-from smtpd.hooks.reply import BadAnswer
+from smtpd.hooks.methods import BESIDE, PHASES, Method, Methods
 from smtpd.hooks.runner import HookOverload, HookRunner
 
 _EVERY = 60.0  # seconds between two log lines about one hook
@@ -25,6 +25,14 @@ FAILED = {
 """Reply in place of a hook that raises, answers nonsense or does not answer, by `on_failure`."""
 
 log = get("hooks")
+
+
+class HookError(Exception):
+    """Carries what a hook raised."""
+
+    def __init__(self, inner: BaseException) -> None:
+        super().__init__(type(inner).__name__)
+        self.inner = inner
 
 
 @dataclass(eq=False)
@@ -74,6 +82,28 @@ class Step:
     hook: Hook
     method: Method
     name: str
+
+    async def ask(self, arguments: tuple[Any, ...], *, rescue: bool = True) -> tuple[Any, bool]:
+        """Return the answer, which is no reply, and whether it is that of `handle_exception`.
+
+        Raises HookError with what the hook raised, or with what prevented its answer.
+        """
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def came(answer: Any, error: BaseException | None) -> None:
+            if answered.done():
+                return
+            if error:
+                answered.set_exception(HookError(error))
+            else:
+                answered.set_result(answer)
+
+        rescuer = self.hook.methods.rescue if rescue else None
+        call = self.hook.runner.call(self.method, rescuer, arguments, came)
+        try:
+            return await answered, call.failed
+        finally:
+            call.abandon()
 
 
 class Phases:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from pgmta.logs import get
-from smtpd.hooks import interpreter
-from smtpd.hooks.call import Done, HookCall, HookTimeout, Undo
-from smtpd.hooks.direct import DirectCalls
-from smtpd.hooks.mechanisms import Method
+from smtpd.hooks.call import Done, HookCall, HookTimeout
+from smtpd.hooks.methods import Method
 from smtpd.hooks.pool import HookPool
 from smtpd.hooks.thread import HookThread
-from smtpd.hooks.trial import Trial
-from smtpd.hooks.watchdog import Watchdog
 
 _LOOK = 0.05  # seconds between two looks at the threads, while calls are open
 _STUCK = 0.1  # seconds in which a thread begins no call although one waits
 _ALONE = 1.0  # the same if none waits: a busy loop slows the sessions nevertheless
 _INTERRUPT = 1.0  # seconds between two interruptions of a stuck thread
 _END = 1.0  # seconds for threads to end
+_SWITCH = 0.0005  # seconds; the usual 0.005 leave the sessions 200 events a second
 
 log = get("hooks")
+
+_usual_switch = 0.0
+_hurried: set[object] = set()
 
 
 class HookOverload(Exception):
@@ -64,9 +65,7 @@ class HookRunner:
         self._places: list[_Place] = []
         self._open: dict[HookCall, None] = {}  # sessions wait for these, the oldest first
         self._count = 0  # calls that no thread has given back
-        self._overflow: deque[HookCall] = deque()  # all threads are stuck, or `_changing`
-        self._changing = False  # calls wait until the thread has none; then they are direct
-        self._direct: DirectCalls | None = None
+        self._overflow: deque[HookCall] = deque()  # all threads are stuck
         self._pool = HookPool(name, threads, self._loop, self._came) if pooled else None
         self._look_handle: asyncio.Handle | None = None
         self._looked = 0.0  # when the last look was
@@ -77,37 +76,21 @@ class HookRunner:
         """Call a function in the thread of the handler."""
         return (self._places[0] if self._places else self._add()).thread.run(function)
 
-    def try_direct(self, trial: Trial, watchdog: Watchdog) -> None:
-        """Call a handler that never awaits directly, as soon as it has passed the trial."""
-        self._direct = DirectCalls(self.name, self._places[0].thread, trial, watchdog)
-
-    @property
-    def direct(self) -> bool:
-        """Whether calls run in the thread of the sessions now."""
-        return self._direct is not None and self._direct.on
-
     def call(
         self,
         method: Method,
         rescue: Method | None,
         arguments: tuple[Any, ...],
         done: Done,
-        undo: Undo = lambda: None,
         *,
         asks: bool = False,
-    ) -> HookCall | None:
-        """Call a hook; `done` gets its answer, or an error, in the loop of the sessions.
+    ) -> HookCall:
+        """Call a hook; `done` gets its answer, or an error, later, in the loop of the sessions.
 
-        The error is what the hook raised, HookTimeout after `time` seconds, or HookOverload. After
-        a direct call the answer is there at once, and None is returned. If a direct call needs the
-        thread of the handler, `undo` takes back its changes. Then the thread begins it anew.
-        A call that `asks` the client further questions runs in the thread of the handler.
+        The error is what the hook raised, HookTimeout after `time` seconds, or HookOverload. A call
+        that `asks` the client further questions runs in the thread of the handler.
         """
-        if self._direct and self._direct.on:
-            if self._direct.answer(method, arguments, done):
-                return None
-            undo()
-        call = HookCall(method, rescue, arguments, done, undo)
+        call = HookCall(method, rescue, arguments, done)
         if self._count >= self._calls or self._stopped:
             self._loop.call_soon(call.finish, HookOverload(f"{self._count} calls are open"))
             return call
@@ -138,7 +121,6 @@ class HookRunner:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=grace)
         self._stopped = True
-        self._direct = None
         for call in list(self._open):
             self._give_up(call, HookTimeout("smtpd stops"))
         if self._look_handle:
@@ -152,7 +134,7 @@ class HookRunner:
         if self._pool:
             self._pool.stop()
             await asyncio.to_thread(self._pool.join, _END)
-        interpreter.hurry(self, False)
+        _hurry(self, False)
 
     def _add(self) -> _Place:
         name = f"hook {self.name} {len(self._places) + 1}"
@@ -163,9 +145,6 @@ class HookRunner:
 
     def _put(self, call: HookCall) -> None:
         places = self._places
-        if self._changing:
-            self._overflow.append(call)
-            return
         if places and not places[0].stuck:  # mostly
             places[0].thread.put(call)
             return
@@ -182,32 +161,8 @@ class HookRunner:
         self._count -= 1
         self._open.pop(call, None)
         call.finish()
-        if self._direct and self._direct.ready:
-            self._change(self._direct)
         if self._idle and not (self._open or self._idle.done()):
             self._idle.set_result(None)
-
-    def _change(self, direct: DirectCalls) -> None:
-        """Call the handler directly from now on, or as soon as no call is in its thread."""
-        self._changing = True
-        if self._stopped or self._count > len(self._overflow):
-            return
-        self._changing = False
-        if len(self._places) > 1:  # it has blocked once
-            direct.stay()
-        else:
-            direct.begin()
-        while self._overflow:
-            call = self._overflow.popleft()
-            if not call.over and not direct.on:
-                self._put(call)
-                continue
-            if call.over or direct.answer(call.method, call.arguments, call.answered):
-                self._count -= 1
-                self._open.pop(call, None)
-            else:
-                call.undo()
-                self._put(call)
 
     def _give_up(self, call: HookCall, error: Exception) -> None:
         self._open.pop(call, None)
@@ -239,15 +194,11 @@ class HookRunner:
             self._look_at(place, now)
         if self._pool:
             self._pool.look(now)
-        if self._changing:  # a call in the thread does not end
-            self._changing = False
-            if self._direct:
-                self._direct.postpone()
         while self._overflow and any(not place.stuck for place in self._places):
             self._put(self._overflow.popleft())
         self._drop_overflow()
         stuck = any(place.stuck for place in self._places)
-        interpreter.hurry(self, stuck)
+        _hurry(self, stuck)
         if self._open or self._count or stuck:
             self._look_handle = self._loop.call_later(_LOOK, self._look)
 
@@ -282,3 +233,23 @@ class HookRunner:
         while self._overflow and self._overflow[0].over:
             self._overflow.popleft()
             self._count -= 1
+
+
+def _hurry(owner: object, wanted: bool) -> None:
+    """Have threads change often as long as at least one owner wants it.
+
+    The thread of the sessions gives up the interpreter in every event. A hook in a busy loop then
+    keeps it for the whole interval. See decision 0026.
+    """
+    global _usual_switch
+    if wanted == (owner in _hurried):
+        return
+    if not _hurried:
+        _usual_switch = sys.getswitchinterval()
+        sys.setswitchinterval(min(_SWITCH, _usual_switch))
+    if wanted:
+        _hurried.add(owner)
+        return
+    _hurried.discard(owner)
+    if not _hurried:
+        sys.setswitchinterval(_usual_switch)

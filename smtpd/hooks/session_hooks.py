@@ -12,10 +12,10 @@ from smtpd.commands.commands import Commands
 from smtpd.hooks.asking import NULL, Asking
 from smtpd.hooks.connection_hooks import ConnectionHooks
 from smtpd.hooks.content_hooks import ContentHooks
+from smtpd.hooks.hook_server import HookServer
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.login_hooks import LoginHooks
 from smtpd.hooks.phases import Phases
-from smtpd.hooks.server import HookServer
 from smtpd.protocol import replies
 from smtpd.protocol.tls_facts import TlsFacts
 from smtpd.protocol.transaction import Transaction
@@ -48,7 +48,6 @@ class SessionHooks:
         self._commands = commands
         self._judgement = judgement
         self._asking = Asking(commands, server, judgement, fail)
-        self._reply = ""  # of hooks that answered at once
         self.connection = ConnectionHooks(self._asking, phases)
         """Those before the greeting, after a TLS handshake and at the end."""
         self.content = ContentHooks(self._asking, judgement, phases)
@@ -77,7 +76,7 @@ class SessionHooks:
     def ask(self, word: bytes, argument: str, answered: Replied) -> str:
         """Do a command and ask its hooks; return the reply, or nothing: `answered` gets it later.
 
-        The reply is there at once if smtpd itself refuses the command, and after direct calls.
+        The reply is there at once if smtpd itself refuses the command.
         """
         commands, session = self._commands, self._commands.session
         name, transaction = session.host_name, commands.transaction
@@ -111,15 +110,10 @@ class SessionHooks:
             self._asking.idle = Envelope()
 
         def came(answer: str | None) -> None:
-            text = finish(reply, answer)
-            if self._asking.now:
-                self._reply = text
-            else:
-                answered(text)
+            answered(finish(reply, answer))
 
-        self._reply = ""
         self._asking.consult(self.words[word], arguments, came)
-        return self._reply
+        return ""
 
     # -- what follows from an answer; each returns the reply --
 

@@ -11,12 +11,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from os.path import dirname
 from sys import _current_frames  # documented in Python's library reference
-from typing import Any, Protocol
+from typing import Any
 
 import uvloop
 
 from pgmta.logs import get
-from smtpd.hooks import outside
 from smtpd.hooks.call import HookCall
 
 _OWN = dirname(__file__)
@@ -36,16 +35,6 @@ def interrupt(ident: int) -> None:
         )
 
 
-class CallTrial(Protocol):
-    """Measures calls in the thread in which they run."""
-
-    def begin(self) -> Any:
-        """Return the state before a call."""
-
-    def end(self, start: Any, *, failed: bool) -> None:
-        """Count the call that began in that state."""
-
-
 class HookThread:
     """Takes calls in batches, and gives them back in batches.
 
@@ -61,8 +50,6 @@ class HookThread:
         self._done = done
         self.queue: deque[HookCall] = deque()
         """Calls that the thread has not begun."""
-        self.trial: CallTrial | None = None
-        """Measures each call, if there is one."""
         self.turned = 0
         """How often the thread began a call or answered a `probe`."""
         self._awake = False  # the thread will look at the queue
@@ -139,7 +126,6 @@ class HookThread:
         return self._thread.ident or 0
 
     def _run(self) -> None:
-        outside.start_thread()
         asyncio.set_event_loop(self.loop)
         self.loop.set_exception_handler(lambda _, context: None)  # what failed is answered for
         while not self._stopping:
@@ -170,14 +156,10 @@ class HookThread:
                     continue
                 # it answers in this batch if it awaits nothing
                 self._batch = True
-                trial = self.trial
-                start = trial.begin() if trial else None
                 task: asyncio.Task[Any] = asyncio.Task(
                     self._perform(call), loop=loop, eager_start=True
                 )
                 self._batch = False
-                if trial:
-                    trial.end(start, failed=call.failed or not task.done())
                 if not task.done():
                     call.task = task
         finally:

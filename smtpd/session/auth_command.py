@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-from pgmta.accounts.authenticator import Authenticator
 from pgmta.accounts.logins import Logins
+from pgmta.accounts.mechanisms import LINE
+from smtpd.hooks.hook_server import Take
+from smtpd.hooks.login_hooks import LoginHooks
 from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.protocol import replies
 from smtpd.session.exchange import AuthExchange, Owner
@@ -35,7 +38,13 @@ class Wire(ExchangeWire, Protocol):
 
 
 class AuthCommand:
-    """Has the exchange of a session, and the hooks beside it."""
+    """Has the exchange of a session, and the hooks beside it.
+
+    It is the reader of the answers to questions of hooks.
+    """
+
+    most = LINE
+    """Octets of a line, at most."""
 
     def __init__(self, session: Session, wire: Wire, logins: Logins | None) -> None:
         assert logins  # noqa: S101 - a listener of the process offers AUTH
@@ -47,7 +56,8 @@ class AuthCommand:
             session, wire, logins, hooks if hooks and hooks.judges else None, others
         )
         self._renewal = Renewal(logins, wire.closing.fail)
-        self._argument = ""
+        self._asked: asyncio.Task[None] | None = None  # the hooks
+        self._take: Take | None = None  # gets the next line
 
     def begin(self, argument: str) -> None:
         """Do AUTH with the words behind it."""
@@ -55,39 +65,60 @@ class AuthCommand:
         mechanism = words[0].upper() if words else ""
         known = mechanism in self._exchange.offered and len(words) <= _WORDS
         if known and self._hooks and self._hooks.takes(mechanism):
-            self._argument = argument
             self._exchange.mechanism = mechanism
-            self._hooks.begin(mechanism, words, self, self)
+            self._wire.busy = True
+            self._asked = asyncio.create_task(self._ask_hooks(self._hooks, argument))
+            self._asked.add_done_callback(self._ended)
         else:
             self._exchange.begin(argument)
 
-    # -- as hooks need it --
+    async def _ask_hooks(self, hooks: LoginHooks, argument: str) -> None:
+        """Have hooks answer AUTH; the session goes on after the reply."""
+        words = argument.split()
+        authenticator = await hooks.answer(words[0].upper(), words, self._question)
+        if authenticator:
+            await self._exchange.judge(authenticator)
+        self._session.reader = None  # of a question whose answer the hook did not wait for
+        if authenticator:
+            self._go_on()
+        else:
+            self._go_on(lambda: self._exchange.begin(argument))
 
-    def ask(self, reply: str, reader: Any) -> None:
-        """Send a reply, and give the next line to the reader."""
-        self._session.reply(reply)
-        self._session.reader = reader
-        self._wire.resume()
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._wire.closing.fail(error)
 
-    def pause(self) -> None:
-        """Do no more commands until the hook asks, or until `go_on`."""
-        self._session.reader = None
-        self._wire.busy = True
-
-    def go_on(self, first: Callable[[], None] = lambda: None) -> None:
+    def _go_on(self, first: Callable[[], None] = lambda: None) -> None:
         """Do `first`, then the next commands."""
         self._wire.busy = False
         first()
         if not self._wire.busy:
             self._wire.resume()
 
-    async def judge(self, authenticator: Authenticator) -> None:
-        """Have this authenticator judge, behind the limits on failures; send the reply."""
-        await self._exchange.judge(authenticator)
+    # -- questions of hooks --
 
-    def default(self) -> None:
-        """Do the mechanism that smtpd has."""
-        self._exchange.begin(self._argument)
+    def _question(self, reply: str, take: Take) -> None:
+        """Send a reply; `take` gets the next line, or None if it is too long."""
+        self._take = take
+        self._session.reply(reply)
+        self._session.reader = self
+        self._wire.resume()
+
+    def line(self, line: bytes) -> None:
+        """Give the hook the client's answer."""
+        self._answer(line)
+
+    def overlong(self) -> None:
+        """Say to the hook that the answer was too long."""
+        self._answer(None)
+
+    def _answer(self, line: bytes | None) -> None:
+        """Do no more commands until the hook asks again, or has answered."""
+        self._session.reader = None
+        self._wire.busy = True
+        take, self._take = self._take, None
+        if take:
+            take(line)
 
     # -- later --
 
@@ -105,9 +136,9 @@ class AuthCommand:
             if refusal is replies.LOGIN_CHANGED:
                 self._wire.closing.refuse(refusal)
             elif refusal:
-                self.go_on(lambda: self._session.reply(refusal))
+                self._go_on(lambda: self._session.reply(refusal))
             else:
-                self.go_on(lambda: self._session.line(line))
+                self._go_on(lambda: self._session.line(line))
 
         self._renewal.look(login, looked)
         return True
@@ -115,3 +146,5 @@ class AuthCommand:
     def abandon(self) -> None:
         """Wait for nothing any more: the session has ended."""
         self._renewal.abandon()
+        if self._asked:
+            self._asked.cancel()

@@ -10,8 +10,8 @@ from pgmta.mail.address import parse_mailbox
 from pgmta.model import CHUNK_SIZE
 from smtpd.commands.commands import JUNK, Commands
 from smtpd.commands.tally import HTTP, Consequence, Tally
+from smtpd.hooks.hook_server import HookServer, HookTransport
 from smtpd.hooks.judgement import Judgement
-from smtpd.hooks.server import HookServer, HookTransport
 from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
@@ -108,7 +108,7 @@ class SmtpSession:
             ident=replies.IDENT,
             message_size=server.config.limits.message_size,
             session=commands.session,
-            transport=HookTransport(wire, server.loop),
+            transport=HookTransport(lambda: wire.transport, server.loop),
             main=server.loop,
         )
         judgement = Judgement(listener.handler, wire.client, server.directory)

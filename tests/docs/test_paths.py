@@ -13,7 +13,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
-FOLDERS = "pgmta|smtpd|queued|sql|etc|docs|tests|bench|scripts"
+FOLDERS = "pgmta|smtpd|queued|sql|etc|docs|tests|bench|scripts|examples"
 PATH = re.compile(rf"`((?:{FOLDERS})/[A-Za-z0-9_./-]+\.[a-z]+)(?:: \w+)?`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 

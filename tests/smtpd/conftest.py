@@ -13,9 +13,6 @@ import smtpd.server.server
 import smtpd.session.exchange
 import smtpd.tls.handshake
 from pgmta.intake.content import TRANSITIONS, Content
-from smtpd.hooks import hook_set
-from smtpd.hooks.trial import Trial
-from smtpd.hooks.watchdog import Watchdog
 
 
 @pytest.fixture(autouse=True)
@@ -48,17 +45,3 @@ def _short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(smtpd.session.exchange, "_SLOW", 0.05)
     monkeypatch.setattr(smtpd.session.exchange, "_BLOCKED", 0.05)
     monkeypatch.setattr(smtpd.tls.handshake, "_SHUTDOWN", 1.0)
-
-
-@pytest.fixture(params=["thread", "direct"])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where hooks run that await nothing; direct calls begin after the first call.
-
-    The sessions of `serving` are not in the main thread, which alone gets signals. So there is no
-    watchdog.
-    """
-    if request.param == "direct":
-        monkeypatch.setattr(Watchdog, "possible", lambda: True)
-        monkeypatch.setattr(Watchdog, "start", lambda _: None)
-        monkeypatch.setattr(hook_set, "Trial", lambda: Trial(0))
-    return str(request.param)

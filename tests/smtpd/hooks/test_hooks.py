@@ -36,7 +36,6 @@ def speak(client: Client, steps: list[str]) -> None:
         assert re.match(expected, reply), f"{line[:70]!r}: {reply!r}, not {expected!r}"
 
 
-@pytest.mark.usefixtures("place")
 def test_addresses_of_hooks_are_judged(database: str, db: psycopg.Connection) -> None:
     with serving(database, **REWRITER) as port, Client(port) as client:
         client.reply()
@@ -69,7 +68,6 @@ def test_addresses_of_hooks_are_judged(database: str, db: psycopg.Connection) ->
 ALIASES = {"hooks": ["tests.smtpd.handlers.changing:Aliases"], "relay": RELAY, "limits": LIMITS}
 
 
-@pytest.mark.usefixtures("place")
 def test_a_rewritten_recipient_keeps_notify_and_orcpt(
     database: str, db: psycopg.Connection
 ) -> None:
@@ -113,7 +111,6 @@ def test_a_rewritten_recipient_keeps_notify_and_orcpt(
     assert db.execute("SELECT envid, ret FROM messages ORDER BY id").fetchall()[0] == ("e1", "HDRS")
 
 
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("source", ["file", "table"])
 def test_recipients_of_hooks_are_looked_up(
     database: str,
@@ -143,7 +140,6 @@ def test_recipients_of_hooks_are_looked_up(
     assert failure.startswith("recipient 'no@example.org': 550 5.1.1")
 
 
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("word", "reply", "content"),
     [
@@ -183,7 +179,6 @@ def test_content_of_hooks_is_checked(
     assert body == content if content is not None else size == 2_000_002
 
 
-@pytest.mark.usefixtures("place")
 def test_large_content_is_whole_for_the_hook_and_421_hangs_up(
     database: str, db: psycopg.Connection
 ) -> None:
@@ -198,7 +193,6 @@ def test_large_content_is_whole_for_the_hook_and_421_hangs_up(
     assert row == (len(body) + len("X-Changed: yes\r\nchange\r\n"), True)
 
 
-@pytest.mark.usefixtures("place")
 def test_memory_of_content_for_hooks_is_bounded(database: str, db: psycopg.Connection) -> None:
     config = {**REWRITER, "limits": {**LIMITS, "memory": "1MB", "message_size": "30MB"}}
     start = ["EHLO c > 250", MAIL, "RCPT TO:<r@example.org> > 250", DATA]
@@ -213,7 +207,6 @@ def test_memory_of_content_for_hooks_is_bounded(database: str, db: psycopg.Conne
     assert [body for _, _, body in stored(db)] == [b"x\r\n"]
 
 
-@pytest.mark.usefixtures("place")
 def test_content_for_a_hook_is_never_written_ahead(database: str, db: psycopg.Connection) -> None:
     config = {**REWRITER, "limits": {**LIMITS, "memory": "2MB"}}
     begin = "EHLO c\r\nMAIL FROM:<s@a.example>\r\nRCPT TO:<r@example.org>\r\nDATA\r\nchange\r\n"
@@ -236,7 +229,6 @@ def test_content_for_a_hook_is_never_written_ahead(database: str, db: psycopg.Co
     assert not db.execute(orphans).fetchall()
 
 
-@pytest.mark.usefixtures("place")
 def test_relay_hook_and_hooks_of_listeners(database: str, db: psycopg.Connection) -> None:
     listener = {"relay": "hook", "hooks": ["tests.smtpd.handlers.changing:OpenRelay"]}
     with serving(database, listen=[listener], relay=RELAY) as port, Client(port) as client:
@@ -262,7 +254,6 @@ def test_relay_hook_and_hooks_of_listeners(database: str, db: psycopg.Connection
         speak(client, ["EHLO c > 250", "MAIL FROM:<number@a.example> > 250 2.1.0 Ok"])
 
 
-@pytest.mark.usefixtures("place")
 def test_hooks_are_asked_in_their_order_until_one_refuses(database: str) -> None:
     names = ("changing:Counter", "hostile:Script", "changing:Counter", "changing:Rewriter")
     hooks = [f"tests.smtpd.handlers.{name}" for name in names]

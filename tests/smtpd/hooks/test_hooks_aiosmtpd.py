@@ -18,13 +18,10 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Mailbox, Proxy
 
-from smtpd.aiosmtpd_handler import AiosmtpdHandler
-from smtpd.config import SmtpdConfig
-from smtpd.message.incoming import IncomingMessage
 from tests.smtpd.handlers import examples
 from tests.support.nexthop import NextHop
 from tests.support.serving import Client, serving
-from tests.support.waiting import PATIENCE, free_port
+from tests.support.waiting import free_port
 
 DOCS = Path(__file__).parents[3] / "docs" / "hooks.md"
 MAIL = ["MAIL FROM:<s@a.example> SIZE=100 BODY=8BITMIME", "RCPT TO:<r@example.com>"]
@@ -79,8 +76,6 @@ def controlling(handler: Any) -> Iterator[int]:
         try:
             yield port
         finally:
-            if hasattr(handler, "close"):
-                asyncio.run_coroutine_threadsafe(handler.close(), controller.loop).result(PATIENCE)
             controller.stop()
 
 
@@ -137,7 +132,7 @@ def current_loop() -> Iterator[None]:
     loop.close()
 
 
-@pytest.mark.usefixtures("place", "current_loop")
+@pytest.mark.usefixtures("current_loop")
 def test_same_handler_same_replies_same_content(database: str) -> None:
     different = set()
     for name, (make, lines) in TABLE.items():
@@ -151,7 +146,6 @@ def test_same_handler_same_replies_same_content(database: str) -> None:
     assert different == set(differences()), "a line of docs/hooks.md is no difference"
 
 
-@pytest.mark.usefixtures("place")
 def test_mailbox(database: str, tmp_path: Path) -> None:
     kept: list[str] = []
     for name, serve in (("stock", controlling), ("ours", lambda h: hooked(database, h))):
@@ -179,49 +173,3 @@ def test_proxy_to_a_real_next_hop(database: str, db: psycopg.Connection) -> None
         ("s@a.example",),
         ("",),
     ]
-
-
-RELAYED = [
-    "NOOP", "EHLO c.example", "NOOP x", "VRFY r@example.org", *MAIL[:1],
-    "RCPT TO:<r@elsewhere.example>", "RCPT TO:<r%elsewhere.example@example.org>",
-    "RCPT TO:<postmaster@mx.example>", "RCPT TO:<r@example.org>", "RCPT TO:<r@EXAMPLE.org>",
-    *CONTENT, "MAIL FROM:<ü@é.example> SMTPUTF8", "RCPT TO:<ü@example.org>", "RSET", "DATA",
-    "MAIL FROM:<>", "RCPT TO:<r@example.org>", "DATA", "Received: x\r\n" * 101 + "\r\n.",
-    "MAIL FROM:<>", "RCPT TO:<r@example.org>", "DATA", "a\n.\nMAIL FROM:<e@a.example>\r\n.",
-    "MAIL FROM:<>", "RCPT TO:<r@example.org>", "DATA", ("y" * 900 + "\r\n") * 1200 + ".", "QUIT",
-]  # fmt: skip
-
-
-def test_smtpd_as_a_handler_of_the_stock_controller(database: str, db: psycopg.Connection) -> None:
-    relay = {"networks": ["127.0.0.2"], "domains": ["example.org"]}
-    environment = {"hostname": "mx.example"}
-    handler = AiosmtpdHandler(
-        SmtpdConfig.model_validate({"relay": relay, "environment": environment}), database
-    )
-    with serving(database, relay=relay) as port:
-        ours = speak(port, RELAYED)
-    with controlling(handler) as port:
-        stock = speak(port, RELAYED)
-    pairs = {(flat(theirs), flat(mine)) for (_, theirs), (_, mine) in zip(stock, ours, strict=True)}
-    assert {pair for pair in pairs if pair[0] != pair[1]} <= set(differences())
-    rows = db.execute(
-        "SELECT m.size, m.chunks, m.utf8, q.sender, q.recipient, q.status, "
-        "regexp_replace(m.trace, 'id.*', '') FROM messages m JOIN queue q ON q.message_id = m.id "
-        "ORDER BY q.id"
-    ).fetchall()
-    assert len(rows) == 6
-    assert rows[:3] == rows[3:]
-
-
-def test_an_error_before_the_commit_is_answered(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def prepare(_: IncomingMessage) -> str:
-        raise RuntimeError("on purpose")
-
-    monkeypatch.setattr(IncomingMessage, "prepare", prepare)
-    settings = {"relay": {"networks": ["127.0.0.1"]}, "environment": {"hostname": "mx.example"}}
-    handler = AiosmtpdHandler(SmtpdConfig.model_validate(settings), database)
-    with controlling(handler) as port:
-        lines = ["EHLO c", "MAIL FROM:<s@a.example>", "RCPT TO:<r@b.example>", "DATA", "x\r\n."]
-        assert speak(port, lines)[-1][1] == "451 4.3.0 Internal error, try again later"

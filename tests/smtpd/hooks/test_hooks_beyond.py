@@ -35,7 +35,6 @@ def config(name: str, **entry: Any) -> dict[str, Any]:
     return {"hooks": [hook], "relay": RELAY, "limits": LIMITS}
 
 
-@pytest.mark.usefixtures("place")
 def test_decisions_reach_the_rows(database: str, db: psycopg.Connection) -> None:
     rules = {"metadata": {"class": {"from": "listener"}, "client": {"from": "client"}}}
     with serving(database, **config("Decider"), **rules) as port, Client(port) as client:
@@ -69,7 +68,6 @@ def test_decisions_reach_the_rows(database: str, db: psycopg.Connection) -> None
     assert beyond.SEEN[1] == [("X-Scan", "b c"), ("X-B", "")]
 
 
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("on_failure", "reply"),
     [("accept", "250 2.1.5 Ok$"), ("defer", FAILED), ("reject", "554 5.3.0 Hook failed$")],
@@ -95,7 +93,6 @@ def test_what_follows_from_a_failure(
         assert stored(db) == []
 
 
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("name", ["Sleeper", "Blocker"])
 def test_blocking_handlers_in_a_pool(database: str, name: str) -> None:
     settings = config(name, sync="thread")
@@ -129,7 +126,6 @@ def test_blocking_handlers_in_a_pool(database: str, name: str) -> None:
     assert [line["reason"] for line in log if "hook" in line["event"]] == ["no answer after 1 s"]
 
 
-@pytest.mark.usefixtures("place")
 def test_a_blocking_handler_is_named(database: str) -> None:
     with (
         capture_logs() as log,
@@ -152,7 +148,6 @@ def test_a_blocking_handler_is_named(database: str) -> None:
 LARGE = (b"y" * 98 + b"\r\n") * 20_000  # 2 MB
 
 
-@pytest.mark.usefixtures("place")
 def test_large_content_is_a_file_for_the_hook(database: str, db: psycopg.Connection) -> None:
     settings = config("Reader")
     settings["hooks"] *= 2
@@ -180,7 +175,6 @@ def test_large_content_is_a_file_for_the_hook(database: str, db: psycopg.Connect
     assert kept == b"keep\r\n.dot\r\n" + LARGE + b"end of it.\r\n"
 
 
-@pytest.mark.usefixtures("place")
 def test_connections_begin_and_end_with_a_hook(database: str) -> None:
     with serving(database, **config("Watcher")) as port:
         said: dict[str, list[str]] = {}

@@ -6,7 +6,7 @@ import asyncio
 import re
 from base64 import b64encode
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from aiosmtpd.smtp import MISSING, Envelope, Session
 
@@ -14,36 +14,27 @@ _CHALLENGE = re.compile(r"[ -~]{0,12000}")  # a line has 12,288 octets (RFC 4954
 _EXTRA = ("peername", "sockname", "peercert", "cipher", "compression")
 
 type Take = Callable[[bytes | None], None]
+type Ask = Callable[[str, Take], None]
+"""Sends 334 with a text; `Take` gets the octets of the answer, or None if there is none.
 
-
-class Wire(Protocol):
-    """The connection of the session; its transport changes with TLS."""
-
-    transport: asyncio.Transport | None
-
-
-class Asker(Protocol):
-    """An AUTH under way, which can ask the client a question."""
-
-    def challenge(self, text: str, take: Take) -> None:
-        """Send 334 with the text; `take` gets the octets of the answer, or None if there is none.
-
-        It is called in the thread of the sessions, and so is `take`.
-        """
+Both are called in the thread of the sessions.
+"""
 
 
 class HookTransport:
     """The connection of the session, as far as another thread may use it."""
 
-    def __init__(self, wire: Wire, loop: asyncio.AbstractEventLoop) -> None:
-        self._wire = wire
+    def __init__(
+        self, current: Callable[[], asyncio.Transport | None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._current = current  # TLS changes the transport
         self._loop = loop
         self._extra: dict[str, Any] = {}
         self.look()
 
     def look(self) -> None:
         """Take the values of `get_extra_info` from the transport, in the sessions' thread."""
-        if transport := self._wire.transport:
+        if transport := self._current():
             self._extra = {name: transport.get_extra_info(name) for name in _EXTRA}
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -53,7 +44,7 @@ class HookTransport:
 
     def is_closing(self) -> bool:
         """Return whether the connection is closed or will be."""
-        transport = self._wire.transport
+        transport = self._current()
         return not transport or transport.is_closing()
 
     def close(self) -> None:
@@ -65,12 +56,12 @@ class HookTransport:
         self._loop.call_soon_threadsafe(self._abort)
 
     def _end(self) -> None:
-        if self._wire.transport:
-            self._wire.transport.close()
+        if transport := self._current():
+            transport.close()
 
     def _abort(self) -> None:
-        if self._wire.transport:
-            self._wire.transport.abort()
+        if transport := self._current():
+            transport.abort()
 
 
 class HookServer:
@@ -101,8 +92,8 @@ class HookServer:
         self.transport = transport
         self.pushed: list[Any] = []
         """Lines of the reply that the hook has not returned yet."""
-        self.asker: Asker | None = None
-        """The AUTH under way, if there is one."""
+        self.ask: Ask | None = None
+        """Asks the client a question, during AUTH."""
         self._main = main
 
     @property
@@ -127,8 +118,8 @@ class HookServer:
         Nothing is ever logged. Raises RuntimeError outside of AUTH, and ValueError if a line can't
         have the challenge.
         """
-        asker = self.asker
-        if not asker:
+        ask = self.ask
+        if not ask:
             raise RuntimeError("challenge_auth is for the methods of AUTH")
         octets = challenge.encode() if isinstance(challenge, str) else challenge
         text = (b64encode(octets) if encode_to_b64 else octets).decode("latin-1")
@@ -140,7 +131,7 @@ class HookServer:
         def take(octets: bytes | None) -> None:
             loop.call_soon_threadsafe(_settle, answer, octets)
 
-        self._main.call_soon_threadsafe(asker.challenge, text, take)
+        self._main.call_soon_threadsafe(ask, text, take)
         taken = await answer
         return MISSING if taken is None else taken
 

@@ -10,8 +10,8 @@ from tests.support.tracer import traced, usual
 
 FLOW = Path(__file__).parents[2] / "docs" / "flow.md"
 HEADING = "## From the last octet to the 250: the functions"
-LAST = "smtpd/connection/connection.py: Connection.flush"
-MOST_FUNCTIONS, MOST_FILES = 30, 8
+LAST = "smtpd/session/connection.py: Connection.flush"
+MOST_FUNCTIONS, MOST_FILES = 30, 12
 LINES = (b"x" * 62 + b"\r\n") * 63  # 4 KB with the header
 
 

@@ -7,31 +7,32 @@ whole program. smtpd itself does not use it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, cast
+from typing import Any
 
 from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import Envelope, Session
 
+from pgmta.accounts.sender_rights import may_send_from
+from pgmta.intake.header_rules import HeaderRules
 from pgmta.logs import get
 from pgmta.mail.address import parse_mailbox
 from smtpd.commands.commands import Commands
+from smtpd.commands.listener import SmtpListener
 from smtpd.commands.tally import Tally
 from smtpd.config import Listener, SmtpdConfig
 from smtpd.hooks.answer import login
 from smtpd.hooks.decisions import Decisions
 from smtpd.hooks.judgement import Judgement
-from smtpd.hooks.session_hooks import SessionHooks
 from smtpd.message.end_of_data import EndOfData
 from smtpd.message.incoming import IncomingMessage
-from smtpd.message.submission import Submission
 from smtpd.protocol import replies
-from smtpd.protocol.tls_facts import TlsFacts
 from smtpd.server.server import Server
-from smtpd.session.acknowledgement import Acknowledgement
-from smtpd.session.listener import SmtpListener
+from smtpd.session.composition import compose
+from smtpd.tls.facts import TlsFacts
 
 _LOCAL = ("127.0.0.1", 0)  # the peer of a Unix socket
 
@@ -143,12 +144,52 @@ class AiosmtpdHandler:
         content = envelope.content
         if not isinstance(content, bytes):  # the Controller decodes it
             content = envelope.original_content
-        exchange = _Exchange(relay, commands, self._listener)
-        exchange.incoming.take(content)
-        self._open.add(exchange.answer)
-        exchange.answer.add_done_callback(self._open.discard)
-        Acknowledgement(relay, self._listener, exchange, exchange).complete()
-        return await exchange.answer
+        return await self._commit(relay, commands, client, content)
+
+    async def _commit(self, relay: Server, commands: Commands, client: str, content: bytes) -> str:
+        """Return the reply to the end of data; a commit goes on although its client has gone."""
+        rules = None
+        if user := commands.login:
+            rules = HeaderRules(
+                relay.hostname,
+                completes=False,
+                may_send=partial(may_send_from, user.addresses),
+                refuses=self._config.submission.check_from,
+            )
+        listener = self._listener
+        incoming = IncomingMessage(
+            self._config, relay.committer, EndOfData(listener.bare_newlines), header_rules=rules
+        )
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._open.add(answer)
+        answer.add_done_callback(self._open.discard)
+        incoming.take(content)
+        try:
+            refusal = incoming.finish()
+            if not (refusal or incoming.ready):
+                refusal = await incoming.prepare()
+        except BaseException:  # the client has gone, for example
+            incoming.content.discard()
+            answer.cancel()
+            raise
+        if refusal:
+            incoming.content.discard()
+            answer.set_result(refusal)
+            return refusal
+
+        def committed(error: Exception | None) -> None:
+            if not answer.done():
+                number = incoming.content.id
+                answer.set_result(replies.UNAVAILABLE if error else replies.QUEUED.format(number))
+
+        message = compose(relay, listener, commands, client, incoming)
+        if relay.accepted:
+            user_name = user.user if user else ""
+            incoming.content.gaps = relay.accepted.gaps(
+                client, user_name, listener.label, next(relay.session_ids)
+            )
+        relay.committer.commit(incoming.content, message, committed)
+        return await answer
 
     def _begin(self) -> Server:
         if not self._server:
@@ -168,9 +209,8 @@ class AiosmtpdHandler:
         identified = isinstance(client, IPv4Address | IPv6Address)
         peer = (str(client), proxy.src_port) if proxy and identified else peer
         tally = Tally(self._config.limits, spared=True)
-        commands = Commands(self._begin(), listener, str(peer[0]), peer, tally)
-        if proxy and not identified:
-            commands.trusted = False  # the proxy has not named the client
+        trusted = identified or not proxy  # else the proxy has not named the client
+        commands = Commands(self._begin(), listener, str(peer[0]), peer, tally, trusted=trusted)
         if cipher := server.transport.get_extra_info("cipher"):
             commands.secured(TlsFacts(cipher[1], cipher[0]))
         if session.authenticated is True:
@@ -182,67 +222,3 @@ class AiosmtpdHandler:
     @property
     def _shutting_down(self) -> str:
         return replies.SHUTTING_DOWN.format(self._config.environment.hostname)
-
-
-class _Exchange:
-    """The session and the connection of one message, as far as its acknowledgement needs them."""
-
-    hooks: SessionHooks | None = None
-    transport: Any = object()  # the connection is open as long as aiosmtpd waits
-    unread = busy = large = False
-    copies = 0
-    spent = data_deadline = 0.0
-
-    def __init__(self, relay: Server, commands: Commands, listener: SmtpListener) -> None:
-        self.commands = commands
-        peer: Any = commands.session.peer
-        self.client = str(peer[0])
-        self.listener, self.session_id = listener.label, next(relay.session_ids)
-        self.tally = Tally(relay.config.limits)
-        user = commands.login
-        checks = Submission(
-            relay.hostname,
-            completes=False,
-            senders=user.addresses if user else None,
-            refuses=relay.config.submission.check_from,
-        )
-        self.incoming: Any = IncomingMessage(
-            relay.config,
-            relay.committer,
-            EndOfData(listener.bare_newlines),
-            submission=checks if user else None,
-        )
-        self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.closing = self.share = cast(Any, self)
-        self._task: asyncio.Task[None] | None = None
-
-    def reply(self, reply: str) -> None:
-        """Answer with a refusal."""
-        self.resume(reply)
-
-    def repeated(self, reply: str) -> str:
-        """Return the reply once."""
-        return reply
-
-    def resume(self, reply: str = "") -> None:
-        """Answer with the reply to the end of data."""
-        if reply and not self.answer.done():
-            self.answer.set_result(reply)
-
-    def suspend(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what comes before the commit."""
-        self._task = asyncio.create_task(work)
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) and not self.answer.done():
-            self.answer.set_exception(error)  # or aiosmtpd would wait for ever
-
-    def stop(self) -> None:
-        """Leave the end of the session to aiosmtpd."""
-
-    def chunk_over(self) -> None:
-        """Do nothing: aiosmtpd has no BDAT."""
-
-    def hang_up(self, *, linger: bool = True) -> None:
-        """Leave the connection to aiosmtpd."""

@@ -12,32 +12,41 @@ from pgmta.accounts.sender_rights import may_send_from
 from pgmta.errors import AddressError
 from pgmta.mail.address import split_path
 from pgmta.model import Origin
+from smtpd.commands.listener import SmtpListener
 from smtpd.commands.parameters import Dsn, separated
 from smtpd.commands.received import protocol, received
 from smtpd.commands.tally import Tally
-from smtpd.commands.terms import Terms
 from smtpd.message import chunks
 from smtpd.protocol import replies
-from smtpd.protocol.tls_facts import TlsFacts
 from smtpd.protocol.transaction import Transaction
 from smtpd.server.server import Server
+from smtpd.tls.facts import TlsFacts
 
 
 class Commands:
     """Does the commands of one session; each returns its reply."""
 
-    def __init__(self, server: Server, terms: Terms, client: str, peer: Any, tally: Tally) -> None:
-        self._terms = terms
-        self._handler = terms.handler
+    def __init__(
+        self,
+        server: Server,
+        listener: SmtpListener,
+        client: str,
+        peer: Any,
+        tally: Tally,
+        *,
+        trusted: bool = True,
+    ) -> None:
+        self._listener = listener
+        self._handler = listener.handler
         self._tally = tally
-        self._extended = "LMTP" if terms.protocol == "lmtp" else "ESMTP"
+        self._extended = "LMTP" if listener.protocol == "lmtp" else "ESMTP"
         self._gate = server.gate
         self._directory = server.directory
         self._hostname = server.hostname
         self._client = client
-        self.trusted = terms.trusts and terms.handler.knows(client)
-        """Whether a client with this address may send to any recipient."""
-        self._table = _BEFORE_TLS if terms.tls == "required" else _COMMANDS
+        self.trusted = trusted and listener.trusts and listener.handler.knows(client)
+        """Whether the client may send to any recipient because of its address."""
+        self._table = _BEFORE_TLS if listener.tls == "required" else _COMMANDS
         self.session = Session(server.loop)
         """The session, in the form that handlers get."""
         self.session.peer = peer
@@ -49,7 +58,7 @@ class Commands:
         """Octets of the chunk that follows BDAT, and whether it is the last."""
         self.transaction: Transaction | None = None
         """The arguments of MAIL and RCPT so far."""
-        self.takes_xclient = terms.speaks_for_others(client)
+        self.takes_xclient = listener.speaks_for_others(client)
         """Whether the peer may say by XCLIENT who the client is."""
         self.tls: TlsFacts | None = None
         """The TLS of the connection, if there is any."""
@@ -67,14 +76,14 @@ class Commands:
         if not argument:
             return replies.SYNTAX_HELO
         self._begin(argument, extended=False)
-        return self._terms.announcement.helo
+        return self._listener.announcement.helo
 
     def _ehlo(self, argument: str) -> str:
         if not argument:
             return replies.SYNTAX_EHLO
         self._begin(argument, extended=True)
         tls, login = bool(self.tls), bool(self.login)
-        return self._terms.announcement.ehlo(tls=tls, login=login, xclient=self.takes_xclient)
+        return self._listener.announcement.ehlo(tls=tls, login=login, xclient=self.takes_xclient)
 
     def _begin(self, name: str, *, extended: bool) -> None:
         self.transaction = None
@@ -107,7 +116,7 @@ class Commands:
             return replies.SYNTAX_STARTTLS
         if self.tls:
             return replies.TLS_ACTIVE
-        return replies.READY_FOR_TLS if self._terms.announcement.starttls else replies.NO_TLS
+        return replies.READY_FOR_TLS if self._listener.announcement.starttls else replies.NO_TLS
 
     def secured(self, facts: TlsFacts) -> None:
         """Forget what came in plain text (RFC 3207, section 4.2)."""
@@ -124,6 +133,14 @@ class Commands:
         self.login = login
         self.identified = True
 
+    def end_transaction(self) -> None:
+        """Forget what MAIL and RCPT have said."""
+        self.transaction = None
+
+    def forbid_xclient(self) -> None:
+        """Take no further XCLIENT."""
+        self.takes_xclient = False
+
     def _xclient(self, _: str) -> str:
         if not self.takes_xclient:
             return ""
@@ -137,10 +154,10 @@ class Commands:
             return replies.NO_AUTH_YET
         if not self.session.extended_smtp:
             return replies.UNKNOWN_COMMAND
-        terms = self._terms
-        if terms.auth == "none":
+        listener = self._listener
+        if listener.auth == "none":
             return replies.NO_AUTH
-        if not (self.tls or terms.auth_without_tls):
+        if not (self.tls or listener.auth_without_tls):
             return replies.NEEDS_TLS
         if self.login:
             return replies.LOGGED_IN  # RFC 4954, section 4
@@ -162,14 +179,16 @@ class Commands:
             path, rest = split_path(argument[5:])
         except AddressError:
             return replies.SYNTAX_MAIL
-        if self._terms.auth == "required" and not self.identified:
+        if self._listener.auth == "required" and not self.identified:
             return replies.NEEDS_LOGIN
         tls, login = self.tls, self.login
         transaction = Transaction()
         transaction.trusted = self.trusted or self.identified
         transaction.origin = self._origin()
         if rest:
-            refusal = self._terms.parameters.mail(rest, transaction, secure=bool(tls), login=login)
+            refusal = self._listener.parameters.mail(
+                rest, transaction, secure=bool(tls), login=login
+            )
             if refusal:
                 return refusal
         self.path = path
@@ -220,7 +239,7 @@ class Commands:
     def _rcpt_with(self, rest: str, transaction: Transaction, path: str) -> str:
         """Take a recipient that has parameters."""
         dsn: Dsn
-        refusal, dsn = self._terms.parameters.rcpt(rest)
+        refusal, dsn = self._listener.parameters.rcpt(rest)
         if refusal:
             return refusal
         known = len(transaction.recipients)

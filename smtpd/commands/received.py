@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from functools import lru_cache
 
-from smtpd.protocol.tls_facts import TlsFacts
+from smtpd.tls.facts import TlsFacts
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
 
 _FUNCTION = {(False, False): "", (True, False): "S", (False, True): "A", (True, True): "SA"}
-
-DATE = "%a, %d %b %Y %H:%M:%S +0000"
-"""The date of a trace field in UTC, for `time.strftime` (RFC 5322, section 3.3)."""
 
 
 def protocol(name: str, *, utf8: bool, tls: TlsFacts | None, login: bool) -> str:
@@ -38,3 +36,9 @@ def received(helo: str, client: str, hostname: str, protocol: str) -> str:
     name = _UNSAFE.sub("?", helo)[:255] or "unknown"
     gap = "" if protocol.endswith("\t") else " "
     return f"Received: from {name} ({literal})\r\n\tby {hostname} (pgmta) with {protocol}{gap}id "
+
+
+@lru_cache(maxsize=2)
+def trace_date(second: int) -> str:
+    """Return the date of a trace field (RFC 5322, section 3.3), for a second since the epoch."""
+    return time.strftime("%a, %d %b %Y %H:%M:%S +0000", time.gmtime(second))

@@ -64,6 +64,14 @@ class Tally:
             self.messages >= self._most_messages or self.recipients >= self._most_recipients
         )
 
+    def count_message(self, recipients: int, *, accepted: bool) -> None:
+        """Count a complete message; an accepted one makes up for errors and useless commands."""
+        self.messages += 1
+        self.recipients += recipients
+        if accepted:
+            self.errors = self.unknown_commands = 0
+            self.junk_level = 0.0
+
     def refusal(self, reply: str, *, login: bool) -> Consequence:
         """Count a 5xx reply. Mailing lists of known clients have some unknown recipients."""
         if reply[:9] != _UNKNOWN_RECIPIENT:

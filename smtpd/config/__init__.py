@@ -1,7 +1,7 @@
 """smtpd.yaml: where to listen, whose mail to take."""
 
 from pgmta.config.authentication import Authentication, Failures
-from smtpd.config.file import SOURCES, Content, SmtpdConfig, Source, default_processes
+from smtpd.config.file import Content, SmtpdConfig, default_processes
 from smtpd.config.hooks import Hook, HookLimits, Hooks
 from smtpd.config.limits import Limits
 from smtpd.config.listener import Certificate, ClientCertificates, Listener
@@ -10,7 +10,6 @@ from smtpd.config.role import ROLES, Auth, BareNewlines, Early, Role, Tls
 
 __all__ = [
     "ROLES",
-    "SOURCES",
     "Auth",
     "Authentication",
     "BareNewlines",
@@ -27,7 +26,6 @@ __all__ = [
     "Relay",
     "Role",
     "SmtpdConfig",
-    "Source",
     "Tls",
     "default_processes",
 ]

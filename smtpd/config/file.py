@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from pgmta.config.authentication import Authentication
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.ingest import Ingest
-from pgmta.config.types import FilePath, Period, Section, Whole, hint
+from pgmta.config.metadata import MetadataSource, parse_key
+from pgmta.config.types import FilePath, Period, Section, Whole
 from smtpd.config.hooks import HookLimits, Hooks
 from smtpd.config.limits import Limits
 from smtpd.config.listener import BounceRule, Certificate, Certificates, Listener
@@ -60,61 +60,6 @@ class SmtpdLog(Log):
     )
 
 
-SOURCES = (
-    "listener",
-    "client",
-    "user",
-    "sender",
-    "sender_domain",
-    "recipient",
-    "recipient_domain",
-)
-_HEADER = re.compile(r"header:[!-9;-~]+")
-
-
-def _parse_source(value: str) -> str:
-    if value in SOURCES or _HEADER.fullmatch(value):
-        return value
-    raise ValueError(f"{value!r} is no source; {hint(value, (*SOURCES, 'header:NAME'))}")
-
-
-class Source(Section):
-    """The source of one metadata key's value."""
-
-    source: Annotated[str, AfterValidator(_parse_source)] = Field(
-        alias="from",
-        description="listener, client, user, sender, sender_domain, recipient, recipient_domain "
-        "or header:NAME",
-    )
-    map: dict[str, str] | None = Field(
-        default=None, description="value → metadata; others get the default"
-    )
-    buckets: Whole | None = Field(
-        default=None, ge=2, le=10_000, description="a stable hash of the value: '1' to this number"
-    )
-    default: str | None = Field(
-        default=None, description="for an empty or unmapped value; absent: the key is left out"
-    )
-
-    @property
-    def of_recipient(self) -> bool:
-        """Whether recipients of one message may get different values."""
-        return self.source.startswith("recipient")
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Source:
-        if self.map and self.buckets:
-            raise ValueError("map and buckets exclude each other")
-        return self
-
-
-def parse_key(key: str) -> str:
-    """Return a metadata key; raises ValueError."""
-    if not key or len(key) > 64 or not key.isprintable():
-        raise ValueError("a metadata key is a word of at most 64 characters")
-    return key
-
-
 def default_processes() -> int:
     """Return one process per two cores, at most four: PostgreSQL needs cores too."""
     return max(1, min(4, (os.cpu_count() or 2) // 2))
@@ -147,7 +92,7 @@ class SmtpdConfig(Section):
         default=None,
         description="address for mail to the postmaster of this host; null: smtpd holds it",
     )
-    metadata: dict[Annotated[str, AfterValidator(parse_key)], Source] = Field(
+    metadata: dict[Annotated[str, AfterValidator(parse_key)], MetadataSource] = Field(
         default={}, description="metadata of each row by key, such as _partid"
     )
     auth: Authentication = Field(default=Authentication())

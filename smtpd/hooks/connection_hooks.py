@@ -7,7 +7,7 @@ from typing import Any
 
 from smtpd.hooks.asking import Asking
 from smtpd.hooks.phases import HookError, Phases, Step
-from smtpd.protocol.tls_facts import TlsFacts
+from smtpd.tls.facts import TlsFacts
 
 type Greeted = Callable[[str], None]
 

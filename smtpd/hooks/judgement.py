@@ -63,9 +63,10 @@ class Judgement:
         """
         envelope: Any = transaction.envelope  # hooks may have put anything into it
         try:
-            transaction.decided = check(getattr(envelope, "pgmta", None))
+            decided = check(getattr(envelope, "pgmta", None))
         except Exception as error:  # a hook has changed it after its answer
             return str(error)
+        transaction.decide = decided.apply if decided else None
         if envelope.mail_from == "<>":
             envelope.mail_from = ""  # aiosmtpd's word for the null reverse-path
         if envelope.mail_from != transaction.sender:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pgmta.accounts.mechanisms import offered
 from pgmta.logs import get
 from smtpd.hooks.answer import BadAnswer
 from smtpd.hooks.call import HookTimeout
@@ -160,3 +161,8 @@ class LoginSteps:
     def __bool__(self) -> bool:
         """Return whether a hook has a part in AUTH."""
         return bool(self.first or self.mechanisms or self.authenticator)
+
+    def offered(self, known: Sequence[str]) -> tuple[str, ...]:
+        """Return the mechanisms that a listener with these hooks offers; smtpd does the `known`."""
+        others = sorted(self.mechanisms)
+        return offered(known, authenticator=bool(self.authenticator), others=others)

@@ -17,8 +17,8 @@ from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.login_hooks import LoginHooks
 from smtpd.hooks.phases import Phases
 from smtpd.protocol import replies
-from smtpd.protocol.tls_facts import TlsFacts
 from smtpd.protocol.transaction import Transaction
+from smtpd.tls.facts import TlsFacts
 
 type Replied = Callable[[str], None]
 
@@ -140,11 +140,11 @@ class SessionHooks:
         if answer is None:
             envelope.mail_from, envelope.mail_options = sender, options
         elif answer[0] != "2" or envelope.mail_from is None:
-            commands.transaction = None
+            commands.end_transaction()
             return answer
         problem = self._judgement.problem(transaction)
         if problem:
-            commands.transaction = None
+            commands.end_transaction()
             return self._asking.failed(self.words[b"MAIL"], problem)
         return answer or default
 

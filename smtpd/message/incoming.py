@@ -9,6 +9,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
+from pgmta.intake.header_rules import HeaderRefusal, HeaderRules
 from pgmta.logs import get
 from pgmta.mail.header import LIMIT, NAME, header_block, hops, message_id_header, tls_optional
 from pgmta.model import CHUNK_SIZE, PART_SIZE
@@ -16,7 +17,6 @@ from smtpd.config import SmtpdConfig
 from smtpd.message.chunks import Chunks
 from smtpd.message.content_file import ContentFile, Spool
 from smtpd.message.end_of_data import EndOfData
-from smtpd.message.submission import Submission
 from smtpd.protocol import replies
 
 _EXCESS = 2  # times the largest message
@@ -24,6 +24,10 @@ _EXCESS = 2  # times the largest message
 # it can send on (RFC 5321, section 4.5.3.2.5); after its end this is a part of ten minutes.
 _PATIENCE = 120.0
 _SMALL = 512  # octets of a buffer that is joined with others: an object each would cost more
+_HEADER_REFUSALS = {
+    HeaderRefusal.TOO_LARGE: replies.HEADER_TOO_LARGE,
+    HeaderRefusal.AUTHOR_DENIED: replies.AUTHOR_DENIED,
+}
 _FAILED = State.FAILED  # quicker than by its enumeration
 
 log = get("intake")
@@ -49,7 +53,7 @@ class IncomingMessage:
         committer: Committer,
         wire_form: EndOfData | Chunks,
         *,
-        submission: Submission | None = None,
+        header_rules: HeaderRules | None = None,
         whole: bool = False,
     ) -> None:
         self.whole = whole
@@ -60,7 +64,7 @@ class IncomingMessage:
         self._committer = committer
         self.wire_form = wire_form
         """Finds the end of the content in the input."""
-        self._submission = submission  # None once the header is complete
+        self._header_rules = header_rules  # None once the header is complete
         self.content = Content(committer.chunks)
         """The owner of the octets."""
         self.size = 0
@@ -124,7 +128,7 @@ class IncomingMessage:
         limit = self._limits.hops
         if len(content.buffers) != 1:
             content.buffers = [b"".join(content.buffers)]
-        if self._submission and (refusal := self._submit(whole=True)):
+        if self._header_rules and (refusal := self._apply_rules(whole=True)):
             return refusal
         if self._head:
             self._head += content.buffers[0][: LIMIT - len(self._head)]
@@ -152,7 +156,7 @@ class IncomingMessage:
     @property
     def header_ended(self) -> bool:
         """Whether content may be stored: the header is complete if it has to be completed."""
-        if not self._submission:
+        if not self._header_rules:
             return True
         octets = self.content.join()
         self.content.buffers.append(octets)
@@ -193,19 +197,19 @@ class IncomingMessage:
         self.content.buffers.clear()
         self.content.collected = 0
 
-    def _submit(self, *, whole: bool) -> str:
+    def _apply_rules(self, *, whole: bool) -> str:
         """Complete the header in the only buffer; return the reply of a refusal, or nothing."""
         content = self.content
         before = bytes(content.buffers[0])
-        assert self._submission  # noqa: S101 - the caller has looked
-        after, self._refusal = self._submission.apply(before, whole=whole)
-        self.by_user = self._submission.by_user
-        self._submission = None
+        assert self._header_rules  # noqa: S101 - the caller has looked
+        after, refusal = self._header_rules.apply(before, whole=whole)
+        self.by_user = self._header_rules.by_user
+        self._header_rules = None
         content.buffers = [after]
         content.collected += len(after) - len(before)
         self.size += len(after) - len(before)
-        if self._refusal:
-            self.give_up(self._refusal)
+        if refusal:
+            self.give_up(_HEADER_REFUSALS[refusal])
         return self._refusal
 
     def take(self, octets: bytes) -> None:
@@ -231,9 +235,9 @@ class IncomingMessage:
     async def store(self, unit: int = PART_SIZE) -> None:
         """Write whole units ahead of the message: parts, or chunks of a part."""
         octets = self.content.join()
-        if self._submission:
+        if self._header_rules:
             self.content.buffers.append(octets)
-            self._submit(whole=False)
+            self._apply_rules(whole=False)
             octets = self.content.join()
         if self.whole:  # no longer
             self.whole, self._most, self.spool = False, PART_SIZE, Spool()

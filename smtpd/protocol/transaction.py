@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from aiosmtpd.smtp import Envelope
 
 from pgmta.mail.address import unquoted
 from pgmta.model import NewMessage, Options, Origin
-
-
-class Decided(Protocol):
-    """The decisions of hooks about a message."""
-
-    def apply(self, message: NewMessage) -> None:
-        """Bring the message in line before its commit."""
 
 
 def recipient_key(mailbox: str, domain: str) -> tuple[str, str]:
@@ -28,8 +21,8 @@ class Transaction:
 
     held: list[tuple[str, str]] | None = None
     """Keys of recipients whose rows go on hold at once."""
-    decided: Decided | None = None
-    """Decisions of hooks, if there are any."""
+    decide: Callable[[NewMessage], None] | None = None
+    """Brings the message in line with decisions of hooks before its commit, if there are any."""
     chunked = False
     """Whether content has come with BDAT: it is too late for RCPT and DATA."""
     broken = False

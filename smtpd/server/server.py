@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from pgmta.accounts.logins import Logins
+from pgmta.accounts.network_limits import Bound, Excess, NetworkLimits
 from pgmta.intake.committer import Committer
+from pgmta.intake.metadata_rules import MetadataRules
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
 from smtpd.config import SmtpdConfig
-from smtpd.fairness.closing import Closing
-from smtpd.fairness.gate import Gate
-from smtpd.fairness.limits import ConnectionLimits
-from smtpd.fairness.memory import Memory
-from smtpd.fairness.scheduler import Scheduler
-from smtpd.fairness.share import Share
 from smtpd.protocol import replies
 from smtpd.recipients.directory import Directory
-from smtpd.server.accepted import AcceptedLog
-from smtpd.server.metadata import Metadata
-from smtpd.server.notice import Notice
-from smtpd.server.refusals import Refusals
+from smtpd.server.gate import Gate
+from smtpd.server.log import AcceptedLog, Notice, RefusalLog
+from smtpd.server.memory import Memory
+from smtpd.server.scheduler import Scheduler
 
 TURNED_AWAY = 1000
 """Connections beside those within the limits that may wait for their refusal."""
@@ -31,12 +28,22 @@ _DELAY = 1.0  # seconds until it
 _LATE = 1.0  # seconds for a transaction over a connection that was accepted at the last moment
 
 
-class Member(Protocol):
-    """A connection, as far as the process needs to know it."""
+_EXCESS = {
+    Excess.CONNECTIONS_OF_ADDRESS: replies.TOO_MANY_OF_ADDRESS,
+    Excess.CONNECTIONS_OF_NETWORK: replies.TOO_MANY_OF_NETWORK,
+    Excess.RATE_OF_ADDRESS: replies.TOO_FAST_OF_ADDRESS,
+    Excess.RATE_OF_NETWORK: replies.TOO_FAST_OF_NETWORK,
+}
 
-    client: str
-    share: Share
-    closing: Closing
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """A connection, as the process knows it: what it can ask of it."""
+
+    hold_back: Callable[[], None]
+    """Reads the next content in a turn, if there is much."""
+    stop: Callable[[], None]
+    """Ends the session, if no transaction is cut off by it."""
 
 
 class Server:
@@ -48,7 +55,7 @@ class Server:
     def __init__(self, config: SmtpdConfig, uri: str) -> None:
         self.config = config
         self.hostname = config.environment.hostname
-        self.metadata = Metadata(config.metadata) if config.metadata else None
+        self.metadata = MetadataRules(config.metadata) if config.metadata else None
         """The rules for metadata; without any, all rows have the same empty metadata."""
         self.resources = Resources(uri)
         """The connections to PostgreSQL."""
@@ -73,7 +80,7 @@ class Server:
         self.session_ids = (f"{process}-{number}" for number in numbers)
         """Names for sessions, that no other process gives."""
         self._refused = Notice("connections refused")
-        self.refusals = Refusals()
+        self.refusals = RefusalLog()
         """The log of replies that refuse something."""
         self.handshakes = 0
         """TLS sessions so far."""
@@ -82,16 +89,15 @@ class Server:
         self._members: dict[Member, str] = {}  # and the addresses for which they are counted
         self._turned_away = 0  # connections that wait for their refusal
         limits = config.limits
-        exempt = config.relay.networks if limits.exempt is None else limits.exempt
-        self._limits = ConnectionLimits(limits, exempt)
-        self.memory = Memory(limits.memory, self._members)
+        self._limits = NetworkLimits(
+            Bound(limits.connections_per_address, limits.new_connections_per_address),
+            Bound(limits.connections_per_network, limits.new_connections_per_network),
+            config.relay.networks if limits.exempt is None else limits.exempt,
+        )
+        self.memory = Memory(limits.memory)
         self.scheduler = Scheduler(self.loop, self.memory)
         self._empty = asyncio.Event()
         self._empty.set()
-        self.second = 0
-        """The second since the epoch in which the last message was complete."""
-        self.date = ""
-        """The same second as trace fields have it."""
 
     def start(self) -> None:
         """Begin to take mail to the database."""
@@ -99,32 +105,40 @@ class Server:
         self.committer.start()
         self.gating = self.loop.create_task(self.gate.run())
 
-    def admit(self, member: Member) -> str:
+    def admit(self, member: Member, client: str) -> str:
         """Count a connection; return the reply of a refusal if there are too many, or ''."""
         full = len(self._members) >= self.config.limits.connections
-        refusal = replies.TOO_MANY_CONNECTIONS if full else self._limits.admit(member.client)
+        refusal = replies.TOO_MANY_CONNECTIONS if full else self._count(client)
         if refusal:
-            self._log_refused(member.client, refusal)
-            return refusal
-        self._members[member] = member.client
-        self._empty.clear()
-        return ""
+            self._note_refused(client, refusal)
+        else:
+            self._members[member] = client
+            self._empty.clear()
+        return refusal
 
     def identify(self, member: Member, client: str) -> str:
         """Count an admitted connection for the client that its proxy names; as `admit`."""
-        if refusal := self._limits.admit(client):
-            self._log_refused(client, refusal)
+        if refusal := self._count(client):
+            self._note_refused(client, refusal)
         else:
             self._limits.release(self._members[member])
-            self._members[member] = member.client = client
+            self._members[member] = client
         return refusal
+
+    def _count(self, client: str) -> str:
+        excess = self._limits.admit(client)
+        return _EXCESS[excess] if excess else ""
 
     def spares(self, client: str) -> bool:
         """Return whether the limits by address and network do not count for a client."""
         return self._limits.exempt(client)
 
-    def _log_refused(self, client: str, reply: str) -> None:
+    def _note_refused(self, client: str, reply: str) -> None:
         self._refused.note(client=client, reply=reply.format(self.hostname))
+
+    def count_handshake(self) -> None:
+        """Count a TLS session."""
+        self.handshakes += 1
 
     def turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
         """Refuse a connection after a pause: a client that comes again at once is slowed down."""
@@ -141,11 +155,11 @@ class Server:
             transport.write(reply)
             transport.close()
 
-    def hold_back(self, cause: Share) -> None:
+    def hold_back(self, cause: Member) -> None:
         """Read the content of the other connections in turns, because too much comes at once."""
         for member in self._members:
-            if member.share is not cause:
-                member.share.hold_back()
+            if member is not cause:
+                member.hold_back()
 
     def release(self, member: Member) -> None:
         """Forget a connection that has ended."""
@@ -177,7 +191,7 @@ class Server:
 
     async def _end(self, seconds: float) -> bool:
         for member in list(self._members):
-            member.closing.stop()
+            member.stop()
         try:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()

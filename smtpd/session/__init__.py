@@ -1,1 +1,1 @@
-"""One SMTP session: commands, login, content, and the answer to it (RFC 5321, section 3)."""
+"""One connection and its session: phases, commands' effects, content, AUTH, pace and the end."""

@@ -1,51 +1,27 @@
-"""The connection as its session sees it, and commands that ask for further lines."""
+"""The session of a connection: what its command lines do, in SMTP and in LMTP (RFC 2033)."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pgmta.accounts.login import Login
 from pgmta.mail.address import parse_mailbox
-from pgmta.model import CHUNK_SIZE
 from smtpd.commands.commands import JUNK, Commands
+from smtpd.commands.listener import SmtpListener
 from smtpd.commands.tally import HTTP, Consequence, Tally
 from smtpd.hooks.hook_server import HookServer, HookTransport
 from smtpd.hooks.judgement import Judgement
+from smtpd.hooks.phases import Phases
 from smtpd.hooks.session_hooks import SessionHooks
-from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
-from smtpd.protocol.tls_facts import TlsFacts
 from smtpd.server.server import Server
-from smtpd.session.acknowledgement import Acknowledgement, Wire
 from smtpd.session.auth_command import AuthCommand
-from smtpd.session.listener import SmtpListener
 from smtpd.session.reception import Reception
-from smtpd.session.refused import Refused
+from smtpd.tls.facts import TlsFacts
 
-
-class Restarting(Protocol):
-    """The commands after which a session begins anew."""
-
-    def start_tls(self) -> None:
-        """Answer STARTTLS, and begin TLS if no input follows the command."""
-
-    def identify(self, argument: str) -> None:
-        """Do XCLIENT: go on with the client that it names."""
-
-
-class SessionWire(Wire, Protocol):
-    """The connection, as far as a session needs it."""
-
-    delayed: bool
-    unidentified: bool
-
-    def reply(self, reply: str) -> None:
-        """Add a reply."""
-
-    @property
-    def opening(self) -> Restarting:
-        """The beginning of the connection."""
+if TYPE_CHECKING:
+    from smtpd.session.connection import Connection
 
 
 class LineReader(Protocol):
@@ -68,61 +44,65 @@ _FURTHER = frozenset((replies.BYE, replies.CHUNK_GO, replies.AUTH_GO,
                       replies.READY_FOR_TLS, replies.XCLIENT_GO, replies.SYNTAX_BDAT,
                       replies.LOOK_UP))  # fmt: skip
 _AFTER_MAIL = (replies.NO_MAIL, replies.NO_RCPT)  # to commands pipelined after a refused MAIL
-_SPARED = 1 << 16  # octets of a message that is taken for a hook although memory is used up
+_LHLO = b"LHLO"
+_SMTP_ONLY = frozenset((b"EHLO", b"HELO", b"BDAT"))
+_FRESH = frozenset((b"EHLO", b"MAIL", b"RSET"))
 
 
 class SmtpSession:
     """Answers the commands that a connection reads."""
 
     def __init__(
-        self, server: Server, listener: SmtpListener, wire: SessionWire, peer: Any
+        self,
+        server: Server,
+        listener: SmtpListener,
+        phases: Phases,
+        connection: Connection,
+        peer: Any,
     ) -> None:
         self._server = server
-        self._wire = wire
-        self.tally = Tally(server.config.limits, spared=server.spares(wire.client))
+        self._connection = connection
+        client = connection.client
+        self.tally = Tally(server.config.limits, spared=server.spares(client))
         """The mail and the errors of the client."""
-        self.commands = Commands(server, listener, wire.client, peer, self.tally)
+        self.commands = Commands(
+            server, listener, client, peer, self.tally, trusted=not connection.unidentified
+        )
         """The commands and their arguments so far."""
-        self.commands.trusted &= not wire.unidentified
-        self.hooks = self._make_hooks(listener) if listener.phases.hooks else None
+        self.hooks = self._make_hooks(listener, phases) if phases.hooks else None
         """The hooks of the listener, if there are any."""
-        self.acknowledgement = Acknowledgement(server, listener, wire, self)
-        """How the end of a message is answered."""
-        self.incoming: IncomingMessage | None = None
-        """The message under way, from DATA to the reply to its end, or within a chunk of BDAT."""
-        self.reception = Reception(server, listener, wire, self)
-        """How content begins, and the message between two chunks."""
+        self.reception = Reception(server, listener, connection, self)
+        """The message under way."""
         self._early = listener.early == "refuse"
         self._data_refused = False  # a client that does not listen sends its content
         self.copies = 0
         """How often the reply to the end of data is sent, beside once in SMTP."""
         self.auth: AuthCommand | None = None
         """AUTH of the session, once there was one."""
-        self.reader: LineReader | None = None
-        """The command that gets the next lines, until it sets this to None."""
+        self._reader: LineReader | None = None  # gets the next lines
 
-    def _make_hooks(self, listener: SmtpListener) -> SessionHooks:
-        server, commands, wire = self._server, self.commands, self._wire
+    def _make_hooks(self, listener: SmtpListener, phases: Phases) -> SessionHooks:
+        server, commands, connection = self._server, self.commands, self._connection
         seen = HookServer(
             hostname=server.hostname,
             ident=replies.IDENT,
             message_size=server.config.limits.message_size,
             session=commands.session,
-            transport=HookTransport(lambda: wire.transport, server.loop),
+            transport=HookTransport(lambda: connection.transport, server.loop),
             main=server.loop,
         )
-        judgement = Judgement(listener.handler, wire.client, server.directory)
-        return SessionHooks(listener.phases, commands, judgement, seen, wire.closing.fail)
+        judgement = Judgement(listener.handler, connection.client, server.directory)
+        return SessionHooks(phases, commands, judgement, seen, connection.closing.fail)
 
     # -- command lines --
 
     def line(self, line: bytes) -> None:
         """Do the command in a line, which has come without its line end."""
-        if self.reader:
-            if len(line) <= self.reader.most:
-                self.reader.line(line)
+        if self._reader:
+            if len(line) <= self._reader.most:
+                self._reader.line(line)
             else:
-                self.reader.overlong()
+                self._reader.overlong()
             return
         word, _, rest = line.partition(b" ")
         word = word.upper()
@@ -132,9 +112,9 @@ class SmtpSession:
         if (
             self._early
             and (word in _WAITED or not self.commands.session.extended_smtp)
-            and self._wire.unread
+            and self._connection.unread
         ):  # without EHLO there is no pipelining: the client has to wait for every reply
-            self._wire.closing.refuse(replies.NOT_HTTP if word in HTTP else replies.TOO_EARLY)
+            self._connection.closing.refuse(replies.NOT_HTTP if word in HTTP else replies.TOO_EARLY)
             return
         argument = rest.strip(b" \t").decode("utf-8", "surrogateescape")
         transaction = self.commands.transaction
@@ -148,7 +128,7 @@ class SmtpSession:
             elif reply:
                 self._conclude(word, known, reply)
             else:
-                self._wire.busy = True  # until the hooks answer
+                self._connection.begin_wait()  # until the hooks answer
             return
         reply = self.commands.do(word, argument)
         if reply is replies.DATA_GO:
@@ -158,20 +138,20 @@ class SmtpSession:
             self._go_on(reply, argument)
         elif reply:
             self.reply(reply)
-            self._count_useless(word, known, reply)
+            self._count_command(word, known, reply)
             if self.reception.parked:
-                self.reception.look()
+                self.reception.drop_if_transaction_ended()
         else:
             self._unknown(word)
 
     def _unknown(self, word: bytes) -> None:
         """Refuse a command of no known name."""
         if word in HTTP:
-            self._wire.closing.refuse(replies.NOT_HTTP)
+            self._connection.closing.refuse(replies.NOT_HTTP)
         elif self._data_refused and b":" in word:  # a header; commands of mail may follow in it
-            self._wire.closing.refuse(replies.CONTENT_UNASKED)
+            self._connection.closing.refuse(replies.CONTENT_UNASKED)
         elif self.tally.unknown() is Consequence.END:
-            self._wire.closing.refuse(replies.TOO_MANY_UNKNOWN)
+            self._connection.closing.refuse(replies.TOO_MANY_UNKNOWN)
         else:
             self.reply(replies.UNKNOWN_COMMAND)
 
@@ -180,23 +160,23 @@ class SmtpSession:
         if reply is replies.CHUNK_GO:
             self.reception.take_chunk()
         elif reply is replies.READY_FOR_TLS:
-            self._wire.opening.start_tls()
+            self._connection.opening.start_tls()
         elif reply is replies.XCLIENT_GO:
-            self._wire.opening.identify(argument)
+            self._connection.opening.identify(argument)
         elif reply is replies.LOOK_UP:
-            self._wire.suspend(self._look_up(argument))
+            self._connection.suspend(self._look_up(argument))
         elif reply is replies.AUTH_GO:
-            self.auth = self.auth or AuthCommand(self, self._wire, self._server.logins)
+            self.auth = self.auth or AuthCommand(self, self._connection, self._server.logins)
             self.auth.begin(argument)
         elif reply is replies.SYNTAX_BDAT:
-            self._wire.closing.refuse(reply)
+            self._connection.closing.refuse(reply)
         else:
             self.reply(reply)
-            self._wire.closing.hang_up(linger=self._wire.unread)
+            self._connection.closing.hang_up(linger=self._connection.unread)
 
     def secured(self, facts: TlsFacts) -> None:
         """Begin anew over TLS: only errors in plain text still count (RFC 3207, section 4.2)."""
-        self.reader = None
+        self.read_commands()
         self.commands.secured(facts)
         self.reception.forget()
         if self.hooks:
@@ -205,11 +185,19 @@ class SmtpSession:
     def log_in(self, login: Login) -> None:
         """Begin as a user whom a proxy has let in."""
         self.commands.log_in(login)
-        self.auth = AuthCommand(self, self._wire, self._server.logins)
+        self.auth = AuthCommand(self, self._connection, self._server.logins)
 
     def refuse(self, reply: str) -> None:
         """Answer all further commands but QUIT with this reply."""
-        self.reader = Refused(self, self._wire.closing, reply)
+        self.read_lines(_RefusedLines(self, self._connection, reply))
+
+    def read_lines(self, reader: LineReader) -> None:
+        """Give the next lines to a reader, until `read_commands`."""
+        self._reader = reader
+
+    def read_commands(self) -> None:
+        """Take the next lines for commands again."""
+        self._reader = None
 
     async def _look_up(self, argument: str) -> None:
         """Find out whether the recipient of RCPT is known, and do the command again."""
@@ -220,78 +208,64 @@ class SmtpSession:
     def _answered(self, word: bytes, known: int, reply: str) -> None:
         """Send the reply of the hooks, and go on with the next command."""
         self._conclude(word, known, reply)
-        self._wire.resume()
+        self._connection.resume()
 
     def _conclude(self, word: bytes, known: int, reply: str) -> None:
         """Send the reply to a command that hooks were asked about."""
         self.reply(reply)
-        self.reception.look()
+        self.reception.drop_if_transaction_ended()
         if word == b"QUIT":
-            self._wire.closing.hang_up(linger=self._wire.unread)
+            self._connection.closing.hang_up(linger=self._connection.unread)
         else:
-            self._count_useless(word, known, reply)
+            self._count_command(word, known, reply)
 
-    def _count_useless(self, word: bytes, known: int, reply: str) -> None:
+    def _count_command(self, word: bytes, known: int, reply: str) -> None:
         """Count a command that carries no mail, or a RCPT that added no recipient to `known`."""
         self._data_refused = word == b"DATA"
         if reply[0] == "4":
             if reply[:3] == "421":  # RFC 5321, section 3.8
-                self._wire.closing.hang_up(linger=self._wire.unread)
+                self._connection.closing.hang_up(linger=self._connection.unread)
                 return
-            self._wire.delayed = self._wire.delayed or reply is replies.UNAVAILABLE
+            if reply is replies.UNAVAILABLE:
+                self._connection.delay()
         elif word == b"MAIL" and self._server.gate.slow:
-            self._wire.delayed = True
+            self._connection.delay()
         if word == b"RCPT":
             transaction = self.commands.transaction
             if reply[0] != "5" and transaction and len(transaction.recipients) == known:
-                self.useless()  # one too many, or one twice
+                self.count_useless()  # one too many, or one twice
         elif word in JUNK:
-            self.useless()
+            self.count_useless()
 
-    def useless(self) -> None:
+    def count_useless(self) -> None:
         """Count a command that carries no mail."""
         self._follow(self.tally.junk(self._server.loop.time()))
 
     def reply(self, reply: str) -> None:
         """Send a reply; a 5xx counts as an error of the client."""
-        self._wire.reply(reply)
+        self._connection.reply(reply)
         if reply[0] not in "45":
             return
-        self._server.refusals.note(reply, self._wire, self.commands)
+        commands = self.commands
+        self._server.refusals.note(
+            reply,
+            self._connection.log_values,
+            address=commands.path,
+            user=commands.login.user if commands.login else "",
+        )
         if reply[0] == "5" and not (self._server.gate.closed and reply in _AFTER_MAIL):
-            self._follow(self.tally.refusal(reply, login=bool(self.commands.login)))
+            self._follow(self.tally.refusal(reply, login=bool(commands.login)))
 
     def _follow(self, consequence: Consequence) -> None:
         """Do what follows from an error."""
         if consequence is Consequence.END:
-            self._wire.closing.refuse(replies.TOO_MANY_ERRORS)
+            self._connection.closing.refuse(replies.TOO_MANY_ERRORS)
         elif consequence is Consequence.DELAY:
-            self._wire.delayed = True
+            self._connection.delay()
 
     def repeated(self, reply: str) -> str:
         """Return the reply to the end of data in the form of the protocol."""
         return reply
-
-    def chunk_over(self) -> None:
-        """Answer a chunk of BDAT that is not the last."""
-        self.reception.chunk_over()
-
-    # -- content (section 4.1.1.4) --
-
-    def grown(self) -> None:
-        """Look after the content: more of it has come, and not yet its end."""
-        incoming = self.incoming
-        if not incoming:
-            return
-        if incoming.large:
-            self._wire.share.large = True
-        if incoming.full:
-            self._wire.suspend(incoming.store())
-        elif incoming.whole and self._server.memory.over and incoming.size > _SPARED:
-            incoming.give_up()
-        elif incoming.excessive:
-            limit = self._server.config.limits.message_size
-            self._wire.closing.refuse(replies.TOO_LARGE.format(limit))
 
     def abandon(self) -> None:
         """Forget the transaction under way: the connection has ended."""
@@ -299,27 +273,13 @@ class SmtpSession:
             self.hooks.abandon()
         if self.auth:
             self.auth.abandon()
-        if self.incoming:
-            self.incoming.content.discard()
-            self.incoming = None
-        self.reception.forget()
-
-    @property
-    def octets(self) -> int:
-        """Content of the transaction under way that is in memory."""
-        incoming = self.incoming or self.reception.parked
-        return incoming.octets if incoming else 0
-
-    @property
-    def collecting(self) -> bool:
-        """Whether the client sends content that may still become a message."""
-        return self.incoming is not None and not self.incoming.refused
+        self.reception.abandon()
 
     @property
     def committing(self) -> bool:
         """Whether a message waits for its commit, or a command for its hooks."""
-        if self.incoming:
-            return self.incoming.content.done is not None
+        if incoming := self.reception.incoming:
+            return incoming.content.done is not None
         return self.hooks is not None and self.hooks.asking
 
     @property
@@ -327,20 +287,68 @@ class SmtpSession:
         """Whether the replies so far leave together with that of a hook."""
         return self.hooks is not None and self.hooks.holds_replies(self._server.loop.time())
 
-    @property
-    def in_content(self) -> bool:
-        """Whether a message is under way."""
-        return self.incoming is not None or self.reception.parked is not None
 
-    def write_ahead(self) -> bool:
-        """Begin to write content in memory into the database; False if there is too little.
+class LmtpSession(SmtpSession):
+    """Repeats the reply to the end of data for each RCPT that it has accepted (section 4.2).
 
-        Content for a hook stays in memory, because the hook gets all of it (`grown` refuses it).
-        """
-        incoming = self.incoming or self.reception.parked
-        if not incoming or incoming.whole or incoming.content.collected < CHUNK_SIZE:
-            return False
-        if not incoming.header_ended:
-            return False
-        self._wire.suspend(incoming.store(CHUNK_SIZE))
-        return True
+    One commit writes all recipients of a message, so their replies are the same. A recipient that
+    can't get mail is refused at RCPT.
+    """
+
+    _word = b""  # the command under way
+    _content = False  # the next reply is that to the end of data
+
+    def line(self, line: bytes) -> None:
+        """Do the command in a line; LHLO is EHLO, and there is no other (section 4.1)."""
+        if self._reader:
+            super().line(line)
+            return
+        self._word = line.partition(b" ")[0].upper()
+        if self._word in _SMTP_ONLY:
+            self.reply(replies.UNKNOWN_COMMAND)
+            return
+        if self._word == _LHLO:
+            line, self._word = b"EHLO" + line[len(_LHLO) :], b"EHLO"
+        super().line(line)
+
+    def reply(self, reply: str) -> None:
+        """Send a reply; that to the end of data goes out for each recipient."""
+        if self._content:
+            super().reply(self.repeated(reply))
+            return
+        if reply[0] == "2":
+            if self._word in _FRESH:
+                self.copies = 0
+            elif self._word == b"RCPT":
+                self.copies += 1
+        self._content = reply is replies.DATA_GO
+        super().reply(reply)
+
+    def repeated(self, reply: str) -> str:
+        """Return the reply to the end of data as often as there are recipients."""
+        copies, self.copies, self._content = self.copies, 0, False
+        return "\r\n".join([reply] * copies)
+
+
+class _RefusedLines:
+    """Reads the lines of a session in which no command is done any more: all but QUIT are alike.
+
+    The client has to hang up by itself (RFC 5321, section 3.1). Its errors are counted.
+    """
+
+    most = _COMMAND_SIZE
+
+    def __init__(self, session: SmtpSession, connection: Connection, reply: str) -> None:
+        self._session = session
+        self._connection = connection
+        self._reply = reply
+
+    def overlong(self) -> None:
+        self._session.reply(self._reply)
+
+    def line(self, line: bytes) -> None:
+        if line.strip().upper() == b"QUIT":
+            self._session.reply(replies.BYE)
+            self._connection.closing.hang_up()
+        else:
+            self._session.reply(self._reply)

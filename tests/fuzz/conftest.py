@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
-from smtpd.connection.connection import Connection
-from smtpd.fairness.closing import Closing
 from smtpd.server.server import Server
-from smtpd.session.listener import SmtpListener
+from smtpd.session.closing import Closing
+from smtpd.session.connection import Connection
 from smtpd.tls.context_set import ContextSet
 from tests.support.certificates import Certificate
 from tests.support.database import fresh_database

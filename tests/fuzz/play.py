@@ -19,16 +19,17 @@ from typing import Any, cast
 
 import structlog
 
-from pgmta.intake.content import TRANSITIONS, Content, State
+from pgmta.intake.content import State
+from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
-from smtpd.connection.connection import Connection
-from smtpd.fairness.closing import Closing
 from smtpd.server.server import Server
-from smtpd.session.listener import SmtpListener
+from smtpd.session.closing import Closing
+from smtpd.session.connection import Connection
 from smtpd.tls.context_set import ContextSet
 from tests.fuzz.store import Accounts, Mood, Passwords, Store
 from tests.fuzz.virtual import VirtualLoop, Wire
 from tests.support.certificates import Certificate
+from tests.support.transitions import checked_transitions
 
 ESCAPE = 0xFF
 OPS = {
@@ -257,7 +258,7 @@ class Stage:
             elif step == "s":
                 self.server.stopping = True
                 for member in list(self.server._members):
-                    member.closing.stop()
+                    member.stop()
             elif step == "b":
                 wire.client_reads = False
             else:
@@ -339,24 +340,12 @@ def _watched() -> Iterator[list[Any]]:
         faults.append(error)
         fail(self, error)
 
-    def changed(self: Content, name: str, value: Any) -> None:
-        before = getattr(self, "state", None) if name == "state" else None
-        if before is not None and value is not before and value not in TRANSITIONS[before]:
-            faults.append(AssertionError(f"content: {before} to {value}"))
-        object.__setattr__(self, name, value)
-
-    usual: Any = Content.__dict__.get("__setattr__")
     Closing.fail = failed  # type: ignore[method-assign]
-    Content.__setattr__ = changed  # type: ignore[method-assign,assignment]
-    with structlog.testing.capture_logs():
+    with structlog.testing.capture_logs(), checked_transitions(faults.append):
         try:
             yield faults
         finally:
             Closing.fail = fail  # type: ignore[method-assign]
-            if usual:
-                Content.__setattr__ = usual  # type: ignore[method-assign]
-            else:
-                del Content.__setattr__
 
 
 def cut_up(octets: bytes, size: int) -> list[bytes | str]:

@@ -1,28 +1,25 @@
-"""All tests of smtpd: contents change their state as docs/states.md says, and pauses are short."""
+"""All tests of smtpd: states change as docs/states.md says, and pauses are short."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-import smtpd.connection.connection
-import smtpd.connection.long_line
-import smtpd.fairness.closing
 import smtpd.server.server
-import smtpd.session.exchange
+import smtpd.session.auth_exchange
+import smtpd.session.closing
+import smtpd.session.connection
 import smtpd.tls.handshake
-from pgmta.intake.content import TRANSITIONS, Content
+from tests.support.transitions import checked_transitions
 
 
 @pytest.fixture(autouse=True)
-def checked_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    def setattr_checked(self: Content, name: str, value: Any) -> None:
-        if name == "state" and (before := getattr(self, "state", None)) is not None:
-            assert value is before or value in TRANSITIONS[before], f"{before} to {value}"
-        object.__setattr__(self, name, value)
-
-    monkeypatch.setattr(Content, "__setattr__", setattr_checked)
+def checked_states() -> Iterator[None]:
+    faults: list[AssertionError] = []
+    with checked_transitions(faults.append):
+        yield
+    assert not faults
 
 
 @pytest.fixture
@@ -36,12 +33,11 @@ def _short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     if "pauses" in request.fixturenames:
         return
     for module in (
-        smtpd.fairness.closing,
-        smtpd.connection.connection,
-        smtpd.connection.long_line,
+        smtpd.session.closing,
+        smtpd.session.connection,
         smtpd.server.server,
     ):
         monkeypatch.setattr(module, "_DELAY", 0.05)
-    monkeypatch.setattr(smtpd.session.exchange, "_SLOW", 0.05)
-    monkeypatch.setattr(smtpd.session.exchange, "_BLOCKED", 0.05)
+    monkeypatch.setattr(smtpd.session.auth_exchange, "_SLOW", 0.05)
+    monkeypatch.setattr(smtpd.session.auth_exchange, "_BLOCKED", 0.05)
     monkeypatch.setattr(smtpd.tls.handshake, "_SHUTDOWN", 1.0)

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import uvloop
 
+from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
-from smtpd.connection.connection import Connection
 from smtpd.hooks.hook_set import HookSet
 from smtpd.server.server import Server
-from smtpd.session.listener import SmtpListener
+from smtpd.session.connection import Connection
 from smtpd.tls.context_set import ContextSet
 from tests.support.waiting import PATIENCE
 
@@ -46,8 +46,10 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
         tls = ContextSet(settings).load(Path("smtpd.yaml"))
         [contexts, *_] = tls.contexts
         watching = asyncio.create_task(tls.watch())
-        listener = SmtpListener.make(settings, settings.listen[0], hooks.phases[0], contexts)
-        connection = partial(Connection, shared, listener)
+        phases = hooks.phases[0]
+        mechanisms = phases.auth.offered(settings.auth.mechanisms)
+        listener = SmtpListener.make(settings, settings.listen[0], contexts, mechanisms)
+        connection = partial(Connection, shared, listener, phases)
         server = await loop.create_server(connection, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         started.set()

@@ -13,15 +13,16 @@ import stringzilla
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pgmta.config.metadata import MetadataSource
 from pgmta.intake.content import Content, State
+from pgmta.intake.metadata_rules import MessageOrigin, MetadataRules
 from pgmta.mail.header import LIMIT, header_block, hops
 from pgmta.mail.newlines import Mode
 from pgmta.model import CHUNK_SIZE
 from queued.delivery.smtp.wire import DotStuffer
-from smtpd.config import SmtpdConfig, Source
+from smtpd.config import SmtpdConfig
 from smtpd.message.end_of_data import EndOfData
 from smtpd.message.incoming import IncomingMessage
-from smtpd.server.metadata import Metadata, Origin
 
 CRLF = b"\r\n"
 TABLE = bytes(octet in b"\r." for octet in range(256))
@@ -222,11 +223,11 @@ class Committed:
 
 
 def test_a_body_without_header_gives_no_metadata() -> None:
-    rules = {"tenant": Source.model_validate({"from": "header:X-Tenant"})}
+    rules = {"tenant": MetadataSource.model_validate({"from": "header:X-Tenant"})}
     for start, rows in ((b"X-Tenant: 7", ['{"tenant": "7"}']), (b"\r\nX-Tenant: 7", ["{}"])):
         content = receive(stuffed(start + CRLF, []), [], "guard")[0]
-        origin = Origin("", "", "", "", partial(header_block, content))
-        assert Metadata(rules).rows(origin, [("a@b.example", "b.example")]) == rows
+        origin = MessageOrigin("", "", "", "", partial(header_block, content))
+        assert MetadataRules(rules).rows(origin, [("a@b.example", "b.example")]) == rows
 
 
 @pytest.mark.parametrize("kinds", [(kind,) for kind in stringzilla.__capabilities__] + [()])

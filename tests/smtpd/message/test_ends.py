@@ -13,10 +13,10 @@ import pytest
 
 from pgmta.intake.content import Content, DoneCallback
 from pgmta.model import NewMessage
+from smtpd.commands.listener import SmtpListener
 from smtpd.config import Listener, SmtpdConfig
-from smtpd.connection.connection import Connection
 from smtpd.server.server import Server
-from smtpd.session.listener import SmtpListener
+from smtpd.session.connection import Connection
 
 NEWLINES = (b"\r\n", b"\n", b"\r")
 _ODD = (b"\0", b"\t", b" ")

@@ -6,7 +6,6 @@ import email
 import email.policy
 import email.utils
 import re
-import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgmta.mail.address import normalise_domain
-from smtpd.commands.received import DATE, received
+from smtpd.commands.received import received, trace_date
 from smtpd.config import Relay
 from smtpd.policy.policy import Policy
 
@@ -113,7 +112,7 @@ def test_received_is_one_field_whatever_the_client_calls_itself(
 ) -> None:
     now = moment.replace(tzinfo=timezone(timedelta(hours=hours)))
     beginning = received(helo, client, "mx.example", protocol)
-    date = time.strftime(DATE, time.gmtime(now.timestamp()))
+    date = trace_date(int(now.timestamp()))
     field = f"{beginning}{message_id};\r\n\t{date}\r\n"
     match = FIELD.fullmatch(field)
     assert match, field

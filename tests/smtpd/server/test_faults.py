@@ -17,7 +17,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-import smtpd.fairness.closing
+import smtpd.session.closing
 from pgmta.accounts.login import Login
 from pgmta.config.ingest import Ingest
 from pgmta.intake.chunk_writer import Part
@@ -27,11 +27,11 @@ from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
+from smtpd.commands.listener import SmtpListener
 from smtpd.config import Listener, SmtpdConfig
-from smtpd.connection.connection import Connection
 from smtpd.server.server import Server
-from smtpd.session.listener import SmtpListener
-from smtpd.session.renewal import Renewal
+from smtpd.session.auth_command import Renewal
+from smtpd.session.connection import Connection
 from tests.support.rows import column
 from tests.support.serving import Client, serving
 from tests.support.users import add_user, log_in
@@ -242,7 +242,7 @@ def test_a_client_that_does_not_read_is_dropped(
 
     monkeypatch.setattr(Connection, "connection_made", small)
     monkeypatch.setattr(Connection, "connection_lost", note)
-    monkeypatch.setattr(smtpd.fairness.closing, "_LINGER", 0.5)
+    monkeypatch.setattr(smtpd.session.closing, "_LINGER", 0.5)
     limits = {"timeout": "1s", "junk": 10_000}
     with serving(database, limits=limits) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)

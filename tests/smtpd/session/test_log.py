@@ -21,7 +21,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import Lines
 from pgmta.store.queue.enqueue import Enqueue
 from smtpd.config.file import SmtpdLog
-from smtpd.server.accepted import AcceptedLog
+from smtpd.server.log import AcceptedLog
 from tests.support.certificates import Certificate
 from tests.support.serving import Client, serving
 from tests.support.users import add_user, log_in

@@ -6,17 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgmta.accounts.network_limits import Rate
 from pgmta.config.types import parse_network
 from smtpd.config import Limits
-from smtpd.fairness.limits import Rate
-from smtpd.fairness.pace import Pace
+from smtpd.session.pace import Pace
 from tests.support.serving import Client, serving
 from tests.support.waiting import SLACK
 
@@ -127,27 +127,24 @@ def test_a_slow_client_keeps_no_place(
 
 
 class Talk:
-    """A session as the pace sees it: its own commands and content."""
+    """The commands of a session as the pace sees them."""
 
     host_name = "c"
     transaction: object = True
-    size = 0
 
     @property
-    def commands(self) -> Any:
+    def session(self) -> Any:
         return self
-
-    session = incoming = commands
 
 
 def ended(
     rate: Callable[[float], float], limit: int, *, waiting: Callable[[float], bool]
 ) -> float | None:
     """When a client whose content has this number of octets by time is ended, in 20 minutes."""
-    pace, session, now = Pace(Limits(data_rate=limit), 0.0), Talk(), 0.0
+    now = 0.0
+    pace, talk = Pace(Limits(data_rate=limit), 0.0), cast(Any, Talk())
     while now < 1200:
-        session.size = int(rate(now))
-        if pace.look(session, now, waiting=waiting(now)):
+        if pace.look(talk, int(rate(now)), now, waiting=waiting(now)):
             return now
         now += pace.interval
     return None

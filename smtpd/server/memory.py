@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable
 
 from pgmta.logs import get
 
@@ -15,22 +14,8 @@ _ENOUGH = 0.75  # share of the budget down to which the sessions are relieved
 
 log = get("smtpd")
 
-
-class MemoryShare(Protocol):
-    """The memory of one connection."""
-
-    held: int
-
-    def relieve(self) -> bool:
-        """Read no more from the client until its content has been written ahead, if it can be."""
-
-
-class Holder(Protocol):
-    """A connection, as far as its memory is concerned."""
-
-    @property
-    def share(self) -> MemoryShare:
-        """Return its memory."""
+type Relieve = Callable[[], bool]
+"""Has no more read from a client until its content has been written ahead, if it can be."""
 
 
 class Memory:
@@ -40,18 +25,20 @@ class Memory:
     in the database.
     """
 
-    def __init__(self, budget: int, holders: Iterable[Holder]) -> None:
+    def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._holders = holders
+        self._held: dict[Relieve, int] = {}
         self._look: asyncio.Handle | None = None
         self._logged = -_LOG_INTERVAL
         self.used = 0
         self.scarce = False
         """Whether content is to be read in turns only: half of the budget is used."""
 
-    def change(self, octets: int) -> None:
-        """Add the octets that a connection holds more; a negative number if it holds less."""
-        self.used += octets
+    def hold(self, relieve: Relieve, octets: int) -> None:
+        """Note how many octets the connection holds that `relieve` is for."""
+        self.used += octets - self._held.pop(relieve, 0)
+        if octets:
+            self._held[relieve] = octets
         self.scarce = self.used * 2 > self._budget
         if self.over and not self._look:
             self._look = asyncio.get_running_loop().call_soon(self._relieve)
@@ -64,12 +51,11 @@ class Memory:
     def _relieve(self) -> None:
         self._look = None
         excess = self.used - _ENOUGH * self._budget
-        shares = (holder.share for holder in self._holders)
-        for share in sorted(shares, key=lambda share: share.held, reverse=True):
+        for relieve, held in sorted(self._held.items(), key=lambda each: each[1], reverse=True):
             if excess <= 0:
                 break
-            if share.relieve():
-                excess -= share.held
+            if relieve():
+                excess -= held
         now = time.monotonic()
         if now >= self._logged + _LOG_INTERVAL:
             log.warning("sessions wait for memory", octets=self.used, limit=self._budget)

@@ -6,9 +6,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-from smtpd.fairness.memory import Memory
+from smtpd.server.memory import Memory
 
 _COMMANDS = (4, 1000)  # pauses, times as long as a turn and as the work for others, at most
 _CONTENT = (12, 16)
@@ -16,23 +15,20 @@ _OTHERS = 0.05  # seconds of work for others that are remembered
 _SCARCE = 0.01  # seconds between two turns of content, while memory is used up
 _LEAST = 0.001  # seconds, the resolution of the event loop's timers
 _ROUND = 0.003  # seconds for content in one round of the event loop
+_SERVED = 5e-5  # seconds that count for others, if there is much input
 _FLOOD = 0.5  # seconds for which content is read in turns after it took more
 
 
-class Busy(Protocol):
-    """A session that has more to do."""
-
-    def turn(self) -> None:
-        """Do some of it."""
+type Turn = Callable[[], None]
+"""Does some of what a session has to do."""
 
 
 class Scheduler:
     """Two lines of sessions, one of content and one of commands; each gives turns one by one.
 
-    In each round of the event loop a line gives one turn. While others are served, pauses keep
-    commands without end to a fifth of the time, and content to a thirteenth. The pauses of content
-    are no longer than the work for others asks for: a few small mails slow a large one only a
-    little.
+    In each round of the event loop a line gives one turn. While others are served, floods of
+    commands get a fifth of the time, and content gets a thirteenth. The pauses of content are no
+    longer than the work for others asks for: a few small mails slow a large one only a little.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, memory: Memory) -> None:
@@ -40,7 +36,7 @@ class Scheduler:
         self.spent = 0.0
         """Seconds of work, in a turn or without one."""
         self._loop = loop
-        self._content = _Queue(loop, self, *_CONTENT, lavish=True)
+        self._content = _Queue(loop, self, *_CONTENT, uses_memory=True)
         self._commands = _Queue(loop, self, *_COMMANDS)
         self._counted = False  # something large has been read in this round
         self._swept = False  # and all sessions were looked at for it
@@ -48,11 +44,18 @@ class Scheduler:
         """Seconds of work on large input in this round of the event loop."""
         self._flood = 0.0  # until when there is too much
 
-    def add(self, session: Busy, *, content: bool) -> None:
-        """Give the session a turn."""
-        (self._content if content else self._commands).add(session)
+    def count(self, seconds: float, *, large: bool) -> None:
+        """Count seconds of work, in a turn or without one; `large` is that on much input."""
+        if large:
+            self.bulk += seconds
+            seconds = _SERVED
+        self.spent += seconds
 
-    def during(self, work: Callable[[], None]) -> None:
+    def add(self, turn: Turn, *, content: bool) -> None:
+        """Let a session have a turn."""
+        (self._content if content else self._commands).add(turn)
+
+    def during(self, work: Turn) -> None:
         """Do work on content that has been read in a turn: it counts as a part of the turn."""
         self._content.do(work)
 
@@ -89,26 +92,26 @@ class _Queue:
         pause: float,
         most: float,
         *,
-        lavish: bool = False,
+        uses_memory: bool = False,
     ) -> None:
         self._loop = loop
         self._scheduler = scheduler
         self._pause = pause  # times the turn
         self._most = most  # times the work for others
-        self._lavish = lavish  # takes memory
-        self._waiting: deque[Busy] = deque()
+        self._uses_memory = uses_memory
+        self._waiting: deque[Turn] = deque()
         self._handle: asyncio.Handle | None = None
         self._owed = 0.0  # seconds that belong to others
         self._others = 0.0  # seconds of work for others that no pause was made for
         self._before = 0.0  # all seconds of work when the last turn ended
 
-    def add(self, session: Busy) -> None:
-        self._waiting.append(session)
+    def add(self, turn: Turn) -> None:
+        self._waiting.append(turn)
         if not self._handle:
             self._next()
 
     def _next(self) -> None:
-        if self._lavish and self._scheduler.memory.over:
+        if self._uses_memory and self._scheduler.memory.over:
             # not for ever: the contents may be too small to be written ahead
             self._handle = self._loop.call_later(_SCARCE, self._turn)
         elif self._owed >= _LEAST:
@@ -117,7 +120,7 @@ class _Queue:
         else:
             self._handle = self._loop.call_soon(self._turn)
 
-    def do(self, work: Callable[[], None]) -> None:
+    def do(self, work: Turn) -> None:
         others = self._others + self._scheduler.spent - self._before
         began = time.perf_counter()
         work()
@@ -128,6 +131,6 @@ class _Queue:
 
     def _turn(self) -> None:
         self._handle = None
-        self.do(self._waiting.popleft().turn)
+        self.do(self._waiting.popleft())
         if self._waiting and not self._handle:
             self._next()

@@ -7,10 +7,9 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from pgmta.accounts.login import Login
 from smtpd.protocol import replies
-from smtpd.server import refusals
-from smtpd.server.refusals import Refusals
+from smtpd.server import log as module
+from smtpd.server.log import RefusalLog
 from tests.support.serving import Client, serving
 from tests.support.users import add_user, log_in
 
@@ -36,25 +35,19 @@ def test_a_refused_client_is_in_the_log(database: str) -> None:
 
 
 def test_a_flood_has_a_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wire:
-        client, listener, session_id = "192.0.2.1", "here", "1-1"
-
-    class Session:
-        login: Login | None = Login("ann", "PLAIN")
-        path = "r@example.org"
-
+    who = {"client": "192.0.2.1", "listener": "here", "session": "1-1"}
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    noted = Refusals()
+    noted = RefusalLog()
     with capture_logs() as log:
         for _ in range(100):
-            noted.note(replies.RELAY_DENIED, Wire(), Session())
-        assert len(log) == refusals._MOST
+            noted.note(replies.RELAY_DENIED, who, address="r@example.org", user="ann")
+        assert len(log) == module._MOST
         now += 1
-        noted.note(replies.RELAY_DENIED, Wire(), Session())
-        noted.note(replies.AUTH_FAILED, Wire(), Session())  # `login failed` says it
-    assert (log[-1]["left_out"], log[-1]["user"]) == (100 - refusals._MOST, "ann")
-    assert len(log) == refusals._MOST + 1
+        noted.note(replies.RELAY_DENIED, who, address="r@example.org", user="ann")
+        noted.note(replies.AUTH_FAILED, who, address="", user="")  # `login failed` says it
+    assert (log[-1]["left_out"], log[-1]["user"]) == (100 - module._MOST, "ann")
+    assert len(log) == module._MOST + 1
 
 
 def test_the_limit_that_keeps_a_user_out_is_in_the_log(database: str) -> None:

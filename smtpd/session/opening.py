@@ -3,91 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pgmta.accounts.authenticator import AuthUnavailable
 from pgmta.accounts.login import Login
-from smtpd.fairness.closing import Closing, Phase
+from smtpd.commands.listener import SmtpListener
 from smtpd.protocol import replies, xclient
 from smtpd.protocol.proxy import ProxyError, ProxyHeader, parse
-from smtpd.protocol.tls_facts import TlsFacts
-from smtpd.server.server import Member, Server
-from smtpd.session.listener import SmtpListener
-from smtpd.session.lmtp import LmtpSession
-from smtpd.session.session import SessionWire, SmtpSession
-from smtpd.tls.clients import trusted_name
+from smtpd.server.server import Server
+from smtpd.session.phase import Phase
+from smtpd.tls.facts import TlsFacts
 from smtpd.tls.handshake import reason, shake_hands
+
+if TYPE_CHECKING:
+    from smtpd.session.connection import Connection
 
 _LOCAL = ("127.0.0.1", 0)
 _AHEAD = 1 << 16  # octets that are read before the greeting
 _HEADER = 10.0  # seconds until the PROXY header is complete
 
 
-class Openable(SessionWire, Member, Protocol):
-    """A connection, as far as its beginning is concerned."""
-
-    session: SmtpSession
-    closing: Closing
-    blocked: bool
-
-    def data_received(self, data: bytes) -> None:
-        """Take what the client sends."""
-
-    def flush(self) -> None:
-        """Send the replies."""
-
-    def pause_reading(self) -> None:
-        """Read no more from the client."""
-
-    def secured(self, transport: asyncio.Transport) -> None:
-        """Go on over TLS."""
-
-    def read_on(self) -> None:
-        """Read from the client again."""
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Forget the session."""
-
-
 class Opening:
     """Brings one connection to its greeting, and into TLS.
 
-    Meanwhile the phase of the connection is OPENING: input does not reach the session.
+    Meanwhile the phase of the connection is OPENING: input comes here, and not to the session.
     """
 
-    def __init__(self, connection: Openable, server: Server, listener: SmtpListener) -> None:
+    def __init__(self, connection: Connection, server: Server, listener: SmtpListener) -> None:
         self._connection = connection
         self._server = server
         self._listener = listener
-        self._session = LmtpSession if listener.protocol == "lmtp" else SmtpSession
         self.local = _LOCAL if listener.local else None
         """The peer of a Unix socket; None for TCP."""
         self._timer: asyncio.TimerHandle | None = None  # for the PROXY header
         self._peer: Any = None
         self._early = b""  # what came meanwhile
         self._in_handshake = False
-        self._forwards = False  # a certificate of this peer says nothing about the client
+        self._peer_is_proxy = False  # its certificate says nothing about the client
 
     def begin(self, peer: Any) -> None:
         """Count a new connection, and begin; or turn it away."""
         connection, server = self._connection, self._server
         self._peer = peer
         address = str(peer[0])
-        proxy = self._listener.proxy
-        proxied = bool(proxy and proxy.contains(address))
-        connection.client = "" if proxied else address
-        self._forwards = connection.unidentified = self._listener.speaks_for_others(address)
-        connection.session = self._session(server, self._listener, connection, peer)
-        if refusal := server.admit(connection):
-            connection.closing.phase = Phase.CLOSING  # its input is thrown away
+        proxied = bool(self._listener.proxy and self._listener.proxy.contains(address))
+        client = "" if proxied else address
+        self._peer_is_proxy = self._listener.speaks_for_others(address)
+        connection.begin_session(client, peer, unidentified=self._peer_is_proxy)
+        if refusal := server.admit(connection.member, client):
+            connection.turn_away()
             reply = f"{refusal.format(server.hostname)}\r\n".encode()
             assert connection.transport  # noqa: S101 - for the type checker
             server.turn_away(connection.transport, reply)
             return
         connection.closing.watch()
         if proxied:
-            connection.busy = True
-            connection.closing.phase = Phase.OPENING
             self._timer = server.loop.call_later(_HEADER, self._refuse_proxy, "did not come")
         else:
             self._identified()
@@ -117,27 +87,22 @@ class Opening:
 
     def _proxied(self, header: ProxyHeader) -> None:
         """Go on with the client that a PROXY header names."""
-        connection, server = self._connection, self._server
-        connection.busy = False
-        connection.closing.phase = Phase.OPEN
-        if header.client:
-            if refusal := server.identify(connection, header.client):
-                connection.closing.refuse(refusal)
-                return
-            peer = (header.client, header.port)
-            self._forwards = connection.unidentified = self._listener.speaks_for_others(
-                header.client
-            )
-        else:  # the proxy itself, such as a health check
-            connection.unidentified = True
-            connection.client, peer = str(self._peer[0]), self._peer
-        connection.session = self._session(server, self._listener, connection, peer)
+        connection, server, client = self._connection, self._server, header.client
+        if not client:  # the proxy itself, such as a health check
+            connection.begin_session(str(self._peer[0]), self._peer, unidentified=True)
+        elif refusal := server.identify(connection.member, client):
+            connection.closing.refuse(refusal)
+            return
+        else:
+            self._peer_is_proxy = self._listener.speaks_for_others(client)
+            peer = (client, header.port)
+            connection.begin_session(client, peer, unidentified=self._peer_is_proxy)
         self._identified()
 
     def identify(self, argument: str) -> None:
         """Do XCLIENT: begin anew with the client that it names; TLS goes on.
 
-        There is one per connection: what follows may be the client's own words.
+        There is one per connection: later lines may come from the client.
         """
         try:
             named = xclient.parse(argument)
@@ -159,86 +124,77 @@ class Opening:
             logins.unavailable(error)
             connection.closing.refuse(replies.NO_XCLIENT_NOW)
             return
-        if login:
-            self._begin_anew(named, login)
-        else:
+        if not login:
             connection.session.reply(replies.AUTH_FAILED)
+        elif connection.phase is Phase.BUSY:  # else its end has begun
+            self._begin_anew(named, login)
 
     def _begin_anew(self, named: xclient.Named, login: Login | None = None) -> None:
         connection, server, before = self._connection, self._server, self._connection.session
         client = named.address
-        if client and (refusal := server.identify(connection, client)):
+        if client and (refusal := server.identify(connection.member, client)):
             connection.closing.refuse(refusal)
             return
-        connection.unidentified = not client
         before.abandon()
         peer = (client, named.port) if client else self._peer
-        connection.session = session = self._session(server, self._listener, connection, peer)
-        session.commands.takes_xclient = False
+        session = connection.begin_session(
+            client or connection.client, peer, unidentified=not client
+        )
+        session.commands.forbid_xclient()
         if before.commands.tls:
             session.secured(before.commands.tls)
         if login:
             session.log_in(login)
         connection.closing.expect_hello()
         connection.flush()
+        connection.begin_opening()
         self.greet()
 
     def _refuse_proxy(self, problem: str) -> None:
         """Close the connection of a proxy that does not say for whom it is."""
         self._server.bad_headers.note(
-            client=str(self._peer[0]),
-            listener=self._connection.listener,
-            session=self._connection.session_id,
-            reason=problem,
+            **(self._connection.log_values | {"client": str(self._peer[0])}), reason=problem
         )
         if self._connection.transport:
             self._connection.transport.abort()
 
     def _identified(self) -> None:
         if self._listener.tls == "implicit":
-            self._connection.closing.phase = Phase.OPENING
             self._connection.suspend(self._secure_first())
         else:
             self.greet()
 
     def greet(self) -> None:
         """Send the greeting, and take commands; hooks are asked before."""
-        connection, hooks = self._connection, self._connection.session.hooks
-        if not hooks:
+        hooks = self._connection.session.hooks
+        if not (hooks and hooks.connection.connect(self._greeted)):
             self._greet(replies.GREETING.format(self._server.hostname))
-            return
-        connection.busy = True
-        connection.closing.phase = Phase.OPENING
-        if not hooks.connection.connect(self._greeted):
-            self._greeted("")
 
     def _greeted(self, reply: str) -> None:
         """Greet, or send the refusal of a hook (RFC 5321, section 3.1)."""
         connection, code = self._connection, reply[:3]
-        connection.busy = False
         if not reply or code[0] == "2":
             usual = replies.GREETING.format(self._server.hostname)
             self._greet(f"{reply}\r\n" if code == "220" else usual)
             return
-        connection.closing.phase = Phase.OPEN
         connection.reply(reply)
         if code == "421":
+            connection.open(b"")
             connection.closing.hang_up()
             return
         connection.flush()
         connection.session.refuse(replies.ONLY_QUIT)
-        self._open()
+        connection.open(self._take())
 
     def _greet(self, greeting: str) -> None:
         connection = self._connection
         if self._listener.early == "refuse" and self._has_input():
             self._take()
-            connection.closing.phase = Phase.OPEN
             connection.closing.refuse(replies.TOO_EARLY)
             return
         if transport := connection.transport:
             transport.write(greeting.encode())
-        self._open()
+        connection.open(self._take())
 
     def _has_input(self) -> bool:
         """Return whether the client sends before the greeting (RFC 5321, section 3.1).
@@ -248,13 +204,6 @@ class Opening:
         connection = self._connection
         plain = not connection.session.commands.tls  # otherwise it may be about TLS itself
         return bool(self._early) or (plain and connection.share.unread() > 0)
-
-    def _open(self) -> None:
-        """Take commands, and at first those that have come already."""
-        self._connection.closing.phase = Phase.OPEN
-        self._connection.read_on()
-        if self._early:
-            self._connection.data_received(self._take())
 
     async def _secure_first(self) -> None:
         """Begin TLS before the greeting (RFC 8314, section 3.3)."""
@@ -274,7 +223,7 @@ class Opening:
             return
         connection.reply(replies.READY_FOR_TLS)
         connection.flush()
-        connection.closing.phase = Phase.OPENING
+        connection.begin_opening()
         connection.suspend(self._start_tls())
 
     async def _start_tls(self) -> None:
@@ -283,7 +232,7 @@ class Opening:
         session = self._connection.session
         if session.hooks and not await session.hooks.connection.secured():
             session.refuse(replies.NOT_SECURE)
-        self._open()
+        self._connection.open(self._take())
 
     async def _secure(self) -> bool:
         """Do the handshake; return False if the connection is lost."""
@@ -304,15 +253,10 @@ class Opening:
             connection.connection_lost(error)  # uvloop does not call it during a handshake
             return False
         self._in_handshake = False
-        self._server.handshakes += 1
+        self._server.count_handshake()
         connection.secured(secured)
-        connection.closing.expect_hello()
-        session = secured.get_extra_info("ssl_object")
-        name = "" if self._forwards else trusted_name(contexts.clients, session)
-        cipher = session.cipher()
-        connection.session.secured(
-            TlsFacts(session.version() or "", cipher[0] if cipher else "", name)
-        )
+        clients = None if self._peer_is_proxy else contexts.clients
+        connection.session.secured(TlsFacts.of(secured.get_extra_info("ssl_object"), clients))
         return True
 
     def cancel(self, error: Exception | None) -> None:
@@ -320,10 +264,5 @@ class Opening:
         if self._timer:
             self._timer.cancel()
         if self._in_handshake and not self._server.stopping:
-            connection = self._connection
-            self._server.failed_handshakes.note(
-                client=connection.client,
-                listener=connection.listener,
-                session=connection.session_id,
-                reason=reason(error or ConnectionResetError("connection lost")),
-            )
+            lost = error or ConnectionResetError("connection lost")
+            self._server.failed_handshakes.note(**self._connection.log_values, reason=reason(lost))

@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
-from aiosmtpd.smtp import Session
-
+from smtpd.commands.commands import Commands
 from smtpd.config import Limits
 from smtpd.protocol import replies
 
 _WINDOW = 180.0  # seconds for which a sender of content may pause (RFC 5321, section 4.5.3.2.5)
 _LOOKS = 4  # looks in the shortest time
-
-
-class PacedCommands(Protocol):
-    """The commands of a session, as far as its pace is concerned."""
-
-    session: Session
-
-    @property
-    def transaction(self) -> object | None:
-        """Return the transaction under way."""
-
-
-class PacedContent(Protocol):
-    """The content under way."""
-
-    size: int
-
-
-class Paced(Protocol):
-    """A session, as far as its pace is concerned."""
-
-    @property
-    def commands(self) -> PacedCommands:
-        """Return its commands."""
-
-    @property
-    def incoming(self) -> PacedContent | None:
-        """Return the content under way."""
 
 
 class Pace:
@@ -59,22 +29,22 @@ class Pace:
         self._began = now
         self._content: tuple[float, int] | None = None  # when the window began, and its octets
 
-    def look(self, session: Paced, now: float, *, waiting: bool) -> str:
+    def look(self, commands: Commands, size: int | None, now: float, *, waiting: bool) -> str:
         """Return the reply to a client that is too slow, or ''.
 
-        `waiting` says that smtpd waits for the client. Otherwise smtpd has not yet done all that
-        the client has sent, and a new window begins.
+        `size` is that of the content under way, None without one. `waiting` says that smtpd waits
+        for the client. Otherwise smtpd has not yet done all that the client has sent, and a new
+        window begins.
         """
-        if session.commands.session.host_name:
+        if commands.session.host_name:
             self.hello_deadline = math.inf
         if now >= self.hello_deadline:
             return replies.TIMEOUT
-        transaction = session.commands.transaction
+        transaction = commands.transaction
         if transaction is not self._transaction:
             self._transaction, self._began, self._content = transaction, now, None
         elif transaction and now >= self._began + self._limits.transaction_time:
             return replies.TRANSACTION_TIMEOUT
-        size = session.incoming.size if session.incoming else None
         if size is None or not self._content or not waiting:
             self._content = None if size is None else (now, size)
             return ""

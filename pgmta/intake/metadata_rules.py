@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from smtpd.config import Source
+from pgmta.config.metadata import MetadataSource
 
 _FOLD = re.compile(rb"\r?\n[ \t]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class MessageOrigin:
     """The origin of a message at its end; `header` returns its header block."""
 
     listener: str
@@ -25,16 +25,16 @@ class Origin:
     header: Callable[[], bytes]
 
 
-class Metadata:
-    """The rules `metadata` of smtpd.yaml: key by key, for each recipient."""
+class MetadataRules:
+    """The rules of a configuration file: key by key, for each recipient."""
 
-    def __init__(self, rules: Mapping[str, Source]) -> None:
+    def __init__(self, rules: Mapping[str, MetadataSource]) -> None:
         self._rules = dict(rules)
         self._once = all(not rule.of_recipient for rule in rules.values())
 
     def rows(
         self,
-        origin: Origin,
+        origin: MessageOrigin,
         recipients: list[tuple[str, str]],
         own: Mapping[str, str] = MappingProxyType({}),
     ) -> list[str]:
@@ -70,7 +70,7 @@ def _dump(values: Mapping[str, str | None]) -> str:
     return json.dumps({key: value for key, value in values.items() if value is not None})
 
 
-def _value(rule: Source, origin: Origin, recipient: str, domain: str) -> str:
+def _value(rule: MetadataSource, origin: MessageOrigin, recipient: str, domain: str) -> str:
     name, _, field = rule.source.partition(":")
     if name == "header":
         return header_value(origin.header(), field)
@@ -85,7 +85,7 @@ def _value(rule: Source, origin: Origin, recipient: str, domain: str) -> str:
     }[name]
 
 
-def _derive(rule: Source, value: str) -> str | None:
+def _derive(rule: MetadataSource, value: str) -> str | None:
     if not value:
         return rule.default
     if rule.map:

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bound_contextvars
 
@@ -30,58 +30,13 @@ from pgmta.accounts.mechanisms import (
 from pgmta.accounts.scram import ScramExchange
 from smtpd.protocol import replies
 
+if TYPE_CHECKING:
+    from smtpd.session.connection import Connection
+    from smtpd.session.session import SmtpSession
+
 _SLOW = 1.0  # seconds until the reply to a failed login, at least; the same for unknown users
 _BLOCKED = 5.0  # seconds until the reply to a login that is not checked because of earlier failures
 _FAILURES = 5  # failed logins of a session until smtpd hangs up
-
-
-class Bearer(Protocol):
-    """Has the user of a session."""
-
-    @property
-    def login(self) -> Login | None:
-        """Return the user, once AUTH has succeeded."""
-
-    def log_in(self, login: Login) -> None:
-        """Note that AUTH has succeeded."""
-
-
-class Owner(Protocol):
-    """The session, as far as AUTH needs it."""
-
-    reader: Any
-
-    @property
-    def commands(self) -> Bearer:
-        """Return the part of the session that gets the user."""
-
-    def reply(self, reply: str) -> None:
-        """Send a reply."""
-
-
-class Refusing(Protocol):
-    """Hangs up."""
-
-    def refuse(self, reply: str) -> None:
-        """Hang up on a client that is over a limit."""
-
-    def fail(self, error: Exception) -> None:
-        """Hang up after an error of this program."""
-
-
-class Wire(Protocol):
-    """The connection, as far as AUTH needs it."""
-
-    client: str
-    listener: str
-    session_id: str
-
-    @property
-    def closing(self) -> Refusing:
-        """Return its end."""
-
-    def suspend(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for a coroutine; the commands that follow wait for it."""
 
 
 class AuthExchange:
@@ -96,19 +51,18 @@ class AuthExchange:
 
     def __init__(
         self,
-        session: Owner,
-        wire: Wire,
+        session: SmtpSession,
+        connection: Connection,
         logins: Logins,
         authenticator: Authenticator | None = None,
         others: tuple[str, ...] = (),
     ) -> None:
         self._session = session
-        self._wire = wire
+        self._connection = connection
         self._logins = logins
         self._authenticator = authenticator
         self._next: Callable[[bytes], None] = self._plain  # takes the next response
-        self.mechanism = ""
-        """The mechanism of the AUTH under way."""
+        self._mechanism = ""  # of the AUTH under way
         self._name = b""
         self._scram: ScramExchange | None = None
         self._login: Login | None = None  # the user, while SCRAM's last response is waited for
@@ -121,21 +75,21 @@ class AuthExchange:
     def begin(self, argument: str) -> None:
         """Do AUTH with the words behind it."""
         mechanism, _, initial = argument.partition(" ")
-        self.mechanism, self._login = mechanism.upper(), None
+        self._mechanism, self._login = mechanism.upper(), None
         if not mechanism or " " in initial.strip():
             self._session.reply(replies.SYNTAX_AUTH)
             return
-        if self.mechanism not in self.offered:
+        if self._mechanism not in self.offered:
             self._session.reply(replies.UNKNOWN_MECHANISM.format(" ".join(self.offered)))
             return
         self._next = {
             "PLAIN": self._plain,
             "LOGIN": self._login_name,
             SCRAM: self._scram_first,
-        }[self.mechanism]
+        }[self._mechanism]
         text = initial.strip()
         if not text:
-            self._ask(USERNAME if self.mechanism == "LOGIN" else b"")
+            self._ask(USERNAME if self._mechanism == "LOGIN" else b"")
         elif text == "=":  # an empty response (section 4)
             self._take(b"")
         else:
@@ -143,7 +97,7 @@ class AuthExchange:
 
     def line(self, line: bytes) -> None:
         """Take a response of the client."""
-        self._session.reader = None
+        self._session.read_commands()
         if line == b"*":
             self._session.reply(replies.AUTH_CANCELLED)
         else:
@@ -151,7 +105,7 @@ class AuthExchange:
 
     def overlong(self) -> None:
         """End the exchange, because a line was too long."""
-        self._session.reader = None
+        self._session.read_commands()
         self._session.reply(replies.AUTH_TOO_LONG)
 
     def _decode(self, text: bytes) -> None:
@@ -169,12 +123,12 @@ class AuthExchange:
             self._session.reply(replies.AUTH_MALFORMED)
         except OtherIdentity:
             with self._logging():
-                self._logins.refuse_identity(self.mechanism, self._wire.client)
-            self._wire.suspend(self._answer(_no_one))
+                self._logins.refuse_identity(self._mechanism, self._connection.client)
+            self._connection.suspend(self._answer(_no_one))
 
     def _ask(self, challenge: bytes) -> None:
         self._session.reply(f"334 {b64encode(challenge).decode()}")
-        self._session.reader = self
+        self._session.read_lines(self)
 
     # -- responses --
 
@@ -191,11 +145,11 @@ class AuthExchange:
 
     def _scram_first(self, response: bytes) -> None:
         self._scram = ScramExchange(response)
-        self._wire.suspend(self._scram_challenge(self._scram))
+        self._connection.suspend(self._scram_challenge(self._scram))
 
     def _scram_final(self, response: bytes) -> None:
         if self._scram:
-            self._wire.suspend(self._answer(partial(self._scram_end, self._scram, response)))
+            self._connection.suspend(self._answer(partial(self._scram_end, self._scram, response)))
 
     def _scram_ended(self, response: bytes) -> None:
         login, self._login = self._login, None
@@ -204,25 +158,25 @@ class AuthExchange:
         self._succeed(login)
 
     def _judge(self, given: Credentials) -> None:
-        self._wire.suspend(self._answer(partial(self._password, given)))
+        self._connection.suspend(self._answer(partial(self._password, given)))
 
     # -- what has to be waited for --
 
-    async def judge(self, authenticator: Authenticator) -> None:
+    async def judge(self, authenticator: Authenticator, mechanism: str) -> None:
         """Have an authenticator judge that asks the client itself; send the reply."""
-        logins, client = self._logins, self._wire.client
-        await self._answer(partial(logins.other, authenticator, self.mechanism, None, client))
+        logins, client = self._logins, self._connection.client
+        await self._answer(partial(logins.other, authenticator, mechanism, None, client))
 
     async def _password(self, given: Credentials) -> Login | None:
-        logins, client = self._logins, self._wire.client
+        logins, client = self._logins, self._connection.client
         if self._authenticator:
-            return await logins.other(self._authenticator, self.mechanism, given, client)
-        return await logins.password(self.mechanism, given, client)
+            return await logins.other(self._authenticator, self._mechanism, given, client)
+        return await logins.password(self._mechanism, given, client)
 
     async def _scram_challenge(self, exchange: ScramExchange) -> None:
         try:
             with self._logging():
-                challenge = await self._logins.scram(exchange, self._wire.client)
+                challenge = await self._logins.scram(exchange, self._connection.client)
         except AuthUnavailable as error:
             await asyncio.sleep(_pause(error))
             self._fail(error)
@@ -231,7 +185,7 @@ class AuthExchange:
         self._ask(challenge)
 
     async def _scram_end(self, exchange: ScramExchange, final: bytes) -> Login | None:
-        login, message = await self._logins.scram_end(exchange, final, self._wire.client)
+        login, message = await self._logins.scram_end(exchange, final, self._connection.client)
         if login:
             self._login, self._next = login, self._scram_ended
             self._ask(message)
@@ -239,7 +193,9 @@ class AuthExchange:
 
     def _logging(self) -> AbstractContextManager[object]:
         """Give session and listener to the lines in the log meanwhile."""
-        return bound_contextvars(session=self._wire.session_id, listener=self._wire.listener)
+        return bound_contextvars(
+            session=self._connection.session_id, listener=self._connection.listener
+        )
 
     async def _answer(self, judging: Callable[[], Coroutine[Any, Any, Login | None]]) -> None:
         """Reply to a complete exchange; each failure gets its reply after the same time."""
@@ -278,7 +234,7 @@ class AuthExchange:
             self._session.reply(replies.AUTH_FAILED)
         self._failures += 1
         if self._failures >= _FAILURES:
-            self._wire.closing.refuse(replies.TOO_MANY_LOGINS)
+            self._connection.closing.refuse(replies.TOO_MANY_LOGINS)
 
 
 async def _no_one() -> None:

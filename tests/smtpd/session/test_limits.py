@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from smtpd.commands.commands import _COMMANDS, Commands
 from smtpd.commands.tally import Consequence, Tally
 from smtpd.config import Limits
-from smtpd.connection.connection import _QUANTUM
 from smtpd.server.server import Server
+from smtpd.session.connection import _QUANTUM
 from tests.support.serving import Client, serving
 from tests.support.waiting import PATIENCE, SLACK, until
 
@@ -307,8 +307,8 @@ def test_replies_hold_nothing_that_controls_a_terminal(database: str) -> None:
 def test_a_session_that_always_takes_turns_gets_its_replies(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, size: int, memory: str
 ) -> None:
-    monkeypatch.setattr("smtpd.connection.connection.HEAVY", -1.0)
-    monkeypatch.setattr("smtpd.fairness.share.HEAVY", -1.0)
+    monkeypatch.setattr("smtpd.session.connection.HEAVY", -1.0)
+    monkeypatch.setattr("smtpd.session.share.HEAVY", -1.0)
     content = (b"x" * 98 + b"\r\n") * (size // 100)
     with (
         serving(database, relay=RELAY, limits={"memory": memory}) as port,

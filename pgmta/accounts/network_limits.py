@@ -1,16 +1,16 @@
-"""Events per minute by network, such as new connections."""
+"""Limits on the connections of a client, by address and by network."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
 from functools import lru_cache
 
 from pgmta.accounts.networks import Networks, address_of, network_of
 from pgmta.config.types import Network
-from smtpd.config import Limits
-from smtpd.protocol import replies
 
 _MINUTE = 60.0
 _FEW = 1000  # networks that are kept without a look at which are over
@@ -44,50 +44,63 @@ class Rate:
             self._most = max(_FEW, 2 * len(self._busy_until))
 
 
-_REPLIES = (
-    (replies.TOO_MANY_OF_ADDRESS, replies.TOO_FAST_OF_ADDRESS),
-    (replies.TOO_MANY_OF_NETWORK, replies.TOO_FAST_OF_NETWORK),
+class Excess(Enum):
+    """Why a connection is one too many."""
+
+    CONNECTIONS_OF_ADDRESS = auto()
+    CONNECTIONS_OF_NETWORK = auto()
+    RATE_OF_ADDRESS = auto()
+    RATE_OF_NETWORK = auto()
+
+
+_EXCESSES = (
+    (Excess.CONNECTIONS_OF_ADDRESS, Excess.RATE_OF_ADDRESS),
+    (Excess.CONNECTIONS_OF_NETWORK, Excess.RATE_OF_NETWORK),
 )
 
 
-class ConnectionLimits:
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Connections at a time, and new ones per minute."""
+
+    connections: int
+    new: int
+
+
+class NetworkLimits:
     """Counts connections; clients in `exempt` are only counted as a part of all."""
 
-    def __init__(self, limits: Limits, exempt: Iterable[Network]) -> None:
-        self._limits = limits
+    def __init__(self, address: Bound, network: Bound, exempt: Iterable[Network]) -> None:
+        self._bounds = (address, network)
         self.exempt = Networks(exempt).contains
         """Whether a client has no limits by address and network."""
         self._counts: Counter[Network] = Counter()
         self._rate = Rate()
         self._units = lru_cache(maxsize=4096)(self._find_units)
 
-    def _find_units(self, client: str) -> tuple[tuple[Network, int, int], ...]:
-        """Return the networks of a client, and their limits: at a time, per minute."""
+    def _find_units(self, client: str) -> tuple[tuple[Network, Bound], ...]:
+        """Return the networks of a client, and their limits."""
         address, network = address_of(client), network_of(client)
-        if not address or not network or self.exempt(client):
+        if not (address and network) or self.exempt(client):
             return ()
-        limits = self._limits
-        return (
-            (address, limits.connections_per_address, limits.new_connections_per_address),
-            (network, limits.connections_per_network, limits.new_connections_per_network),
-        )
+        return ((address, self._bounds[0]), (network, self._bounds[1]))
 
-    def admit(self, client: str) -> str:
-        """Count a connection; return the reply of a refusal if there are too many, or ''."""
+    def admit(self, client: str) -> Excess | None:
+        """Count a connection; return why not, if there are too many."""
         units = self._units(client)
-        for (unit, most, new), (many, fast) in zip(units, _REPLIES, strict=False):
-            if self._counts[unit] >= most:
+        for (unit, bound), (many, fast) in zip(units, _EXCESSES, strict=False):
+            if self._counts[unit] >= bound.connections:
                 return many
-            if self._rate.exceeded(unit, new):
+            if self._rate.exceeded(unit, bound.new):
                 return fast
-        for unit, _, new in units:
+        for unit, bound in units:
             self._counts[unit] += 1
-            self._rate.count(unit, new)
-        return ""
+            self._rate.count(unit, bound.new)
+        return None
 
     def release(self, client: str) -> None:
         """Forget a connection that was counted."""
-        for unit, _, _ in self._units(client):
+        for unit, _ in self._units(client):
             self._counts[unit] -= 1
             if not self._counts[unit]:
                 del self._counts[unit]

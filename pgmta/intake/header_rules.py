@@ -1,0 +1,96 @@
+"""Completes the header of a user's message, and checks it (RFC 6409, sections 6.1 and 8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from email.utils import getaddresses
+from enum import Enum, auto
+
+from pgmta.errors import AddressError
+from pgmta.mail.address import parse_mailbox
+from pgmta.mail.address_list import Place, UnreadableError, places
+from pgmta.mail.header import completed, find_fields, header_block, without_bcc
+
+_FROM = find_fields(b"from")
+# Some readers take a bare CR for a line end, and would see another From behind it
+_HIDING = re.compile(rb"\r(?!\n)|\0")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+_NEWLINE = re.compile(r"[\r\n]+")
+_AUTHORS = 4096  # octets of From
+
+
+type MaySend = Callable[[str, str], bool]
+"""Returns whether the user may send from a mailbox with this normalised domain."""
+
+
+class HeaderRefusal(Enum):
+    """Why a message is refused because of its header."""
+
+    TOO_LARGE = auto()
+    AUTHOR_DENIED = auto()
+
+
+class HeaderRules:
+    """Does so for one message, once: with its first octets, before any of them are stored.
+
+    `completes` says whether Date and Message-ID are added where they are missing, and Bcc is
+    removed. `may_send` knows the senders of the user, None without a user. A From of others is
+    refused if it `refuses` that.
+    """
+
+    def __init__(
+        self,
+        hostname: str,
+        *,
+        completes: bool,
+        may_send: MaySend | None = None,
+        refuses: bool = True,
+    ) -> None:
+        self._hostname = hostname
+        self._completes = completes
+        self._may_send = may_send
+        self._refuses = refuses
+        self.by_user = False
+        """Whether all addresses in From are the user's, by every reading of the header."""
+
+    def apply(self, content: bytes, *, whole: bool) -> tuple[bytes, HeaderRefusal | None]:
+        """Return the content with its new header, or the reason why it is refused.
+
+        The header has to end in these octets, unless they are the `whole` message.
+        """
+        header = header_block(content, len(content))
+        if len(header) == len(content) and not whole:
+            return content, HeaderRefusal.TOO_LARGE
+        body = content[len(header) :]
+        if self._may_send:
+            own = _written_by(header, self._may_send)
+            if self._refuses and not own:
+                return content, HeaderRefusal.AUTHOR_DENIED
+            # queued ends lines at CRLF alone, and the header at an empty one
+            self.by_user = own and not _BARE_LF.search(header) and body[:2] in (b"", b"\r\n")
+        if not self._completes:
+            return content, None
+        return completed(without_bcc(header), body, self._hostname), None
+
+
+def _written_by(header: bytes, may_send: MaySend) -> bool:
+    """Return whether the header has one From, and the user may send from all its addresses."""
+    if _HIDING.search(header):
+        return False
+    authors = _FROM.findall(header)
+    if len(authors) != 1 or len(authors[0]) > _AUTHORS or authors[0].count(b"(") > 20:
+        return False  # what the parser makes of deeply nested comments is not worth knowing
+    try:
+        text = _NEWLINE.sub("", authors[0].decode())
+        mailboxes = [parse_mailbox(address, utf8=True) for _, address in getaddresses([text])]
+        # the reader that queued asks who signs: both have to see addresses of the user alone
+        found, whole = places(text.encode())
+        mailboxes += [parse_mailbox(_written(each), utf8=True) for each in found]
+    except (AddressError, UnreadableError, UnicodeDecodeError):
+        return False
+    return whole and bool(found) and all(may_send(mailbox, domain) for mailbox, domain in mailboxes)
+
+
+def _written(place: Place) -> str:
+    return b"@".join((place.local, place.domain)).decode()

@@ -1,1 +1,0 @@
-"""One connection: octets in, replies out; PROXY header, TLS, greeting."""

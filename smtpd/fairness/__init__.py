@@ -1,1 +1,0 @@
-"""Bounds on one client: turns, memory, time, connections; and the end of a connection."""

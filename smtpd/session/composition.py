@@ -1,0 +1,86 @@
+"""The message that goes into the queue, as its transaction and its content make it."""
+
+from __future__ import annotations
+
+import time
+
+from pgmta.accounts.login import Login
+from pgmta.intake.metadata_rules import MessageOrigin, MetadataRules
+from pgmta.model import NewMessage, Options
+from smtpd.commands.commands import Commands
+from smtpd.commands.listener import SmtpListener
+from smtpd.commands.received import trace_date
+from smtpd.message.incoming import IncomingMessage
+from smtpd.protocol.transaction import Transaction
+from smtpd.server.server import Server
+
+_NO_RULES = MetadataRules({})
+_POSTMASTER = "mail for the postmaster: set `postmaster` in smtpd.yaml"
+
+
+def compose(
+    server: Server,
+    listener: SmtpListener,
+    commands: Commands,
+    client: str,
+    incoming: IncomingMessage,
+) -> NewMessage:
+    """Return the message of a transaction, with its trace field; it takes over the content."""
+    content = incoming.content
+    transaction = commands.transaction or Transaction()
+    metadata: list[str] = []
+    recipients = [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()]
+    login, options = commands.login, transaction.options
+    if server.metadata or (login and login.metadata):
+        user = login.user if login else ""
+        metadata = (server.metadata or _NO_RULES).rows(
+            MessageOrigin(listener.label, client, user, transaction.sender, incoming.header),
+            recipients,
+            login.metadata if login else {},
+        )
+    if login or transaction.dsn:
+        options = _options(transaction, login)
+    if incoming.tls_optional and not (options and options.requiretls):  # RFC 8689, section 4.1
+        options = options or Options()
+        options.tls_optional = True
+    holds = None
+    if transaction.held:
+        held = transaction.held
+        holds = [_POSTMASTER if key in held else None for key in transaction.recipients]
+    on_failed = listener.bouncing.always or listener.bouncing.of(
+        client, login.user if login else "", identified=commands.identified
+    )
+    message = NewMessage(  # over 15 names would make Python build a dict for the call
+        content.id,
+        transaction.sender,
+        recipients,
+        incoming.size,
+        f"{transaction.trace}{content.id};\r\n\t{trace_date(int(time.time()))}\r\n",
+        b"".join(content.buffers),
+        sender_domain=transaction.sender_domain,
+        chunks=content.chunks,
+        utf8=transaction.envelope.smtp_utf8,
+        metadata=metadata,
+        holds=holds,
+        priority=transaction.priority,
+        options=options,
+        message_id_header=incoming.message_id_header,
+        on_failed=on_failed,
+        origin="user" if incoming.by_user else transaction.origin,
+    )
+    content.buffers.clear()
+    if transaction.decide:
+        transaction.decide(message)
+    return message
+
+
+def _options(transaction: Transaction, login: Login | None) -> Options:
+    """Return the options of a message of a user, or with recipients that have DSN parameters."""
+    options = transaction.options or Options()
+    if login:
+        options.tenant, options.submitted_by = login.tenant, login.user
+    if transaction.dsn:
+        found = [transaction.dsn.get(key, (None, None)) for key in transaction.recipients]
+        options.notify = [notify for notify, _ in found]
+        options.orcpt = [orcpt for _, orcpt in found]
+    return options

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.database import (
     PrivateServer,
-    data_folder,
     fresh_database,
+    memory_folder,
     server_uri,
     template_database,
 )
@@ -82,7 +82,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _folder() -> Path:
     """A folder for a server's data, removed at exit."""
-    folder = data_folder()
+    folder = memory_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

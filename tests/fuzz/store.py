@@ -13,6 +13,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.model import CHUNK_SIZE, NewMessage
 from pgmta.store.accounts.logins import Levels, Verifier
+from tests.support.waiting import let_others_run
 
 USER, PASSWORD = "ann@example.org", b"secret"
 
@@ -33,7 +34,7 @@ class Ids:
         self._next = 100
 
     async def take(self) -> int:
-        await asyncio.sleep(0)
+        await let_others_run()
         self._next += 1
         return self._next
 

@@ -1,13 +1,18 @@
-"""Waiting for conditions, and ports that no other process takes meanwhile."""
+"""Waiting for conditions, and ports that no other process takes meanwhile.
+
+No other module of the tests may sleep (ruff's TID251). A wait for a fixed time is too short on a
+loaded machine, and too long on any other.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import itertools
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 PATIENCE = 60.0
 """Seconds after which what should have happened counts as not happening."""
@@ -34,6 +39,35 @@ def until[T](what: Callable[[], T], timeout: float = PATIENCE, describe: str = "
         assert time.monotonic() < end, f"not within {timeout} s: {describe or what}"
         time.sleep(0.02)
     return value
+
+
+async def eventually[T](
+    what: Callable[[], T | Awaitable[T]], timeout: float = PATIENCE, describe: str = ""
+) -> T:
+    """Do the same as `until` while the event loop goes on; `what` may be a coroutine function."""
+    end = time.monotonic() + timeout
+    while True:
+        found = what()
+        if value := await found if isinstance(found, Awaitable) else found:
+            return value
+        assert time.monotonic() < end, f"not within {timeout} s: {describe or what}"
+        await asyncio.sleep(0.01)
+
+
+async def let_others_run(times: int = 1) -> None:
+    """Give each task that is ready `times` turns."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+def be_slow(seconds: float) -> None:
+    """Take time as a slow peer, hook or fault does. No test may wait for anything by this."""
+    time.sleep(seconds)
+
+
+async def be_slow_async(seconds: float) -> None:
+    """Do the same while the event loop goes on. The clock may be a virtual one."""
+    await asyncio.sleep(seconds)
 
 
 def free_port() -> int:

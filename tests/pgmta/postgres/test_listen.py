@@ -12,7 +12,7 @@ import pytest
 from pgmta.postgres import link
 from pgmta.postgres import notify as listening
 from pgmta.postgres.notify import CHANNEL, Notifier, listen
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually
 
 
 async def last(db: psycopg.Connection, statement: str) -> None:
@@ -21,9 +21,7 @@ async def last(db: psycopg.Connection, statement: str) -> None:
         "SELECT query FROM pg_stat_activity WHERE application_name = 'pgmta listen'"
         " AND datname = current_database()"
     )
-    async with asyncio.timeout(PATIENCE):
-        while db.execute(query).fetchall() != [(f"{statement} {CHANNEL}",)]:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: db.execute(query).fetchall() == [(f"{statement} {CHANNEL}",)])
 
 
 async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connection) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from smtpd.hooks.call import HookCall, HookTimeout
 from smtpd.hooks.runner import HookOverload, HookRunner
-from tests.support.waiting import PATIENCE, SLACK
+from tests.support.waiting import PATIENCE, SLACK, let_others_run
 
 
 class Session:
@@ -91,7 +91,7 @@ async def test_errors_come_back() -> None:
         raise asyncio.CancelledError
 
     async def slow_rescue(error: Exception) -> str:
-        await asyncio.sleep(0)
+        await let_others_run()
         return f"450 {error!r}"
 
     async with running() as runner:

@@ -34,7 +34,7 @@ from smtpd.session.renewal import Renewal
 from tests.support.rows import column
 from tests.support.serving import Client, serving
 from tests.support.users import add_user, log_in
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, eventually, until
 
 LARGE = (b"x" * 998 + b"\r\n") * 3000
 
@@ -114,15 +114,11 @@ def test_content_that_came_too_late_is_neither_kept_nor_written(
             body = b"x" * (PART_SIZE - 1)
             message = NewMessage(number, "a@b", [("r@b", "b")], len(body), "", body)
             committer.commit(content(committer, number), message, ends.append)
-        async with asyncio.timeout(PATIENCE):
-            while len(ends) < 19:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: len(ends) == 19)
         parts = [one for one in gc.get_objects() if isinstance(one, Part) and one.octets]
         assert len(parts) <= 4  # what two connections have begun to write
         blocker.rollback()
-        async with asyncio.timeout(PATIENCE):
-            while db.execute("SELECT 1 FROM message_chunks").fetchall():
-                await asyncio.sleep(0.05)
+        await eventually(lambda: not db.execute("SELECT 1 FROM message_chunks").fetchall())
         await committer.stop()
 
     with psycopg.connect(database) as blocker:

@@ -18,7 +18,7 @@ from pgmta.store.schema import Schema
 from queued.upkeep.reports import ReportDuty
 from tests.support.reporting import WAITING, OwnTurn, config, dsns, duty, ended, ends
 from tests.support.rows import column, fetch, message
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -86,8 +86,7 @@ async def test_a_process_that_dies_at_any_step_neither_loses_nor_doubles(
         left[0] = step
         work = ReportDuty(database, "p", Schema(), config, OwnTurn())
         task = asyncio.create_task(work.run())
-        while not task.done() and fetch(db, WAITING) != (0,):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: task.done() or fetch(db, WAITING) == (0,))  # noqa: B023
         died = left[0] <= 0
         deaths += died
         task.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from tests.support.database import PrivateServer
 from tests.support.nexthop import Do, NextHop, Script, Transaction, as_usual, holding_at
 from tests.support.system import System
-from tests.support.waiting import until
+from tests.support.waiting import take_time, until
 
 PHASES = ("connect", "EHLO", "MAIL", "RCPT", "DATA", "content", "end of data", "settle")
 NOT_BEGUN = ("connect", "EHLO")  # MAIL was not sent
@@ -178,7 +177,7 @@ def test_workers_are_killed_at_any_moment(system: System) -> None:
             more = [f"x{turn}.{n}.{i}@d{n % 3}.example" for i in range(n % 3 + 1)]
             people.update(more)
             system.enqueue(*more, once=True)
-        time.sleep(dice.uniform(0.0, 0.4))
+        take_time(dice.uniform(0.0, 0.4))
         for worker in workers:
             worker.kill()
     system.queued(hop, **settings)
@@ -212,7 +211,7 @@ def test_outcomes_that_wait_for_the_database_are_written(
     hop.release()
     queued.wait_log("can't settle")
     if lease == "3s":
-        time.sleep(3.5)
+        take_time(3.5)  # longer than the lease
     private_server.start()
     system.wait_empty()
     assert hop.deliveries() == dict.fromkeys(people, 1)

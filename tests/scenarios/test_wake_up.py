@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 from tests.support.database import PrivateServer
 from tests.support.nexthop import Do, Script, Transaction
 from tests.support.system import System
-from tests.support.waiting import SLACK, until
+from tests.support.waiting import SLACK, take_time, until
 
 NEVER = {"poll": "1h"}  # no test lasts for so long: only an event can wake the worker
 WATCHES = """
@@ -66,7 +66,7 @@ def test_rows_without_a_notification_wake_the_worker(system: System) -> None:
                 db.rollback()
             submit(system, f"beside{n}@hop.example")
             hop.wait_kept(4 + 2 * n)
-            time.sleep(seconds)  # the transaction is that long
+            take_time(seconds)  # the transaction is that long
         hop.wait_kept(5 + 2 * n)
     system.wait_empty()
     with transaction(system.uri, *(f"many{n}@hop.example" for n in range(300))):

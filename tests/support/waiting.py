@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from typing import overload
 
 PATIENCE = 60.0
 """Seconds after which what should have happened counts as not happening."""
@@ -41,9 +42,17 @@ def until[T](what: Callable[[], T], timeout: float = PATIENCE, describe: str = "
     return value
 
 
+@overload
 async def eventually[T](
-    what: Callable[[], T | Awaitable[T]], timeout: float = PATIENCE, describe: str = ""
-) -> T:
+    what: Callable[[], Awaitable[T]], timeout: float = PATIENCE, describe: str = ""
+) -> T: ...
+@overload
+async def eventually[T](
+    what: Callable[[], T], timeout: float = PATIENCE, describe: str = ""
+) -> T: ...
+async def eventually(
+    what: Callable[[], object], timeout: float = PATIENCE, describe: str = ""
+) -> object:
     """Do the same as `until` while the event loop goes on; `what` may be a coroutine function."""
     end = time.monotonic() + timeout
     while True:
@@ -60,12 +69,12 @@ async def let_others_run(times: int = 1) -> None:
         await asyncio.sleep(0)
 
 
-def be_slow(seconds: float) -> None:
-    """Take time as a slow peer, hook or fault does. No test may wait for anything by this."""
+def take_time(seconds: float) -> None:
+    """Be slow, as a peer, a hook or a fault is. No test waits for anything by this."""
     time.sleep(seconds)
 
 
-async def be_slow_async(seconds: float) -> None:
+async def take_time_async(seconds: float) -> None:
     """Do the same while the event loop goes on. The clock may be a virtual one."""
     await asyncio.sleep(seconds)
 

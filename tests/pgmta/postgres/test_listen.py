@@ -68,10 +68,12 @@ async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
     notifier.start()
     notifier.due.set()
     async with asyncio.timeout(PATIENCE):
-        await asyncio.sleep(0.02)
+        query = (
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta notify'"
+            " AND datname = current_database() AND state = 'idle' AND query LIKE 'NOTIFY%'"
+        )
+        ((backend,),) = await eventually(lambda: db.execute(query).fetchall())
         await notifier._quiet.wait()
-        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta notify'"
-        ((backend,),) = db.execute(query + " AND datname = current_database()").fetchall()
         os.kill(backend, signal.SIGSTOP)
         try:
             notifier.due.set()

@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Any
 
+from tests.support.waiting import take_time, take_time_async
+
 release = threading.Event()
 
 
@@ -31,12 +33,12 @@ class Script:
         if word == "stubborn":
             while True:
                 try:
-                    await asyncio.sleep(3600)
+                    await asyncio.Event().wait()
                 except asyncio.CancelledError:
                     if release.is_set():
                         raise
         if word == "block":
-            time.sleep(float(address.partition("+")[2].partition("@")[0]))
+            take_time(float(address.partition("+")[2].partition("@")[0]))
         if word == "spin":
             end = time.monotonic() + float(address.partition("+")[2].partition("@")[0])
             while time.monotonic() < end:
@@ -48,7 +50,7 @@ class Script:
         if word == "take":
             server.envelope = None
         if word == "wait":
-            await asyncio.sleep(float(address.partition("+")[2].partition("@")[0]))
+            await take_time_async(float(address.partition("+")[2].partition("@")[0]))
         envelope.rcpt_tos.append(address)
         return "250 OK"
 

@@ -13,7 +13,7 @@ import pgmta.intake.committer
 from pgmta.store.queue.enqueue import Enqueue
 from tests.support.database import PrivateServer
 from tests.support.serving import Client, serving
-from tests.support.waiting import be_slow_async, until
+from tests.support.waiting import take_time_async, until
 
 CLIENTS = 9
 SMALL = b"x\r\n"
@@ -101,7 +101,7 @@ def test_large_messages_at_once_all_get_in(
 
     async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
         parts = list(parts)
-        await be_slow_async(0.05)
+        await take_time_async(0.05)
         await real(self, parts)
         order.extend(message_id for message_id, _, _ in parts)
 

@@ -82,14 +82,20 @@ def test_content_whose_session_has_gone_is_removed(
 ) -> None:
     """The connection broke during the write: the fate of the message stays open."""
     real = Enqueue.chunks
-    stored = threading.Event()
+    stored, gone = threading.Event(), threading.Event()
+    lost = Connection.connection_lost
+
+    def note(self: Connection, error: Exception | None) -> None:
+        lost(self, error)
+        gone.set()
 
     async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
         await real(self, parts)
         stored.set()
-        await asyncio.sleep(0.5)
+        await eventually(gone.is_set)
 
     monkeypatch.setattr(Enqueue, "chunks", chunks)
+    monkeypatch.setattr(Connection, "connection_lost", note)
     with serving(database) as port:
         with Client(port) as client:
             begin(client)
@@ -208,7 +214,7 @@ async def test_what_a_session_waits_for_may_end_before_it_begins(database: str) 
         writer.close()
         server.close()
         sessions.clear()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: len(asyncio.all_tasks()) == 1)
         gc.collect()
     assert [str(warning.message) for warning in told] == []
 

@@ -18,7 +18,7 @@ from smtpd.config import Limits
 from smtpd.fairness.limits import Rate
 from smtpd.fairness.pace import Pace
 from tests.support.serving import Client, serving
-from tests.support.waiting import SLACK
+from tests.support.waiting import SLACK, take_time
 
 STRANGER = "127.0.0.5"
 RELAY = {"networks": ["127.0.0.1"], "domains": ["example.org"]}
@@ -120,7 +120,7 @@ def test_a_slow_client_keeps_no_place(
             assert time.monotonic() < began + SLACK
             with suppress(TimeoutError):
                 replies += client.socket.recv(1000)
-            time.sleep(0.05)  # the client's pace
+            take_time(0.05)  # the client's pace
             with suppress(ConnectionError):
                 client.send(drop)
         assert time.monotonic() >= began + 0.9

@@ -23,7 +23,7 @@ from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result, event_of
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
-from tests.support.waiting import SLACK, be_slow_async
+from tests.support.waiting import SLACK, take_time_async
 
 NOW = datetime.now(UTC)
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
@@ -195,7 +195,7 @@ class Dripping(asyncio.Protocol):
     async def drip(self) -> None:
         for octet in b"220 x\r\n250 x\r\n" + b"250 all right, so it is\r\n" * 100:
             self.transport.write(bytes([octet]))  # type: ignore[attr-defined]
-            await be_slow_async(0.02)
+            await take_time_async(0.02)
 
 
 def test_one_octet_at_a_time_ends_with_the_transaction() -> None:

@@ -28,10 +28,8 @@ LONG = "\ufdfa" * 3000  # becomes 54,000 characters when it is prepared (RFC 401
 
 
 @pytest.fixture(scope="module")
-def users(request: pytest.FixtureRequest) -> Iterator[str]:
+def users(server: str, template: str) -> Iterator[str]:
     """A database with users who don't change."""
-    server: str = request.getfixturevalue("server")
-    template: str = request.getfixturevalue("template")
     with fresh_database(server, template) as uri:
         add_user(uri, "ann@a.example", "Geheim, 42", any_sender=True, tenant="t")
         add_user(uri, "ümit", "pässwört", senders=["@a.example"], priorities=(3, 7))

@@ -167,6 +167,7 @@ def empty(system: System) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_each_failure_is_notified_once(
     system: System, private_server: PrivateServer, request: pytest.FixtureRequest

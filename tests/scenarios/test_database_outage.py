@@ -53,6 +53,7 @@ class Pump:
         self._thread.join()
 
 
+@pytest.mark.slow
 def test_intake_and_delivery_come_back(
     private_server: PrivateServer, private_system: System
 ) -> None:
@@ -105,6 +106,7 @@ def test_intake_and_delivery_come_back(
     system.stop()  # clean, though the database is away
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("long", [False, True], ids=["within the lease", "longer than the lease"])
 @pytest.mark.parametrize("answered", [True, False], ids=["answered meanwhile", "answered later"])
 def test_outcomes_of_the_outage_are_settled_once(

@@ -49,6 +49,7 @@ def blocked_settlements(system: System) -> Iterator[None]:
         )
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed_in_each_phase(system: System) -> None:
     system.expected.add("outcome is kept until the database takes it")
     hops = {
@@ -109,6 +110,7 @@ def test_a_worker_is_killed_in_each_phase(system: System) -> None:
     assert doubled == {people[phase, "plain"] for phase in PHASES}
 
 
+@pytest.mark.slow
 def test_a_kill_holds_only_the_transactions_under_way(system: System) -> None:
     """The next worker sends rows that wait for a connection: their transactions had not begun."""
     hop = system.hop(holding_at("end of data"))
@@ -166,6 +168,7 @@ def losing(dice: random.Random) -> Script:
     return script
 
 
+@pytest.mark.slow
 def test_workers_are_killed_at_any_moment(system: System) -> None:
     """Each mail leaves at most one copy; each that is not certainly delivered is on hold."""
     seed = random.randrange(10**6)
@@ -198,6 +201,7 @@ def test_workers_are_killed_at_any_moment(system: System) -> None:
     assert system.ask("SELECT recipient FROM duplicates") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lease", ["60s", "3s"], ids=["within the lease", "longer than the lease"])
 def test_outcomes_that_wait_for_the_database_are_written(
     private_server: PrivateServer, private_system: System, lease: str

@@ -57,6 +57,7 @@ def names(request: pytest.FixtureRequest, rig: Rig) -> list[str]:
     return [name for name in chosen if name != "disk full" or rig.small]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_random_faults(rig: Rig, seed: int, names: list[str], more: Callable[[int], bool]) -> None:
     chance = random.Random(seed)

@@ -35,6 +35,7 @@ def answered_together(
     hop.release()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lease", ["60s", "3s"], ids=["within the lease", "longer than the lease"])
 def test_a_read_only_database_is_an_outage(
     private_server: PrivateServer, private_system: System, lease: str
@@ -64,6 +65,7 @@ def test_a_read_only_database_is_an_outage(
     assert len(queued.events("can't claim")) == 1  # of all loops of the worker
 
 
+@pytest.mark.slow
 def test_outcomes_that_stay_unknown_are_named(
     private_server: PrivateServer, private_system: System
 ) -> None:

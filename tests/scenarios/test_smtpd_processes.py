@@ -50,6 +50,7 @@ class Sender(threading.Thread):
                 self.broken += 1
 
 
+@pytest.mark.slow
 def test_a_killed_child_is_replaced(system: System) -> None:
     system.expected = {"process died, restarting"}
     hop = system.hop()
@@ -78,6 +79,7 @@ def test_a_killed_child_is_replaced(system: System) -> None:
     assert set(delivered.values()) == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [10, 20_000], ids=["small", "large"])
 def test_stop_lets_a_transaction_end(system: System, lines: int) -> None:
     hop = system.hop()
@@ -139,6 +141,7 @@ def test_children_end_with_a_killed_master(system: System) -> None:
     until(lambda: not any(map(lives, children)))
 
 
+@pytest.mark.slow
 def test_reloads_leave_no_gap(system: System) -> None:
     """Old processes may take long to end; their successors serve meanwhile."""
     hop = system.hop()
@@ -171,6 +174,7 @@ def test_reloads_leave_no_gap(system: System) -> None:
     assert set(hop.deliveries().values()) == {1}
 
 
+@pytest.mark.slow
 def test_reloads_pile_up_no_processes(system: System) -> None:
     """Not even where every process has a session that does not end, nor where children die."""
     smtpd = system.smtpd()
@@ -238,6 +242,7 @@ async def test_a_process_that_does_not_stop_is_killed(
     assert len(pids.read_text().split()) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["smtpd", "queued"])
 def test_a_signal_at_the_start_ends_nothing_half_started(
     database: str, tmp_path: Path, module: str

@@ -52,6 +52,7 @@ def wait_watched(system: System, number: int = 1) -> None:
     until(lambda: len(system.ask(WATCHES)) == number)
 
 
+@pytest.mark.slow
 def test_rows_without_a_notification_wake_the_worker(system: System) -> None:
     hop = system.hop()
     queued = system.queued(hop, process=NEVER)
@@ -101,6 +102,7 @@ def refusing_first() -> Script:
     return script
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_wake_the_worker_when_they_become_due(system: System, workers: int) -> None:
     hop = system.hop(refusing_first())
@@ -134,6 +136,7 @@ def test_rows_of_another_worker_do_not_keep_a_worker_awake(system: System) -> No
     assert hop.deliveries() == {"z@mine.example": 1}
 
 
+@pytest.mark.slow
 def test_the_worker_watches_whose_turn_it_is(system: System) -> None:
     hop = system.hop()
     daemons = [system.queued(hop, process=NEVER) for _ in range(2)]

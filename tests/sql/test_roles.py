@@ -375,6 +375,7 @@ def test_an_owner_without_createrole_gets_everything_but_the_roles(bare_server: 
         assert one(db, "SELECT nextval('message_ids')") == 1
 
 
+@pytest.mark.slow
 def test_databases_of_one_server_migrate_at_the_same_moment(bare_server: str) -> None:
     errors: list[Exception] = []
 

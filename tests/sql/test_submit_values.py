@@ -54,6 +54,7 @@ def domains(db: psycopg.Connection, addresses: list[str]) -> list[tuple[str, str
     ).fetchall()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(texts, min_size=BATCH // 2, max_size=BATCH))
 def test_python_takes_each_address_that_sql_takes(

@@ -49,6 +49,7 @@ def clients_of(port: int, number: int) -> Iterator[list[Client]]:
         yield [stack.enter_context(Client(port)) for _ in range(number)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
 def test_a_lock_longer_than_the_wait_is_a_refusal(
     database: str, db: psycopg.Connection, content: bytes

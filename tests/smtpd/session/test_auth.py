@@ -77,6 +77,7 @@ def test_mechanisms(client: Client, port: int) -> None:
     assert scram(client, "ann@a.example", "Geheim, 42").startswith(GOOD)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pauses")
 def test_wrong_ones_get_one_reply_after_one_time(port: int) -> None:
     took = []

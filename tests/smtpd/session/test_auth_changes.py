@@ -33,6 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@pytest.mark.slow
 def test_changes_of_a_user_count_within_a_second(
     database: str, db: psycopg.Connection, clock: Clock
 ) -> None:

@@ -48,6 +48,7 @@ async def test_a_connection_that_breaks_at_the_commit_neither_loses_nor_doubles(
     assert fetch(db, "SELECT sum(number) FROM report_counts WHERE sender = ''") == (200,)
 
 
+@pytest.mark.slow
 async def test_a_process_that_dies_at_any_step_neither_loses_nor_doubles(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

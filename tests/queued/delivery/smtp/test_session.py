@@ -284,6 +284,7 @@ strays = st.tuples(
 points = ["greeting", "EHLO", "MAIL", "RCPT", "DATA", "dot", "RSET"]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.dictionaries(st.sampled_from(points), strays, min_size=1, max_size=3),

@@ -51,7 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "needs(*packages): left out without these Debian packages, or without 'root'"
     )
-    config.addinivalue_line("markers", "slow: takes 3 s or more; left out by `make test`")
+    config.addinivalue_line(
+        "markers", "slow: takes 5 s or more beside other work; left out by `make test`"
+    )
     temporary = Path(tempfile.gettempdir()).resolve()
     if os.geteuid() == 0 and not all(f.stat().st_mode & 1 for f in (temporary, *temporary.parents)):
         os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"  # users of peers need a way to their files

@@ -132,13 +132,13 @@ def endless() -> tuple[Callable[..., Coroutine[Any, Any, None]], asyncio.Event]:
 
 async def test_a_hook_that_never_answers_is_cancelled_after_its_time() -> None:
     never, cancelled = endless()
-    async with running(time=0.3) as runner:
+    async with running(time=1.0) as runner:
         began = time.monotonic()
         waiting = begin(runner, never)[0]
         assert await ask(runner, sleep, 0.01) == "250 slept"
         with pytest.raises(HookTimeout):
             await waiting
-        assert 0.25 < time.monotonic() - began < PATIENCE
+        assert 0.9 < time.monotonic() - began < PATIENCE
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
 
 

@@ -108,13 +108,13 @@ def test_networks_that_are_quiet_are_forgotten() -> None:
 def test_a_slow_client_keeps_no_place(
     database: str, limits: dict[str, str], begin: bytes, drop: bytes
 ) -> None:
+    began = time.monotonic()
     with (
         serving(database, relay=RELAY, limits={"junk": 10_000, **limits}) as port,
         Client(port) as client,
     ):
         client.send(begin)
         client.socket.settimeout(0.01)
-        began = time.monotonic()
         replies = b""
         while b"421 4.4.2" not in replies:
             assert time.monotonic() < began + SLACK

@@ -5,16 +5,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help run test lint bench docs schema lock clean writable
+.PHONY: help run test test-all lint bench docs schema lock clean writable
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: writable $(VENV)/.run  ## database, smtpd, queued and a development sink; Ctrl-C stops all
 	@exec $(BIN)/queuectl up $(ARGS)
 
-test: writable $(VENV)/.dev  ## tests on the embedded PostgreSQL, or on URI=postgresql://…
-	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest $(ARGS)
+# at most 5 minutes, without packages of Debian and without root
+test: writable $(VENV)/.dev  ## most tests, on the embedded PostgreSQL, or on URI=postgresql://…
+	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest -m "not slow and not needs" $(ARGS)
+
+test-all: writable $(VENV)/.dev  ## all tests, with longer runs of the fuzzers and of random faults
+	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest --fuzz-seconds 20 --faults-seconds 25 \
+		--submission-rounds 6 --bounce-kills 8 --bounce-messages 400 $(ARGS)
 
 lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, words, generated files
 	@$(BIN)/ruff check .

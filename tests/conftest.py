@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.database import (
+    SERVER_URI,
     PrivateServer,
-    data_folder,
     fresh_database,
+    memory_folder,
     server_uri,
     template_database,
 )
@@ -31,32 +32,44 @@ settings.load_profile("pgmta")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the scenarios with faults."""
-    group = parser.getgroup("faults", "random faults")
-    group.addoption("--faults-seconds", type=float, default=25.0, help="seconds with faults")
+    """Lengths of fuzzers and of random faults; `make test-all` has longer ones."""
+    group = parser.getgroup("faults", "fuzzers and random faults")
+    group.addoption("--faults-seconds", type=float, default=5.0, help="seconds with faults")
     group.addoption(
         "--faults-rounds", type=int, default=0, help="number of faults, without a limit of time"
     )
-    group.addoption("--submission-rounds", type=int, default=6, help="rounds of 50 orders")
-    group.addoption("--bounce-kills", type=int, default=8, help="kills while messages fail")
-    group.addoption("--bounce-messages", type=int, default=400, help="messages that fail")
+    group.addoption("--submission-rounds", type=int, default=2, help="rounds of 50 orders")
+    group.addoption("--bounce-kills", type=int, default=2, help="kills while messages fail")
+    group.addoption("--bounce-messages", type=int, default=100, help="messages that fail")
     group.addoption("--faults-only", default="", help="names of faults, with commas between")
-    group.addoption("--fuzz-seconds", type=float, default=20.0, help="seconds of each fuzzer")
+    group.addoption("--fuzz-seconds", type=float, default=2.0, help="seconds of each fuzzer")
     group.addoption("--faults-seed", type=int, default=None, help="the same faults again")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark of tests that need Debian packages."""
+    """Declare the marks."""
     config.addinivalue_line(
         "markers", "needs(*packages): left out without these Debian packages, or without 'root'"
+    )
+    config.addinivalue_line(
+        "markers", "slow: takes 5 s or more beside other work; left out by `make test`"
     )
     temporary = Path(tempfile.gettempdir()).resolve()
     if os.geteuid() == 0 and not all(f.stat().st_mode & 1 for f in (temporary, *temporary.parents)):
         os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"  # users of peers need a way to their files
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the tests whose packages are missing; PGMTA_TEST_ALL makes them fail instead."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests without their packages, and on a server by URI those that use another one.
+
+    With PGMTA_TEST_ALL a test without its packages fails instead.
+    """
+    if SERVER_URI:
+        kept, others = list[pytest.Item](), list[pytest.Item]()
+        for item in items:
+            (kept if "server" in getattr(item, "fixturenames", ()) else others).append(item)
+        items[:] = kept
+        config.hook.pytest_deselected(items=others)
     for item in items:
         packages = {p: None for mark in item.iter_markers("needs") for p in mark.args}
         if lacking := missing(tuple(packages)):
@@ -82,7 +95,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _folder() -> Path:
     """A folder for a server's data, removed at exit."""
-    folder = data_folder()
+    folder = memory_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

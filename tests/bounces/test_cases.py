@@ -54,6 +54,7 @@ def _show(case: Case, kept: list[Kept]) -> None:
         path.write_bytes(dsn.content[:100_000].replace(b"\r\n", b"\n"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", GROUPS.values(), ids=GROUPS)
 def test_cases(cases: list[Case], server: str, template: str, tmp_path: Path) -> None:
     """DSNs, rows, log, reports and commands are as the directory of each case says."""

@@ -30,6 +30,7 @@ from tests.fuzz.store import Accounts, Mood, Passwords, Store
 from tests.fuzz.virtual import VirtualLoop, Wire
 from tests.support.certificates import Certificate
 from tests.support.transitions import checked_transitions
+from tests.support.waiting import take_time_async
 
 ESCAPE = 0xFF
 OPS = {
@@ -151,7 +152,7 @@ class Client:
                 octets = self._out.read()
                 self.sent += octets  # which may be content: the server may not expect TLS
                 self.wire.receive(octets)
-                await asyncio.sleep(_TINY)
+                await take_time_async(_TINY)
                 self._in.write(bytes(self.wire.out))
                 self.wire.out.clear()
             except ssl.SSLError:
@@ -224,12 +225,12 @@ class Stage:
         wire.set_protocol(connection)
         connection.connection_made(wire)
         client = Client(wire, self._context)
-        await asyncio.sleep(_TINY)
+        await take_time_async(_TINY)
         for step in steps:
             if wire.lost:
                 break
             await self._step(client, step)
-            await asyncio.sleep(_TINY)
+            await take_time_async(_TINY)
             client.hear()
         await self._end(client)
         lmtp = listener.protocol == "lmtp"
@@ -248,9 +249,9 @@ class Stage:
         elif step == "e":
             wire.receive(b"")
         elif step == "w":
-            await asyncio.sleep(1.0)
+            await take_time_async(1.0)
         elif step == "W":
-            await asyncio.sleep(60.0)
+            await take_time_async(60.0)
         else:
             client.calm = False
             if step == "d":
@@ -268,11 +269,11 @@ class Stage:
         """Send nothing more: smtpd has to end the session by itself."""
         end = self.loop.time() + _SECONDS
         while not client.wire.lost and self.loop.time() < end:
-            await asyncio.sleep(1.0)
+            await take_time_async(1.0)
             client.hear()
         assert client.wire.lost, "the session does not end"
         self.server.stopping = False
-        await asyncio.sleep(700.0)  # failed logins are forgotten, waits are over
+        await take_time_async(700.0)  # failed logins are forgotten, waits are over
 
         me = asyncio.current_task()
         tasks = [task for task in asyncio.all_tasks() if task is not me]

@@ -13,6 +13,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.model import CHUNK_SIZE, NewMessage
 from pgmta.store.accounts.logins import Levels, Verifier
+from tests.support.waiting import let_others_run, take_time_async
 
 USER, PASSWORD = "ann@example.org", b"secret"
 
@@ -33,7 +34,7 @@ class Ids:
         self._next = 100
 
     async def take(self) -> int:
-        await asyncio.sleep(0)
+        await let_others_run()
         self._next += 1
         return self._next
 
@@ -62,7 +63,7 @@ class Store:
         """Store a part, as ChunkWriter.write does."""
         content.state = State.WRITING
         try:
-            await asyncio.sleep(5.0 if self.mood is Mood.SLOW else 0.0)
+            await take_time_async(5.0 if self.mood is Mood.SLOW else 0.0)
             if self.mood is Mood.AWAY:
                 raise StoreUnavailable("away")
             self.parts.setdefault(content.id, bytearray()).extend(octets)
@@ -139,5 +140,5 @@ class Passwords:
 
     async def match(self, known: str, password: bytes, address: str, *, first: bool) -> bool:
         """Return whether a password is right."""
-        await asyncio.sleep(0.025)
+        await take_time_async(0.025)
         return known == password.decode("utf-8", "replace")

@@ -28,6 +28,7 @@ def stage() -> Iterator[Stage]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(SEEDS)))
 def test_an_end_after_every_octet(stage: Stage, number: int) -> None:
     """The client closes its side, resets the connection, or is silent; in TLS as well."""

@@ -13,6 +13,7 @@ from functools import cached_property
 from tests.internet.case import Case, HostScript
 from tests.support.authority import Authority, Certificate
 from tests.support.loop_thread import LoopThread
+from tests.support.waiting import take_time_async
 
 _END = b"\r\n.\r\n"
 DRIP = 1.0
@@ -288,7 +289,7 @@ class Dialogue:
         for octet in reply.encode() + b"\r\n":
             self._writer.write(bytes([octet]))
             await self._writer.drain()
-            await asyncio.sleep(DRIP)
+            await take_time_async(DRIP)
 
     async def _say(self, reply: str) -> None:
         self._writer.write(reply.encode() + b"\r\n")

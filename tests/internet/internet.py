@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tests.support.authority import Authority
 from tests.support.daemons import Daemon, merge
 from tests.support.database import fresh_database
 from tests.support.system import Row, System
-from tests.support.waiting import free_port
+from tests.support.waiting import free_port, take_time, until
 
 TIMES = dict.fromkeys(
     ("connect", "greeting", "command", "data", "block", "final", "tls", "quit"), "5s"
@@ -214,7 +213,7 @@ class Internet:
             host.record.commands.clear()
             host.record.connections = host.record.transactions = 0
         self.hosts.seen[case.name].clear()
-        time.sleep(wait)  # until a policy has expired: the clock is the daemon's
+        take_time(wait)  # until a policy has expired: the clock is the daemon's
         with psycopg.connect(self.system(case).uri) as db:
             self.ids[case.name] = self._enqueue(db, case)
             db.execute("NOTIFY pgmta_queue")
@@ -222,15 +221,19 @@ class Internet:
     def wait(self, case: Case) -> list[Row]:
         """Wait until no row of the case waits for a first attempt; return the rows left."""
         system, ids = self.system(case), self.ids[case.name]
-        end = time.monotonic() + WITHIN
-        while True:
-            rows = system.ask("SELECT * FROM queue WHERE message_id = ANY(%s) ORDER BY id", ids)
-            if all(row["status"] not in ("QUEUED", "SENDING") for row in rows):
-                return rows
-            if time.monotonic() > end:
-                states = [(r["recipient"], r["status"], r["last_reply"]) for r in rows][:5]
-                raise AssertionError(f"no outcome within {WITHIN} s: {states}")
-            time.sleep(0.05)
+        rows: list[Row] = []
+
+        def ended() -> bool:
+            query = "SELECT * FROM queue WHERE message_id = ANY(%s) ORDER BY id"
+            rows[:] = system.ask(query, ids)
+            return all(row["status"] not in ("QUEUED", "SENDING") for row in rows)
+
+        try:
+            until(ended, WITHIN)
+        except AssertionError:
+            states = [(r["recipient"], r["status"], r["last_reply"]) for r in rows][:5]
+            raise AssertionError(f"no outcome within {WITHIN} s: {states}") from None
+        return rows
 
     def attempts(self, case: Case) -> list[Row]:
         """Return the attempts at the mail of the case, in order."""
@@ -241,18 +244,19 @@ class Internet:
 
     def reports(self, case: Case, number: int) -> list[str]:
         """Return the results of TLS that are counted for the domain, once there are `number`."""
-        end = time.monotonic() + WITHIN  # the daemon adds them to the table every 10 s
-        while True:
-            rows = self.system(case).ask(
+
+        def counted() -> list[Row]:
+            return self.system(case).ask(
                 "SELECT format('%%s %%s %%s %%s', sum(sessions), policy_type, result,"
                 " split_part(host, '.', 1)) AS line FROM tls_reports"
                 " WHERE domain = ANY (%s)"
                 " GROUP BY policy_type, result, host ORDER BY policy_type, result, host",
                 [case.domain, *map(case.fqdn, case.hosts)],
             )
-            if len(rows) >= number or time.monotonic() > end:
-                return [row["line"] for row in rows]
-            time.sleep(0.2)
+
+        with suppress(AssertionError):  # the daemon adds them to the table every 10 s
+            until(lambda: len(counted()) >= number, WITHIN)
+        return [row["line"] for row in counted()]
 
     def explain(self, case: Case) -> str:
         """Return what `queuectl explain` says about the first message."""

@@ -61,7 +61,7 @@ class PolicyServer:
         plan = self.plans.get(domain)
         self.fetched[domain] += 1
         if plan and plan.get("hang"):
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         status, headers, body = "404 Not Found", [], b"none here"
         if plan and path == "/moved.txt":
             status, body = "200 OK", str(plan["policy"]).encode()

@@ -154,6 +154,7 @@ def greets(empty: Path, commands: Path) -> None:
     assert child.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_wheel_in_an_empty_folder(tmp_path: Path, empty: Path) -> None:
     commands = install(build("wheel", tree(tmp_path / "tree")), tmp_path / "venv")
     works_in(empty, commands)
@@ -161,6 +162,7 @@ def test_a_wheel_in_an_empty_folder(tmp_path: Path, empty: Path) -> None:
     greets(empty, commands)
 
 
+@pytest.mark.slow
 def test_the_editable_installation_in_an_empty_folder(empty: Path) -> None:
     commands = Path(sys.executable).parent
     works_in(empty, commands)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmta.priority import AgingQueue, PriorityLock
+from tests.support.waiting import let_others_run
 
 
 @given(st.lists(st.one_of(st.integers(0, 5), st.none()), max_size=60))
@@ -46,13 +47,13 @@ def test_lowest_first_also_after_cancellations(callers: list[tuple[int, str]]) -
     async def caller(turns: PriorityLock, number: int) -> None:
         async with turns.of(number):
             served.append(number)
-            await asyncio.sleep(0)
+            await let_others_run()
 
     async def work() -> None:
         turns = PriorityLock()
         async with turns.of(0):
             tasks = [asyncio.create_task(caller(turns, number)) for number, _ in callers]
-            await asyncio.sleep(0)
+            await let_others_run()
             assert served == []
             for task, (_, what) in zip(tasks, callers, strict=True):
                 if what == "go early":

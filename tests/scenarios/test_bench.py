@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.database import PrivateServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +24,7 @@ def bench(name: str, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_scale_measures_a_backlog(private_server: PrivateServer) -> None:
     size = ["--values", "500", "--rounds", "1", "--messages", "50", "--processes", "1"]
     shown = bench("scale", "--uri", private_server.uri, *size, "--observe", "0.1")

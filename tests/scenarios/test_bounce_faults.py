@@ -23,7 +23,7 @@ from tests.support.daemons import Queued
 from tests.support.database import PrivateServer
 from tests.support.notified import BAD, DEAF, GOOD, POSTMASTER, SENDER, Notified, doubled
 from tests.support.system import System
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, take_time, until
 
 LEASE = "3s"
 WORKERS = 3
@@ -167,6 +167,7 @@ def empty(system: System) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_each_failure_is_notified_once(
     system: System, private_server: PrivateServer, request: pytest.FixtureRequest
@@ -188,7 +189,7 @@ def test_each_failure_is_notified_once(
         share = messages * number // kills
         flow.feed(fed, share - fed)
         fed = share
-        time.sleep(chance.uniform(0.0, PAUSE))
+        take_time(chance.uniform(0.0, PAUSE))
         killer.kill()
         hop.transactions.clear()
         if number % 20 == 0:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.nexthop import as_usual, holding_at
 from tests.support.system import System
 
 BACK = "the clock of the database was set back: waits are shortened"
 
 
+@pytest.mark.slow
 def test_mail_goes_out_after_a_step_back(system: System) -> None:
     """Each stored time is an hour late, as PostgreSQL sees it after the step.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.name_server import Zone, serving_names
 from tests.support.system import System
 from tests.support.waiting import until
@@ -9,6 +11,7 @@ from tests.support.waiting import until
 DEAD = [f"dead{n}.example" for n in range(20)]
 
 
+@pytest.mark.slow
 def test_dead_name_servers_do_not_stop_other_mail(system: System) -> None:
     """All older than the others, each with more mail than a worker may have under lease."""
     hop = system.hop()

@@ -111,6 +111,7 @@ def probe(system: System, smtpd: Smtpd, hop: NextHop, name: str, limit: float = 
     until(lambda: f"{name}@hop.example" in hop.deliveries(), end - time.monotonic(), name)
 
 
+@pytest.mark.slow
 def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, folder: Path) -> None:
     queuectl(folder, "migrate")
     server = Server(folder)
@@ -172,6 +173,7 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
     until(lambda: "QUEUED" not in queuectl(folder, "count") and not server.running())
 
 
+@pytest.mark.slow
 @as_root
 def test_it_comes_back_after_a_full_disk(system: System, folder: Path) -> None:
     system.expected = {FAILED, "message refused by the database"}
@@ -256,6 +258,7 @@ class Up:
         return done.stderr
 
 
+@pytest.mark.slow
 def test_up_is_killed_and_the_next_one_takes_over(folder: Path) -> None:
     port, sink = free_port(), free_port()
     smtpd, queued = folder / "smtpd.yaml", folder / "queued.yaml"

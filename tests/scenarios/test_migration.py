@@ -48,6 +48,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "back"),
     [
@@ -138,6 +139,7 @@ def test_a_migration_wins_against_statements_that_lock_in_another_order(
         worker.result()
 
 
+@pytest.mark.slow
 def test_daemons_that_start_on_another_schema_wait(
     system: System, migrate_to: Callable[..., list[str]]
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.support.nexthop import hanging_at
 from tests.support.submit import post
 from tests.support.system import System
@@ -72,6 +74,7 @@ def bad_dots(system: System) -> list[str]:
     return [a["recipient"] for a in system.attempts() if a["event"] == "unknown"]
 
 
+@pytest.mark.slow
 def test_relays_that_never_greet_hold_few_slots(system: System) -> None:
     """All of their mail is older, and each has more of it than a worker has slots."""
     dead = [system.hop(hanging_at("connect")) for _ in range(12)]

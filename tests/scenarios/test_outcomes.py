@@ -64,6 +64,7 @@ CASES: dict[str, tuple[Script, str | None, str, str, int, str]] = {
 }
 
 
+@pytest.mark.slow
 @both
 def test_every_answer_has_its_outcome(system: System, extensions: tuple[str, ...]) -> None:
     hops = {name: system.hop(case[0], extensions) for name, case in CASES.items()}

@@ -16,6 +16,7 @@ import pytest
 from tests.support.faults import FAULTS, begin
 from tests.support.ledger import Ledger, Sender
 from tests.support.rig import BACK, FAULTY, GOOD, Rig, disk
+from tests.support.waiting import take_time
 
 MEMORY = 400 << 20  # octets that no process may exceed
 SENDERS = 4
@@ -56,6 +57,7 @@ def names(request: pytest.FixtureRequest, rig: Rig) -> list[str]:
     return [name for name in chosen if name != "disk full" or rig.small]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_random_faults(rig: Rig, seed: int, names: list[str], more: Callable[[int], bool]) -> None:
     chance = random.Random(seed)
@@ -72,7 +74,7 @@ def test_random_faults(rig: Rig, seed: int, names: list[str], more: Callable[[in
             story.append(f"{time.monotonic() - began:.1f} s: {' + '.join(chosen)}, {lasts} s")
             with ExitStack() as stack:
                 said = [stack.enter_context(begin(name, rig, chance)) for name in chosen]
-                time.sleep(lasts)
+                take_time(lasts)
             rig.supervise()
             took = rig.back()
             slowest = max(slowest, took)

@@ -31,6 +31,7 @@ def login(db: psycopg.Connection) -> Iterator[str]:
     db.execute(f'DROP ROLE IF EXISTS "{name}"')
 
 
+@pytest.mark.slow
 def test_daemons_wait_for_their_login_and_its_role(
     login: str, system: System, db: psycopg.Connection
 ) -> None:

@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import pytest
+
 from pgmta.model import CHUNK_SIZE, PART_SIZE
 from tests.support.daemons import Smtpd
 from tests.support.nexthop import Transaction
@@ -121,6 +123,7 @@ def check_contents(transactions: list[Transaction], mails: list[Mail], ids: dict
         assert int(match[1]) == ids[mail.recipients[0]]
 
 
+@pytest.mark.slow
 def test_all_mail_arrives_once_and_unchanged(system: System) -> None:
     hop = system.hop()
     smtpd = system.smtpd(processes=2)

@@ -183,6 +183,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["hold", "delivered"])
 def test_unknown_outcomes_are_not_tried_again(system: System, policy: str) -> None:
     script: Script = cutting

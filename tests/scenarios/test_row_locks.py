@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 
 from tests.scenarios.test_refused_outcomes import PEOPLE, answered_together
 from tests.support.system import System
 from tests.support.waiting import until
 
 
+@pytest.mark.slow
 def test_a_row_that_is_locked_keeps_no_other_outcome(system: System) -> None:
     kept = "outcome is kept until the database takes it"
     system.expected.add(kept)
@@ -30,6 +32,7 @@ def test_a_row_that_is_locked_keeps_no_other_outcome(system: System) -> None:
     assert [system.events(person) for person in others] == [["delivered"]] * len(others)
 
 
+@pytest.mark.slow
 def test_leases_are_prolonged_beside_a_row_that_is_locked(system: System) -> None:
     process = {"lease": "3s", "poll": "100ms"}
     with (
@@ -51,6 +54,7 @@ def test_leases_are_prolonged_beside_a_row_that_is_locked(system: System) -> Non
     assert [system.events(person) for person in others] == [["delivered"]] * len(others)
 
 
+@pytest.mark.slow
 def test_a_claim_without_an_answer_keeps_no_worker_from_stopping(system: System) -> None:
     hop = system.hop()
     process = {"lease": "3s", "poll": "100ms"}

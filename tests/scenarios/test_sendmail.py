@@ -129,6 +129,7 @@ def test_smtp_on_standard_input(system: System) -> None:
     assert found[0][2] == found[1][2]
 
 
+@pytest.mark.slow
 def test_smtpd_stops_meanwhile_and_nothing_is_lost_or_doubled(system: System) -> None:
     """Eight callers send while smtpd stops and starts; a restarted smtpd takes waiting mail."""
     folder = system.folder / "maildrop"

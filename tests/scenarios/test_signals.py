@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.support.daemons import Queued
 from tests.support.nexthop import hanging_at, holding_at
 from tests.support.system import Row, System
@@ -42,6 +44,7 @@ def test_stop_ends_what_has_begun_and_hands_back_the_rest(system: System) -> Non
     assert hop.deliveries() == {f"x{n}@hop.example": 1 for n in range(12)}
 
 
+@pytest.mark.slow
 def test_another_worker_takes_what_is_handed_back_at_once(system: System) -> None:
     hop, other = system.hop(holding_at("end of data")), system.hop()
     patient = {"poll": "1h"}

@@ -42,6 +42,7 @@ def contents(hop: NextHop) -> list[bytes]:
     return [each.content for each in hop.transactions if each.content is not None]
 
 
+@pytest.mark.slow
 def test_both_kinds_of_keys_sign_content_of_every_size(system: System, keys: Keys) -> None:
     hop, other = system.hop(), system.hop()
     entries = [keys.entry("r", "rsa"), keys.entry("e")]
@@ -79,6 +80,7 @@ def store(system: System, keys: Keys, selector: str, kind: str = "ed25519") -> N
         table.close()
 
 
+@pytest.mark.slow
 def test_key_that_dns_does_not_have_signs_nothing(system: System, keys: Keys) -> None:
     """Until its record is there the older key signs, and then the new one within a second."""
     hop = system.hop()
@@ -119,6 +121,7 @@ def test_key_that_dns_does_not_have_signs_nothing(system: System, keys: Keys) ->
         until(lambda: signed() == "new")
 
 
+@pytest.mark.slow
 def test_key_of_the_table_counts_at_once_and_until_it_is_removed(
     system: System, keys: Keys
 ) -> None:
@@ -234,6 +237,7 @@ def test_rules(system: System, keys: Keys) -> None:
     assert keys.signers(contents(hop)[-1]) == ["a.example/m"]
 
 
+@pytest.mark.slow
 def test_table_that_cannot_be_read_stops_no_other_mail(system: System, keys: Keys) -> None:
     """Mail of other domains may need one of its keys; the keys of files still sign."""
     hop = system.hop()

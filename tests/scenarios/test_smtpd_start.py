@@ -37,6 +37,7 @@ def start(config: Path, passed: socket.socket, folder: Path) -> subprocess.Popen
     )
 
 
+@pytest.mark.slow
 def test_sockets_of_systemd(system: System, tmp_path: Path) -> None:
     """They outlive smtpd: the next one serves a client that connects meanwhile.
 

@@ -66,6 +66,7 @@ def test_each_process_delivers_its_own_partitions_only(
     system.wait_empty()
 
 
+@pytest.mark.slow
 def test_what_matches_a_standing_rule_is_never_delivered(system: System, command: Any) -> None:
     hop = system.hop()
     system.queued(hop)
@@ -123,6 +124,7 @@ def test_operators_change_rows_while_they_are_sent(system: System, command: Any)
     assert [a["event"] for a in system.attempts()] == ["delivered"] * 4
 
 
+@pytest.mark.slow
 def test_flips_of_status_lose_and_double_nothing(system: System, db: psycopg.Connection) -> None:
     """Four clients flip statuses at random while two workers deliver."""
     hop = system.hop()

@@ -99,6 +99,7 @@ def settled(system: System) -> bool:
     return rows(system, "SELECT count(*) FROM queue WHERE status <> 'HOLD'") == [(0,)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_mails_are_those_of_the_committed_orders(
     system: System, private_server: PrivateServer, rounds: int

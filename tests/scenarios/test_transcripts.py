@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.support.nexthop import at
@@ -25,6 +26,7 @@ def queuectl(system: System, folder: Path, *words: str) -> subprocess.Popen[str]
     return subprocess.Popen([program, *words, "-c", config], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_failure_has_a_transcript_and_a_trace_has_those_of_deliveries(
     system: System, tmp_path: Path
 ) -> None:

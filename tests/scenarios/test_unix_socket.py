@@ -33,6 +33,7 @@ def listening(system: System, place: Path) -> Smtpd:
     return smtpd
 
 
+@pytest.mark.slow
 def test_lmtp_on_a_unix_socket_of_a_dead_server(system: System, place: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(place))  # a server that was killed leaves its file

@@ -76,6 +76,7 @@ def test_urgent_mail_passes_while_all_that_bulk_mail_may_use_hangs(system: Syste
     assert both == dict.fromkeys(bulk | urgent | later, 1)
 
 
+@pytest.mark.slow
 def test_urgent_mail_of_one_slow_next_hop_leaves_room_for_others(system: System) -> None:
     slow, hop = system.hop(hanging_for("x")), system.hop(hanging_for("bulk"))
     bulk = put(system, "bulk", "hop.example", 100, 5)
@@ -98,6 +99,7 @@ def test_urgent_mail_of_one_slow_next_hop_leaves_room_for_others(system: System)
     assert slow.deliveries() + hop.deliveries() == dict.fromkeys(bulk | stuck | urgent, 1)
 
 
+@pytest.mark.slow
 def test_rows_that_no_worker_takes_are_told_everywhere(system: System, command: Any) -> None:
     hop = system.hop()
     put(system, "late", "a.example", 3, 7)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from tests.support.database import PrivateServer
 from tests.support.nexthop import Do, Script, Transaction
 from tests.support.system import System
-from tests.support.waiting import SLACK, until
+from tests.support.waiting import SLACK, take_time, until
 
 NEVER = {"poll": "1h"}  # no test lasts for so long: only an event can wake the worker
 WATCHES = """
@@ -53,6 +52,7 @@ def wait_watched(system: System, number: int = 1) -> None:
     until(lambda: len(system.ask(WATCHES)) == number)
 
 
+@pytest.mark.slow
 def test_rows_without_a_notification_wake_the_worker(system: System) -> None:
     hop = system.hop()
     queued = system.queued(hop, process=NEVER)
@@ -66,7 +66,7 @@ def test_rows_without_a_notification_wake_the_worker(system: System) -> None:
                 db.rollback()
             submit(system, f"beside{n}@hop.example")
             hop.wait_kept(4 + 2 * n)
-            time.sleep(seconds)  # the transaction is that long
+            take_time(seconds)  # the transaction is that long
         hop.wait_kept(5 + 2 * n)
     system.wait_empty()
     with transaction(system.uri, *(f"many{n}@hop.example" for n in range(300))):
@@ -102,6 +102,7 @@ def refusing_first() -> Script:
     return script
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_wake_the_worker_when_they_become_due(system: System, workers: int) -> None:
     hop = system.hop(refusing_first())
@@ -135,20 +136,24 @@ def test_rows_of_another_worker_do_not_keep_a_worker_awake(system: System) -> No
     assert hop.deliveries() == {"z@mine.example": 1}
 
 
+@pytest.mark.slow
 def test_the_worker_watches_whose_turn_it_is(system: System) -> None:
     hop = system.hop()
     daemons = [system.queued(hop, process=NEVER) for _ in range(2)]
     for daemon in daemons:
         daemon.wait_log("workers share rows")
-    end = time.monotonic() + 11  # two turns or more
     number = 0
-    while time.monotonic() < end:
+
+    def both() -> bool:
+        nonlocal number
         submit(system, f"x{number}@hop.example")
         number += 1
         hop.wait_kept(number)
+        return len({attempt["worker"] for attempt in system.attempts()}) == 2
+
+    until(both)
     system.wait_empty()
     assert hop.deliveries() == {f"x{n}@hop.example": 1 for n in range(number)}
-    assert len({attempt["worker"] for attempt in system.attempts()}) == 2
 
 
 def test_urgent_rows_wake_the_worker_while_other_mail_has_all_slots(system: System) -> None:

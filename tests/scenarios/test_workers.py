@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.support.nexthop import Do, Transaction, holding_at
 from tests.support.system import System
 from tests.support.waiting import SLACK, until
@@ -27,6 +29,7 @@ def test_two_workers_share_the_queue(system: System) -> None:
     assert {a["worker"].partition("@")[0] for a in attempts} == {"one", "two"}
 
 
+@pytest.mark.slow
 def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
     lease = 6
     people = [f"x{n}@hop.example" for n in range(200)]

@@ -111,6 +111,7 @@ def test_a_term_that_is_not_used(script: ModuleType, root: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_exit_codes(tmp_path: Path) -> None:
     def run(*words: str) -> int:
         return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True).returncode

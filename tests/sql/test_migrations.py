@@ -95,6 +95,7 @@ async def test_a_claim_of_before_a_migration_gets_nothing(
     assert db.execute("SELECT attempts FROM queue ORDER BY id").fetchall() == [(1,), (0,)]
 
 
+@pytest.mark.slow
 def test_a_migration_that_lost_a_race_runs_again(
     database: str, next_version: Callable[[str], None]
 ) -> None:

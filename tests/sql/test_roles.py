@@ -36,7 +36,7 @@ from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.attempts import ensure_partitions
 from pgmta.store.schema import Schema
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
-from tests.support.database import data_folder, with_database
+from tests.support.database import memory_folder, with_database
 from tests.support.rows import operate
 from tests.support.users import accounts, add_user, secret
 
@@ -347,7 +347,7 @@ async def test_forbidden_statements(database: str, db: psycopg.Connection, role:
 @pytest.fixture
 def bare_server() -> Iterator[str]:
     """URI of a server without pgmta's roles; its databases p0 … p3 belong to `plain`."""
-    folder = data_folder()
+    folder = memory_folder()
     server = Server(folder)
     server.start()
     uri = server.uri("postgres")
@@ -375,6 +375,7 @@ def test_an_owner_without_createrole_gets_everything_but_the_roles(bare_server: 
         assert one(db, "SELECT nextval('message_ids')") == 1
 
 
+@pytest.mark.slow
 def test_databases_of_one_server_migrate_at_the_same_moment(bare_server: str) -> None:
     errors: list[Exception] = []
 

@@ -28,7 +28,6 @@ from tests.support.database import PrivateServer, data_folder, fresh_database
 from tests.support.rows import column, fetch
 from tests.support.waiting import free_port, until
 
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 SESSION_STATE = """
 SELECT current_setting('search_path'), current_setting('default_transaction_isolation'),
     current_setting('client_min_messages'),
@@ -257,8 +256,6 @@ def test_ids_never_meet_those_of_smtpd(app: psycopg.Connection) -> None:
 @pytest.fixture
 def pooled(shop: str) -> Iterator[str]:
     """The same database behind pgbouncer in transaction mode, with one server connection."""
-    if not PGBOUNCER:
-        pytest.skip("needs Debian's pgbouncer")
     given = conninfo_to_dict(shop)
     folder, port = data_folder(), free_port()
     user = "daemon" if os.geteuid() == 0 else None
@@ -273,7 +270,7 @@ def pooled(shop: str) -> Iterator[str]:
     )
     (folder / "ini").chmod(0o644)
     process = subprocess.Popen(
-        [PGBOUNCER, "-q", str(folder / "ini")],
+        ["/usr/sbin/pgbouncer", "-q", str(folder / "ini")],
         user=user,
         group=pwd.getpwnam(user).pw_gid if user else None,
         extra_groups=[] if user else None,
@@ -297,6 +294,7 @@ def _answers(uri: str) -> bool:
     return True
 
 
+@pytest.mark.needs("pgbouncer")
 def test_submissions_share_a_connection_behind_pgbouncer(pooled: str, shop: str) -> None:
     apps = [psycopg.connect(pooled, prepare_threshold=None) for _ in range(3)]
     try:
@@ -313,6 +311,7 @@ def test_submissions_share_a_connection_behind_pgbouncer(pooled: str, shop: str)
     assert mails(shop) == sorted(f"buyer{n}@example.com" for n in range(15) if n % 3)
 
 
+@pytest.mark.needs("pgbouncer")
 async def test_sessions_of_ours_leave_nothing_behind_in_pgbouncer(pooled: str) -> None:
     with psycopg.connect(pooled, autocommit=True, prepare_threshold=None) as app:
         session = app.execute(SESSION_STATE).fetchone()

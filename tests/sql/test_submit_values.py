@@ -39,6 +39,12 @@ texts = st.one_of(
 ).map(lambda text: text.replace("\0", "").encode("utf-8", "ignore").decode())  # text has no NUL
 
 
+@pytest.fixture
+def db(template_db: psycopg.Connection) -> psycopg.Connection:
+    """A database of all these tests, because none changes it."""
+    return template_db
+
+
 def python(address: str) -> str | None:
     try:
         return parse_mailbox(address, utf8=True)[1]
@@ -54,6 +60,7 @@ def domains(db: psycopg.Connection, addresses: list[str]) -> list[tuple[str, str
     ).fetchall()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(texts, min_size=BATCH // 2, max_size=BATCH))
 def test_python_takes_each_address_that_sql_takes(

@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -31,7 +30,7 @@ from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.queue.settle import Settlements
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually
 
 REPLIES = {
     Event.DELIVERED: Reply(250, "2.0.0 ok"),
@@ -270,23 +269,20 @@ async def test_operators_workers_and_moving_rows_do_not_disturb_each_other(
                 gone += sum(event is Event.DELIVERED for _, event in pairs)
                 deleted = await changes.run(RowChange(Action.DELETE, "status = 'DELETE'", name))
                 gone += deleted
-                await asyncio.sleep(0.01)
 
     for thread in threads:
         thread.start()
     audited = "SELECT coalesce(sum(rows), 0) FROM audit"
 
     async def watch() -> None:
-        end = time.monotonic() + PATIENCE
-        await asyncio.sleep(5)
-        while (gone <= 100 or one(db, audited) <= 1000) and time.monotonic() < end:
-            await asyncio.sleep(0.1)
-        stop.set()
+        try:
+            await eventually(lambda: gone > 200 and one(db, audited) > 2000)
+        finally:
+            stop.set()
 
     try:
         await asyncio.gather(watch(), *(work(f"w{n}") for n in range(3)))
     finally:
-        stop.set()
         for thread in threads:
             await asyncio.to_thread(thread.join)
 

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
@@ -17,6 +16,7 @@ import psycopg
 from tests.support.daemons import Daemon
 from tests.support.nexthop import Do, Script
 from tests.support.rig import FAULTY, GOOD, Rig
+from tests.support.waiting import take_time
 
 Fault = Callable[[Rig, random.Random], Iterator[str]]
 _POINTS = ("connect", "EHLO", "MAIL", "RCPT", "DATA", "content", "end of data", "idle")
@@ -126,7 +126,7 @@ def queued_stopped(rig: Rig, chance: random.Random) -> Iterator[str]:
 @fault
 def queued_stopped_longer_than_its_leases(rig: Rig, chance: random.Random) -> Iterator[str]:
     for text in _pause(chance.choice(rig.workers).pid):
-        time.sleep(7)
+        take_time(7)
         yield text
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import threading
-import time
 from collections import Counter
 
 from tests.support.nexthop import Do, Script, Transaction, as_usual
@@ -113,4 +112,4 @@ class Sender(threading.Thread):
                         if self.enough.wait(self._chance.uniform(0, 0.05)):
                             return
             except (OSError, AssertionError, ValueError):  # AssertionError: refused before the dot
-                time.sleep(0.05)
+                self.enough.wait(0.05)

@@ -14,7 +14,7 @@ from typing import Self
 
 from tests.support.loop_thread import LoopThread
 from tests.support.submit import unstuff
-from tests.support.waiting import PATIENCE, free_port
+from tests.support.waiting import PATIENCE, free_port, let_others_run
 
 _END = b"\r\n.\r\n"
 EXTENSIONS = ("PIPELINING", "8BITMIME", "SMTPUTF8", "ENHANCEDSTATUSCODES", "SIZE 104857600")
@@ -155,7 +155,7 @@ class NextHop:
                 # asyncio never closes a connection that it accepts just before close()
                 for listening in server.sockets:
                     self._loop.remove_reader(listening.fileno())
-                await asyncio.sleep(0)
+                await let_others_run()
                 server.close()
             await self._drop_all()
             if server:

@@ -36,6 +36,7 @@ INSTALLED = {
     "haproxy": "haproxy",
     "testssl.sh": "testssl",
     "cron": "cron",
+    "pgbouncer": "pgbouncer",
     "mailutils": "mail.mailutils",
     "opendkim": "opendkim",
     "opendkim-tools": "opendkim-testmsg",

@@ -11,6 +11,8 @@ from typing import Any
 
 import uvloop
 
+from tests.support.waiting import take_time_async
+
 USUAL = {
     "greeting": b"220 hop.example ESMTP\r\n",
     "HELO": b"250 hop.example\r\n",
@@ -114,7 +116,7 @@ class _Dialogue:
         if positive:
             self.hop.taken.update(self.accepted)
         if self.hop.pause:
-            await asyncio.sleep(self.hop.pause)
+            await take_time_async(self.hop.pause)
         await self._say("dot")
 
     def _words(self, point: str) -> bytes:

@@ -14,7 +14,7 @@ from queued.config import QueuedConfig
 from queued.upkeep.queued_process import QueuedProcess
 from queued.upkeep.reports import ReportDuty
 from tests.support.rows import column, fetch, message, row
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import eventually
 
 REASON = "undeliverable"
 WAITING = "SELECT count(*) FROM queue WHERE status = 'REPORT'"
@@ -59,9 +59,7 @@ async def duty(uri: str, name: str = "p", **bounces: Any) -> AsyncIterator[Repor
 
 async def ends(db: psycopg.Connection, query: str = WAITING, wanted: int = 0) -> None:
     """Wait for a number, by default until no row is in REPORT."""
-    async with asyncio.timeout(PATIENCE):
-        while fetch(db, query) != (wanted,):
-            await asyncio.sleep(0.02)
+    await eventually(lambda: fetch(db, query) == (wanted,))
 
 
 def ended(db: psycopg.Connection, number: int, **columns: Any) -> int:

@@ -105,14 +105,16 @@ class Rig:
 
     def change(self, statement: str) -> bool:
         """Change a setting of the server; return False if other faults prevent that for 10 s."""
-        for _ in range(100):
-            try:
-                with self.admin() as db:
-                    db.execute(statement.encode())
-                    db.execute("SELECT pg_reload_conf()")
+
+        def changed() -> bool:
+            with suppress(psycopg.Error), self.admin() as db:
+                db.execute(statement.encode())
+                db.execute("SELECT pg_reload_conf()")
                 return True
-            except psycopg.Error:
-                time.sleep(0.1)
+            return False
+
+        with suppress(AssertionError):
+            return until(changed, 10)
         return False
 
     def reset(self, name: str) -> None:
@@ -138,7 +140,6 @@ class Rig:
             with suppress(AssertionError):
                 daemon.wait_log(event, count, max(0.0, end - time.monotonic()))
                 return
-            time.sleep(0.2)
         self.problems.append(f"{daemon.name} does not start")
 
     def _start_again(self, daemon: Daemon, *, told: bool) -> None:
@@ -189,15 +190,15 @@ class Rig:
     def back(self) -> float:
         """Seconds until a mail goes through from now on; more than BACK where none does."""
         began = time.monotonic()
-        number = 0
-        while time.monotonic() < began + 2 * BACK:
+
+        def accepted() -> int:
             with suppress(OSError, AssertionError), Client(self.smtpd.port, 10) as client:
                 number = self.ledger.send(client, [GOOD])
-            if number and self.ledger.codes[number] == 250:
-                break
-            time.sleep(0.1)
-        (recipient,) = self.ledger.recipients.get(number, [""])
+                return number if self.ledger.codes[number] == 250 else 0
+            return 0
+
         with suppress(AssertionError):
+            (recipient,) = self.ledger.recipients[until(accepted, 2 * BACK)]
             until(lambda: self.ledger.arrived[recipient], 2 * BACK)
         return time.monotonic() - began
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 
 import psycopg
+
+from tests.support.waiting import take_time
 
 CONTENT = b"Subject: Order %d\r\n\r\nThank you.\r\n"
 AGAIN = 0.05  # seconds until it connects again
@@ -32,7 +33,7 @@ def sell(uri: str, seed: str, first: int, count: int) -> None:
             except psycopg.errors.UniqueViolation:
                 break  # committed, but the answer was lost
             except psycopg.OperationalError:
-                time.sleep(AGAIN)
+                take_time(AGAIN)
 
 
 def order(

@@ -19,6 +19,8 @@ from tests.support.waiting import PATIENCE, until
 
 Row = dict[str, Any]
 
+_QUEUE = "SELECT * FROM queue ORDER BY id"
+
 _SHOWN = 100  # entries of a long log, of its beginning and of its end
 
 
@@ -79,13 +81,19 @@ class System:
 
     def ask(self, query: str, *params: object) -> list[Row]:
         """Run a query on a new connection."""
-        with psycopg.connect(self.uri, autocommit=True, row_factory=dict_row) as db:
+        with self._connect() as db:
             cursor = db.execute(query.encode(), params)
             return cursor.fetchall() if cursor.description else []
 
+    def _connect(self) -> psycopg.Connection[Row]:
+        # a statement that is not prepared stands changes of its tables
+        return psycopg.connect(
+            self.uri, autocommit=True, row_factory=dict_row, prepare_threshold=None
+        )
+
     def queue(self) -> list[Row]:
         """All rows, in order."""
-        return self.ask("SELECT * FROM queue ORDER BY id")
+        return self.ask(_QUEUE)
 
     def rows(self) -> dict[str, Row]:
         """The queue by recipient."""
@@ -111,11 +119,12 @@ class System:
         found: list[Row] = []
 
         def look() -> bool:
-            found[:] = self.queue()
+            found[:] = db.execute(_QUEUE).fetchall()
             return bool(condition(found))
 
         try:
-            until(look, timeout)
+            with self._connect() as db:  # one for all looks: a new one costs more than the query
+                until(look, timeout)
         except AssertionError:
             states = [(r["recipient"], r["status"], r["attempts"], r["last_reply"]) for r in found]
             raise AssertionError(f"not within {timeout} s; queue: {states[:10]}") from None

@@ -59,7 +59,7 @@ class TlsHop:
                     "".join(f"250-{each}\r\n" for each in lines[:-1]).encode() + b"250 HELP\r\n"
                 )
             elif line == "STARTTLS":
-                if not await self._start_tls(writer):
+                if not await self._start_tls(reader, writer):
                     continue
                 tls = True
             elif verb == "DATA":
@@ -73,7 +73,7 @@ class TlsHop:
             else:
                 writer.write(b"250 Ok\r\n")
 
-    async def _start_tls(self, writer: asyncio.StreamWriter) -> bool:
+    async def _start_tls(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         match self.fault:
             case Fault.REFUSED:
                 writer.write(b"454 4.7.0 TLS not available\r\n")
@@ -84,7 +84,7 @@ class TlsHop:
                 raise EOFError
             case Fault.GARBAGE:
                 writer.write(b"220 Go on\r\n")
-                await asyncio.sleep(0.1)  # until the client has begun its handshake
+                await reader.read(1)  # the client has begun its handshake
                 writer.write(b"250 this is no TLS at all, whatever you say to me here\r\n")
                 return False
             case Fault.INJECTED:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.settle import Settlements
+from tests.support.waiting import take_time
 
 STILL = 600  # rows that no worker touches: they must be there at every moment
 FILL = """
@@ -67,7 +67,7 @@ class Traffic:
                 first = 1_000_000 + self.accepted
                 db.execute(FILL, (first, first + 9, 0))
                 self.accepted += 10
-                time.sleep(0.002)
+                take_time(0.002)
 
     def _read(self) -> None:
         queries = [

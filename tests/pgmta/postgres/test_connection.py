@@ -18,7 +18,7 @@ from pgmta.errors import AnswerLost, StoreUnavailable
 from pgmta.postgres.link import Link, connect
 from pgmta.postgres.operator import connect_operator
 from tests.support.database import PrivateServer
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, eventually, let_others_run, until
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -66,15 +66,12 @@ def test_a_statement_whose_caller_goes_is_ended(
     async def work() -> None:
         link = Link(database, "test")
         task = asyncio.create_task(link.run("SELECT pg_sleep(600)"))
-        async with asyncio.timeout(PATIENCE):
-            while not running(db):
-                await asyncio.sleep(0.01)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            while running(db):
-                await asyncio.sleep(0.01)
-            assert await link.run("SELECT 1") == [(1,)]
+        await eventually(lambda: running(db))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await eventually(lambda: not running(db))
+        assert await link.run("SELECT 1") == [(1,)]
         await link.close()
 
     with runner:
@@ -97,20 +94,21 @@ def test_connections_that_break_together_come_back(
 
         async def cut() -> None:
             ended: set[int] = set()  # they stay in the list for a moment
-            while True:
+
+            def asleep() -> set[int]:
                 asleep = "SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)'"
                 rows = db.execute(asleep + " AND datname = current_database()").fetchall()
                 pids = {pid for (pid,) in rows} - ended
-                if len(pids) == len(links):
-                    db.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid",
-                               (list(pids),))  # fmt: skip
-                    ended |= pids
-                await asyncio.sleep(0.02)
+                return pids if len(pids) == len(links) else set()
 
-        cutter = asyncio.create_task(cut())
+            for _ in range(5):
+                pids = await eventually(asleep)
+                ended |= pids
+                db.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid",
+                           (list(pids),))  # fmt: skip
+
         async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*map(ask, links))
-        cutter.cancel()
+            await asyncio.gather(cut(), *map(ask, links))
         for link in links:
             await link.close()
 
@@ -135,7 +133,7 @@ def test_a_server_that_dies_with_a_statement_unread(
         until(lambda: ") T " in (process / "stat").read_text())
         statement = asyncio.create_task(connection.execute("SELECT 1"))
         while connection.info.transaction_status != TransactionStatus.ACTIVE:
-            await asyncio.sleep(0)
+            await let_others_run()
         os.kill(connection.info.backend_pid, signal.SIGKILL)
         until(lambda: not process.exists())  # in which time the loop sees nothing
         async with asyncio.timeout(PATIENCE):
@@ -190,9 +188,7 @@ async def test_what_was_under_way_on_a_lost_connection_ends(
     with psycopg.connect(database) as blocker:
         blocker.execute("LOCK TABLE t")
         task = asyncio.create_task(link.run("INSERT INTO t VALUES (1)"))
-        async with asyncio.timeout(PATIENCE):
-            while not (link._connection and running(db)):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: link._connection and running(db))
         assert link._connection
         backend = link._connection.backend
         with socket.socket(fileno=os.dup(link._connection.pgconn.socket)) as cut:

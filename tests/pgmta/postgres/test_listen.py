@@ -13,7 +13,7 @@ from pgmta.postgres import link
 from pgmta.postgres import notify as listening
 from pgmta.postgres.notify import CHANNEL, Notifier, listen
 from pgmta.postgres.resources import Resources
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually
 
 
 async def last(db: psycopg.Connection, statement: str) -> None:
@@ -22,9 +22,7 @@ async def last(db: psycopg.Connection, statement: str) -> None:
         "SELECT query FROM pg_stat_activity WHERE application_name = 'pgmta listen'"
         " AND datname = current_database()"
     )
-    async with asyncio.timeout(PATIENCE):
-        while db.execute(query).fetchall() != [(f"{statement} {CHANNEL}",)]:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: db.execute(query).fetchall() == [(f"{statement} {CHANNEL}",)])
 
 
 async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connection) -> None:
@@ -72,10 +70,12 @@ async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
     notifier.start()
     notifier.due.set()
     async with asyncio.timeout(PATIENCE):
-        await asyncio.sleep(0.02)
+        query = (
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta notify'"
+            " AND datname = current_database() AND state = 'idle' AND query LIKE 'NOTIFY%'"
+        )
+        ((backend,),) = await eventually(lambda: db.execute(query).fetchall())
         await notifier._quiet.wait()
-        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta notify'"
-        ((backend,),) = db.execute(query + " AND datname = current_database()").fetchall()
         os.kill(backend, signal.SIGSTOP)
         try:
             notifier.due.set()

@@ -25,6 +25,7 @@ from queued.delivery.transport.result import Result
 from queued.delivery.transport.transport import Transport
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, LOCK_STEP, PIPED, RawHop, run, serving
+from tests.support.waiting import eventually
 
 NOW = datetime.now(UTC)
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
@@ -121,8 +122,7 @@ def play(
             number = sum(len(each.items) for each in mail)
             for each in mail:
                 trial.queue.put(each)
-            while len(trial.results) < number:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: len(trial.results) == number)
             trial.queue.drain()
             await trial.queue.wait()
             assert trial.room == 9 * len(mail)
@@ -290,8 +290,7 @@ def test_mail_that_waits_for_other_hosts_when_the_worker_stops() -> None:
         async with serving(hops[0]), serving(hops[1]):
             trial = Trial(hops, Delivery(hosts=3))
             trial.queue.put(envelope(1, 3))
-            while not hops[1].messages:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: hops[1].messages)
             trial.queue.drain()
             trial.queue.abort()
             await trial.queue.wait()

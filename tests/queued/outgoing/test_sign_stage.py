@@ -26,7 +26,7 @@ from queued.signing.signing_key import SigningKey
 from queued.worker.dispatch import Dispatch
 from tests.support.dkim import DOMAIN, Keys
 from tests.support.leases import ALWAYS
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, let_others_run
 
 NOW = datetime.now(UTC)
 
@@ -148,8 +148,8 @@ async def test_drain_hands_back_what_waits_for_a_signature(site: Site) -> None:
     site.free.clear()
     messages = {n: message(n) for n in range(1, 40)}
     site.dispatch.dispatch([item(n, n) for n in range(1, 40)], messages)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)  # the first is with a thread
+    await let_others_run()
+    await let_others_run()  # the first is with a thread
     site.dispatch.drain()
     await site.until(outcomes=39)
     assert {outcome.event for outcome in site.outcomes} == {Event.HAND_BACK}
@@ -160,7 +160,7 @@ async def test_drain_hands_back_what_waits_for_a_signature(site: Site) -> None:
     await site.until(outcomes=40)
     assert site.outcomes[-1].event is Event.HAND_BACK
     await asyncio.get_running_loop().run_in_executor(site.signers._pool, lambda: None)
-    await asyncio.sleep(0)
+    await let_others_run()
     assert site.sent == []
 
 

@@ -24,8 +24,8 @@ from tests.support.dkim import DOMAIN, Keys
 from tests.support.key_server import serving_keys
 from tests.support.odd_messages import changed, odd_messages, on_the_wire
 
-MESSAGES = 2000
-DOUBLED = 200
+MESSAGES = 500
+DOUBLED = 50
 """Further messages, with fields that may be there once only."""
 OTHERS = 100
 """Messages whose Ed25519 signature OpenDKIM verifies."""

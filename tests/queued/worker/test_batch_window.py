@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from queued.worker.settler import BatchWindow
+from tests.support.waiting import let_others_run
 
 LONG = 60.0
 
@@ -15,7 +16,7 @@ async def goes(window: BatchWindow, *arrivals: int) -> int:
     for place, number in enumerate(arrivals):
         window.added(number)
         for _ in range(3):
-            await asyncio.sleep(0)
+            await let_others_run()
         if waiting.done():
             return place + 1
     waiting.cancel()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 from aiosmtpd.smtp import MISSING
+
+from tests.support.waiting import take_time
 
 SEEN: list[Any] = []
 BEGUN: list[str] = []  # addresses of calls that block
@@ -89,7 +90,7 @@ class Sleeper:
     def handle_RCPT(
         self, server: Any, session: Any, envelope: Any, address: str, options: list[str]
     ) -> Any:
-        time.sleep(float(address.partition("@")[0]))
+        take_time(float(address.partition("@")[0]))
         SEEN.append(threading.current_thread().name)
         return MISSING
 
@@ -101,7 +102,7 @@ class Blocker:
         self, server: Any, session: Any, envelope: Any, address: str, options: list[str]
     ) -> Any:
         BEGUN.append(address)
-        time.sleep(float(address.partition("@")[0]))
+        take_time(float(address.partition("@")[0]))
         assert server.loop is session.loop
         SEEN.append(threading.current_thread().name)
         return MISSING

@@ -6,9 +6,17 @@ import asyncio
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
+from tests.support.waiting import PATIENCE, eventually
+
 release = threading.Event()
+
+
+def held(address: str) -> float:
+    """Return the seconds that are behind the word, or a long time: until `release`."""
+    return float(address.partition("@")[0].partition("+")[2] or PATIENCE)
 
 
 class Script:
@@ -31,15 +39,15 @@ class Script:
         if word == "stubborn":
             while True:
                 try:
-                    await asyncio.sleep(3600)
+                    await asyncio.Event().wait()
                 except asyncio.CancelledError:
                     if release.is_set():
                         raise
         if word == "block":
-            time.sleep(float(address.partition("+")[2].partition("@")[0]))
+            release.wait(held(address))
         if word == "spin":
-            end = time.monotonic() + float(address.partition("+")[2].partition("@")[0])
-            while time.monotonic() < end:
+            end = time.monotonic() + held(address)
+            while time.monotonic() < end and not release.is_set():
                 pass
         if word == "callback":  # ends the event loop of the thread, not only its task
             server.loop.call_soon(sys.exit, 3)
@@ -48,7 +56,8 @@ class Script:
         if word == "take":
             server.envelope = None
         if word == "wait":
-            await asyncio.sleep(float(address.partition("+")[2].partition("@")[0]))
+            with suppress(AssertionError):
+                await eventually(release.is_set, held(address))
         envelope.rcpt_tos.append(address)
         return "250 OK"
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import sqlite3
-import time
 from contextlib import closing
 from typing import Any
 
 from aiosmtpd.smtp import MISSING, AuthResult, LoginPassword, auth_mechanism
 
 from pgmta.accounts.login import Login
+from tests.support.waiting import let_others_run, take_time
 
 
 class Users:
@@ -126,7 +125,7 @@ class Peeker:
 
     @auth_mechanism("other-name")
     async def auth_OTHER(self, server: Any, args: list[str]) -> Any:
-        await asyncio.sleep(0)
+        await let_others_run()
         return AuthResult(success=True, auth_data=LoginPassword(b"other", b""))
 
 
@@ -136,7 +135,7 @@ class Coroutine:
     async def authenticator(
         self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any
     ) -> Any:
-        await asyncio.sleep(0)
+        await let_others_run()
         return AuthResult(success=data.password == b"secret", handled=False)
 
     def auth_SYNC(self, server: Any, args: list[str]) -> Any:
@@ -187,7 +186,7 @@ class Odd:
             b"truthy": AuthResult(success="no"),  # type: ignore[arg-type]
         }
         if data.login == b"slow":
-            time.sleep(5)
+            take_time(5)
         if data.login == b"secret in error":
             raise KeyError(data.password)
         if data.login == b"secret in message":

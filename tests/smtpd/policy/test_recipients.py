@@ -260,7 +260,7 @@ def test_unknown_recipients_end_a_session(database: str, tmp_path: Path) -> None
 
 def test_hooks_are_asked_about_known_recipients_only(database: str, hop: Hop) -> None:
     entry = {"callout": f"127.0.0.1:{hop.port}"}
-    hooks = ["tests.smtpd.policy.test_recipients:Customers"]
+    hooks = [f"{__name__}:Customers"]
     with (
         hop,
         serving(database, relay=relaying(entry), hooks=hooks) as port,

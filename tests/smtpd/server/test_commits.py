@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,7 +13,7 @@ import pgmta.intake.committer
 from pgmta.store.queue.enqueue import Enqueue
 from tests.support.database import PrivateServer
 from tests.support.serving import Client, serving
-from tests.support.waiting import until
+from tests.support.waiting import take_time_async, until
 
 CLIENTS = 9
 SMALL = b"x\r\n"
@@ -50,6 +49,7 @@ def clients_of(port: int, number: int) -> Iterator[list[Client]]:
         yield [stack.enter_context(Client(port)) for _ in range(number)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
 def test_a_lock_longer_than_the_wait_is_a_refusal(
     database: str, db: psycopg.Connection, content: bytes
@@ -102,7 +102,7 @@ def test_large_messages_at_once_all_get_in(
 
     async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
         parts = list(parts)
-        await asyncio.sleep(0.05)
+        await take_time_async(0.05)
         await real(self, parts)
         order.extend(message_id for message_id, _, _ in parts)
 

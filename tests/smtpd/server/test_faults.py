@@ -35,7 +35,7 @@ from smtpd.session.connection import Connection
 from tests.support.rows import column
 from tests.support.serving import Client, serving
 from tests.support.users import add_user, log_in
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, eventually, until
 
 LARGE = (b"x" * 998 + b"\r\n") * 3000
 
@@ -83,14 +83,20 @@ def test_content_whose_session_has_gone_is_removed(
 ) -> None:
     """The connection broke during the write: the fate of the message stays open."""
     real = Enqueue.chunks
-    stored = threading.Event()
+    stored, gone = threading.Event(), threading.Event()
+    lost = Connection.connection_lost
+
+    def note(self: Connection, error: Exception | None) -> None:
+        lost(self, error)
+        gone.set()
 
     async def chunks(self: Enqueue, parts: Iterable[tuple[int, int, bytes]]) -> None:
         await real(self, parts)
         stored.set()
-        await asyncio.sleep(0.5)
+        await eventually(gone.is_set)
 
     monkeypatch.setattr(Enqueue, "chunks", chunks)
+    monkeypatch.setattr(Connection, "connection_lost", note)
     with serving(database) as port:
         with Client(port) as client:
             begin(client)
@@ -116,15 +122,11 @@ def test_content_that_came_too_late_is_neither_kept_nor_written(
             body = b"x" * (PART_SIZE - 1)
             message = NewMessage(number, "a@b", [("r@b", "b")], len(body), "", body)
             committer.commit(content(committer, number), message, ends.append)
-        async with asyncio.timeout(PATIENCE):
-            while len(ends) < 19:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: len(ends) == 19)
         parts = [one for one in gc.get_objects() if isinstance(one, Part) and one.octets]
         assert len(parts) <= 4  # what two connections have begun to write
         blocker.rollback()
-        async with asyncio.timeout(PATIENCE):
-            while db.execute("SELECT 1 FROM message_chunks").fetchall():
-                await asyncio.sleep(0.05)
+        await eventually(lambda: not db.execute("SELECT 1 FROM message_chunks").fetchall())
         await committer.stop()
         await resources.close()
 
@@ -219,7 +221,7 @@ async def test_what_a_session_waits_for_may_end_before_it_begins(database: str) 
         writer.close()
         server.close()
         sessions.clear()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: len(asyncio.all_tasks()) == 1)
         gc.collect()
     assert [str(warning.message) for warning in told] == []
 

@@ -59,6 +59,7 @@ def begun(client: Client) -> str:
     return reply
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pauses")
 def test_a_stuck_commit_slows_clients_down_and_then_refuses_before_content(database: str) -> None:
     limits = {"slow_commit": "500ms", "late_commit": "2s"}

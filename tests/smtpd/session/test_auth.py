@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgmta.accounts import passwords
-from pgmta.password import login_name, matches, prepared
-from pgmta.store.admin.user_accounts import Rights
+from pgmta.password import login_name, prepared
 from tests.smtpd.tls.test_tls import secure
 from tests.support.certificates import Certificate
 from tests.support.database import fresh_database
 from tests.support.serving import Client, serving
-from tests.support.users import accounts, add_user, encoded, log_in, plain, scram, secret
+from tests.support.users import accounts, add_user, encoded, log_in, plain, scram
 from tests.support.waiting import SLACK, until
 
 OPEN = [{"name": "here", "auth": "offered", "auth_without_tls": True, "early": "allow"}]
@@ -31,10 +28,8 @@ LONG = "\ufdfa" * 3000  # becomes 54,000 characters when it is prepared (RFC 401
 
 
 @pytest.fixture(scope="module")
-def users(request: pytest.FixtureRequest) -> Iterator[str]:
+def users(server: str, template: str) -> Iterator[str]:
     """A database with users who don't change."""
-    server: str = request.getfixturevalue("server")
-    template: str = request.getfixturevalue("template")
     with fresh_database(server, template) as uri:
         add_user(uri, "ann@a.example", "Geheim, 42", any_sender=True, tenant="t")
         add_user(uri, "ümit", "pässwört", senders=["@a.example"], priorities=(3, 7))
@@ -82,6 +77,7 @@ def test_mechanisms(client: Client, port: int) -> None:
     assert scram(client, "ann@a.example", "Geheim, 42").startswith(GOOD)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pauses")
 def test_wrong_ones_get_one_reply_after_one_time(port: int) -> None:
     took = []
@@ -224,47 +220,6 @@ def test_a_session_ends_after_some_failures(port: int) -> None:
         assert client.rest() == ["421 4.7.0 mx.example Too many failed logins, closing connection"]
 
 
-def test_changes_of_a_user_count_within_a_second(database: str, db: psycopg.Connection) -> None:
-    add_user(database, "ann", "first one", any_sender=True)
-    with accounts(database) as operator, serving(database, **NO_TRUST) as port:
-        open_session = Client(port)
-        open_session.reply()
-        open_session.say("EHLO c")
-        assert log_in(open_session, "ann", "first one").startswith(GOOD)
-        assert open_session.say(MAIL).startswith("250")
-        assert open_session.say("RSET").startswith("250")
-
-        def tried(password: str) -> str:
-            with Client(port) as client:
-                client.reply()
-                client.say("EHLO c")
-                return log_in(client, "ann", password)
-
-        assert tried("first one").startswith(GOOD)
-        operator.passwd("ann", secret("second one"))
-        time.sleep(0.6)
-        assert tried("first one").startswith(WRONG)
-        assert tried("second one").startswith(GOOD)
-        assert open_session.say(MAIL) == "421 4.7.0 mx.example The user was changed, log in again"
-        operator.disable("ann", disabled=True)
-        time.sleep(0.6)
-        assert tried("second one").startswith(WRONG)
-        operator.disable("ann", disabled=False)
-        operator.set("ann", Rights(tenant="other"))
-        time.sleep(0.6)
-        assert tried("second one").startswith(GOOD)
-        operator.delete("ann")
-        time.sleep(0.6)
-        assert tried("second one").startswith(WRONG)
-        open_session.socket.close()
-    actions = db.execute("SELECT action, condition FROM audit ORDER BY id").fetchall()
-    assert actions == [
-        (f"user {action}", "ann")
-        for action in ("add", "password", "disable", "disable", "set", "delete")
-    ]
-    assert "first one" not in str(db.execute("SELECT * FROM audit").fetchall())
-
-
 @pytest.mark.parametrize("hooks", [[], [{"authenticator": "tests.smtpd.handlers.logins:RightOne"}]])
 def test_a_user_who_is_attacked_gets_in_from_his_own_network(
     database: str, db: psycopg.Connection, hooks: list[dict[str, str]]
@@ -323,70 +278,6 @@ def test_preparing_what_a_client_sends_takes_no_time() -> None:
     with pytest.raises(ValueError, match="too long"):
         login_name(LONG)
     assert time.thread_time() - began < 0.3  # it was 0.7 s, in the thread of the sessions
-
-
-def test_rows_that_no_program_of_ours_has_written_harm_their_user_alone(
-    database: str, db: psycopg.Connection
-) -> None:
-    add_user(database, "ann", "right one")
-    add_user(database, "bob", "right one")
-    with serving(database, **NO_TRUST) as port, Client(port) as session:
-        session.reply()
-        session.say("EHLO c")
-        assert log_in(session, "ann", "right one").startswith(GOOD)
-        for number, change in enumerate([
-            "senders = '{NULL}'", "senders = '{{a@b.example},{b@b.example}}'",
-            "networks = '{NULL}'", "networks = '{{10.0.0.0/8},{11.0.0.0/8}}'",
-            "password = '$argon2id$v=19$m=1,t=1,p=1$YQ$YQ'", "password = '$argon2id$x'",
-            "password = '$argon2id$v=19$m=4194304,t=99,p=1$' || split_part(password, '$', 5) || '$'"
-            " || split_part(password, '$', 6)",
-        ]):  # fmt: skip
-            db.execute("UPDATE users SET senders = NULL, networks = NULL WHERE name = 'ann'")
-            db.execute(f"UPDATE users SET {change} WHERE name = 'ann'")
-            time.sleep(0.6)
-            with Client(port, f"127.0.5.{number + 1}") as client:
-                client.reply()
-                client.say("EHLO c")
-                assert log_in(client, "ann", "right one")[:3] in ("454", "535"), change
-            if not number:
-                assert session.say(MAIL)[:3] in ("421", "451")
-        db.execute("UPDATE users SET scram = 'SCRAM-SHA-256$9999:=$=:=' WHERE name = 'ann'")
-        with Client(port, "127.0.5.99") as client:
-            client.reply()
-            client.say("EHLO c")
-            assert scram(client, "ann", "right one").startswith(LATER)
-            assert log_in(client, "bob", "right one").startswith(GOOD)
-
-
-def test_a_password_that_is_checked_during_passwd(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A login after it does not take over the result for the old password."""
-    add_user(database, "ann", "first one", any_sender=True)
-    begun, checked = threading.Semaphore(0), threading.Event()
-
-    def slow(known: str, password: bytes) -> bool:
-        begun.release()
-        assert checked.wait(60)
-        return matches(known, password)
-
-    monkeypatch.setattr(passwords, "matches", slow)
-    command = f"AUTH PLAIN {plain('ann', 'first one')}\r\n".encode()
-    with serving(database, **NO_TRUST) as port, Client(port) as before, Client(port) as after:
-        for client in (before, after):
-            client.reply()
-            client.say("EHLO c")
-        before.send(command)
-        assert begun.acquire(timeout=60)
-        with accounts(database) as operator:
-            operator.passwd("ann", secret("second one"))
-        time.sleep(0.6)
-        after.send(command)
-        assert begun.acquire(timeout=60)
-        checked.set()
-        assert after.reply().startswith(WRONG)
-        if before.reply().startswith(GOOD):
-            assert before.say(MAIL).startswith("421 4.7.0")
 
 
 def test_the_database_is_away(database: str, db: psycopg.Connection) -> None:

@@ -157,8 +157,8 @@ def test_connections_that_are_turned_away_hold_nothing(
     with serving(database, limits={"connections": 1}) as port, Client(port) as first:
         assert first.reply()[:3] == "220"
         Client(port).__exit__()  # has gone when its refusal is due
+        began = time.monotonic()
         with Client(port) as talker, Client(port) as sender:
-            began = time.monotonic()
             talker.send(b"EHLO c\r\n")
             with suppress(ConnectionError):
                 sender.send(b"x" * (64 << 20))
@@ -180,9 +180,9 @@ def test_the_last_error_ends_the_session_a_second_later(
     database: str, last: bytes, code: str
 ) -> None:
     with serving(database, limits={"errors": 1}) as port, Client(port) as client:
+        began = time.monotonic()
         client.send(b"EHLO c\r\n" + last)
         assert [client.reply()[:3] for _ in range(3)] == ["220", "250", code]
-        began = time.monotonic()
         client.send(b"NOOP\r\n")
         assert codes(client) == ["421"]
         assert time.monotonic() - began >= 0.9

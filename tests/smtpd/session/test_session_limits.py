@@ -18,7 +18,7 @@ from pgmta.config.types import parse_network
 from smtpd.config import Limits
 from smtpd.session.pace import Pace
 from tests.support.serving import Client, serving
-from tests.support.waiting import SLACK
+from tests.support.waiting import SLACK, take_time
 
 STRANGER = "127.0.0.5"
 RELAY = {"networks": ["127.0.0.1"], "domains": ["example.org"]}
@@ -108,19 +108,19 @@ def test_networks_that_are_quiet_are_forgotten() -> None:
 def test_a_slow_client_keeps_no_place(
     database: str, limits: dict[str, str], begin: bytes, drop: bytes
 ) -> None:
+    began = time.monotonic()
     with (
         serving(database, relay=RELAY, limits={"junk": 10_000, **limits}) as port,
         Client(port) as client,
     ):
         client.send(begin)
         client.socket.settimeout(0.01)
-        began = time.monotonic()
         replies = b""
         while b"421 4.4.2" not in replies:
             assert time.monotonic() < began + SLACK
             with suppress(TimeoutError):
                 replies += client.socket.recv(1000)
-            time.sleep(0.05)  # the client's pace
+            take_time(0.05)  # the client's pace
             with suppress(ConnectionError):
                 client.send(drop)
         assert time.monotonic() >= began + 0.9

@@ -100,6 +100,7 @@ def test_a_handshake_ends_at_any_octet(
         until(lambda: len(servers[0]._members) == 1)
 
 
+@pytest.mark.slow
 def test_half_open_handshakes_end(
     database: str,
     certificates: list[dict[str, str]],

@@ -110,15 +110,16 @@ def private() -> Iterator[Path]:
 @as_root
 def test_in_a_folder_that_only_root_enters(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The data stay there. The programs are copied once, for servers that start at once too."""
-    package = programs._BIN.parents[1]
+    package = programs._wheel_bin().parents[1]
     (private / "site").symlink_to(package.parent)
-    monkeypatch.setattr(programs, "_BIN", private / "site" / package.name / "pginstall18" / "bin")
+    folder = private / "site" / package.name / "pginstall18" / "bin"
+    monkeypatch.setattr(programs, "_wheel_bin", lambda: folder)
     monkeypatch.setattr(copies, "PLACE", place := data_folder() / "copies")
     server = Server(private / "var")
     make_parents(server.directory)
     try:
         with ThreadPoolExecutor() as pool:
-            folders = {*pool.map(copies.copied, [programs._BIN] * 2)}
+            folders = {*pool.map(copies.copied, [programs._wheel_bin()] * 2)}
         assert [folder.is_relative_to(copy) for folder in folders for copy in place.iterdir()] == [
             True
         ]

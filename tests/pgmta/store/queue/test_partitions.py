@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,8 +142,7 @@ def test_a_change_that_fails_or_is_interrupted_leaves_nothing(
                 "SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database "
                 "WHERE datname = current_database() AND NOT granted AND mode LIKE 'AccessExcl%'"
             )
-            while not one(db, waiting) and run.poll() is None:
-                time.sleep(0.01)
+            until(lambda: one(db, waiting) or run.poll() is not None)
             run.send_signal(signal.SIGINT)
             assert run.wait(PATIENCE) == 1
     assert one(db, state) == before

@@ -23,6 +23,7 @@ from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.lost import FinalLeases, take_lost
 from pgmta.store.queue.settle import Settlements
 from tests.support.rows import column, fetch, message, row
+from tests.support.waiting import eventually
 
 # a day that has a partition on both sides of midnight
 POLICIES = ("hold", "remove", "bounce")
@@ -260,8 +261,7 @@ async def test_an_operator_is_quicker_than_an_outcome_that_waits_for_his_lock(
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
-        while fetch(db, waiting)[0] == 0:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: fetch(db, waiting)[0])
         operator.commit()
     assert await task == {failed.id, lost.id, held.id}
     assert (state(db, failed.id) or ())[:1] == ("QUEUED",)

@@ -17,7 +17,7 @@ from pgmta.store.queue.enqueue import Enqueue
 from queued.upkeep.reports import ReportDuty
 from tests.support.reporting import WAITING, dsns, duty, ended, ends, process_of
 from tests.support.rows import column, fetch, message
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -47,6 +47,7 @@ async def test_a_connection_that_breaks_at_the_commit_neither_loses_nor_doubles(
     assert fetch(db, "SELECT sum(number) FROM report_counts WHERE sender = ''") == (200,)
 
 
+@pytest.mark.slow
 async def test_a_process_that_dies_at_any_step_neither_loses_nor_doubles(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,8 +87,7 @@ async def test_a_process_that_dies_at_any_step_neither_loses_nor_doubles(
         process = process_of(database)
         work = ReportDuty(process)
         task = asyncio.create_task(work.run())
-        while not task.done() and fetch(db, WAITING) != (0,):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: task.done() or fetch(db, WAITING) == (0,))  # noqa: B023
         died = left[0] <= 0
         deaths += died
         task.cancel()

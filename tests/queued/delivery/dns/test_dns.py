@@ -24,6 +24,7 @@ from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.name_servers import NameServers
 from queued.delivery.dns.places import Places
 from tests.support.name_server import NameServer, Says, Zone, serving_names
+from tests.support.waiting import eventually, let_others_run
 
 ZONE: Zone = {
     "a.example": {"A": ["192.0.2.1"], "MX": ["1 a.example."]},
@@ -59,7 +60,7 @@ async def fails(questions: Questions, name: str, kind: str = "A") -> DeliveryErr
 async def test_one_question_serves_all_who_ask_it(name_server: NameServer) -> None:
     questions = asking(name_server)
     many = [asyncio.create_task(questions.ask("slow.example", "A")) for _ in range(50)]
-    await asyncio.sleep(0)
+    await let_others_run()
     many[0].cancel()  # who goes away takes the answer from no other
     answers = await asyncio.gather(*many[1:])
     assert {answer.records[0].to_text() for answer in answers} == {"192.0.2.2"}
@@ -194,8 +195,7 @@ async def test_other_name_servers_after_a_change(name_server: NameServer) -> Non
     questions = asking(name_server)
     await questions.ask("a.example", "A")
     late = asyncio.create_task(questions.ask("slow.example", "A"))
-    while not name_server.asked["slow.example A"]:
-        await asyncio.sleep(0.001)
+    await eventually(lambda: name_server.asked["slow.example A"])
     with serving_names({"a.example": {"A": ["192.0.2.99"]}}) as other:
         questions.configure(Dns.model_validate({"servers": [other.where]}))
         (record,) = (await questions.ask("a.example", "A")).records
@@ -240,7 +240,7 @@ async def test_dead_name_servers_do_not_stop_others(
     for n in range(1000):
         name_server.zone[f"dead{n}.example"] = {"A": None}
     dead = [asyncio.create_task(questions.ask(f"dead{n}.example", "A")) for n in range(1000)]
-    await asyncio.sleep(0)
+    await let_others_run()
     begun = time.monotonic()
     assert (await questions.ask("a.example", "A")).records
     took = time.monotonic() - begun
@@ -250,7 +250,7 @@ async def test_dead_name_servers_do_not_stop_others(
     # with free places a question has its whole time
     name_server.zone["patient.example"] = {"A": None}
     patient = asyncio.create_task(questions.ask("patient.example", "A"))
-    await asyncio.sleep(0.1)
+    await questions.ask("slow.example", "A")  # which takes ten times its patience
     assert not patient.done()
     patient.cancel()
 

@@ -28,6 +28,7 @@ from queued.delivery.transport.result import Result
 from queued.worker.verdict import judge
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, LOCK_STEP, PIPED, USUAL, RawHop, run, serving
+from tests.support.waiting import eventually
 
 NOW = datetime.now(UTC)
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
@@ -72,8 +73,7 @@ async def attempt(hop: RawHop, mail: Envelope, timeouts: Timeouts) -> list[Resul
             return [Result.of(error, "hop")] * len(mail.items)
         finally:
             session.connection.quit()
-            while hop.open:
-                await asyncio.sleep(0)  # the hop reads what has come to it
+            await eventually(lambda: not hop.open)  # the hop reads what has come to it
 
 
 def outcomes(hop: RawHop, mail: Envelope, timeouts: Timeouts = QUICK) -> list[Outcome]:
@@ -284,6 +284,7 @@ strays = st.tuples(
 points = ["greeting", "EHLO", "MAIL", "RCPT", "DATA", "dot", "RSET"]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.dictionaries(st.sampled_from(points), strays, min_size=1, max_size=3),

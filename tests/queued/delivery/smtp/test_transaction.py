@@ -24,7 +24,7 @@ from queued.delivery.transport.transport import UNLIMITED
 from queued.outgoing.line import header_needs_utf8
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
-from tests.support.waiting import SLACK
+from tests.support.waiting import SLACK, take_time_async
 
 NOW = datetime.now(UTC)
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
@@ -194,7 +194,7 @@ class Dripping(asyncio.Protocol):
     async def drip(self) -> None:
         for octet in b"220 x\r\n250 x\r\n" + b"250 all right, so it is\r\n" * 100:
             self.transport.write(bytes([octet]))  # type: ignore[attr-defined]
-            await asyncio.sleep(0.02)
+            await take_time_async(0.02)
 
 
 def test_one_octet_at_a_time_ends_with_the_transaction() -> None:

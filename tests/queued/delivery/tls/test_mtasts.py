@@ -24,6 +24,7 @@ from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.delivery.tls.tls_contexts import TlsContexts
 from tests.support.certificates import Certificate
 from tests.support.rawhop import run
+from tests.support.waiting import let_others_run
 
 DOMAIN = "b.example"
 ROOT = Certificate.root()
@@ -196,7 +197,7 @@ async def test_slow_web_servers_do_not_keep_the_policies_of_others_away(
     monkeypatch.setattr(sts_fetch, "_PATIENCE", 0.1)
     fetcher = PolicyFetcher(cast(Any, None), addresses, 443)
     slow = [asyncio.create_task(fetcher.fetch(f"{number}.example")) for number in range(100)]
-    await asyncio.sleep(0)
+    await let_others_run()
     with pytest.raises(StsError, match="has no address"):
         await asyncio.wait_for(fetcher.fetch(DOMAIN), 5.0)
     for task in slow:
@@ -245,7 +246,7 @@ class World:
 
     async def fetch(self, domain: str) -> FetchedPolicy:
         self.fetches += 1
-        await asyncio.sleep(0)
+        await let_others_run()
         if self.found is None:
             raise StsError("no answer")
         return self.found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections import deque
@@ -30,6 +29,7 @@ from queued.delivery.transport.transcript import (
 from tests.queued.delivery.smtp.test_session import CONTENT as BODY
 from tests.queued.delivery.smtp.test_session import LARGE, QUICK, connect, envelope
 from tests.support.rawhop import DROP, HANG, LOCK_STEP, RawHop, run, serving
+from tests.support.waiting import let_others_run
 
 TIME = re.compile(r"\d\d:\d\d:\d\d\.\d{3} ")
 
@@ -210,7 +210,7 @@ def test_all_hosts_that_were_tried_are_in_the_transcript_and_the_last_in_the_fac
             smtp = SmtpTransport("me.example", Delivery())
             with pytest.raises(DeliveryError) as error:
                 await smtp.open(Destination("smtp", SmtpParameters(hops)))
-            await asyncio.sleep(0)
+            await let_others_run()
             return error.value
 
     result = Result.of(run(main()), "")

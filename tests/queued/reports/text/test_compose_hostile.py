@@ -7,6 +7,7 @@ import email.policy
 import re
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ REPORTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         report,

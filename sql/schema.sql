@@ -349,12 +349,9 @@ COMMENT ON COLUMN rights.role IS 'One of the roles of pgmta, or PUBLIC.';
 COMMENT ON COLUMN rights.privileges IS 'As in GRANT, such as SELECT, UPDATE (hostname).';
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('SEQUENCE queue_ids', 'pgmta_smtpd', 'USAGE'),
     -- it watches the sequence of the rows (docs/decisions/0028)
     ('SEQUENCE queue_ids', 'pgmta_queued', 'SELECT'),
     ('SEQUENCE lease_tokens', 'pgmta_queued', 'USAGE'),
-    ('queue', 'pgmta_smtpd',
-        'INSERT (message_id, priority, sender, recipient, domain, metadata, sender_domain, on_failed)'),
     ('queue', 'pgmta_queued',
         'SELECT, UPDATE (next_attempt, lease_since, lease_until, lease_token, attempts, status, lease_owner, '
         'last_reply, metadata, hold_reason, held_by, held_at, hold_until, faults, begun, held_under, '
@@ -521,67 +518,72 @@ COMMENT ON TRIGGER messages_renumbered ON messages IS 'The same for a body that 
 CREATE TRIGGER messages_truncated AFTER TRUNCATE ON messages EXECUTE FUNCTION messages_in_use();
 COMMENT ON TRIGGER messages_truncated ON messages IS 'The same for TRUNCATE.';
 
+-- By arrays, because smtpd writes many messages at once. Each message and row has a value in each array; where an
+-- array is null, all have the default of the column. Callers may be any role, and SET search_path took 48 µs, so all
+-- names have their schema, and there are no operators.
 CREATE FUNCTION queue_put(
     -- of each message
-    ids bigint[], sizes bigint[], utf8 boolean[], chunks integer[], traces text[], bodies bytea[],
-    message_id_headers text[],
-    -- of each row
-    message_ids bigint[], senders text[], sender_domains text[], recipients text[], domains text[],
-    priorities smallint[], metadata text[], holds text[] DEFAULT NULL,
-    -- more of each message, which its rows have too; null: the columns have their defaults
-    tenants text[] DEFAULT NULL, on_failed text[] DEFAULT NULL, once boolean[] DEFAULT NULL, logins text[] DEFAULT NULL,
+    ids bigint[], sizes bigint[], traces text[], bodies bytea[], message_id_headers text[], origins text[],
+    senders text[], sender_domains text[], priorities smallint[],
+    -- of each row: the number of its message from 1, and the recipient
+    numbers integer[], recipients text[], domains text[],
+    -- more of each message
+    utf8 boolean[] DEFAULT NULL, chunks integer[] DEFAULT NULL, tenants text[] DEFAULT NULL,
+    on_failed text[] DEFAULT NULL, once boolean[] DEFAULT NULL, logins text[] DEFAULT NULL,
     envids text[] DEFAULT NULL, rets text[] DEFAULT NULL, requiretls boolean[] DEFAULT NULL,
-    -- more of each row
-    notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL,
-    -- of each message
-    origins text[] DEFAULT NULL, tls_optional boolean[] DEFAULT NULL
-) RETURNS void LANGUAGE plpgsql SECURITY DEFINER  -- callers set plan_cache_mode = force_generic_plan
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    tls_optional boolean[] DEFAULT NULL,
+    -- more of each row; a hold is its reason
+    metadata text[] DEFAULT NULL, holds text[] DEFAULT NULL, notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL
+) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
+DECLARE
+    rows integer;
 BEGIN
-    -- Chunks are written without a sync, so a crash before this statement can lose them.
-    IF 0 < ANY (queue_put.chunks) THEN  -- mostly not, and a query costs what several rows do
-        IF EXISTS (
-            SELECT FROM unnest(ids, queue_put.chunks) AS message (id, number)
-            WHERE number > 0
-                AND number <> (SELECT count(*) FROM message_chunks WHERE message_id = message.id)
-        ) THEN
-            RAISE EXCEPTION 'chunks of a message are missing' USING
-                ERRCODE = 'not_null_violation', TABLE = 'messages', COLUMN = 'chunks';
-        END IF;
+    IF queue_put.chunks IS NOT NULL THEN
+        PERFORM pgmta.chunks_present(ids, queue_put.chunks);
     END IF;
     -- The whole group fails if one id exists already, because the caller repeats a group then.
-    WITH new_messages AS (
-        INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant,
-            submitted_by, envid, ret, requiretls, origin, tls_optional)
-        SELECT id, size, utf8, chunks, trace, body, header, coalesce(tenant, ''), login, envid, ret,
-            coalesce(requiretls, false), origin, coalesce(tls_optional, false)
-        FROM unnest(ids, sizes, queue_put.utf8, queue_put.chunks, traces, bodies, message_id_headers, tenants,
-                logins, envids, rets, queue_put.requiretls, origins, queue_put.tls_optional)
-            AS message (id, size, utf8, chunks, trace, body, header, tenant, login, envid, ret, requiretls, origin,
-                tls_optional)
-    )
-    INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
+    INSERT INTO pgmta.messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, envid,
+        ret, requiretls, origin, tls_optional)
+    SELECT ids[n], sizes[n], coalesce(queue_put.utf8[n], false), coalesce(queue_put.chunks[n], 0), traces[n], bodies[n],
+        message_id_headers[n], coalesce(tenants[n], ''), logins[n], envids[n], rets[n],
+        coalesce(queue_put.requiretls[n], false), origins[n], coalesce(queue_put.tls_optional[n], false)
+    FROM pg_catalog.generate_subscripts(ids, 1) AS n;
+    INSERT INTO pgmta.queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
         status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt)
-    SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb,
-        CASE WHEN hold IS NULL THEN 'QUEUED' ELSE 'HOLD' END, hold,
-        CASE WHEN hold IS NOT NULL THEN 'smtpd' END, CASE WHEN hold IS NOT NULL THEN now() END,
-        coalesce(tenants[place], ''), coalesce(queue_put.on_failed[place], 'hold'),
-        coalesce(queue_put.once[place], false), notify, orcpt
-    FROM unnest(message_ids, senders, sender_domains, recipients, domains, priorities, queue_put.metadata, holds,
-            notifies, orcpts)
-        AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata, hold, notify, orcpt)
-    CROSS JOIN LATERAL array_position(ids, message_id) AS place;
+    SELECT ids[numbers[n]], senders[numbers[n]], sender_domains[numbers[n]], recipients[n], domains[n],
+        priorities[numbers[n]], coalesce(queue_put.metadata[n], '{}')::pg_catalog.jsonb,
+        CASE WHEN holds[n] IS NULL THEN 'QUEUED' ELSE 'HOLD' END, holds[n],
+        CASE WHEN holds[n] IS NOT NULL THEN 'smtpd' END,
+        CASE WHEN holds[n] IS NOT NULL THEN pg_catalog.now() END, coalesce(tenants[numbers[n]], ''),
+        coalesce(queue_put.on_failed[numbers[n]], 'hold'), coalesce(queue_put.once[numbers[n]], false),
+        notifies[n], orcpts[n]
+    FROM pg_catalog.generate_subscripts(numbers, 1) AS n;
+    GET DIAGNOSTICS rows = ROW_COUNT;
+    RETURN rows;
 END $$;
 COMMENT ON FUNCTION queue_put IS
-    'Stores a group of messages with all their rows. It checks nothing. The whole group fails if an id exists '
-    'already, or if chunks of a message are missing.';
+    'Stores a group of messages with all their rows, and returns the number of rows: all mail comes in here. It checks '
+    'nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
+
+CREATE FUNCTION chunks_present(ids bigint[], chunks integer[]) RETURNS void LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    -- chunks are written without a sync, so a crash can lose them
+    IF EXISTS (
+        SELECT FROM unnest(ids, chunks) AS message (id, number)
+        WHERE number > 0 AND number <> (SELECT count(*) FROM message_chunks WHERE message_id = message.id)
+    ) THEN
+        RAISE EXCEPTION 'chunks of a message are missing' USING
+            ERRCODE = 'not_null_violation', TABLE = 'messages', COLUMN = 'chunks';
+    END IF;
+END $$;
+COMMENT ON FUNCTION chunks_present IS 'Refuses messages whose chunks are not all there.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('SEQUENCE message_ids', 'pgmta_smtpd', 'USAGE'),
     ('SEQUENCE message_ids', 'pgmta_queued', 'USAGE'),
-    ('messages', 'pgmta_smtpd',
-        'SELECT (id), INSERT (id, size, utf8, chunks, trace, body, message_id_header, origin)'),
+    ('messages', 'pgmta_smtpd', 'SELECT (id)'),
     -- FOR UPDATE asks for the right to change some column: this one does no harm
     ('messages', 'pgmta_queued', 'SELECT, UPDATE (received_at), DELETE'),
     ('messages', 'pgmta_operator', 'SELECT'),
@@ -645,92 +647,35 @@ CREATE FUNCTION submit(
     SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
 DECLARE
-    header text COLLATE "C" := encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape');
-    message_id_header text := substring(header FROM '(?in)^message-id[ \t]*:[ \t]*([^\r]*(?:\r\n[ \t])?)' COLLATE "C");
-    message_id bigint;
-    added text COLLATE "C";
-BEGIN
-    -- The usual mail, which has one recipient. PL/pgSQL prepares each expression anew in each transaction, so
-    -- there are few of them. Whatever else is there goes to submit_any, with the same outcome.
-    IF cardinality(recipients) = 1 AND octet_length(sender) <= 63 AND octet_length(recipients[1]) <= 63
-        AND concat(sender, ' ', recipients[1]) ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[A-Za-z0-9]([A-Za-z0-9-]*'
-            '[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)* [A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@'
-            '[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$' COLLATE "C")
-        AND send_at IS NULL AND priority BETWEEN 0 AND 9 AND metadata = '{}' AND key IS NULL
-        AND tenant = '' COLLATE "C" AND on_failed = 'hold' COLLATE "C" AND once IS NOT NULL AND NOT wake
-        -- fields, an empty line, and no bare CR or LF; with added fields it needs no chunk
-        AND octet_length(content) <= 7500 AND position('\x00'::bytea IN content) = 0
-        AND encode(content, 'escape') ~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
-            '\r\n\r\n([^\r\n]|\r\n)*$' COLLATE "C")
-        AND header !~ '(?in)^(received|tls-required)' COLLATE "C"
-        AND (message_id_header IS NULL OR message_id_header ~ '^[!-[\]-~]{1,250}$' COLLATE "C")
-    THEN
-        -- each submission opens a block of ids, so that smtpd's blocks never have this one
-        message_id := nextval('message_ids');
-        added := submit_missing(header, (SELECT hostname FROM submit_settings));
-        IF added <> '' THEN
-            message_id_header := coalesce(message_id_header, substring(added FROM '<.*>'));
-            content := convert_to(added, 'UTF8') || content;
-        END IF;
-        -- As queue_put does, which takes a group: its arrays would cost a single message as much again.
-        -- tests/sql/test_one_door.py compares what all three store.
-        INSERT INTO messages (id, size, trace, body, message_id_header, submitted_by, origin)
-        VALUES (message_id, octet_length(content), submit_trace((SELECT hostname FROM submit_settings), message_id),
-            content, message_id_header, session_user, 'sql');
-        INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, once)
-        VALUES (message_id, sender, lower(split_part(sender COLLATE "C", '@', 2)), recipients[1],
-            lower(split_part(recipients[1] COLLATE "C", '@', 2)), priority, once);
-        RETURN message_id;
-    END IF;
-    -- The collation of an argument is the caller's, who may compare addresses without case.
-    RETURN submit_any(sender COLLATE "C", recipients, content, send_at, priority, metadata, key, tenant, on_failed, once, wake);
-END $$;
-COMMENT ON FUNCTION submit IS
-    'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC '
-    '5322, each line with CRLF. docs/sql.md has the arguments and errors.';
-
-CREATE FUNCTION submit_any(
-    sender text, recipients text[], content bytea, send_at timestamptz, priority integer, metadata jsonb,
-    key text, tenant text, on_failed text, once boolean, wake boolean
-) RETURNS bigint LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-    chunk CONSTANT integer := 8096;
     message_id bigint;
     known bigint;
-    octets integer;
-    header_end integer := position('\x0d0a0d0a'::bytea IN substring(content FROM 1 FOR 65536));
+    header text COLLATE "C";
     message_id_header text;
-    added text;
+    added text COLLATE "C";
     settings submit_settings;
-    sender_domain text;
-    domains text[];
-    missing text := CASE WHEN sender IS NULL THEN 'sender' WHEN content IS NULL THEN 'content'
-        WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
-        WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
-        WHEN once IS NULL THEN 'once' WHEN wake IS NULL THEN 'wake' END;
+    -- The collation of an argument is the caller's, who may compare addresses without case.
+    sender_domain text := mailbox_domain(sender COLLATE "C");
+    domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
+    chunk CONSTANT integer := 8096;
+    chunks integer[];
+    octets integer;
+    rows integer;
 BEGIN
-    IF missing IS NOT NULL THEN PERFORM submit_refuse(missing, 'it is null'); END IF;
-    SELECT * INTO settings FROM submit_settings;
     -- PL/pgSQL prepares each expression anew in each transaction. So usual arguments pass by few of them.
-    IF send_at IS NOT NULL OR key IS NOT NULL OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}' OR tenant <> ''
-            OR on_failed <> 'hold' THEN
-        PERFORM submit_options(send_at, priority, metadata, key, tenant, on_failed);
+    IF num_nulls(sender, content, priority, metadata, tenant, on_failed, once, wake) > 0 THEN
+        PERFORM submit_refuse(CASE WHEN sender IS NULL THEN 'sender' WHEN content IS NULL THEN 'content'
+            WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
+            WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
+            WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
+    ELSIF send_at IS NOT NULL OR key IS NOT NULL OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+            OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
+        PERFORM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed);
     END IF;
-    domains := ARRAY[mailbox_domain(recipients[1])];
-    sender_domain := mailbox_domain(sender);
     IF cardinality(recipients) IS DISTINCT FROM 1 OR domains[1] IS NULL OR sender_domain IS NULL THEN
-        SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender, recipients);
+        SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
     END IF;
-    -- fields, an empty line, and no bare CR or LF; without Message-ID
-    IF octet_length(content) NOT BETWEEN 1 AND least(settings.message_size, 65536)
-        OR position('\x00'::bytea IN content) > 0
-        OR encode(content, 'escape') !~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
-            '\r\n\r\n([^\r\n]|\r\n)*$' COLLATE "C")
-        OR encode(substring(content FROM 1 FOR header_end), 'escape')
-            ~ '(?in)^(received|message-id)' COLLATE "C"
-    THEN
-        message_id_header := submit_content(content, settings.message_size);
-    END IF;
+    SELECT * INTO settings FROM submit_settings;
+    header := submit_header(content, settings.message_size);
     -- each submission opens a block of ids, so that smtpd's blocks never have this one
     message_id := nextval('message_ids');
     IF key IS NOT NULL THEN
@@ -738,8 +683,8 @@ BEGIN
             metadata, on_failed, once, send_at)::text, getdatabaseencoding()) || sha256(content)));
         IF known IS NOT NULL THEN RETURN known; END IF;
     END IF;
-    added := submit_missing(encode(substring(content FROM 1 FOR CASE header_end WHEN 0 THEN 65536 ELSE header_end END),
-        'escape'), settings.hostname);
+    message_id_header := CASE WHEN header ~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN submit_message_id(header) END;
+    added := submit_missing(header, settings.hostname);
     IF added <> '' THEN
         message_id_header := coalesce(message_id_header, substring(added FROM '<.*>'));
         content := convert_to(added, 'UTF8') || content;
@@ -748,27 +693,26 @@ BEGIN
     IF octets > chunk THEN
         content := content || ''::bytea;  -- read from its table once, not for each chunk
         INSERT INTO message_chunks (message_id, position, data)
-        SELECT message_id, number, substring(submit_any.content FROM number * chunk + 1 FOR chunk)
+        SELECT message_id, number, substring(submit.content FROM number * chunk + 1 FOR chunk)
         FROM generate_series(0, (octets - 1) / chunk) AS number;
+        chunks := ARRAY[(octets - 1) / chunk + 1];
+        content := '';
     END IF;
-    -- As queue_put does, which takes a group: its arrays would cost a single message as much again.
-    -- tests/sql/test_one_door.py compares what both store.
-    INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, origin,
-        tls_optional)
-    VALUES (message_id, octets,
-        concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C",
-        CASE WHEN octets > chunk THEN (octets - 1) / chunk + 1 ELSE 0 END,
-        submit_trace(settings.hostname, message_id),
-        CASE WHEN octets > chunk THEN '' ELSE content END, message_id_header, tenant,
-        session_user, 'sql',
-        submit_tls_optional(encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape')));
-    INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata, tenant, on_failed, once)
-    SELECT message_id, sender, sender_domain, address, name, priority, metadata, tenant, on_failed, once
-    FROM unnest(recipients, domains) AS recipient (address, name);
+    rows := queue_put(ARRAY[message_id], ARRAY[octets], ARRAY[submit_trace(settings.hostname, message_id)],
+        ARRAY[content], ARRAY[message_id_header], '{sql}', ARRAY[sender], ARRAY[sender_domain],
+        ARRAY[priority::smallint], array_fill(1, ARRAY[cardinality(recipients)]), recipients, domains,
+        CASE WHEN concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C"
+            THEN '{t}'::boolean[] END,
+        chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
+        CASE WHEN on_failed <> 'hold' COLLATE "C" THEN ARRAY[on_failed] END, CASE WHEN once THEN '{t}'::boolean[] END,
+        ARRAY[session_user], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
+        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END);
     IF wake THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
     RETURN message_id;
 END $$;
-COMMENT ON FUNCTION submit_any IS 'Does what submit() does, for any arguments; raises the error of a bad one.';
+COMMENT ON FUNCTION submit IS
+    'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC '
+    '5322, each line with CRLF. docs/sql.md has the arguments and errors.';
 
 CREATE FUNCTION submit_key(tenant text, key text, message_id bigint, fingerprint bytea) RETURNS bigint
 LANGUAGE plpgsql AS $$
@@ -921,60 +865,59 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_envelope IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
 
-CREATE FUNCTION submit_content(content bytea, size_limit bigint) RETURNS text LANGUAGE plpgsql AS $$
+-- PL/pgSQL prepares each expression anew in each transaction, so there are few.
+CREATE FUNCTION submit_header(content bytea, size_limit bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     octets bigint := octet_length(content);
-    slice CONSTANT integer := 65536;
-    ending integer;
-    bare boolean;
-    header text COLLATE "C";
-    value text COLLATE "C";
+    -- escaped text is ASCII in every encoding
+    beginning text COLLATE "C" := encode(substring(content FROM 1 FOR 65536), 'escape');
+    header text COLLATE "C" := split_part(beginning, E'\r\n\r\n', 1);
+    fault text := CASE
+        WHEN octets = 0 THEN 'it is empty'
+        WHEN octets > size_limit THEN format('it is over %s octets', size_limit)
+        WHEN position('\x00'::bytea IN content) > 0 THEN 'it has NUL'
+        WHEN CASE WHEN octets > 65536 THEN submit_bare(content)
+            ELSE beginning ~ '\r([^\n]|$)|(^|[^\r])\n' COLLATE "C" END THEN 'it has a bare CR or LF'
+        WHEN length(header) = 65536 THEN 'its header does not end within 64 KB'
+        -- whole fields with their continuations (RFC 5322, section 2.2)
+        WHEN header !~ '^[!-9;-~]+[ \t]*:[^\r]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r]*)*(\r\n)?$' COLLATE "C"
+            THEN 'it does not begin with header fields'
+        WHEN header ~ '(?in)^received:' COLLATE "C" AND regexp_count(header, '^received:', 1, 'in') > 100
+            THEN 'it has over 100 Received fields' END;
 BEGIN
-    IF octets = 0 THEN
-        PERFORM submit_refuse('content', 'it is empty');
-    ELSIF octets > size_limit THEN
-        PERFORM submit_refuse('content', format('it is over %s octets', size_limit), format('It has %s.', octets));
-    ELSIF position('\x00'::bytea IN content) > 0 THEN
-        PERFORM submit_refuse('content', 'it has NUL', 'At octet ' || position('\x00'::bytea IN content));
-    END IF;
-    -- Escaped text is ASCII in every encoding. Each octet and the next one are in one slice.
-    IF octets <= slice THEN
-        bare := encode(content, 'escape') ~ '\r([^\n]|$)|(^|[^\r])\n' COLLATE "C";
-    ELSE
-        bare := get_byte(content, 0) = 10 OR get_byte(content, octets::integer - 1) = 13 OR EXISTS (
-            SELECT FROM generate_series(1, octets::integer, slice) AS place
-            WHERE encode(substring(content FROM place FOR slice + 1), 'escape')
-                ~ '\r[^\n]|[^\r]\n' COLLATE "C");
-    END IF;
-    IF bare THEN
-        PERFORM submit_refuse('content', 'it has a bare CR or LF', NULL,
-            'Each line ends with CR LF: convert_to(regexp_replace(convert_from(content, ''LATIN1''), '
-            'E''\r\n?|\n'', E''\r\n'', ''g''), ''LATIN1'').');
-    END IF;
-    ending := position('\x0d0a0d0a'::bytea IN substring(content FROM 1 FOR slice));
-    IF ending = 0 AND octets > slice THEN
-        PERFORM submit_refuse('content', 'its header does not end within 64 KB');
-    END IF;
-    header := encode(substring(content FROM 1 FOR CASE ending WHEN 0 THEN slice ELSE ending - 1 END), 'escape');
-    -- whole fields with their continuations (RFC 5322, section 2.2)
-    IF header !~ '^[!-9;-~]+[ \t]*:[^\r]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r]*)*(\r\n)?$' COLLATE "C" THEN
-        PERFORM submit_refuse('content', 'it does not begin with header fields', NULL,
-            'Fields such as From: and Subject: come first, each in one line or folded, then an empty line.');
-    END IF;
-    IF strpos(lower(header), 'received:') > 0 AND regexp_count(header, '^received:', 1, 'in') > 100 THEN
-        PERFORM submit_refuse('content', 'it has over 100 Received fields', NULL, 'It may be in a loop.');
-    END IF;
-    IF strpos(lower(header), 'message-id') = 0 THEN RETURN NULL; END IF;
-    value := substring(header FROM '(?in)^message-id[ \t]*:([^\r]*(?:\r\n[ \t][^\r]*)*)');
+    IF fault IS NULL THEN RETURN header; END IF;
+    PERFORM submit_refuse('content', fault, CASE
+        WHEN octets > size_limit THEN format('It has %s.', octets)
+        WHEN fault = 'it has NUL' THEN 'At octet ' || position('\x00'::bytea IN content) END,
+        CASE fault WHEN 'it has a bare CR or LF' THEN 'Each line ends with CR LF: '
+            'convert_to(regexp_replace(convert_from(content, ''LATIN1''), E''\r\n?|\n'', E''\r\n'', ''g''), ''LATIN1'').'
+        WHEN 'it does not begin with header fields' THEN
+            'Fields such as From: and Subject: come first, each in one line or folded, then an empty line.'
+        WHEN 'it has over 100 Received fields' THEN 'It may be in a loop.' END);
+END $$;
+COMMENT ON FUNCTION submit_header IS
+    'Returns the header of content, escaped. Raises the error of content that can''t be a message.';
+
+CREATE FUNCTION submit_bare(content bytea) RETURNS boolean LANGUAGE sql AS $$
+    -- each octet and the next one are in one slice
+    SELECT get_byte(content, 0) = 10 OR get_byte(content, octet_length(content) - 1) = 13 OR EXISTS (
+        SELECT FROM generate_series(1, octet_length(content), 65536) AS place
+        WHERE encode(substring(content FROM place FOR 65537), 'escape') ~ '\r[^\n]|[^\r]\n' COLLATE "C")
+$$;
+COMMENT ON FUNCTION submit_bare IS 'Whether large content has a CR without LF, or the other way round.';
+
+CREATE FUNCTION submit_message_id(header text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    value text COLLATE "C" := substring(header FROM '(?in)^message-id[ \t]*:([^\r]*(?:\r\n[ \t][^\r]*)*)' COLLATE "C");
+BEGIN
     value := btrim(regexp_replace(value, '\r\n[ \t]+', ' ', 'g'), E' \t\v\f');
     -- a backslash is doubled; any other stands for an octet beyond ASCII
     IF value !~ '^([ -[^-~\]]|\\\\)+$' COLLATE "C" THEN RETURN NULL; END IF;
     value := replace(value, '\\', '\');
     RETURN CASE WHEN length(value) <= 998 THEN value END;
 END $$;
-COMMENT ON FUNCTION submit_content IS
-    'Raises the error of content that can''t be a message. Returns the Message-ID of the header; null if it has '
-    'none, or one that is not printable ASCII of at most 998 characters.';
+COMMENT ON FUNCTION submit_message_id IS
+    'The Message-ID of a header; null if it has none, or one that is not printable ASCII of at most 998 characters.';
 
 CREATE FUNCTION submit_options(
     send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text
@@ -1239,6 +1182,80 @@ COMMENT ON INDEX attempts_ended_at IS 'View attempt_rates.';
 
 SELECT days_make('attempts', 7);
 
+-- By arrays, because a worker writes many outcomes at once. An array is empty if no attempt has a value.
+CREATE FUNCTION attempts_log(
+    worker text,
+    -- of each attempt
+    row_ids bigint[], message_ids bigint[], tokens bigint[], numbers integer[], events text[],
+    senders text[], recipients text[], domains text[], codes smallint[], enhanced text[], replies text[],
+    commands text[], classes text[], started timestamptz[], ended timestamptz[], seconds real[],
+    tenants text[], message_id_headers text[], logins text[], metadata text[],
+    -- the attempts over one connection share these: the place of an attempt is before its values in both
+    places smallint[] DEFAULT NULL, facts text[] DEFAULT NULL, times real[] DEFAULT NULL,
+    -- of each attempt, in place of the first argument
+    workers text[] DEFAULT NULL,
+    -- the answer to the first commit was lost with its connection
+    again boolean DEFAULT false
+) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    logged bigint;
+BEGIN
+    IF again THEN  -- leave out those in the log
+        events := ARRAY(
+            SELECT CASE WHEN EXISTS (
+                SELECT FROM pgmta.attempts AS a
+                WHERE a.message_id = o.message_id AND a.row_id = o.row_id AND a.lease_token = o.token
+                    AND a.ended_at = o.ended_at
+            ) THEN 'handed back' ELSE o.event END
+            FROM unnest(row_ids, message_ids, tokens, ended, events) WITH ORDINALITY
+                AS o (row_id, message_id, token, ended_at, event, number) ORDER BY number);
+    END IF;
+    INSERT INTO pgmta.attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
+        event, sender, recipient, domain, worker, host, command, enhanced, reply, class,
+        tenant, message_id_header, submitted_by, metadata, address, tls_version,
+        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
+    SELECT coalesce(ended[n], now()), started[n], row_ids[n], message_ids[n], tokens[n], numbers[n],
+        coalesce(codes[n], 0), coalesce(events[n], 'delivered'), senders[n], recipients[n], domains[n],
+        coalesce(workers[n], attempts_log.worker), coalesce(facts[places[n] + 1], ''), coalesce(commands[n], ''),
+        coalesce(attempts_log.enhanced[n], ''), replies[n], nullif(classes[n], ''), coalesce(tenants[n], ''),
+        nullif(message_id_headers[n], ''), nullif(logins[n], ''), nullif(attempts_log.metadata[n], '')::jsonb,
+        nullif(facts[places[n] + 2], ''), nullif(facts[places[n] + 3], ''), nullif(facts[places[n] + 4], ''),
+        nullif(facts[places[n] + 5], ''), nullif(times[places[n] + 1], 0),
+        nullif(times[places[n] + 2] + times[places[n] + 3], 0), nullif(times[places[n] + 4], 0),
+        nullif(seconds[n], 0)
+    FROM generate_subscripts(row_ids, 1) AS n WHERE events[n] IS DISTINCT FROM 'handed back';
+    GET DIAGNOSTICS logged = ROW_COUNT;
+    RETURN logged;
+END $$;
+COMMENT ON FUNCTION attempts_log IS
+    'Writes attempts to the log, and returns how many. An attempt without an event was delivered, and one that was '
+    'handed back never began.';
+
+CREATE FUNCTION rows_log(ids bigint[], event text, who text DEFAULT NULL, reason text DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF cardinality(ids) = 0 THEN RETURN 0; END IF;
+    -- with a token alone, by SQL of an operator, a row must not stop the log of the others
+    RETURN (SELECT pgmta.attempts_log('', array_agg(q.id), array_agg(q.message_id), array_agg(
+            CASE event WHEN 'failed' THEN 0 ELSE coalesce(q.lease_token, 0) END), array_agg(q.attempts),
+        array_agg(event), array_agg(q.sender), array_agg(left(q.recipient, 600)), array_agg(q.domain), '{}', '{}',
+        array_agg(coalesce(reason, CASE event WHEN 'unknown' THEN 'lease ran out: the worker died or lost the database'
+            ELSE q.hold_reason END, '')),
+        '{}', array_agg(CASE event WHEN 'failed' THEN 'other' END),
+        array_agg(CASE event WHEN 'unknown' THEN coalesce(q.lease_since, now()) ELSE now() END), '{}', '{}',
+        array_agg(q.tenant), array_agg(m.message_id_header), array_agg(m.submitted_by),
+        array_agg(nullif(q.metadata, '{}')::text),
+        workers => array_agg(coalesce(who, CASE event WHEN 'unknown' THEN q.lease_owner ELSE q.held_by END, '')))
+    FROM pgmta.queue AS q LEFT JOIN pgmta.messages AS m ON m.id = q.message_id
+    WHERE q.id = ANY (ids));
+END $$;
+COMMENT ON FUNCTION rows_log IS
+    'Writes an entry of the log for rows of the queue, which the caller has locked and changes or removes afterwards: '
+    'unknown (their lease ran out), deleted, cancelled or failed. Without who and reason the row itself says both. '
+    'Returns how many.';
+
 CREATE FUNCTION attempt_returned(message bigint, recipient_row bigint, day date, why text, words text,
     OUT sender text, OUT recipient text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -1358,6 +1375,8 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('attempts', 'pgmta_queued', 'SELECT, INSERT'),
     ('attempts', 'pgmta_operator', 'SELECT'),
     ('attempts', 'pgmta_reader', 'SELECT'),
+    ('FUNCTION attempts_log', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION rows_log', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION attempt_returned', 'pgmta_queued', 'EXECUTE'),
     ('attempt_history', 'pgmta_operator', 'SELECT'),
     ('attempt_history', 'pgmta_reader', 'SELECT'),
@@ -1540,23 +1559,9 @@ BEGIN
     END IF;
     IF cardinality(bounced) > 0 THEN
         -- an attempt was under way, and its worker died
-        INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-            sender, recipient, domain, worker, host, command, enhanced, reply,
-            tenant, message_id_header, submitted_by, metadata)
-        SELECT q.lease_since, q.id, q.message_id, q.lease_token, q.attempts, 0, 'unknown',
-            q.sender, left(q.recipient, 600), q.domain, q.lease_owner, '', '', '',
-            'lease ran out: the worker died or lost the database',
-            q.tenant, m.message_id_header, m.submitted_by, nullif(q.metadata, '{}')
-        FROM queue AS q LEFT JOIN messages AS m ON m.id = q.message_id
-        WHERE q.id = ANY (bounced) AND q.status = 'REPORT' AND q.lease_token IS NOT NULL;
-        INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-            sender, recipient, domain, worker, host, command, enhanced, reply,
-            tenant, message_id_header, submitted_by, metadata, class)
-        SELECT now(), q.id, q.message_id, 0, q.attempts, 0, 'failed',
-            q.sender, left(q.recipient, 600), q.domain, coalesce(q.held_by, ''), '', '', '', coalesce(q.hold_reason, ''),
-            q.tenant, (SELECT m.message_id_header FROM messages AS m WHERE m.id = q.message_id),
-            (SELECT m.submitted_by FROM messages AS m WHERE m.id = q.message_id), nullif(q.metadata, '{}'), 'other'
-        FROM queue AS q WHERE q.id = ANY (bounced) AND q.status = 'REPORT';
+        PERFORM rows_log(ARRAY(SELECT q.id FROM queue AS q
+            WHERE q.id = ANY (bounced) AND q.status = 'REPORT' AND q.lease_token IS NOT NULL), 'unknown');
+        PERFORM rows_log(bounced, 'failed');
     END IF;
     IF cardinality(holding) > 0 THEN
         UPDATE queue AS q SET status = 'HOLD', hold_reason = held ->> q.id::text, held_by = who
@@ -1835,17 +1840,8 @@ BEGIN
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
             UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
             WHERE q.id = ANY (flying);
-            WITH gone AS (
-                DELETE FROM queue AS q WHERE q.id = ANY (waiting)
-                RETURNING q.id, q.attempts, q.lease_token, q.sender, q.recipient, q.domain, q.tenant, q.metadata
-            )
-            INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender,
-                recipient, domain, worker, host, command, enhanced, reply, tenant, message_id_header,
-                submitted_by, metadata)
-            SELECT now(), gone.id, cancel.id, coalesce(gone.lease_token, 0), gone.attempts, 0, 'cancelled', gone.sender,
-                left(gone.recipient, 600), gone.domain, session_user, '', '', '', coalesce(reason, ''), gone.tenant,
-                m.message_id_header, m.submitted_by, nullif(gone.metadata, '{}')
-            FROM gone JOIN messages AS m ON m.id = cancel.id;
+            PERFORM rows_log(waiting, 'cancelled', session_user::text, coalesce(reason, ''));
+            DELETE FROM queue AS q WHERE q.id = ANY (waiting);
             GET DIAGNOSTICS stopped = ROW_COUNT;
             RETURN stopped;
         EXCEPTION WHEN serialization_failure OR deadlock_detected THEN

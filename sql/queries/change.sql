@@ -39,7 +39,7 @@ UPDATE audit SET finished_at = now() WHERE id = %(audit)s
 -- rows that have it already. Rows under a lease are in flight: their outcome decides. A locked row comes
 -- with a later batch.
 WITH found AS MATERIALIZED (
-    SELECT id FROM queue
+    SELECT id, status = 'DELETE' AND held_by IS NOT NULL AS cancelled FROM queue
     WHERE {takes} AND (lease_until IS NULL OR lease_until < now())
         AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
     LIMIT %(batch)s
@@ -55,23 +55,14 @@ SELECT (SELECT count(*) FROM found),
 -- name: remove
 -- One batch of a worker's deletion: the rows go at once, each with a last entry in the log. cancel() has
 -- left its login and reason in rows that were in flight.
-{found}, gone AS (
-    DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM found))
-    RETURNING id, message_id, attempts, sender, recipient, domain, lease_token, tenant, metadata,
-        CASE WHEN status = 'DELETE' THEN held_by END AS canceller, hold_reason
-), logged AS (
-    INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-        sender, recipient, domain, worker, host, command, enhanced, reply,
-        tenant, message_id_header, submitted_by, metadata)
-    SELECT now(), gone.id, message_id, coalesce(lease_token, 0), attempts, 0,
-        CASE WHEN canceller IS NULL THEN 'deleted' ELSE 'cancelled' END, sender, left(recipient, 600),
-        domain, coalesce(canceller, %(who)s), '', '', '',
-        coalesce(CASE WHEN canceller IS NULL THEN %(details)s::jsonb ->> 'reason' ELSE hold_reason END, ''),
-        gone.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
-    FROM gone LEFT JOIN messages ON messages.id = message_id
-    RETURNING row_id
+{found}, logged AS MATERIALIZED (
+    SELECT rows_log(ARRAY(SELECT id FROM found WHERE NOT cancelled), 'deleted', %(who)s,
+            coalesce(%(details)s::jsonb ->> 'reason', ''))
+        + rows_log(ARRAY(SELECT id FROM found WHERE cancelled), 'cancelled') AS rows
+), gone AS (
+    DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM found)) AND (SELECT rows FROM logged) > 0
 )
-SELECT (SELECT count(*) FROM found), count(*) FROM logged
+SELECT (SELECT count(*) FROM found), rows FROM logged
 
 -- name: may_change
 -- The role, and whether it may change many rows as an operator.

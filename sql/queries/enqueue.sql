@@ -2,35 +2,18 @@
 -- The first of the next 100 message ids, and which migrations the database has.
 SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
 
--- name: enqueue
--- A group of messages and all their rows, in one commit. The whole group fails if one id exists already,
--- because the caller is repeating a group that did commit then. It stores what queue_put stores, which would
--- slow the relay down (docs/decisions/0029-submission.md; tests/sql/test_one_door.py compares both).
-WITH new_messages AS (
-    INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, origin)
-    SELECT * FROM unnest(
-        %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
-        %(traces)b::text[], %(bodies)b::bytea[], %(message_id_headers)b::text[], %(origins)b::text[])
-)
-INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata, on_failed)
-SELECT message_id, sender, sender_domain, recipient, domain, priority, metadata::jsonb, %(on_failed)b::text
-FROM unnest(
-    %(message_ids)b::bigint[], %(senders)b::text[], %(sender_domains)b::text[], %(recipients)b::text[],
-    %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[]
-) AS row (message_id, sender, sender_domain, recipient, domain, priority, metadata)
-
 -- name: put
--- The same for a group in which a message has chunks, a hold with its reason, or options, or in which
--- messages differ in on_failed. An answer without
--- columns is the cheapest to read.
+-- A group of messages and all their rows, in one commit. The whole group fails if one id exists already,
+-- because the caller is repeating a group that did commit then. Most groups have no value for the last arrays:
+-- they are null. An answer without columns is the cheapest to read.
 SELECT FROM queue_put(
-    %(ids)b::bigint[], %(sizes)b::bigint[], %(utf8)b::boolean[], %(chunks)b::integer[],
-    %(traces)b::text[], %(bodies)b::bytea[], %(message_id_headers)b::text[],
-    %(message_ids)b::bigint[], %(senders)b::text[], %(sender_domains)b::text[], %(recipients)b::text[],
-    %(domains)b::text[], %(priorities)b::smallint[], %(metadata)b::text[],
-    %(holds)b::text[], %(tenants)b::text[], %(on_failed)b::text[], %(once)b::boolean[], %(logins)b::text[],
-    %(envids)b::text[], %(rets)b::text[], %(requiretls)b::boolean[], %(notifies)b::text[], %(orcpts)b::text[],
-    %(origins)b::text[], %(tls_optional)b::boolean[])
+    %(ids)b::bigint[], %(sizes)b::bigint[], %(traces)b::text[], %(bodies)b::bytea[],
+    %(message_id_headers)b::text[], %(origins)b::text[], %(senders)b::text[], %(sender_domains)b::text[],
+    %(priorities)b::smallint[], %(numbers)b::integer[], %(recipients)b::text[], %(domains)b::text[],
+    %(utf8)b::boolean[], %(chunks)b::integer[], %(tenants)b::text[],
+    %(on_failed)b::text[], %(once)b::boolean[], %(logins)b::text[],
+    %(envids)b::text[], %(rets)b::text[], %(requiretls)b::boolean[], %(tls_optional)b::boolean[],
+    %(metadata)b::text[], %(holds)b::text[], %(notifies)b::text[], %(orcpts)b::text[])
 
 -- name: known
 -- Which of these messages are stored, or were until a worker was done with them.

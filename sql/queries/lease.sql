@@ -20,23 +20,15 @@ siblings AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), taken AS MATERIALIZED (
     SELECT * FROM due UNION ALL SELECT * FROM siblings
-), lost AS (
-    INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-        sender, recipient, domain, worker, host, command, enhanced, reply,
-        tenant, message_id_header, submitted_by, metadata)
-    -- with a token alone, by SQL of an operator, a row must not stop the claim of the others
-    SELECT coalesce(lease_since, now()), taken.id, message_id, lease_token, attempts, 0, 'unknown',
-        sender, left(recipient, 600), domain, coalesce(lease_owner, ''), '', '', '',
-        'lease ran out: the worker died or lost the database',
-        taken.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
-    FROM taken LEFT JOIN messages ON messages.id = message_id
-    WHERE lease_token IS NOT NULL
+), lost AS MATERIALIZED (
+    SELECT rows_log(array_agg(id), 'unknown') FROM taken WHERE lease_token IS NOT NULL HAVING count(*) > 0
 ), claimed AS (
     UPDATE queue
     SET status = 'SENDING', attempts = least(attempts, 2147483646) + 1, lease_owner = %(owner)s, lease_since = now(),
         lease_token = (SELECT nextval('lease_tokens')),
         lease_until = now() + make_interval(secs => %(lease)s)
     WHERE id = ANY (ARRAY(SELECT id FROM taken)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+        AND (SELECT count(*) FROM lost) >= 0  -- the log first
     RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token, priority,
         once, on_failed, tenant, metadata, notify, orcpt
 )

@@ -8,26 +8,17 @@ ORDER BY id LIMIT %(batch)s
 -- name: unknown
 -- Log that the outcome of one row's last attempt is unknown, as a claim does, and let the row wait.
 WITH picked AS MATERIALIZED (
-    SELECT id, message_id, sender, recipient, domain, attempts, lease_owner, lease_token, lease_since,
-        tenant, metadata
-    FROM queue
+    SELECT id FROM queue
     WHERE id = %(id)s AND lease_token = %(token)s AND lease_until < now()
         AND status IN ('QUEUED', 'DEFERRED', 'SENDING') AND NOT once
     FOR UPDATE
-), freed AS (
-    UPDATE queue
-    SET status = CASE WHEN status = 'SENDING' THEN 'QUEUED' ELSE status END,
-        lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
-    WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND lease_token = %(token)s
+), logged AS MATERIALIZED (
+    SELECT rows_log(ARRAY(SELECT id FROM picked), 'unknown') AS rows
 )
-INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-    sender, recipient, domain, worker, host, command, enhanced, reply,
-    tenant, message_id_header, submitted_by, metadata)
-SELECT lease_since, picked.id, message_id, lease_token, attempts, 0, 'unknown',
-    sender, left(recipient, 600), domain, lease_owner, '', '', '',
-    'lease ran out: the worker died or lost the database',
-    picked.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
-FROM picked LEFT JOIN messages ON messages.id = message_id
+UPDATE queue
+SET status = CASE WHEN status = 'SENDING' THEN 'QUEUED' ELSE status END,
+    lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND lease_token = %(token)s AND (SELECT rows FROM logged) > 0
 
 -- name: hold
 -- Put a row whose log entry is refused on hold: else the log could not explain a second delivery.
@@ -51,21 +42,21 @@ FROM page
 -- follows: a row that an operator held or bounced is on hold, and its hold does not end by time. If none had
 -- begun, the row is free again, and that attempt is not counted.
 WITH picked AS MATERIALIZED (
-    SELECT id, message_id, status, on_failed, sender, recipient, domain, attempts, lease_owner,
-        lease_token, lease_since, tenant, metadata, begun IS NOT DISTINCT FROM lease_token AS begun
-    FROM queue
+    SELECT id, status, on_failed, begun IS NOT DISTINCT FROM lease_token AS begun FROM queue
     WHERE id = ANY (%(ids)b::bigint[]) AND once AND lease_until < now() AND status <> 'DELETE'
     FOR UPDATE SKIP LOCKED
+), logged AS MATERIALIZED (
+    SELECT rows_log(ARRAY(SELECT id FROM picked WHERE begun), 'unknown') AS rows
 ), gone AS (
     DELETE FROM queue
     WHERE id = ANY (ARRAY(SELECT id FROM picked
         WHERE begun AND on_failed = 'remove' AND status NOT IN ('HOLD', 'REPORT')))
+        AND (SELECT rows FROM logged) > 0
 ), freed AS (
     UPDATE queue
     SET status = CASE WHEN status = 'SENDING' THEN 'QUEUED' ELSE status END, attempts = greatest(attempts - 1, 0),
         lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
     WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE NOT begun))
-    RETURNING id
 ), held AS (
     UPDATE queue
     SET status = 'HOLD', held_by = coalesce(held_by, %(who)s), hold_until = NULL,
@@ -74,19 +65,9 @@ WITH picked AS MATERIALIZED (
         lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
     WHERE id = ANY (ARRAY(SELECT id FROM picked
         WHERE begun AND (on_failed <> 'remove' OR status IN ('HOLD', 'REPORT'))))
-), logged AS (
-    INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-        sender, recipient, domain, worker, host, command, enhanced, reply,
-        tenant, message_id_header, submitted_by, metadata)
-    SELECT lease_since, picked.id, message_id, lease_token, attempts, 0, 'unknown',
-        sender, left(recipient, 600), domain, lease_owner, '', '', '',
-        'lease ran out: the worker died or lost the database',
-        picked.tenant, message_id_header, submitted_by, nullif(metadata, '{}')
-    FROM picked LEFT JOIN messages ON messages.id = message_id
-    WHERE begun
-    RETURNING row_id
+        AND (SELECT rows FROM logged) > 0
 )
-SELECT row_id, true FROM logged UNION ALL SELECT id, false FROM freed
+SELECT id, begun FROM picked
 
 -- name: hold_final
 -- Put such a row on hold if its log entry is refused: never a second copy, and the reason is with it.

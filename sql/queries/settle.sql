@@ -2,42 +2,14 @@
 -- The outcomes of many attempts in one commit. A delivery is a fact: its row is deleted, whatever its
 -- status is by now, or waits in REPORT. Any other outcome counts only under its own lease. If an operator has given the row
 -- another status since, that status stays; but if the row has `once`, an unknown outcome is final. A
--- status of null removes the row. Without values of the last four columns their arrays are empty. The
--- attempts of one connection share their facts: `place` is before theirs in the arrays of facts.
-WITH outcome AS MATERIALIZED (
-    SELECT * FROM unnest(
+-- status of null removes the row.
+WITH logged AS MATERIALIZED (
+    {log}
+), outcome AS MATERIALIZED (
+    SELECT o.* FROM logged CROSS JOIN unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
-        %(delays)b::float8[], %(message_ids)b::bigint[], %(senders)b::text[],
-        %(recipients)b::text[], %(domains)b::text[], %(attempts)b::integer[],
-        %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(places)b::smallint[],
-        %(seconds)b::real[], %(commands)b::text[], %(started)b::timestamptz[],
-        %(ended)b::timestamptz[],
-        %(classes)b::text[],
-        %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[],
-        %(metadata)b::text[])
-        AS o (id, token, event, status, delay, message_id, sender, recipient, domain, attempt,
-            code, enhanced, reply, place, seconds, command, started_at, ended_at, class,
-            tenant, message_id_header, submitted_by, metadata)
-), logged AS (
-    INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
-        event, sender, recipient, domain, worker, host, command, enhanced, reply, class,
-        tenant, message_id_header, submitted_by, metadata, address, tls_version,
-        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
-    SELECT ended_at, started_at, id, message_id, token, attempt, code,
-        event, sender, recipient, domain, %(worker)s,
-        (%(facts)b::text[])[place + 1], command, enhanced, reply, nullif(class, ''),
-        coalesce(tenant, ''), nullif(message_id_header, ''), nullif(submitted_by, ''),
-        nullif(metadata, '')::jsonb, nullif((%(facts)b::text[])[place + 2], ''),
-        nullif((%(facts)b::text[])[place + 3], ''), nullif((%(facts)b::text[])[place + 4], ''),
-        nullif((%(facts)b::text[])[place + 5], ''), nullif((%(times)b::real[])[place + 1], 0),
-        nullif((%(times)b::real[])[place + 2] + (%(times)b::real[])[place + 3], 0),
-        nullif((%(times)b::real[])[place + 4], 0), nullif(seconds, 0)
-    FROM outcome WHERE event NOT IN ('handed back', 'postponed')
-        -- written a second time, because the answer to the first commit was lost with its connection
-        AND NOT (%(again)s AND EXISTS (
-            SELECT FROM attempts AS a
-            WHERE a.message_id = outcome.message_id AND a.row_id = outcome.id
-                AND a.lease_token = outcome.token AND a.ended_at = outcome.ended_at))
+        %(delays)b::float8[], %(codes)b::smallint[], %(replies)b::text[])
+        AS o (id, token, event, status, delay, code, reply)
 ){transcripts}, gone AS (
     DELETE FROM queue
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE status IS NULL)) {removable}
@@ -75,6 +47,16 @@ WITH outcome AS MATERIALIZED (
     RETURNING id
 )
 SELECT id FROM gone UNION ALL SELECT id FROM moved{and_successes}
+
+-- name: log
+-- Part of both: the attempts in the log, before their rows change.
+SELECT attempts_log(%(worker)s,
+        %(ids)b::bigint[], %(message_ids)b::bigint[], %(tokens)b::bigint[], %(attempts)b::integer[],
+        %(events)b::text[], %(senders)b::text[], %(recipients)b::text[], %(domains)b::text[],
+        %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(commands)b::text[],
+        %(classes)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[], %(seconds)b::real[],
+        %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[], %(metadata)b::text[],
+        %(places)b::smallint[], %(facts)b::text[], %(times)b::real[], again => %(again)s) AS rows
 
 -- name: removable
 -- Part of settle if not only deliveries remove rows. An operator's hold and request stay.
@@ -138,35 +120,10 @@ AND id <> ALL (ARRAY(SELECT id FROM gone))
 -- name: delivered
 -- The same if all were delivered, which is mostly so: half of the cost of a statement is its set-up,
 -- and this one is smaller.
-WITH outcome AS MATERIALIZED (
-    SELECT * FROM unnest(
-        %(ids)b::bigint[], %(tokens)b::bigint[], %(message_ids)b::bigint[], %(senders)b::text[],
-        %(recipients)b::text[], %(domains)b::text[], %(attempts)b::integer[],
-        %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(places)b::smallint[],
-        %(seconds)b::real[], %(commands)b::text[], %(started)b::timestamptz[],
-        %(ended)b::timestamptz[],
-        %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[],
-        %(metadata)b::text[])
-        AS o (id, token, message_id, sender, recipient, domain, attempt,
-            code, enhanced, reply, place, seconds, command, started_at, ended_at,
-            tenant, message_id_header, submitted_by, metadata)
-), logged AS (
-    INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
-        event, sender, recipient, domain, worker, host, command, enhanced, reply,
-        tenant, message_id_header, submitted_by, metadata, address, tls_version,
-        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
-    SELECT ended_at, started_at, id, message_id, token, attempt, code,
-        'delivered', sender, recipient, domain, %(worker)s,
-        (%(facts)b::text[])[place + 1], command, enhanced, reply,
-        coalesce(tenant, ''), nullif(message_id_header, ''), nullif(submitted_by, ''),
-        nullif(metadata, '')::jsonb, nullif((%(facts)b::text[])[place + 2], ''),
-        nullif((%(facts)b::text[])[place + 3], ''), nullif((%(facts)b::text[])[place + 4], ''),
-        nullif((%(facts)b::text[])[place + 5], ''), nullif((%(times)b::real[])[place + 1], 0),
-        nullif((%(times)b::real[])[place + 2] + (%(times)b::real[])[place + 3], 0),
-        nullif((%(times)b::real[])[place + 4], 0), nullif(seconds, 0)
-    FROM outcome
+WITH logged AS MATERIALIZED (
+    {log}
 ){transcripts}
-DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) RETURNING id
+DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) AND (SELECT rows FROM logged) >= 0 RETURNING id
 
 -- name: set_aside
 -- Put the row of a refused outcome on hold, with the reason, for example of an operator's trigger. A

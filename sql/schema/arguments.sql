@@ -89,60 +89,59 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_envelope IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
 
-CREATE FUNCTION submit_content(content bytea, size_limit bigint) RETURNS text LANGUAGE plpgsql AS $$
+-- PL/pgSQL prepares each expression anew in each transaction, so there are few.
+CREATE FUNCTION submit_header(content bytea, size_limit bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     octets bigint := octet_length(content);
-    slice CONSTANT integer := 65536;
-    ending integer;
-    bare boolean;
-    header text COLLATE "C";
-    value text COLLATE "C";
+    -- escaped text is ASCII in every encoding
+    beginning text COLLATE "C" := encode(substring(content FROM 1 FOR 65536), 'escape');
+    header text COLLATE "C" := split_part(beginning, E'\r\n\r\n', 1);
+    fault text := CASE
+        WHEN octets = 0 THEN 'it is empty'
+        WHEN octets > size_limit THEN format('it is over %s octets', size_limit)
+        WHEN position('\x00'::bytea IN content) > 0 THEN 'it has NUL'
+        WHEN CASE WHEN octets > 65536 THEN submit_bare(content)
+            ELSE beginning ~ '\r([^\n]|$)|(^|[^\r])\n' COLLATE "C" END THEN 'it has a bare CR or LF'
+        WHEN length(header) = 65536 THEN 'its header does not end within 64 KB'
+        -- whole fields with their continuations (RFC 5322, section 2.2)
+        WHEN header !~ '^[!-9;-~]+[ \t]*:[^\r]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r]*)*(\r\n)?$' COLLATE "C"
+            THEN 'it does not begin with header fields'
+        WHEN header ~ '(?in)^received:' COLLATE "C" AND regexp_count(header, '^received:', 1, 'in') > 100
+            THEN 'it has over 100 Received fields' END;
 BEGIN
-    IF octets = 0 THEN
-        PERFORM submit_refuse('content', 'it is empty');
-    ELSIF octets > size_limit THEN
-        PERFORM submit_refuse('content', format('it is over %s octets', size_limit), format('It has %s.', octets));
-    ELSIF position('\x00'::bytea IN content) > 0 THEN
-        PERFORM submit_refuse('content', 'it has NUL', 'At octet ' || position('\x00'::bytea IN content));
-    END IF;
-    -- Escaped text is ASCII in every encoding. Each octet and the next one are in one slice.
-    IF octets <= slice THEN
-        bare := encode(content, 'escape') ~ '\r([^\n]|$)|(^|[^\r])\n' COLLATE "C";
-    ELSE
-        bare := get_byte(content, 0) = 10 OR get_byte(content, octets::integer - 1) = 13 OR EXISTS (
-            SELECT FROM generate_series(1, octets::integer, slice) AS place
-            WHERE encode(substring(content FROM place FOR slice + 1), 'escape')
-                ~ '\r[^\n]|[^\r]\n' COLLATE "C");
-    END IF;
-    IF bare THEN
-        PERFORM submit_refuse('content', 'it has a bare CR or LF', NULL,
-            'Each line ends with CR LF: convert_to(regexp_replace(convert_from(content, ''LATIN1''), '
-            'E''\r\n?|\n'', E''\r\n'', ''g''), ''LATIN1'').');
-    END IF;
-    ending := position('\x0d0a0d0a'::bytea IN substring(content FROM 1 FOR slice));
-    IF ending = 0 AND octets > slice THEN
-        PERFORM submit_refuse('content', 'its header does not end within 64 KB');
-    END IF;
-    header := encode(substring(content FROM 1 FOR CASE ending WHEN 0 THEN slice ELSE ending - 1 END), 'escape');
-    -- whole fields with their continuations (RFC 5322, section 2.2)
-    IF header !~ '^[!-9;-~]+[ \t]*:[^\r]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r]*)*(\r\n)?$' COLLATE "C" THEN
-        PERFORM submit_refuse('content', 'it does not begin with header fields', NULL,
-            'Fields such as From: and Subject: come first, each in one line or folded, then an empty line.');
-    END IF;
-    IF strpos(lower(header), 'received:') > 0 AND regexp_count(header, '^received:', 1, 'in') > 100 THEN
-        PERFORM submit_refuse('content', 'it has over 100 Received fields', NULL, 'It may be in a loop.');
-    END IF;
-    IF strpos(lower(header), 'message-id') = 0 THEN RETURN NULL; END IF;
-    value := substring(header FROM '(?in)^message-id[ \t]*:([^\r]*(?:\r\n[ \t][^\r]*)*)');
+    IF fault IS NULL THEN RETURN header; END IF;
+    PERFORM submit_refuse('content', fault, CASE
+        WHEN octets > size_limit THEN format('It has %s.', octets)
+        WHEN fault = 'it has NUL' THEN 'At octet ' || position('\x00'::bytea IN content) END,
+        CASE fault WHEN 'it has a bare CR or LF' THEN 'Each line ends with CR LF: '
+            'convert_to(regexp_replace(convert_from(content, ''LATIN1''), E''\r\n?|\n'', E''\r\n'', ''g''), ''LATIN1'').'
+        WHEN 'it does not begin with header fields' THEN
+            'Fields such as From: and Subject: come first, each in one line or folded, then an empty line.'
+        WHEN 'it has over 100 Received fields' THEN 'It may be in a loop.' END);
+END $$;
+COMMENT ON FUNCTION submit_header IS
+    'Returns the header of content, escaped. Raises the error of content that can''t be a message.';
+
+CREATE FUNCTION submit_bare(content bytea) RETURNS boolean LANGUAGE sql AS $$
+    -- each octet and the next one are in one slice
+    SELECT get_byte(content, 0) = 10 OR get_byte(content, octet_length(content) - 1) = 13 OR EXISTS (
+        SELECT FROM generate_series(1, octet_length(content), 65536) AS place
+        WHERE encode(substring(content FROM place FOR 65537), 'escape') ~ '\r[^\n]|[^\r]\n' COLLATE "C")
+$$;
+COMMENT ON FUNCTION submit_bare IS 'Whether large content has a CR without LF, or the other way round.';
+
+CREATE FUNCTION submit_message_id(header text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    value text COLLATE "C" := substring(header FROM '(?in)^message-id[ \t]*:([^\r]*(?:\r\n[ \t][^\r]*)*)' COLLATE "C");
+BEGIN
     value := btrim(regexp_replace(value, '\r\n[ \t]+', ' ', 'g'), E' \t\v\f');
     -- a backslash is doubled; any other stands for an octet beyond ASCII
     IF value !~ '^([ -[^-~\]]|\\\\)+$' COLLATE "C" THEN RETURN NULL; END IF;
     value := replace(value, '\\', '\');
     RETURN CASE WHEN length(value) <= 998 THEN value END;
 END $$;
-COMMENT ON FUNCTION submit_content IS
-    'Raises the error of content that can''t be a message. Returns the Message-ID of the header; null if it has '
-    'none, or one that is not printable ASCII of at most 998 characters.';
+COMMENT ON FUNCTION submit_message_id IS
+    'The Message-ID of a header; null if it has none, or one that is not printable ASCII of at most 998 characters.';
 
 CREATE FUNCTION submit_options(
     send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text

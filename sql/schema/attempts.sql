@@ -91,6 +91,80 @@ COMMENT ON INDEX attempts_ended_at IS 'View attempt_rates.';
 
 SELECT days_make('attempts', 7);
 
+-- By arrays, because a worker writes many outcomes at once. An array is empty if no attempt has a value.
+CREATE FUNCTION attempts_log(
+    worker text,
+    -- of each attempt
+    row_ids bigint[], message_ids bigint[], tokens bigint[], numbers integer[], events text[],
+    senders text[], recipients text[], domains text[], codes smallint[], enhanced text[], replies text[],
+    commands text[], classes text[], started timestamptz[], ended timestamptz[], seconds real[],
+    tenants text[], message_id_headers text[], logins text[], metadata text[],
+    -- the attempts over one connection share these: the place of an attempt is before its values in both
+    places smallint[] DEFAULT NULL, facts text[] DEFAULT NULL, times real[] DEFAULT NULL,
+    -- of each attempt, in place of the first argument
+    workers text[] DEFAULT NULL,
+    -- the answer to the first commit was lost with its connection
+    again boolean DEFAULT false
+) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    logged bigint;
+BEGIN
+    IF again THEN  -- leave out those in the log
+        events := ARRAY(
+            SELECT CASE WHEN EXISTS (
+                SELECT FROM pgmta.attempts AS a
+                WHERE a.message_id = o.message_id AND a.row_id = o.row_id AND a.lease_token = o.token
+                    AND a.ended_at = o.ended_at
+            ) THEN 'handed back' ELSE o.event END
+            FROM unnest(row_ids, message_ids, tokens, ended, events) WITH ORDINALITY
+                AS o (row_id, message_id, token, ended_at, event, number) ORDER BY number);
+    END IF;
+    INSERT INTO pgmta.attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
+        event, sender, recipient, domain, worker, host, command, enhanced, reply, class,
+        tenant, message_id_header, submitted_by, metadata, address, tls_version,
+        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
+    SELECT coalesce(ended[n], now()), started[n], row_ids[n], message_ids[n], tokens[n], numbers[n],
+        coalesce(codes[n], 0), coalesce(events[n], 'delivered'), senders[n], recipients[n], domains[n],
+        coalesce(workers[n], attempts_log.worker), coalesce(facts[places[n] + 1], ''), coalesce(commands[n], ''),
+        coalesce(attempts_log.enhanced[n], ''), replies[n], nullif(classes[n], ''), coalesce(tenants[n], ''),
+        nullif(message_id_headers[n], ''), nullif(logins[n], ''), nullif(attempts_log.metadata[n], '')::jsonb,
+        nullif(facts[places[n] + 2], ''), nullif(facts[places[n] + 3], ''), nullif(facts[places[n] + 4], ''),
+        nullif(facts[places[n] + 5], ''), nullif(times[places[n] + 1], 0),
+        nullif(times[places[n] + 2] + times[places[n] + 3], 0), nullif(times[places[n] + 4], 0),
+        nullif(seconds[n], 0)
+    FROM generate_subscripts(row_ids, 1) AS n WHERE coalesce(events[n] NOT IN ('handed back', 'postponed'), true);
+    GET DIAGNOSTICS logged = ROW_COUNT;
+    RETURN logged;
+END $$;
+COMMENT ON FUNCTION attempts_log IS
+    'Writes attempts to the log, and returns how many. An attempt without an event was delivered; one '
+    'that was handed back or postponed never began.';
+
+CREATE FUNCTION rows_log(ids bigint[], event text, who text DEFAULT NULL, reason text DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF cardinality(ids) = 0 THEN RETURN 0; END IF;
+    -- with a token alone, by SQL of an operator, a row must not stop the log of the others
+    RETURN (SELECT pgmta.attempts_log('', array_agg(q.id), array_agg(q.message_id), array_agg(
+            CASE event WHEN 'failed' THEN 0 ELSE coalesce(q.lease_token, 0) END), array_agg(q.attempts),
+        array_agg(event), array_agg(q.sender), array_agg(left(q.recipient, 600)), array_agg(q.domain), '{}', '{}',
+        array_agg(coalesce(reason, CASE event WHEN 'unknown' THEN 'lease ran out: the worker died or lost the database'
+            ELSE q.hold_reason END, '')),
+        '{}', array_agg(CASE event WHEN 'failed' THEN 'other' END),
+        array_agg(CASE event WHEN 'unknown' THEN coalesce(q.lease_since, now()) ELSE now() END), '{}', '{}',
+        array_agg(q.tenant), array_agg(m.message_id_header), array_agg(m.submitted_by),
+        array_agg(nullif(q.metadata, '{}')::text),
+        workers => array_agg(coalesce(who, CASE event WHEN 'unknown' THEN q.lease_owner ELSE q.held_by END, '')))
+    FROM pgmta.queue AS q LEFT JOIN pgmta.messages AS m ON m.id = q.message_id
+    WHERE q.id = ANY (ids));
+END $$;
+COMMENT ON FUNCTION rows_log IS
+    'Writes an entry of the log for rows of the queue, which the caller has locked and changes or removes afterwards: '
+    'unknown (their lease ran out), deleted, cancelled or failed. Without who and reason the row itself says both. '
+    'Returns how many.';
+
 CREATE FUNCTION attempt_returned(message bigint, recipient_row bigint, day date, why text, words text,
     OUT sender text, OUT recipient text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -210,6 +284,8 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('attempts', 'pgmta_queued', 'SELECT, INSERT'),
     ('attempts', 'pgmta_operator', 'SELECT'),
     ('attempts', 'pgmta_reader', 'SELECT'),
+    ('FUNCTION attempts_log', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION rows_log', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION attempt_returned', 'pgmta_queued', 'EXECUTE'),
     ('attempt_history', 'pgmta_operator', 'SELECT'),
     ('attempt_history', 'pgmta_reader', 'SELECT'),

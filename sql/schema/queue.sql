@@ -327,12 +327,9 @@ COMMENT ON COLUMN rights.role IS 'One of the roles of pgmta, or PUBLIC.';
 COMMENT ON COLUMN rights.privileges IS 'As in GRANT, such as SELECT, UPDATE (hostname).';
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('SEQUENCE queue_ids', 'pgmta_smtpd', 'USAGE'),
     -- it watches the sequence of the rows (docs/decisions/0028)
     ('SEQUENCE queue_ids', 'pgmta_queued', 'SELECT'),
     ('SEQUENCE lease_tokens', 'pgmta_queued', 'USAGE'),
-    ('queue', 'pgmta_smtpd',
-        'INSERT (message_id, priority, sender, recipient, domain, metadata, sender_domain, on_failed)'),
     ('queue', 'pgmta_queued',
         'SELECT, UPDATE (next_attempt, lease_since, lease_until, lease_token, attempts, status, lease_owner, '
         'last_reply, metadata, hold_reason, held_by, held_at, hold_until, faults, begun, held_under, '

@@ -113,23 +113,9 @@ BEGIN
     END IF;
     IF cardinality(bounced) > 0 THEN
         -- an attempt was under way, and its worker died
-        INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-            sender, recipient, domain, worker, host, command, enhanced, reply,
-            tenant, message_id_header, submitted_by, metadata)
-        SELECT q.lease_since, q.id, q.message_id, q.lease_token, q.attempts, 0, 'unknown',
-            q.sender, left(q.recipient, 600), q.domain, q.lease_owner, '', '', '',
-            'lease ran out: the worker died or lost the database',
-            q.tenant, m.message_id_header, m.submitted_by, nullif(q.metadata, '{}')
-        FROM queue AS q LEFT JOIN messages AS m ON m.id = q.message_id
-        WHERE q.id = ANY (bounced) AND q.status = 'REPORT' AND q.lease_token IS NOT NULL;
-        INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-            sender, recipient, domain, worker, host, command, enhanced, reply,
-            tenant, message_id_header, submitted_by, metadata, class)
-        SELECT now(), q.id, q.message_id, 0, q.attempts, 0, 'failed',
-            q.sender, left(q.recipient, 600), q.domain, coalesce(q.held_by, ''), '', '', '', coalesce(q.hold_reason, ''),
-            q.tenant, (SELECT m.message_id_header FROM messages AS m WHERE m.id = q.message_id),
-            (SELECT m.submitted_by FROM messages AS m WHERE m.id = q.message_id), nullif(q.metadata, '{}'), 'other'
-        FROM queue AS q WHERE q.id = ANY (bounced) AND q.status = 'REPORT';
+        PERFORM rows_log(ARRAY(SELECT q.id FROM queue AS q
+            WHERE q.id = ANY (bounced) AND q.status = 'REPORT' AND q.lease_token IS NOT NULL), 'unknown');
+        PERFORM rows_log(bounced, 'failed');
     END IF;
     IF cardinality(holding) > 0 THEN
         UPDATE queue AS q SET status = 'HOLD', hold_reason = held ->> q.id::text, held_by = who

@@ -209,17 +209,8 @@ BEGIN
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
             UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
             WHERE q.id = ANY (flying);
-            WITH gone AS (
-                DELETE FROM queue AS q WHERE q.id = ANY (waiting)
-                RETURNING q.id, q.attempts, q.lease_token, q.sender, q.recipient, q.domain, q.tenant, q.metadata
-            )
-            INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender,
-                recipient, domain, worker, host, command, enhanced, reply, tenant, message_id_header,
-                submitted_by, metadata)
-            SELECT now(), gone.id, cancel.id, coalesce(gone.lease_token, 0), gone.attempts, 0, 'cancelled', gone.sender,
-                left(gone.recipient, 600), gone.domain, session_user, '', '', '', coalesce(reason, ''), gone.tenant,
-                m.message_id_header, m.submitted_by, nullif(gone.metadata, '{}')
-            FROM gone JOIN messages AS m ON m.id = cancel.id;
+            PERFORM rows_log(waiting, 'cancelled', session_user::text, coalesce(reason, ''));
+            DELETE FROM queue AS q WHERE q.id = ANY (waiting);
             GET DIAGNOSTICS stopped = ROW_COUNT;
             RETURN stopped;
         EXCEPTION WHEN serialization_failure OR deadlock_detected THEN

@@ -45,92 +45,35 @@ CREATE FUNCTION submit(
     SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
 DECLARE
-    header text COLLATE "C" := encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape');
-    message_id_header text := substring(header FROM '(?in)^message-id[ \t]*:[ \t]*([^\r]*(?:\r\n[ \t])?)' COLLATE "C");
-    message_id bigint;
-    added text COLLATE "C";
-BEGIN
-    -- The usual mail, which has one recipient. PL/pgSQL prepares each expression anew in each transaction, so
-    -- there are few of them. Whatever else is there goes to submit_any, with the same outcome.
-    IF cardinality(recipients) = 1 AND octet_length(sender) <= 63 AND octet_length(recipients[1]) <= 63
-        AND concat(sender, ' ', recipients[1]) ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[A-Za-z0-9]([A-Za-z0-9-]*'
-            '[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)* [A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@'
-            '[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$' COLLATE "C")
-        AND send_at IS NULL AND priority BETWEEN 0 AND 9 AND metadata = '{}' AND key IS NULL
-        AND tenant = '' COLLATE "C" AND on_failed = 'hold' COLLATE "C" AND once IS NOT NULL AND NOT wake
-        -- fields, an empty line, and no bare CR or LF; with added fields it needs no chunk
-        AND octet_length(content) <= 7500 AND position('\x00'::bytea IN content) = 0
-        AND encode(content, 'escape') ~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
-            '\r\n\r\n([^\r\n]|\r\n)*$' COLLATE "C")
-        AND header !~ '(?in)^(received|tls-required)' COLLATE "C"
-        AND (message_id_header IS NULL OR message_id_header ~ '^[!-[\]-~]{1,250}$' COLLATE "C")
-    THEN
-        -- each submission opens a block of ids, so that smtpd's blocks never have this one
-        message_id := nextval('message_ids');
-        added := submit_missing(header, (SELECT hostname FROM submit_settings));
-        IF added <> '' THEN
-            message_id_header := coalesce(message_id_header, substring(added FROM '<.*>'));
-            content := convert_to(added, 'UTF8') || content;
-        END IF;
-        -- As queue_put does, which takes a group: its arrays would cost a single message as much again.
-        -- tests/sql/test_one_door.py compares what all three store.
-        INSERT INTO messages (id, size, trace, body, message_id_header, submitted_by, origin)
-        VALUES (message_id, octet_length(content), submit_trace((SELECT hostname FROM submit_settings), message_id),
-            content, message_id_header, session_user, 'sql');
-        INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, once)
-        VALUES (message_id, sender, lower(split_part(sender COLLATE "C", '@', 2)), recipients[1],
-            lower(split_part(recipients[1] COLLATE "C", '@', 2)), priority, once);
-        RETURN message_id;
-    END IF;
-    -- The collation of an argument is the caller's, who may compare addresses without case.
-    RETURN submit_any(sender COLLATE "C", recipients, content, send_at, priority, metadata, key, tenant, on_failed, once, wake);
-END $$;
-COMMENT ON FUNCTION submit IS
-    'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC '
-    '5322, each line with CRLF. docs/sql.md has the arguments and errors.';
-
-CREATE FUNCTION submit_any(
-    sender text, recipients text[], content bytea, send_at timestamptz, priority integer, metadata jsonb,
-    key text, tenant text, on_failed text, once boolean, wake boolean
-) RETURNS bigint LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-    chunk CONSTANT integer := 8096;
     message_id bigint;
     known bigint;
-    octets integer;
-    header_end integer := position('\x0d0a0d0a'::bytea IN substring(content FROM 1 FOR 65536));
+    header text COLLATE "C";
     message_id_header text;
-    added text;
+    added text COLLATE "C";
     settings submit_settings;
-    sender_domain text;
-    domains text[];
-    missing text := CASE WHEN sender IS NULL THEN 'sender' WHEN content IS NULL THEN 'content'
-        WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
-        WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
-        WHEN once IS NULL THEN 'once' WHEN wake IS NULL THEN 'wake' END;
+    -- The collation of an argument is the caller's, who may compare addresses without case.
+    sender_domain text := mailbox_domain(sender COLLATE "C");
+    domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
+    chunk CONSTANT integer := 8096;
+    chunks integer[];
+    octets integer;
+    rows integer;
 BEGIN
-    IF missing IS NOT NULL THEN PERFORM submit_refuse(missing, 'it is null'); END IF;
-    SELECT * INTO settings FROM submit_settings;
     -- PL/pgSQL prepares each expression anew in each transaction. So usual arguments pass by few of them.
-    IF send_at IS NOT NULL OR key IS NOT NULL OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}' OR tenant <> ''
-            OR on_failed <> 'hold' THEN
-        PERFORM submit_options(send_at, priority, metadata, key, tenant, on_failed);
+    IF num_nulls(sender, content, priority, metadata, tenant, on_failed, once, wake) > 0 THEN
+        PERFORM submit_refuse(CASE WHEN sender IS NULL THEN 'sender' WHEN content IS NULL THEN 'content'
+            WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
+            WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
+            WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
+    ELSIF send_at IS NOT NULL OR key IS NOT NULL OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+            OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
+        PERFORM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed);
     END IF;
-    domains := ARRAY[mailbox_domain(recipients[1])];
-    sender_domain := mailbox_domain(sender);
     IF cardinality(recipients) IS DISTINCT FROM 1 OR domains[1] IS NULL OR sender_domain IS NULL THEN
-        SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender, recipients);
+        SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
     END IF;
-    -- fields, an empty line, and no bare CR or LF; without Message-ID
-    IF octet_length(content) NOT BETWEEN 1 AND least(settings.message_size, 65536)
-        OR position('\x00'::bytea IN content) > 0
-        OR encode(content, 'escape') !~ ('^[!-9;-~]+[ \t]*:[^\r\n]*(\r\n([!-9;-~]+[ \t]*:|[ \t])[^\r\n]*)*'
-            '\r\n\r\n([^\r\n]|\r\n)*$' COLLATE "C")
-        OR encode(substring(content FROM 1 FOR header_end), 'escape')
-            ~ '(?in)^(received|message-id)' COLLATE "C"
-    THEN
-        message_id_header := submit_content(content, settings.message_size);
-    END IF;
+    SELECT * INTO settings FROM submit_settings;
+    header := submit_header(content, settings.message_size);
     -- each submission opens a block of ids, so that smtpd's blocks never have this one
     message_id := nextval('message_ids');
     IF key IS NOT NULL THEN
@@ -138,8 +81,8 @@ BEGIN
             metadata, on_failed, once, send_at)::text, getdatabaseencoding()) || sha256(content)));
         IF known IS NOT NULL THEN RETURN known; END IF;
     END IF;
-    added := submit_missing(encode(substring(content FROM 1 FOR CASE header_end WHEN 0 THEN 65536 ELSE header_end END),
-        'escape'), settings.hostname);
+    message_id_header := CASE WHEN header ~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN submit_message_id(header) END;
+    added := submit_missing(header, settings.hostname);
     IF added <> '' THEN
         message_id_header := coalesce(message_id_header, substring(added FROM '<.*>'));
         content := convert_to(added, 'UTF8') || content;
@@ -148,27 +91,26 @@ BEGIN
     IF octets > chunk THEN
         content := content || ''::bytea;  -- read from its table once, not for each chunk
         INSERT INTO message_chunks (message_id, position, data)
-        SELECT message_id, number, substring(submit_any.content FROM number * chunk + 1 FOR chunk)
+        SELECT message_id, number, substring(submit.content FROM number * chunk + 1 FOR chunk)
         FROM generate_series(0, (octets - 1) / chunk) AS number;
+        chunks := ARRAY[(octets - 1) / chunk + 1];
+        content := '';
     END IF;
-    -- As queue_put does, which takes a group: its arrays would cost a single message as much again.
-    -- tests/sql/test_one_door.py compares what both store.
-    INSERT INTO messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, origin,
-        tls_optional)
-    VALUES (message_id, octets,
-        concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C",
-        CASE WHEN octets > chunk THEN (octets - 1) / chunk + 1 ELSE 0 END,
-        submit_trace(settings.hostname, message_id),
-        CASE WHEN octets > chunk THEN '' ELSE content END, message_id_header, tenant,
-        session_user, 'sql',
-        submit_tls_optional(encode(substring(content FROM 1 FOR position('\x0d0a0d0a'::bytea IN content)), 'escape')));
-    INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata, tenant, on_failed, once)
-    SELECT message_id, sender, sender_domain, address, name, priority, metadata, tenant, on_failed, once
-    FROM unnest(recipients, domains) AS recipient (address, name);
+    rows := queue_put(ARRAY[message_id], ARRAY[octets], ARRAY[submit_trace(settings.hostname, message_id)],
+        ARRAY[content], ARRAY[message_id_header], '{sql}', ARRAY[sender], ARRAY[sender_domain],
+        ARRAY[priority::smallint], array_fill(1, ARRAY[cardinality(recipients)]), recipients, domains,
+        CASE WHEN concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C"
+            THEN '{t}'::boolean[] END,
+        chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
+        CASE WHEN on_failed <> 'hold' COLLATE "C" THEN ARRAY[on_failed] END, CASE WHEN once THEN '{t}'::boolean[] END,
+        ARRAY[session_user], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
+        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END);
     IF wake THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
     RETURN message_id;
 END $$;
-COMMENT ON FUNCTION submit_any IS 'Does what submit() does, for any arguments; raises the error of a bad one.';
+COMMENT ON FUNCTION submit IS
+    'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC '
+    '5322, each line with CRLF. docs/sql.md has the arguments and errors.';
 
 CREATE FUNCTION submit_key(tenant text, key text, message_id bigint, fingerprint bytea) RETURNS bigint
 LANGUAGE plpgsql AS $$

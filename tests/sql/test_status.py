@@ -232,9 +232,8 @@ FORBIDDEN = [
     "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (1, '', 'b', 'c')",
     "INSERT INTO messages (id, size, trace, body) VALUES (5, 0, '', '')",
     "SELECT nextval('message_ids')", "SELECT queue_retry('true')", "SELECT grants()",
-    "SELECT submit_key('', 'k', 1, '')", "SELECT submit_content('', 1)",
-    "SELECT queue_put('{1}', '{1}', '{f}', '{0}', '{x}', '{x}', '{x}', '{1}', '{x}', '{x}', '{x}',"
-    " '{x}', '{5}', '{x}')",
+    "SELECT submit_key('', 'k', 1, '')", "SELECT submit_header('', 1)",
+    f"SELECT queue_put({', '.join(['NULL'] * 12)})", "SELECT rows_log('{1}', 'deleted')",
     "CREATE TABLE pgmta.mine (x integer)",
     "CREATE TABLE mine (x integer)",
 ]  # fmt: skip

@@ -139,7 +139,8 @@ def test_sql_and_python_find_the_same_message_id(
     for header in (field, b"Subject: x\r\n" + field, field + b"Subject: x\r\n"):
         for content in (header + b"\r\nMessage-ID: <body>\r\n", header):
             assert message_id_header(content) == value
-            assert fetch(db, "SELECT submit_content(%s, 1000000)", content) == (value,)
+            found = fetch(db, "SELECT submit_message_id(submit_header(%s, 1000000))", content)
+            assert found == (value,)
 
 
 def bad(argument: str, value: object, state: str = "22023") -> tuple[str, object, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -127,40 +127,33 @@ class Enqueue:
 
     async def _insert(self, group: list[NewMessage], beside: Companion | None) -> None:
         recipients = [recipient for m in group for recipient in m.recipients]
-        of = [m for m in group for _ in m.recipients]  # the message of each row
         values: dict[str, object] = {
             "ids": Bigints(map(attrgetter("id"), group)),
             "sizes": Bigints(map(attrgetter("size"), group)),
-            "utf8": Booleans(map(attrgetter("utf8"), group)),
-            "chunks": Integers(map(attrgetter("chunks"), group)),
             "traces": Texts(map(attrgetter("trace"), group)),
             "bodies": Bytes(map(attrgetter("body"), group)),
             "message_id_headers": OptionalTexts(map(attrgetter("message_id_header"), group)),
             "origins": OptionalTexts(map(attrgetter("origin"), group)),
-            "message_ids": Bigints(map(attrgetter("id"), of)),
-            "senders": Texts(map(attrgetter("sender"), of)),
+            "senders": Texts(map(attrgetter("sender"), group)),
             "sender_domains": Texts(
-                [domain_of(m.sender) if m.sender_domain is None else m.sender_domain for m in of]
+                [domain_of(m.sender) if m.sender_domain is None else m.sender_domain for m in group]
             ),
+            "priorities": Smallints(map(attrgetter("priority"), group)),
+            "numbers": Integers([n for n, m in enumerate(group, 1) for _ in m.recipients]),
             "recipients": Texts([address for address, _ in recipients]),
             "domains": Texts([domain for _, domain in recipients]),
-            "priorities": Smallints(map(attrgetter("priority"), of)),
-            "metadata": Texts(
-                [text for m in group for text in m.metadata or ["{}"] * len(m.recipients)]
-            ),
+            "metadata": _of_rows(group, [m.metadata for m in group]),
+            "utf8": Booleans(m.utf8 for m in group) if any(m.utf8 for m in group) else None,
+            "on_failed": Texts(map(attrgetter("on_failed"), group)),
+            "chunks": Integers(m.chunks for m in group) if any(m.chunks for m in group) else None,
+            "holds": _of_rows(group, [m.holds for m in group]),
+            **(_more(group) if any(m.options for m in group) else _NO_OPTIONS),
         }
-        statement = _SQL["enqueue"]
-        on_failed = group[0].on_failed
-        if all(m.on_failed == on_failed and not (m.chunks or m.holds or m.options) for m in group):
-            values["on_failed"] = on_failed
-        else:
-            statement = _SQL["put"]
-            values |= _more(group)
         if beside:
             companion = (beside.statement, beside.params)
-            await run_together(self._link, [(statement, values), companion])
+            await run_together(self._link, [(_SQL["put"], values), companion])
         else:
-            await self._link.run(statement, values)
+            await self._link.run(_SQL["put"], values)
 
     async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
         """Store content in chunks, ahead of its messages, in one commit.
@@ -189,26 +182,33 @@ def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryvie
             yield chunk
 
 
+def _of_rows(
+    group: list[NewMessage], values: Sequence[Sequence[str | None] | None]
+) -> OptionalTexts | None:
+    """Return the values of all rows, None if no message has any."""
+    if not any(values):
+        return None
+    each = zip(group, values, strict=True)
+    return OptionalTexts(v for m, of in each for v in of or [None] * len(m.recipients))
+
+
 def _more(group: list[NewMessage]) -> dict[str, object]:
-    """Return the parameters for holds and options."""
+    """Return the parameters for options."""
     options = [m.options or Options() for m in group]
-    blanks = [[None] * len(m.recipients) for m in group]
-    holds = [h for m, blank in zip(group, blanks, strict=True) for h in m.holds or blank]
-    notify = [n for o, blank in zip(options, blanks, strict=True) for n in o.notify or blank]
-    orcpt = [n for o, blank in zip(options, blanks, strict=True) for n in o.orcpt or blank]
     return {
-        "holds": OptionalTexts(holds),
         "tenants": Texts(o.tenant for o in options),
-        "on_failed": Texts(m.on_failed for m in group),
         "once": Booleans(o.once for o in options),
         "logins": OptionalTexts(o.submitted_by for o in options),
         "envids": OptionalTexts(o.envid for o in options),
         "rets": OptionalTexts(o.ret for o in options),
         "requiretls": Booleans(o.requiretls for o in options),
         "tls_optional": Booleans(o.tls_optional for o in options),
-        "notifies": OptionalTexts(notify),
-        "orcpts": OptionalTexts(orcpt),
+        "notifies": _of_rows(group, [o.notify for o in options]),
+        "orcpts": _of_rows(group, [o.orcpt for o in options]),
     }
+
+
+_NO_OPTIONS = dict.fromkeys(_more([]))
 
 
 def chunk_count(octets: int) -> int:

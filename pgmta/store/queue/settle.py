@@ -90,6 +90,7 @@ class Settlements:
             column = [getattr(o.item, name) or "" for o in outcomes]
             values[name] = Texts(column) if any(column) else _EMPTY
         parts: list[str] = []
+        values["events"] = values["classes"] = _EMPTY
         plain = not again and all(o.event is Event.DELIVERED and not o.report for o in outcomes)
         if not plain:
             values |= _moves(outcomes, parts)
@@ -154,7 +155,7 @@ def _statement(name: str, *parts: str) -> Statement:
     """Return a statement with these parts."""
     left_out = {part: b"" for names in _PARTS.values() for part in names}
     taken = {part: _SQL[part] for each in parts for part in _PARTS[each]}
-    return _SQL[name].fill(**left_out | taken)
+    return _SQL[name].fill(log=_SQL["log"], **left_out | taken)
 
 
 def _transcripts(outcomes: list[Outcome]) -> dict[str, Any]:

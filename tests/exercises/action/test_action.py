@@ -14,7 +14,7 @@ from queued.config import QueuedConfig
 from queued.daemon.daemon import Daemon
 from tests.exercises.action.expedite import NAME, ROWS
 from tests.support.rows import fetch, message, row
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import eventually
 
 
 async def test_a_worker_does_an_action_that_is_listed(
@@ -30,9 +30,7 @@ async def test_a_worker_does_an_action_that_is_listed(
     signals = Signals()
     with capture_logs() as logs:
         running = asyncio.create_task(Daemon(config, database, lambda: config, signals).run())
-        async with asyncio.timeout(PATIENCE):
-            while not any(log["event"] == NAME for log in logs):
-                await asyncio.sleep(0.02)
+        await eventually(lambda: any(log["event"] == NAME for log in logs))
         signals.stop.set()
         await running
     assert fetch(db, "SELECT array_agg(domain) FROM queue WHERE priority = 0") == (["b.example"],)

@@ -17,7 +17,7 @@ from pgmta.service import Signals
 from pgmta.store.admin.daemons import others
 from tests.exercises.daemon import collector
 from tests.support.rows import fetch
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import eventually
 
 SQL = (Path(__file__).parent / "role.sql").read_text(encoding="utf-8")
 
@@ -37,9 +37,8 @@ async def test_a_daemon_with_its_own_role_puts_mail_in(
     signals = Signals()
     running = asyncio.create_task(collector.run(uri, "c.example", tmp_path, signals))
     (tmp_path / "1.eml").write_bytes(b"Subject: x\r\n\r\nx\r\n")
-    async with asyncio.timeout(PATIENCE):
-        while fetch(db, "SELECT count(*) FROM queue WHERE sender = 'c@a.example'") != (1,):
-            await asyncio.sleep(0.02)
+    mail = "SELECT count(*) FROM queue WHERE sender = 'c@a.example'"
+    await eventually(lambda: fetch(db, mail) == (1,))
     (line,) = others(db, "0")  # as `queuectl migrate` names it
     assert line.startswith("collector on c.example, pid ")
     signals.stop.set()

@@ -12,7 +12,7 @@ from queued.config import QueuedConfig
 from queued.daemon.daemon import Daemon
 from queued.upkeep.duties import DUTIES
 from tests.exercises.duty.depth import DUTY
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import eventually
 
 
 async def test_queued_does_a_duty_that_is_listed(
@@ -22,9 +22,7 @@ async def test_queued_does_a_duty_that_is_listed(
     config, signals = QueuedConfig(), Signals()
     with capture_logs() as logs:
         running = asyncio.create_task(Daemon(config, database, lambda: config, signals).run())
-        async with asyncio.timeout(PATIENCE):
-            while not any(log["event"] == "depth" for log in logs):
-                await asyncio.sleep(0.02)
+        await eventually(lambda: any(log["event"] == "depth" for log in logs))
         signals.stop.set()
         await running
     assert [log["rows"] for log in logs if log["event"] == "depth"] == [0]

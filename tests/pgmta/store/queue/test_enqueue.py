@@ -58,7 +58,7 @@ class Unlucky(Link):
     async def run(
         self, query: str | bytes, params: dict[str, object] | None = None, *, tries: int = 10
     ) -> list[tuple[object, ...]]:
-        if not self.lost and isinstance(query, bytes) and b"INSERT INTO queue" in query:
+        if not self.lost and isinstance(query, bytes) and b"queue_put" in query:
             self.lost = True
             if self.committed:
                 await super().run(query, params)
@@ -140,7 +140,7 @@ async def test_a_repetition_waits_for_a_first_try_that_is_still_committing(
     first = psycopg.connect(database)
     waiting = (
         "SELECT 1 FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid)) "
-        "AND query LIKE '%%INSERT INTO queue%%'"
+        "AND query LIKE '%%queue_put%%'"
     )
 
     def finish() -> None:

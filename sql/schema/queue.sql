@@ -174,7 +174,8 @@ $$ SELECT CASE WHEN strpos(sender, '@') > 0 THEN lower(rtrim(split_part(sender, 
 COMMENT ON FUNCTION queue_sender_domain IS
     'The domain of an address in lower case, for mail from SQL. It makes no A-labels, which smtpd does.';
 
-CREATE FUNCTION queue_sender_domain_func() RETURNS trigger LANGUAGE plpgsql AS $$
+-- queue_put may fire it as the owner, with the search_path of a role
+CREATE FUNCTION queue_sender_domain_func() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF TG_OP = 'INSERT' AND NEW.status NOT IN ('SENDING', 'HOLD', 'DELETE')
             AND pgmta.queue_malformed(NEW.sender, NEW.recipient, NEW.domain) THEN

@@ -147,3 +147,34 @@ def test_what_a_login_compiles_in_its_session_does_nothing_as_the_owner(
         db.execute(SUBMIT, ("a@b_c.example", b"Message-ID: <a@b>\r\n" + MAIL))
         db.execute("RESET SESSION AUTHORIZATION")
         assert fetch(db, "SELECT message_id_header FROM messages") == ("<a@b>",)
+
+
+@pytest.mark.parametrize("role", ["pgmta_smtpd", "pgmta_queued"])
+def test_what_a_role_puts_into_its_search_path_does_nothing_as_the_owner(
+    db: psycopg.Connection, role: str
+) -> None:
+    """queue_put runs as the owner with the search_path of its caller."""
+    db.execute(
+        f"""
+        CREATE SCHEMA traps; GRANT USAGE ON SCHEMA traps TO {role};
+        CREATE FUNCTION traps.spy(text, text) RETURNS boolean LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'captured'; END $$;
+        CREATE FUNCTION traps.now() RETURNS timestamptz LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'captured'; END $$;
+        CREATE FUNCTION traps.generate_subscripts(anyarray, integer) RETURNS SETOF integer
+            LANGUAGE plpgsql AS $$ BEGIN RAISE 'captured'; END $$;
+        CREATE OPERATOR traps.= (FUNCTION = traps.spy, LEFTARG = text, RIGHTARG = text);
+        CREATE OPERATOR traps.<> (FUNCTION = traps.spy, LEFTARG = text, RIGHTARG = text);
+        CREATE OPERATOR traps.~ (FUNCTION = traps.spy, LEFTARG = text, RIGHTARG = text);
+        CREATE DOMAIN traps.jsonb AS pg_catalog.text CHECK (traps.spy(VALUE, VALUE));
+        SET ROLE {role}; SET search_path = traps, pg_catalog
+    """.encode()
+    )
+    for domain, hold in (("'{NULL}'", "NULL"), ("'{b.example}'", "'{why}'")):
+        db.execute(
+            "SELECT pgmta.queue_put(ARRAY[pg_catalog.nextval('pgmta.message_ids')], '{1}', '{x}',"
+            f" '{{x}}', '{{NULL}}', '{{sql}}', '{{a@b.example}}', {domain}, '{{5}}', '{{1}}',"
+            f" '{{c@d.example}}', '{{d.example}}', chunks => '{{0}}', holds => {hold})".encode()
+        )
+    with pytest.raises(pg_errors.RaiseException, match="captured"):
+        db.execute("SELECT 'a'::pg_catalog.text = 'b'")

@@ -1225,13 +1225,13 @@ BEGIN
         nullif(facts[places[n] + 5], ''), nullif(times[places[n] + 1], 0),
         nullif(times[places[n] + 2] + times[places[n] + 3], 0), nullif(times[places[n] + 4], 0),
         nullif(seconds[n], 0)
-    FROM generate_subscripts(row_ids, 1) AS n WHERE events[n] IS DISTINCT FROM 'handed back';
+    FROM generate_subscripts(row_ids, 1) AS n WHERE coalesce(events[n] NOT IN ('handed back', 'postponed'), true);
     GET DIAGNOSTICS logged = ROW_COUNT;
     RETURN logged;
 END $$;
 COMMENT ON FUNCTION attempts_log IS
-    'Writes attempts to the log, and returns how many. An attempt without an event was delivered, and one that was '
-    'handed back never began.';
+    'Writes attempts to the log, and returns how many. An attempt without an event was delivered; one '
+    'that was handed back or postponed never began.';
 
 CREATE FUNCTION rows_log(ids bigint[], event text, who text DEFAULT NULL, reason text DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql AS $$

@@ -15,7 +15,7 @@ from queued.daemon.daemon import Daemon
 from smtpd.config import SmtpdConfig
 from smtpd.server.server import Server
 from tests.support.daemons import ROOT
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 ENVIRONMENT = {"environment": {"hostname": "mx.example"}}
@@ -35,12 +35,12 @@ async def opened(resources: Resources, db: psycopg.Connection) -> int:
         await link.run("SELECT 1")
     names = {f"pgmta {name}" for name in resources.names}
     query = "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
-    async with asyncio.timeout(PATIENCE):
-        while True:  # a backend goes a moment after its client
-            found = [name for (name,) in db.execute(query) if name.startswith("pgmta ")]
-            if sorted(found) == sorted(names):
-                return len(found)
-            await asyncio.sleep(0.02)
+
+    def found() -> list[str]:
+        return sorted(name for (name,) in db.execute(query) if name.startswith("pgmta "))
+
+    await eventually(lambda: found() == sorted(names))  # a backend goes a moment after its client
+    return len(names)
 
 
 async def smtpd(uri: str, db: psycopg.Connection, **config: Any) -> int:
@@ -59,9 +59,7 @@ async def queued(uri: str, db: psycopg.Connection, *workers: dict[str, str]) -> 
     daemon = Daemon(config, uri, lambda: config, signals)
     running = asyncio.create_task(daemon.run())
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not {"listen", "watch"} <= daemon.process.resources.names:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: {"listen", "watch"} <= set(daemon.process.resources.names))
         return await opened(daemon.process.resources, db)
     finally:
         signals.stop.set()

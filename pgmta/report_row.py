@@ -9,21 +9,14 @@ from typing import Literal
 type Kind = Literal["failed", "delayed", "relayed", "delivered"]
 """The subject of a DSN, and the Action of a recipient (RFC 3464, section 2.3.3)."""
 
-_KINDS: dict[str | None, Kind] = {
-    "undeliverable": "failed",
-    "delayed": "delayed",
-    "relayed": "relayed",
-    "delivered": "delivered",
-}
-"""The words of ours in `hold_reason`; any other text is an operator's."""
-
 
 @dataclass(slots=True)
 class ReportRow:
     """A row in REPORT, or one that is deferred for long, with facts of its last attempt.
 
-    `why` is `hold_reason`. For a delay `why` is `delayed`. `dsn` says that
-    its message is a DSN. The last attempt is not known if the log does not have it.
+    `report_kind` and `why` are `report_kind` and `hold_reason` of the row, and `delayed` and None
+    for a delay. `dsn` says that its message is a DSN. The last attempt is not known if the log
+    does not have it.
     """
 
     id: int
@@ -37,6 +30,7 @@ class ReportRow:
     tenant: str
     part: str | None  # `_partid` of its metadata
     dsn: bool
+    report_kind: Kind | Literal["bounced"]
     why: str | None
     reply: str | None
     notify: str | None
@@ -49,12 +43,12 @@ class ReportRow:
     @property
     def kind(self) -> Kind:
         """The subject of its report."""
-        return _KINDS.get(self.why, "failed")
+        return "failed" if self.report_kind == "bounced" else self.report_kind
 
     @property
     def bounced(self) -> bool:
         """Whether an operator gave it up: no attempt says that it failed."""
-        return self.why not in _KINDS
+        return self.report_kind == "bounced"
 
     def reason(self, more: str = "") -> str:
         """Return an operator's reason, and behind it another one; '' if there is neither."""

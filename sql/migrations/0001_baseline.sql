@@ -53,6 +53,7 @@ CREATE TABLE queue (
     held_by text,
     held_at timestamptz,
     hold_until timestamptz,
+    report_kind text,
     sender_domain text COLLATE "C" NOT NULL,
     faults jsonb,
     send_at timestamptz,
@@ -90,10 +91,13 @@ COMMENT ON COLUMN queue.domain IS 'The recipient''s domain, lower case, A-labels
 COMMENT ON COLUMN queue.last_reply IS 'Last reply, or what went wrong without one.';
 COMMENT ON COLUMN queue.metadata IS 'Free for rules; keys beginning with _ belong to pgmta (_partid, _quarantineid).';
 COMMENT ON COLUMN queue.hold_reason IS
-    'Why the row is on hold. In REPORT: undeliverable, relayed, delivered, or the reason of an operator.';
+    'Why the row is on hold, in words for people. In REPORT: why an operator gave it up.';
 COMMENT ON COLUMN queue.held_by IS 'Who put it on hold, or in REPORT: an operator, rule or worker.';
 COMMENT ON COLUMN queue.held_at IS 'When it was put on hold, or in REPORT.';
 COMMENT ON COLUMN queue.hold_until IS 'When the hold releases itself; null: never.';
+COMMENT ON COLUMN queue.report_kind IS
+    'In REPORT what the DSN tells of: failed, bounced (an operator gave it up), relayed (to a host without DSN) or '
+    'delivered. On hold: failed or unknown, the outcome that queued wrote. Null otherwise; operators do not set it.';
 COMMENT ON COLUMN queue.sender_domain IS
     'The sender''s domain, lower case, A-labels; empty for the null reverse-path. Conditions name it in place of '
     'sender, which tells capitals apart.';
@@ -127,7 +131,10 @@ CREATE TABLE queue_delete PARTITION OF queue FOR VALUES IN ('DELETE');
 COMMENT ON TABLE queue_delete IS 'Rows that an operator wants deleted; queued removes them.';
 CREATE TABLE queue_scheduled PARTITION OF queue (send_at NOT NULL) FOR VALUES IN ('SCHEDULED');
 COMMENT ON TABLE queue_scheduled IS 'Rows that wait for send_at, apart from those that claims look at.';
-CREATE TABLE queue_report PARTITION OF queue (held_at NOT NULL) FOR VALUES IN ('REPORT') WITH (
+CREATE TABLE queue_report PARTITION OF queue (
+    held_at NOT NULL,
+    report_kind NOT NULL CONSTRAINT queue_report_kind CHECK (report_kind IN ('failed', 'bounced', 'relayed', 'delivered'))
+) FOR VALUES IN ('REPORT') WITH (
     autovacuum_vacuum_scale_factor = 0.1,
     autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_insert_threshold = -1,
@@ -137,6 +144,7 @@ CREATE TABLE queue_report PARTITION OF queue (held_at NOT NULL) FOR VALUES IN ('
 );
 COMMENT ON TABLE queue_report IS
     'Rows whose senders are to be notified by a DSN, apart from those that claims look at.';
+COMMENT ON CONSTRAINT queue_report_kind ON queue_report IS 'Only here, so that no other row pays for it.';
 CREATE TABLE queue_def PARTITION OF queue DEFAULT PARTITION BY LIST ((metadata ->> '_partid'));
 COMMENT ON TABLE queue_def IS 'All other rows, by metadata ->> ''_partid''.';
 CREATE TABLE queue_def_def PARTITION OF queue_def DEFAULT WITH (
@@ -207,7 +215,10 @@ BEGIN
     END IF;
     IF TG_OP = 'INSERT' THEN
         NEW.by_program := true;
-        IF NEW.status = 'REPORT' THEN NEW.held_at := coalesce(NEW.held_at, now()); END IF;
+        IF NEW.status = 'REPORT' THEN
+            NEW.held_at := coalesce(NEW.held_at, now());
+            NEW.report_kind := coalesce(NEW.report_kind, 'bounced');
+        END IF;
     END IF;
     NEW.sender_domain := pgmta.queue_sender_domain(NEW.sender);
     RETURN NEW;
@@ -260,23 +271,31 @@ BEGIN
         NEW.held_by := coalesce(OLD.held_by, session_user);
         NEW.hold_reason := 'an address holds control characters: the row can only be deleted';
         NEW.hold_until := NULL;
-    ELSIF OLD.status = 'REPORT' AND NEW.status <> 'DELETE' AND OLD.hold_reason IN ('relayed', 'delivered') THEN
+    ELSIF OLD.status = 'REPORT' AND NEW.status <> 'DELETE' AND OLD.report_kind IN ('relayed', 'delivered') THEN
         -- it was delivered: a hold and its release would send it a second time
         NEW.status := OLD.status;
         NEW.held_at := OLD.held_at;
         NEW.held_by := OLD.held_by;
         NEW.hold_reason := OLD.hold_reason;
         NEW.hold_until := OLD.hold_until;
+        NEW.report_kind := OLD.report_kind;
     ELSIF NEW.status IN ('HOLD', 'REPORT') THEN
         NEW.held_at := now();
         NEW.held_by := coalesce(NEW.held_by, session_user);
-        NEW.hold_reason := coalesce(NEW.hold_reason, 'no reason given');
-        IF NEW.status = 'REPORT' THEN NEW.hold_until := NULL; END IF;
+        IF NEW.status = 'REPORT' THEN
+            NEW.hold_until := NULL;
+            -- queued says the kind with the status
+            IF NEW.report_kind IS NOT DISTINCT FROM OLD.report_kind THEN NEW.report_kind := 'bounced'; END IF;
+        END IF;
+        IF NEW.status = 'HOLD' OR NEW.report_kind = 'bounced' THEN
+            NEW.hold_reason := coalesce(NEW.hold_reason, 'no reason given');
+        END IF;
     ELSIF OLD.status IN ('HOLD', 'REPORT') THEN
         NEW.held_at := NULL;
         NEW.held_by := NULL;
         NEW.hold_reason := NULL;
         NEW.hold_until := NULL;
+        NEW.report_kind := NULL;
         NEW.faults := NULL;  -- the row may have been mended; what still fails is found again
         NEW.next_attempt := least(NEW.next_attempt, now());
     END IF;
@@ -355,7 +374,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('SEQUENCE lease_tokens', 'pgmta_queued', 'USAGE'),
     ('queue', 'pgmta_queued',
         'SELECT, UPDATE (next_attempt, lease_since, lease_until, lease_token, attempts, status, lease_owner, '
-        'last_reply, metadata, hold_reason, held_by, held_at, hold_until, faults, begun, held_under, '
+        'last_reply, metadata, hold_reason, held_by, held_at, hold_until, report_kind, faults, begun, held_under, '
         'exempt_from), DELETE'),
     -- rows go by status DELETE, which leaves a trace in the log
     ('queue', 'pgmta_operator',
@@ -1645,21 +1664,19 @@ COMMENT ON FUNCTION sees_all_mail IS
     'submitted themselves.';
 
 CREATE FUNCTION row_state(
-    status text, lease_until timestamptz, hold_reason text, once boolean, attempts integer, logged integer, event text
+    status text, lease_until timestamptz, report_kind text, once boolean, attempts integer, logged integer, event text
 ) RETURNS text STABLE PARALLEL SAFE
 RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
     WHEN status = 'DELETE' THEN 'cancelled'
     WHEN status = 'REPORT' THEN CASE
         WHEN logged = attempts AND event = 'delivered' THEN 'delivered'
-        WHEN logged IS NULL AND hold_reason IN ('relayed', 'delivered') THEN 'delivered'
+        WHEN report_kind IN ('relayed', 'delivered') THEN 'delivered'
         ELSE 'failed' END
     WHEN status <> 'HOLD' THEN lower(status)
-    -- operators write hold_reason too, so the log counts
     WHEN attempts = 0 THEN 'held'
     WHEN logged = attempts THEN CASE WHEN event = 'failed' OR event = 'unknown' AND once THEN event ELSE 'held' END
-    -- the database refused the entry, or its day is over: queued wrote these words
-    WHEN hold_reason ~ '^(undeliverable$|undeliverable, no DSN|bounce limit|failed\M.*, but the database refuses )' THEN 'failed'
-    WHEN hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )' THEN 'unknown'
+    -- the database refused the entry, or its day is over
+    WHEN report_kind IN ('failed', 'unknown') THEN report_kind
     ELSE 'held' END;
 COMMENT ON FUNCTION row_state IS
     'The state of a recipient whose row is in the queue. The last two are its last attempt in the log.';
@@ -1671,7 +1688,7 @@ RETURN CASE event WHEN 'deleted' THEN 'cancelled'
 COMMENT ON FUNCTION log_state IS 'The state of a recipient whose row is gone, by its last event in the log.';
 
 CREATE VIEW queue_states AS
-SELECT q.message_id, q.recipient, q.id AS row_id, q.status, q.lease_until, q.hold_reason, q.once, q.attempts,
+SELECT q.message_id, q.recipient, q.id AS row_id, q.status, q.lease_until, q.report_kind, q.once, q.attempts,
     CASE WHEN q.status IN ('QUEUED', 'DEFERRED') THEN q.next_attempt
         WHEN q.status = 'SCHEDULED' THEN q.send_at END AS next_attempt,
     CASE q.status WHEN 'SENDING' THEN q.lease_since WHEN 'HOLD' THEN q.held_at WHEN 'REPORT' THEN q.held_at END
@@ -1686,7 +1703,7 @@ COMMENT ON COLUMN queue_states.recipient IS 'Forward-path.';
 COMMENT ON COLUMN queue_states.row_id IS 'queue.id.';
 COMMENT ON COLUMN queue_states.status IS 'As queue.status.';
 COMMENT ON COLUMN queue_states.lease_until IS 'As queue.lease_until.';
-COMMENT ON COLUMN queue_states.hold_reason IS 'As queue.hold_reason.';
+COMMENT ON COLUMN queue_states.report_kind IS 'As queue.report_kind.';
 COMMENT ON COLUMN queue_states.once IS 'As queue.once.';
 COMMENT ON COLUMN queue_states.attempts IS 'As queue.attempts.';
 COMMENT ON COLUMN queue_states.next_attempt IS 'When it is due; null if it is not waiting.';
@@ -1702,7 +1719,7 @@ CREATE VIEW message_status WITH (security_barrier) AS
 SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply, row_id
 FROM (
     SELECT DISTINCT ON (q.message_id, q.row_id) q.message_id, q.recipient,
-        row_state(q.status, q.lease_until, q.hold_reason, q.once, q.attempts, last.attempt, last.event) AS state,
+        row_state(q.status, q.lease_until, q.report_kind, q.once, q.attempts, last.attempt, last.event) AS state,
         q.attempts, q.next_attempt, coalesce(q.since, last.ended_at, q.ts) AS at, q.code, q.reply, q.row_id
     FROM queue_states AS q LEFT JOIN LATERAL (
         SELECT a.attempt, a.event, a.ended_at FROM attempts AS a
@@ -1786,7 +1803,7 @@ BEGIN
         )
         SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply FROM (
             SELECT message_id, q.recipient,
-                row_state(status, lease_until, hold_reason, once, attempts, attempt, event) AS state,
+                row_state(status, lease_until, report_kind, once, attempts, attempt, event) AS state,
                 attempts, next_attempt, coalesce(since, CASE WHEN attempts > 0 THEN ended_at END, ts) AS at,
                 q.code, q.reply, row_id, q.submitted_by
             FROM waiting AS q LEFT JOIN last USING (message_id, row_id)
@@ -2368,11 +2385,10 @@ BEGIN
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status IN ('QUEUED', 'DEFERRED');
     WHEN 'bounce' THEN
         -- A row in flight keeps its lease: nothing is reported before its attempt has ended. The trigger
-        -- keeps malformed ones here too. Some words say that no operator has given the row up.
+        -- keeps malformed ones here too.
         WITH given_up AS (
             UPDATE pgmta.queue AS q
-            SET status = 'REPORT', held_by = who, hold_until = NULL, hold_reason =
-                CASE WHEN why IN ('undeliverable', 'relayed', 'delivered', 'delayed') THEN 'bounced: ' ELSE '' END || why
+            SET status = 'REPORT', held_by = who, hold_until = NULL, hold_reason = why
             WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status NOT IN ('DELETE', 'REPORT')
             RETURNING q.status
         )

@@ -23,7 +23,7 @@ WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND lease_token = %(token)s AND (S
 -- name: hold
 -- Put a row whose log entry is refused on hold: else the log could not explain a second delivery.
 UPDATE queue
-SET status = 'HOLD', hold_reason = %(reason)s, held_by = %(who)s, hold_until = NULL,
+SET status = 'HOLD', hold_reason = %(reason)s, report_kind = 'unknown', held_by = %(who)s, hold_until = NULL,
     lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
 WHERE id = %(id)s AND lease_token = %(token)s AND lease_until < now()
     AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
@@ -59,7 +59,7 @@ WITH picked AS MATERIALIZED (
     WHERE id = ANY (ARRAY(SELECT id FROM picked WHERE NOT begun))
 ), held AS (
     UPDATE queue
-    SET status = 'HOLD', held_by = coalesce(held_by, %(who)s), hold_until = NULL,
+    SET status = 'HOLD', held_by = coalesce(held_by, %(who)s), hold_until = NULL, report_kind = 'unknown',
         hold_reason = concat_ws('; ', 'outcome unknown: a release may send a second copy', hold_reason),
         last_reply = 'lease ran out: the worker died or lost the database',
         lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
@@ -73,7 +73,7 @@ SELECT id, begun FROM picked
 -- Put such a row on hold if its log entry is refused: never a second copy, and the reason is with it.
 UPDATE queue
 SET status = 'HOLD', hold_reason = concat_ws('; ', %(reason)s::text, hold_reason),
-    held_by = coalesce(held_by, %(who)s), hold_until = NULL,
+    held_by = coalesce(held_by, %(who)s), hold_until = NULL, report_kind = 'unknown',
     lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
 WHERE id = %(id)s AND once AND lease_until < now() AND status <> 'DELETE'
 RETURNING message_id

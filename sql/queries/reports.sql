@@ -29,14 +29,12 @@ UNION ALL
 (SELECT NULL, NULL, count(*) OVER (), held_at, id FROM page ORDER BY held_at DESC, id DESC LIMIT 1)
 
 -- name: rows
--- The rows in REPORT of some messages. Texts by SQL may be of any length, and a DSN needs no more of them. A reason
--- may be the word that stands for delay notices here.
+-- The rows in REPORT of some messages. Texts by SQL may be of any length, and a DSN needs no more of them.
 SELECT id, message_id, left(sender, 1000), left(recipient, 1000), domain,
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     priority, tenant, left(metadata ->> '_partid', 100), metadata ? '_report',
-    CASE WHEN hold_reason = 'delayed' THEN 'bounced: delayed' ELSE left(hold_reason, 1000) END,
-    left(last_reply, 1100), left(notify, 100), left(orcpt, 600), nullif(metadata, '{}')::text
+    report_kind, left(hold_reason, 1000), left(last_reply, 1100), left(notify, 100), left(orcpt, 600), nullif(metadata, '{}')::text
 FROM queue
 WHERE status = 'REPORT' AND message_id = ANY (%(ids)b::bigint[])
     AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
@@ -96,12 +94,12 @@ WITH page AS MATERIALIZED (
 SELECT q.id, q.message_id, left(q.sender, 1000), left(q.recipient, 1000), q.domain,
     least(greatest(q.ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'),
     now() AS held_at, q.priority, q.tenant, left(q.metadata ->> '_partid', 100), q.metadata ? '_report',
-    'delayed', left(q.last_reply, 1100), left(q.notify, 100), left(q.orcpt, 600),
+    'delayed', NULL, left(q.last_reply, 1100), left(q.notify, 100), left(q.orcpt, 600),
     nullif(q.metadata, '{}')::text
 FROM queue AS q
 WHERE q.id = ANY (ARRAY(SELECT row_id FROM rows)) AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING')
 UNION ALL
-SELECT row_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT row_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM rows
 WHERE (SELECT true FROM queue AS q
     WHERE q.id = rows.row_id AND q.status IN ('QUEUED', 'DEFERRED', 'SENDING') LIMIT 1) IS NULL

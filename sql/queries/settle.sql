@@ -18,7 +18,7 @@ WITH logged AS MATERIALIZED (
     -- No join: if a partition was empty when the plan was made, a join later reads all its rows for
     -- each outcome (docs/decisions/0005).
     UPDATE queue
-    SET (status, last_reply, next_attempt, attempts, hold_reason, held_by,
+    SET (status, last_reply, next_attempt, attempts, hold_reason, report_kind, held_by,
             hold_until, lease_owner, lease_since, lease_token, lease_until) = (
         SELECT CASE WHEN queue.status = 'SENDING' THEN coalesce(o.status, 'HOLD')
                 WHEN o.final AND queue.status <> 'DELETE' THEN 'HOLD' ELSE queue.status END,
@@ -33,6 +33,8 @@ WITH logged AS MATERIALIZED (
                 THEN concat_ws('; ', 'outcome unknown: a release may send a second copy',
                     queue.hold_reason)
                 ELSE queue.hold_reason END,
+            CASE WHEN o.event = 'failed' AND queue.status = 'SENDING' THEN 'failed'
+                WHEN o.final AND queue.status <> 'DELETE' THEN 'unknown' ELSE queue.report_kind END,
             CASE WHEN (o.event = 'failed' OR o.final) AND queue.status = 'SENDING'
                 THEN %(worker)s ELSE queue.held_by END,
             CASE WHEN NOT o.final THEN queue.hold_until END,
@@ -74,12 +76,13 @@ AND id <> ALL (ARRAY(SELECT id FROM gone))
 -- Part of settle if a sender wants to know of a success: whatever the lease, because it is a fact.
 , succeeded AS (
     UPDATE queue
-    SET (status, hold_reason, held_by, last_reply) = (
-            SELECT 'REPORT', s.reason, %(worker)s, coalesce(
+    SET (status, report_kind, held_by, last_reply) = (
+            SELECT 'REPORT', s.kind, %(worker)s, coalesce(
                 nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''), queue.last_reply)
-            FROM unnest(%(succeeded)b::bigint[], %(successes)b::text[]) AS s (id, reason), outcome AS o
+            FROM unnest(%(succeeded)b::bigint[], %(successes)b::text[]) AS s (id, kind), outcome AS o
             WHERE s.id = queue.id AND o.id = s.id AND o.event = 'delivered' LIMIT 1),
-        hold_until = NULL, lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
+        hold_reason = NULL, hold_until = NULL,
+        lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
     WHERE id = ANY (%(succeeded)b::bigint[])
     RETURNING id
 )
@@ -130,7 +133,7 @@ DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) AND (SELECT rows FROM logge
 -- delivery is a fact under any lease: the row must not be sent again.
 UPDATE queue
 SET status = CASE WHEN status = 'DELETE' THEN status ELSE 'HOLD' END,
-    hold_reason = %(reason)s, held_by = %(worker)s, hold_until = NULL,
+    hold_reason = %(reason)s, report_kind = %(kind)s, held_by = %(worker)s, hold_until = NULL,
     last_reply = coalesce(nullif(%(reply)s, ''), last_reply),
     lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
 WHERE id = %(id)s AND (lease_token = %(token)s OR %(delivered)s)

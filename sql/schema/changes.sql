@@ -86,11 +86,10 @@ BEGIN
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status IN ('QUEUED', 'DEFERRED');
     WHEN 'bounce' THEN
         -- A row in flight keeps its lease: nothing is reported before its attempt has ended. The trigger
-        -- keeps malformed ones here too. Some words say that no operator has given the row up.
+        -- keeps malformed ones here too.
         WITH given_up AS (
             UPDATE pgmta.queue AS q
-            SET status = 'REPORT', held_by = who, hold_until = NULL, hold_reason =
-                CASE WHEN why IN ('undeliverable', 'relayed', 'delivered', 'delayed') THEN 'bounced: ' ELSE '' END || why
+            SET status = 'REPORT', held_by = who, hold_until = NULL, hold_reason = why
             WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status NOT IN ('DELETE', 'REPORT')
             RETURNING q.status
         )

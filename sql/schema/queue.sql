@@ -31,6 +31,7 @@ CREATE TABLE queue (
     held_by text,
     held_at timestamptz,
     hold_until timestamptz,
+    report_kind text,
     sender_domain text COLLATE "C" NOT NULL,
     faults jsonb,
     send_at timestamptz,
@@ -68,10 +69,13 @@ COMMENT ON COLUMN queue.domain IS 'The recipient''s domain, lower case, A-labels
 COMMENT ON COLUMN queue.last_reply IS 'Last reply, or what went wrong without one.';
 COMMENT ON COLUMN queue.metadata IS 'Free for rules; keys beginning with _ belong to pgmta (_partid, _quarantineid).';
 COMMENT ON COLUMN queue.hold_reason IS
-    'Why the row is on hold. In REPORT: undeliverable, relayed, delivered, or the reason of an operator.';
+    'Why the row is on hold, in words for people. In REPORT: why an operator gave it up.';
 COMMENT ON COLUMN queue.held_by IS 'Who put it on hold, or in REPORT: an operator, rule or worker.';
 COMMENT ON COLUMN queue.held_at IS 'When it was put on hold, or in REPORT.';
 COMMENT ON COLUMN queue.hold_until IS 'When the hold releases itself; null: never.';
+COMMENT ON COLUMN queue.report_kind IS
+    'In REPORT what the DSN tells of: failed, bounced (an operator gave it up), relayed (to a host without DSN) or '
+    'delivered. On hold: failed or unknown, the outcome that queued wrote. Null otherwise; operators do not set it.';
 COMMENT ON COLUMN queue.sender_domain IS
     'The sender''s domain, lower case, A-labels; empty for the null reverse-path. Conditions name it in place of '
     'sender, which tells capitals apart.';
@@ -105,7 +109,10 @@ CREATE TABLE queue_delete PARTITION OF queue FOR VALUES IN ('DELETE');
 COMMENT ON TABLE queue_delete IS 'Rows that an operator wants deleted; queued removes them.';
 CREATE TABLE queue_scheduled PARTITION OF queue (send_at NOT NULL) FOR VALUES IN ('SCHEDULED');
 COMMENT ON TABLE queue_scheduled IS 'Rows that wait for send_at, apart from those that claims look at.';
-CREATE TABLE queue_report PARTITION OF queue (held_at NOT NULL) FOR VALUES IN ('REPORT') WITH (
+CREATE TABLE queue_report PARTITION OF queue (
+    held_at NOT NULL,
+    report_kind NOT NULL CONSTRAINT queue_report_kind CHECK (report_kind IN ('failed', 'bounced', 'relayed', 'delivered'))
+) FOR VALUES IN ('REPORT') WITH (
     autovacuum_vacuum_scale_factor = 0.1,
     autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_insert_threshold = -1,
@@ -115,6 +122,7 @@ CREATE TABLE queue_report PARTITION OF queue (held_at NOT NULL) FOR VALUES IN ('
 );
 COMMENT ON TABLE queue_report IS
     'Rows whose senders are to be notified by a DSN, apart from those that claims look at.';
+COMMENT ON CONSTRAINT queue_report_kind ON queue_report IS 'Only here, so that no other row pays for it.';
 CREATE TABLE queue_def PARTITION OF queue DEFAULT PARTITION BY LIST ((metadata ->> '_partid'));
 COMMENT ON TABLE queue_def IS 'All other rows, by metadata ->> ''_partid''.';
 CREATE TABLE queue_def_def PARTITION OF queue_def DEFAULT WITH (
@@ -185,7 +193,10 @@ BEGIN
     END IF;
     IF TG_OP = 'INSERT' THEN
         NEW.by_program := true;
-        IF NEW.status = 'REPORT' THEN NEW.held_at := coalesce(NEW.held_at, now()); END IF;
+        IF NEW.status = 'REPORT' THEN
+            NEW.held_at := coalesce(NEW.held_at, now());
+            NEW.report_kind := coalesce(NEW.report_kind, 'bounced');
+        END IF;
     END IF;
     NEW.sender_domain := pgmta.queue_sender_domain(NEW.sender);
     RETURN NEW;
@@ -238,23 +249,31 @@ BEGIN
         NEW.held_by := coalesce(OLD.held_by, session_user);
         NEW.hold_reason := 'an address holds control characters: the row can only be deleted';
         NEW.hold_until := NULL;
-    ELSIF OLD.status = 'REPORT' AND NEW.status <> 'DELETE' AND OLD.hold_reason IN ('relayed', 'delivered') THEN
+    ELSIF OLD.status = 'REPORT' AND NEW.status <> 'DELETE' AND OLD.report_kind IN ('relayed', 'delivered') THEN
         -- it was delivered: a hold and its release would send it a second time
         NEW.status := OLD.status;
         NEW.held_at := OLD.held_at;
         NEW.held_by := OLD.held_by;
         NEW.hold_reason := OLD.hold_reason;
         NEW.hold_until := OLD.hold_until;
+        NEW.report_kind := OLD.report_kind;
     ELSIF NEW.status IN ('HOLD', 'REPORT') THEN
         NEW.held_at := now();
         NEW.held_by := coalesce(NEW.held_by, session_user);
-        NEW.hold_reason := coalesce(NEW.hold_reason, 'no reason given');
-        IF NEW.status = 'REPORT' THEN NEW.hold_until := NULL; END IF;
+        IF NEW.status = 'REPORT' THEN
+            NEW.hold_until := NULL;
+            -- queued says the kind with the status
+            IF NEW.report_kind IS NOT DISTINCT FROM OLD.report_kind THEN NEW.report_kind := 'bounced'; END IF;
+        END IF;
+        IF NEW.status = 'HOLD' OR NEW.report_kind = 'bounced' THEN
+            NEW.hold_reason := coalesce(NEW.hold_reason, 'no reason given');
+        END IF;
     ELSIF OLD.status IN ('HOLD', 'REPORT') THEN
         NEW.held_at := NULL;
         NEW.held_by := NULL;
         NEW.hold_reason := NULL;
         NEW.hold_until := NULL;
+        NEW.report_kind := NULL;
         NEW.faults := NULL;  -- the row may have been mended; what still fails is found again
         NEW.next_attempt := least(NEW.next_attempt, now());
     END IF;
@@ -333,7 +352,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('SEQUENCE lease_tokens', 'pgmta_queued', 'USAGE'),
     ('queue', 'pgmta_queued',
         'SELECT, UPDATE (next_attempt, lease_since, lease_until, lease_token, attempts, status, lease_owner, '
-        'last_reply, metadata, hold_reason, held_by, held_at, hold_until, faults, begun, held_under, '
+        'last_reply, metadata, hold_reason, held_by, held_at, hold_until, report_kind, faults, begun, held_under, '
         'exempt_from), DELETE'),
     -- rows go by status DELETE, which leaves a trace in the log
     ('queue', 'pgmta_operator',

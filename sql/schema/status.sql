@@ -13,21 +13,19 @@ COMMENT ON FUNCTION sees_all_mail IS
     'submitted themselves.';
 
 CREATE FUNCTION row_state(
-    status text, lease_until timestamptz, hold_reason text, once boolean, attempts integer, logged integer, event text
+    status text, lease_until timestamptz, report_kind text, once boolean, attempts integer, logged integer, event text
 ) RETURNS text STABLE PARALLEL SAFE
 RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
     WHEN status = 'DELETE' THEN 'cancelled'
     WHEN status = 'REPORT' THEN CASE
         WHEN logged = attempts AND event = 'delivered' THEN 'delivered'
-        WHEN logged IS NULL AND hold_reason IN ('relayed', 'delivered') THEN 'delivered'
+        WHEN report_kind IN ('relayed', 'delivered') THEN 'delivered'
         ELSE 'failed' END
     WHEN status <> 'HOLD' THEN lower(status)
-    -- operators write hold_reason too, so the log counts
     WHEN attempts = 0 THEN 'held'
     WHEN logged = attempts THEN CASE WHEN event = 'failed' OR event = 'unknown' AND once THEN event ELSE 'held' END
-    -- the database refused the entry, or its day is over: queued wrote these words
-    WHEN hold_reason ~ '^(undeliverable$|undeliverable, no DSN|bounce limit|failed\M.*, but the database refuses )' THEN 'failed'
-    WHEN hold_reason ~ '^(outcome unknown|(delivered|unknown|lease ran out)\M.*, but the database refuses )' THEN 'unknown'
+    -- the database refused the entry, or its day is over
+    WHEN report_kind IN ('failed', 'unknown') THEN report_kind
     ELSE 'held' END;
 COMMENT ON FUNCTION row_state IS
     'The state of a recipient whose row is in the queue. The last two are its last attempt in the log.';
@@ -39,7 +37,7 @@ RETURN CASE event WHEN 'deleted' THEN 'cancelled'
 COMMENT ON FUNCTION log_state IS 'The state of a recipient whose row is gone, by its last event in the log.';
 
 CREATE VIEW queue_states AS
-SELECT q.message_id, q.recipient, q.id AS row_id, q.status, q.lease_until, q.hold_reason, q.once, q.attempts,
+SELECT q.message_id, q.recipient, q.id AS row_id, q.status, q.lease_until, q.report_kind, q.once, q.attempts,
     CASE WHEN q.status IN ('QUEUED', 'DEFERRED') THEN q.next_attempt
         WHEN q.status = 'SCHEDULED' THEN q.send_at END AS next_attempt,
     CASE q.status WHEN 'SENDING' THEN q.lease_since WHEN 'HOLD' THEN q.held_at WHEN 'REPORT' THEN q.held_at END
@@ -54,7 +52,7 @@ COMMENT ON COLUMN queue_states.recipient IS 'Forward-path.';
 COMMENT ON COLUMN queue_states.row_id IS 'queue.id.';
 COMMENT ON COLUMN queue_states.status IS 'As queue.status.';
 COMMENT ON COLUMN queue_states.lease_until IS 'As queue.lease_until.';
-COMMENT ON COLUMN queue_states.hold_reason IS 'As queue.hold_reason.';
+COMMENT ON COLUMN queue_states.report_kind IS 'As queue.report_kind.';
 COMMENT ON COLUMN queue_states.once IS 'As queue.once.';
 COMMENT ON COLUMN queue_states.attempts IS 'As queue.attempts.';
 COMMENT ON COLUMN queue_states.next_attempt IS 'When it is due; null if it is not waiting.';
@@ -70,7 +68,7 @@ CREATE VIEW message_status WITH (security_barrier) AS
 SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply, row_id
 FROM (
     SELECT DISTINCT ON (q.message_id, q.row_id) q.message_id, q.recipient,
-        row_state(q.status, q.lease_until, q.hold_reason, q.once, q.attempts, last.attempt, last.event) AS state,
+        row_state(q.status, q.lease_until, q.report_kind, q.once, q.attempts, last.attempt, last.event) AS state,
         q.attempts, q.next_attempt, coalesce(q.since, last.ended_at, q.ts) AS at, q.code, q.reply, q.row_id
     FROM queue_states AS q LEFT JOIN LATERAL (
         SELECT a.attempt, a.event, a.ended_at FROM attempts AS a
@@ -154,7 +152,7 @@ BEGIN
         )
         SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply FROM (
             SELECT message_id, q.recipient,
-                row_state(status, lease_until, hold_reason, once, attempts, attempt, event) AS state,
+                row_state(status, lease_until, report_kind, once, attempts, attempt, event) AS state,
                 attempts, next_attempt, coalesce(since, CASE WHEN attempts > 0 THEN ended_at END, ts) AS at,
                 q.code, q.reply, row_id, q.submitted_by
             FROM waiting AS q LEFT JOIN last USING (message_id, row_id)

@@ -120,10 +120,10 @@ async def test_cancel_stops_what_waits(db: psycopg.Connection, link: Link) -> No
 async def test_cancel_leaves_what_has_an_outcome(db: psycopg.Connection, link: Link) -> None:
     number = submit(db, "done", "failed", "waits")
     db.execute("UPDATE queue SET on_failed = 'bounce'")
-    for name, reason in (("done", "delivered"), ("failed", "undeliverable")):
+    for name, kind in (("done", "delivered"), ("failed", "failed")):
         db.execute(
-            "UPDATE queue SET status = 'REPORT', hold_reason = %s WHERE recipient LIKE %s",
-            (reason, f"{name}@%"),
+            "UPDATE queue SET status = 'REPORT', report_kind = %s WHERE recipient LIKE %s",
+            (kind, f"{name}@%"),
         )
     assert fetch(db, "SELECT cancel(%s)", number) == (1,)
     assert states(db, number) == {"done": "delivered", "failed": "failed", "waits": "cancelled"}

@@ -66,7 +66,9 @@ def ended(db: psycopg.Connection, number: int, **columns: Any) -> int:
     """Return the id of a row in REPORT, of a message that may be there already."""
     if not column(db, "SELECT id FROM messages WHERE id = %s", number):
         message(db, number)
+    kind = "bounced" if "hold_reason" in columns else "failed"
     values = {"status": "REPORT", "hold_reason": REASON, "held_by": "w@p", "attempts": 1}
+    values["report_kind"] = kind
     return row(
         db, number, **{"last_reply": "550 5.1.1 No", "held_at": "2020-01-01", **values, **columns}
     )

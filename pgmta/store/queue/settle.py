@@ -41,6 +41,8 @@ _TEXTS = ("address", "tls_version", "tls_cipher", "tls_verified")
 _EMPTY = Texts()
 _NONE = Facts()
 _REASON = 1000  # characters
+# what is known of a row by an outcome that is not in the log
+_SET_ASIDE = {Event.FAIL: "failed", Event.DELIVERED: "unknown", Event.UNKNOWN: "unknown"}
 
 
 class Settlements:
@@ -115,6 +117,7 @@ class Settlements:
                 "token": outcome.item.token,
                 "delivered": outcome.event is Event.DELIVERED,
                 "reason": _stored(reason),
+                "kind": _SET_ASIDE.get(outcome.event),
                 "reply": said,
                 "worker": self._worker,
             },

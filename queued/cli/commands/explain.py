@@ -171,7 +171,7 @@ def _dsn(row: dict[str, Any], *, leased: bool) -> str:
         if row["sender"]
         else "a decision on its DSN: it has no sender"
     )
-    return f"{first}{to} by queued: {row['hold_reason']}"
+    return f"{first}{to} by queued: {row['hold_reason'] or row['report_kind']}"
 
 
 def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:

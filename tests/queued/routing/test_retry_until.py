@@ -18,7 +18,7 @@ BORN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 def row(domain: str, answer_class: str = "", ts: datetime = BORN, **metadata: Any) -> ReportRow:
     values = json.dumps(metadata) if metadata else None
     return ReportRow(
-        1, 2, "s@a.example", f"r@{domain}", domain, ts, ts, 1, "", None, False, "delayed",
+        1, 2, "s@a.example", f"r@{domain}", domain, ts, ts, 1, "", None, False, "delayed", None,
         "451 later", None, None, values, answer_class=answer_class,
     )  # fmt: skip
 

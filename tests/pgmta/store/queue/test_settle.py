@@ -222,7 +222,7 @@ async def test_a_success_that_is_reported_waits_in_report_whatever_the_lease(
         expected = {first.id, stale.id, asked.id} | (set() if again else {plain.id, late.id})
         assert await store.settle([*outcomes, deferral], again) == expected
         assert db.execute(
-            "SELECT id, status, hold_reason, held_by, lease_token, last_reply, held_at <= now()"
+            "SELECT id, status, report_kind, held_by, lease_token, last_reply, held_at <= now()"
             " FROM queue ORDER BY id"
         ).fetchall() == [
             (first.id, "REPORT", "relayed", "worker", None, "250 2.0.0 Ok", True),

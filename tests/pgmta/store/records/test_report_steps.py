@@ -113,9 +113,9 @@ async def test_a_dsn_of_many_recipients_and_one_with_large_content(
     db.execute("SELECT setval('message_ids', 1000)")
     message(db, 1)
     db.execute(
-        "INSERT INTO queue (message_id, sender, recipient, domain, status, held_at, hold_reason)"
+        "INSERT INTO queue (message_id, sender, recipient, domain, status, held_at, report_kind)"
         " SELECT 1, 's@a.example', n || '@b.example', 'b.example', 'REPORT', '2020-01-01',"
-        " 'undeliverable' FROM generate_series(1, 10000) AS n"
+        " 'failed' FROM generate_series(1, 10000) AS n"
     )
     octets = b"Subject: large\r\n\r\n" + b"0123456789abcdef" * 4 * 8096 + b"\r\nend\r\n"
     chunks = [octets[at : at + 8096] for at in range(0, len(octets), 8096)]

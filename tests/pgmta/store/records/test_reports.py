@@ -17,7 +17,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.records.reports import Reports
 from queued.reports.round import ReportRound
 from queued.upkeep.reports import DUTY
-from tests.support.reporting import REASON, dsns, duty, ended, ends
+from tests.support.reporting import dsns, duty, ended, ends
 from tests.support.rows import column, fetch, message, row
 
 NONE = "undeliverable, no DSN"
@@ -50,8 +50,8 @@ async def test_hostile_rows_are_ended_and_do_not_stop_others(
             metadata={"_partid": "p" * 99_999},
         ),
         "no reason": ended(db, 8, hold_reason=None, last_reply=None, held_by=None),
-        "relayed": ended(db, 9, hold_reason="relayed", notify="SUCCESS", last_reply="250 ok"),
-        "relayed, null": ended(db, 10, hold_reason="relayed", sender="", sender_domain=""),
+        "relayed": ended(db, 9, report_kind="relayed", notify="SUCCESS", last_reply="250 ok"),
+        "relayed, null": ended(db, 10, report_kind="relayed", sender="", sender_domain=""),
         "odd notify": ended(db, 11, notify="'; DROP TABLE queue --"),
         "8-bit reply": ended(db, 12, last_reply="550 é\u2028\ufffd" + "\\" * 900),
         "part": ended(db, 13, metadata={"_partid": "it's", "k": [1]}, priority=0, tenant="t"),
@@ -222,7 +222,12 @@ async def test_the_role_of_queued_has_the_rights(database: str, db: psycopg.Conn
     message(db, 1, chunks=3)  # so the DSN has chunks
     db.execute("UPDATE message_chunks SET data = convert_to(repeat('x', 8000), 'UTF8')")
     for number in (1, 2, 3):
-        ended(db, number, recipient=f"{number}@b.example", hold_reason=(REASON, "x")[number == 2])
+        ended(
+            db,
+            number,
+            recipient=f"{number}@b.example",
+            report_kind=("failed", "bounced")[number == 2],
+        )
     ended(db, 4, sender="", sender_domain="")
     db.execute("INSERT INTO delays VALUES (%s, '4 h', 1)", (row(db, 1, on_failed="bounce"),))
     uri = make_conninfo(database, options="-c role=pgmta_queued")
@@ -264,7 +269,7 @@ async def test_rows_of_a_message_wait_for_the_others(database: str, db: psycopg.
     async with duty(database, gather="1h"):
         await ends(db, wanted=1)
         db.execute(
-            "UPDATE queue SET status = 'REPORT', hold_reason = %s WHERE id = %s", (REASON, waits)
+            "UPDATE queue SET status = 'REPORT', report_kind = 'failed' WHERE id = %s", (waits,)
         )
         await ends(db)
     assert sorted(names for _, names in dsns(db)) == [
@@ -306,7 +311,7 @@ async def test_a_long_delay_is_reported_once_for_each_time(
         await ends(db, waiting)
         assert [names for _, names in dsns(db)][1:] == [["0@b.example"]]
         db.execute(
-            "UPDATE queue SET status = 'REPORT', hold_reason = %s WHERE id = %s", (REASON, rows[0])
+            "UPDATE queue SET status = 'REPORT', report_kind = 'failed' WHERE id = %s", (rows[0],)
         )
         await ends(db, "SELECT count(*) FROM reports WHERE kind = 'failed'", 1)
     kinds = "SELECT kind, count(*), count(report_id) FROM reports GROUP BY 1 ORDER BY 1"

@@ -135,7 +135,7 @@ def test_no_reason_of_an_operator_is_taken_for_a_success(db: psycopg.Connection)
         db.execute("TRUNCATE queue, messages")
         row(db, message(db, 1))
         assert fetch(db, "SELECT queue_bounce('true', %s)", word) == (1,)
-        assert fetch(db, "SELECT hold_reason FROM queue") == (f"bounced: {word}",)
+        assert fetch(db, "SELECT report_kind, hold_reason FROM queue") == ("bounced", word)
 
 
 def test_the_surplus_of_a_limit_is_found_and_deleted(

@@ -104,6 +104,7 @@ def _foreign(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if (
             isinstance(node, ast.Attribute)
+            and node.attr != "_replace"  # of a NamedTuple: it is documented
             and re.fullmatch(r"_[a-z]\w*", node.attr)
             and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
             and not (isinstance(node.value, ast.Name) and node.value.id == "TLSABase")

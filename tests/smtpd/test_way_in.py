@@ -19,7 +19,7 @@ HEADING = "## From the last octet to the 250: the functions"
 LOGIN = "## From STARTTLS to the 235: the functions"
 LAST = "smtpd/session/connection.py: Connection.flush"
 RESUMED = "smtpd/session/connection.py: Connection.resume"
-MOST_FUNCTIONS, MOST_FILES = 30, 12
+MOST_FUNCTIONS, MOST_FILES = 31, 12
 LINES = (b"x" * 62 + b"\r\n") * 63  # 4 KB with the header
 
 

@@ -116,11 +116,11 @@ class Item:
     on_failed: str = "hold"  # after a final failure: hold, remove or bounce
     tenant: str = ""
     metadata: str | None = None  # JSON; None: empty
+    notify: str | None = None  # parameters of RCPT (RFC 3461)
+    orcpt: str | None = None
     message_id_header: str | None = None  # of the message
     submitted_by: str | None = None  # likewise
     origin: Origin | None = None  # likewise
-    notify: str | None = None  # parameters of RCPT (RFC 3461)
-    orcpt: str | None = None
 
 
 @dataclass(slots=True, frozen=True)

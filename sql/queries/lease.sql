@@ -4,8 +4,7 @@
 -- attempt is unknown, and is logged before the next attempt begins. Unless the row has `once`: no claim
 -- takes it, and an upkeep duty settles it (lost.sql).
 siblings AS MATERIALIZED (
-    SELECT id, message_id, status, sender, recipient, domain, attempts, lease_owner, lease_token,
-        lease_since, tenant, metadata
+    SELECT id, message_id, lease_token
     FROM queue
     WHERE message_id = ANY (ARRAY(SELECT DISTINCT message_id FROM due))
         AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
@@ -19,7 +18,7 @@ siblings AS MATERIALIZED (
     LIMIT %(siblings)s
     FOR UPDATE SKIP LOCKED
 ), taken AS MATERIALIZED (
-    SELECT * FROM due UNION ALL SELECT * FROM siblings
+    SELECT id, lease_token FROM due UNION ALL SELECT id, lease_token FROM siblings
 ), lost AS MATERIALIZED (
     SELECT rows_log(array_agg(id), 'unknown') FROM taken WHERE lease_token IS NOT NULL HAVING count(*) > 0
 ), claimed AS (

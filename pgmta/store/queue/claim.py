@@ -35,6 +35,14 @@ SESSION = {
 }
 """Run-time parameters for the connections that claim and settle."""
 
+ORDINARY = {"key": "queue.domain", "urgent": "", "seen": "seen"}
+"""Parts of the statements that claim any rows."""
+URGENT = {
+    "key": "lower(queue.domain)",
+    "urgent": " AND priority <= 3",
+    "seen": _SQL["few"].decode(),
+}
+"""Parts of those that claim urgent rows, a few of each domain."""
 
 _WINDOW = 64  # rows that a claim by time looks at beyond the rows that are wanted
 _WIDE = 2048  # rows of the window of a claim by domain that met few due rows
@@ -43,6 +51,9 @@ _STEPS = 512  # pairs of domain and priority that one statement by domain visits
 _FIRST = "", 1 << 14  # the place before the first domain, after all priorities of none
 _SIBLINGS = 100  # further recipients of the same messages that come with a claim, at most
 
+
+# the columns of an answer: the claim, the row, its message
+_ID, _MESSAGE, _SIZE = 4, 5, 19
 
 type Place = tuple[str, int]
 """A domain and a priority: where a claim by domain goes on."""
@@ -97,8 +108,8 @@ class Claims:
             "lease": lease,
             "priority": min(priority, urgent) if each else priority,
             "urgent": urgent,
-            "each": each,
         }
+        self._each = each
         self._cursor: Place | None = None  # of the last claim by domain; None: all seen
         self._backlog_until = 0.0  # until then the window would show the same again
         self.leases = RowLeases(link, owner, lease, self._schema)
@@ -184,7 +195,7 @@ class Claims:
         some domains, and then takes the rows that have been due the longest. The rest follows.
         """
         began = time.monotonic()
-        few = self._fixed["each"]  # no domain may come twice
+        few = self._each  # no domain may come twice
         if self._cursor is None and began >= self._backlog_until:
             more, _ = await self._run(
                 claim, "claim_by_time", limit, busy, size, window=limit + _WINDOW, wide=False
@@ -195,14 +206,13 @@ class Claims:
             self._backlog_until = time.monotonic() + _BACKLOG
             if few and claim.items:
                 return
-        name = "urgent_by_domain" if few else "claim_by_domain"
         cursor = self._cursor or _FIRST
         whole = cursor == _FIRST  # whether this round began at the first domain
         wide = not few  # whether the claim by time is still to come
         while len(claim.items) < limit:
             left = {**size, "budget": max(0, size["budget"] - claim.octets)}
             more, last = await self._run(
-                claim, name, limit - len(claim.items), busy, left,
+                claim, "claim_by_domain", limit - len(claim.items), busy, left,
                 cursor=cursor[0], level=cursor[1], steps=_STEPS,
             )  # fmt: skip
             if more:
@@ -245,6 +255,7 @@ class Claims:
         rules = self._rules
         params = {
             "limit": limit,
+            "each": self._each or limit,
             "siblings": min(self._siblings, limit // 2),
             "busy": busy,
             "version": rules.version,
@@ -254,31 +265,20 @@ class Claims:
             **more,
         }
         found = False, _FIRST
-        messages, before = claim.messages, len(claim.items)
-        parts: dict[int, dict[int, bytes]] = {}
+        messages = claim.messages
         for row in await self._link.run(self._statements[name], params):
-            match row[0]:
-                case "row":
-                    claim.items.append(item := Item(*row[1:14]))
-                    if row[14] is not None:
-                        notify, _, orcpt = bytes(row[14]).decode().partition(" ")
-                        item.notify, item.orcpt = notify or None, orcpt or None
-                case "message":
-                    messages[row[2]] = _message(*row[2:])
-                case "chunk":
-                    parts.setdefault(row[2], {})[row[6]] = row[14]
-                case "claim":
-                    rules.current = row[1]
-                    found = row[9], (row[13], _FIRST[1] if row[6] is None else row[6])
-        for item in claim.items[before:]:
-            if origin := messages.get(item.message_id):
-                item.message_id_header = origin.message_id_header
-                item.submitted_by = origin.submitted_by
-                item.origin = origin.origin
-        for number, chunk in parts.items():
-            message = messages[number]
-            if sorted(chunk) == list(range(message.chunks)):
-                message.body = b"".join(chunk[position] for position in range(message.chunks))
+            rules.current = row[0]
+            found = row[1], (row[2], _FIRST[1] if row[3] is None else row[3])
+            number = row[_MESSAGE]
+            if number is None:
+                break  # nothing was claimed
+            if number not in messages and row[_SIZE] is not None:
+                messages[number] = Message(number, *row[_SIZE:])
+            claim.items.append(item := Item(*row[_ID:_SIZE]))
+            if message := messages.get(number):
+                item.message_id_header = message.message_id_header
+                item.submitted_by = message.submitted_by
+                item.origin = message.origin
         return found
 
     def _compose(self) -> None:
@@ -306,17 +306,9 @@ class Claims:
         labels = Labels(self._selectors)
         self._params = self._fixed | labels.params
         parts = {"where": where, "partition": near, "rules": excluded, **labels.parts()}
-        seen = _SQL["few"] if self._fixed["each"] else "seen"
-        for name in ("claim_by_time", "claim_by_domain", "urgent_by_domain"):
-            text = _SQL[name].fill(seen=seen, lease=LEASE, result=_SQL["result"])
+        parts |= URGENT if self._each else ORDINARY
+        for name in ("claim_by_time", "claim_by_domain"):
+            text = _SQL[name].fill(lease=LEASE, result=_SQL["result"], seen=parts["seen"])
             self._statements[name] = text.fill(**parts)
         where = near if rules.guarded else parts["where"]
         self._statements["next_due"] = _SQL["next_due"].fill(where=where)
-
-
-def _message(*row: Any) -> Message:
-    number, header, login, envid, chunks, _, octets, utf8, strict, origin, ret, trace, body = row
-    return Message(
-        number, octets, utf8, trace, chunks, body, header, login, envid, ret,
-        strict is True, origin, strict is None,
-    )  # fmt: skip

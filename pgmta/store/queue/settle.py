@@ -41,7 +41,7 @@ _TEXTS = ("address", "tls_version", "tls_cipher", "tls_verified")
 _EMPTY = Texts()
 _NONE = Facts()
 _REASON = 1000  # characters
-# what is known of a row by an outcome that is not in the log
+# of an outcome that the log does not have
 _SET_ASIDE = {Event.FAIL: "failed", Event.DELIVERED: "unknown", Event.UNKNOWN: "unknown"}
 
 

@@ -14,7 +14,7 @@ import pytest
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
-from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.claim import ORDINARY, SESSION, URGENT, Claims
 from pgmta.store.queue.labels import Labels
 from pgmta.store.queue.lease import LEASE, RowLeases
 from pgmta.store.queue.lost import take_lost
@@ -241,15 +241,15 @@ async def test_no_claim_takes_over_a_row_that_must_not_go_twice(
 
 
 @pytest.mark.parametrize(
-    ("name", "index"),
+    ("name", "parts", "index"),
     [
-        ("claim_by_time", "priority_timezone_idx"),
-        ("claim_by_domain", "queue_def_def_domain_priority_next_attempt"),
-        ("urgent_by_domain", "lower_priority_next_attempt"),
+        ("claim_by_time", ORDINARY, "priority_timezone_idx"),
+        ("claim_by_domain", ORDINARY, "queue_def_def_domain_priority_next_attempt"),
+        ("claim_by_domain", URGENT, "lower_priority_next_attempt"),
     ],
 )
 async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
-    db: psycopg.Connection, name: str, index: str
+    db: psycopg.Connection, name: str, parts: dict[str, str], index: str
 ) -> None:
     fill(db, 2000)
     db.execute("UPDATE queue SET status = 'HOLD' WHERE id % 2 = 0")
@@ -260,8 +260,8 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
               "level": 10, "wide": False}  # fmt: skip
     params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
-    claim = texts[name].fill(lease=LEASE, result=texts["result"], seen="seen")
-    claim = claim.fill(where="true", partition="true", rules="", **Labels().parts())
+    claim = texts[name].fill(lease=LEASE, result=texts["result"], seen=parts["seen"])
+    claim = claim.fill(where="true", partition="true", rules="", **Labels().parts() | parts)
     with db.transaction(force_rollback=True):
         explained = db.execute(b"EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF) " + claim, params)
         (plan,) = explained.fetchone() or ("",)

@@ -40,7 +40,7 @@ SELECT 'claim' AS kind, (SELECT version FROM rules_version) AS id,
     NULL::integer AS number, NULL::timestamptz AS ts, NULL::bigint AS size,
     CASE WHEN %(wide)s::boolean AND (SELECT count(*) FROM due) >= %(limit)s THEN true
         ELSE (SELECT count(*) FROM seen) >= %(window)s END AS flag, NULL::boolean AS once,
-    NULL::text AS on_failed, NULL::text AS tenant, NULL::text AS text, NULL::bytea AS data
+    NULL::text AS on_failed, NULL::text AS tenant, NULL::text AS text, NULL::smallint AS priority, NULL::bytea AS data
 {result}
 
 -- name: claim_by_domain
@@ -98,7 +98,7 @@ SELECT 'claim' AS kind,
     NULL::boolean AS once, NULL::text AS on_failed, NULL::text AS tenant,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END AS text,
-    NULL::bytea AS data
+    NULL::smallint AS priority, NULL::bytea AS data
 {result}
 
 -- name: few
@@ -161,7 +161,7 @@ SELECT 'claim' AS kind,
     NULL::boolean AS once, NULL::text AS on_failed, NULL::text AS tenant,
     CASE WHEN (SELECT count(*) FROM due) < %(limit)s
         THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(lower(domain)) FROM due) END AS text,
-    NULL::bytea AS data
+    NULL::smallint AS priority, NULL::bytea AS data
 {result}
 
 -- name: next_due
@@ -197,19 +197,19 @@ SELECT 'row', id, message_id, sender, recipient, domain, attempts,
     -- a program's calendar is shorter than PostgreSQL's, and has no infinity
     least(greatest(ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), lease_token,
     priority <= %(urgent)s, once, on_failed, tenant,
-    CASE WHEN metadata <> '{}' THEN metadata::text END,
+    CASE WHEN metadata <> '{}' THEN metadata::text END, priority,
     CASE WHEN notify IS NOT NULL OR orcpt IS NOT NULL
         THEN convert_to(concat(notify, ' ', orcpt), 'UTF8') END
 FROM claimed
 UNION ALL
 SELECT 'message', NULL, id, message_id_header, submitted_by, envid, chunks, NULL, size, utf8,
-    CASE WHEN requiretls OR NOT tls_optional THEN requiretls END, origin, ret, trace, CASE WHEN chunks = 0 AND size <= %(inline)s
+    CASE WHEN requiretls OR NOT tls_optional THEN requiretls END, origin, ret, trace, NULL, CASE WHEN chunks = 0 AND size <= %(inline)s
         AND sum(size) FILTER (WHERE chunks = 0 AND size <= %(inline)s)
             OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s THEN body END
 FROM messages WHERE id = ANY (ARRAY(SELECT message_id FROM claimed))
 UNION ALL
 SELECT 'chunk', NULL, message_id, NULL, NULL, NULL, position, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, data
+    NULL, NULL, data
 FROM message_chunks WHERE message_id = ANY (ARRAY(
     SELECT id FROM (
         SELECT id, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS octets

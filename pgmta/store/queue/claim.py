@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from pgmta.model import Item, Message, Selector
+from pgmta.model import Item, Labelled, Message
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
@@ -89,8 +89,7 @@ class Claims:
         self._rules = ClaimRules(link, f"worker {owner.partition('@')[0]}", where, self._schema)
         self._revision = -1  # of the rules in the statements
         self._statements: dict[str, Statement] = {}
-        self._selectors: Sequence[Selector] = ()
-        self._params: dict[str, Any] = {}  # of the statements, that do not change
+        self._labelled: Sequence[Labelled] = ()
         self._siblings = 0 if each else siblings
         self._fixed = {
             "owner": owner,
@@ -106,9 +105,9 @@ class Claims:
         self.saw_all = 0.0
         """When the last claim began that saw all due rows, by the monotonic clock."""
 
-    def label(self, selectors: Sequence[Selector]) -> None:
+    def label(self, labelled: Sequence[Labelled]) -> None:
         """Know mail by labels from the next claim on; `busy` may have these beside domains."""
-        self._selectors = selectors
+        self._labelled = labelled
         self._revision = -1
 
     async def claim(
@@ -249,7 +248,7 @@ class Claims:
             "busy": busy,
             "version": rules.version,
             **(rules.guard.params if rules.guarded else {}),
-            **self._params,
+            **self._fixed,
             **size,
             **more,
         }
@@ -259,14 +258,14 @@ class Claims:
         for row in await self._link.run(self._statements[name], params):
             match row[0]:
                 case "row":
-                    claim.items.append(item := Item(*row[1:14]))
-                    if row[14] is not None:
-                        notify, _, orcpt = bytes(row[14]).decode().partition(" ")
+                    claim.items.append(item := Item(*row[1:15]))
+                    if row[15] is not None:
+                        notify, _, orcpt = bytes(row[15]).decode().partition(" ")
                         item.notify, item.orcpt = notify or None, orcpt or None
                 case "message":
                     messages[row[2]] = _message(*row[2:])
                 case "chunk":
-                    parts.setdefault(row[2], {})[row[6]] = row[14]
+                    parts.setdefault(row[2], {})[row[6]] = row[15]
                 case "claim":
                     rules.current = row[1]
                     found = row[9], (row[13], _FIRST[1] if row[6] is None else row[6])
@@ -303,9 +302,8 @@ class Claims:
             excluded = "".join(
                 f" AND {bracketed(rule.text)} IS NOT TRUE" for rule in rules.standing
             )
-        labels = Labels(self._selectors)
-        self._params = self._fixed | labels.params
-        parts = {"where": where, "partition": near, "rules": excluded, **labels.parts()}
+        labels = Labels(self._labelled).parts()
+        parts = {"where": where, "partition": near, "rules": excluded, **labels}
         seen = _SQL["few"] if self._fixed["each"] else "seen"
         for name in ("claim_by_time", "claim_by_domain", "urgent_by_domain"):
             text = _SQL[name].fill(seen=seen, lease=LEASE, result=_SQL["result"])
@@ -315,7 +313,7 @@ class Claims:
 
 
 def _message(*row: Any) -> Message:
-    number, header, login, envid, chunks, _, octets, utf8, strict, origin, ret, trace, body = row
+    number, header, login, envid, chunks, _, octets, utf8, strict, origin, ret, trace, _, body = row
     return Message(
         number, octets, utf8, trace, chunks, body, header, login, envid, ret,
         strict is True, origin, strict is None,

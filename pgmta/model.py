@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from pgmta.errors import Stage
+from pgmta.selection import Selection
 from pgmta.states import Event
 
 CHUNK_SIZE = 8096
@@ -118,6 +119,7 @@ class Item:
     metadata: str | None = None  # JSON; None: empty
     notify: str | None = None  # parameters of RCPT (RFC 3461)
     orcpt: str | None = None
+    priority: int = 5
     message_id_header: str | None = None  # of the message
     submitted_by: str | None = None  # likewise
     origin: Origin | None = None  # likewise
@@ -166,19 +168,13 @@ class DkimKey:
 
 
 @dataclass(slots=True, frozen=True)
-class Selector:
-    """The mail that a route is for: every condition has to be met, and None is no condition.
+class Labelled:
+    """The mail of a route, and the label by which claims know it.
 
-    Domains are in lower case, `*.domain` or `*`; senders are in lower case. `metadata` has keys and
-    their values. `label` names the mail in claims: without one it is named by its domain. With
-    `by_domain` each recipient domain is named apart.
+    With `by_domain` each recipient domain has its own label.
     """
 
-    domains: frozenset[str] | None = None
-    sender_domains: frozenset[str] | None = None
-    senders: frozenset[str] | None = None
-    tenants: frozenset[str] | None = None
-    metadata: tuple[tuple[str, frozenset[str]], ...] = ()
+    selection: Selection
     label: str = ""
     by_domain: bool = True
 

@@ -17,13 +17,6 @@ def values_of(metadata: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def text_of(value: object) -> str | None:
-    """Return a value as PostgreSQL's `metadata ->> 'KEY'` has it; None for lists and objects."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value if isinstance(value, str) else None
-
-
 KEY = "_deadline"
 """The key in the metadata of a row."""
 

@@ -5,7 +5,7 @@ from queued.config.bounce_texts import BounceTexts, Language, shipped_texts
 from queued.config.bounces import BounceLimits, Bounces, split_named
 from queued.config.delivery import Delivery, Dns, Timeouts, Tls
 from queued.config.file import Process, QueuedConfig, Retention, Urgent, read_config
-from queued.config.mail_conditions import Pattern, Target, domain_fits
+from queued.config.mail_conditions import Pattern, Target, domain_term
 from queued.config.retry import Retry
 from queued.config.rewriting import ShapingRewrite, VerpTemplate
 from queued.config.shaping import (
@@ -58,7 +58,7 @@ __all__ = [
     "Urgent",
     "VerpTemplate",
     "Worker",
-    "domain_fits",
+    "domain_term",
     "parse_instant",
     "parse_selector",
     "parse_signing_domain",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pgmta.config.types import HostPort, Section, each_by, parse_host_port
+from pgmta.config.types import HostPort, Section, each_by, parse_host_port, some_listed
 from pgmta.errors import AddressError
-from pgmta.mail.address import domains_above, mailbox_key, normalise_domain, parse_mailbox
+from pgmta.mail.address import normalise_domain, parse_mailbox
+from pgmta.selection import Selection, Term, priorities
 
 
 def _parse_target(value: Any) -> HostPort | Literal["mx"]:
@@ -29,11 +31,9 @@ def parse_pattern(pattern: str) -> str:
     return pattern if pattern == "*" else pattern[: len(pattern) - len(bare)] + normal
 
 
-def domain_fits(patterns: Collection[str] | None, domain: str) -> bool:
-    """Return whether a domain is one of the patterns; None stands for all domains."""
-    if patterns is None or "*" in patterns or domain in patterns:
-        return True
-    return any(f"*.{above}" in patterns for above in domains_above(domain))
+def domain_term(field: str, patterns: Sequence[str] | None) -> Term | None:
+    """Return the term of domains and patterns; None if they stand for all domains."""
+    return None if patterns is None or "*" in patterns else Term.of(field, patterns)
 
 
 Target = Annotated[HostPort | Literal["mx"], BeforeValidator(_parse_target)]
@@ -59,15 +59,15 @@ def _sender(word: Any) -> str:
         raise ValueError(f"expected an address or <>: {error}") from None
 
 
-def _sender_key(word: Any) -> str:
-    return mailbox_key(_sender(word))
-
-
 def _tenant(word: Any) -> str:
     text = str(word) if type(word) is int else word
     if isinstance(text, str) and _TENANT.fullmatch(text):
         return text
     raise ValueError(f"expected 1 to 64 letters, digits and . _ @ + -, not {word!r}")
+
+
+def _priorities(value: Any) -> list[int]:
+    return sorted({each for word in some_listed(value) for each in priorities(str(word))})
 
 
 def _text(word: Any) -> str:
@@ -83,15 +83,33 @@ Patterns = Annotated[list[str], each_by(_pattern)]
 Senders = Annotated[list[str], each_by(_sender)]
 """As PostgreSQL compares them by lower(sender)."""
 
-SenderKeys = Annotated[list[str], each_by(_sender_key)]
-"""As mailbox_key() has them."""
-
 Tenants = Annotated[list[str], each_by(_tenant)]
 Values = Annotated[list[str], each_by(_text)]
+Priorities = Annotated[list[int], BeforeValidator(_priorities)]
 
 
 class MailConditions(Section):
-    """Has the keys `metadata.KEY`, which the field `metadata` holds."""
+    """The conditions that routes and rules of signing share. All of them have to be met.
+
+    It has the keys `metadata.KEY`, which the field `metadata` holds.
+    """
+
+    sender_domain: Patterns | None = Field(
+        default=None,
+        description="domain of the sender, *.domain (all below it), * or a list of these",
+    )
+    sender: Senders | None = Field(
+        default=None, description="address of the sender, <> for none, or a list of these"
+    )
+    tenant: Tenants | None = Field(
+        default=None, description="tenant for whom the mail is, or a list of these"
+    )
+    priority: Priorities | None = Field(
+        default=None, description="priority: 3, <=3, 2..5 or a list of these; 0 is claimed first"
+    )
+    metadata: dict[str, Values] = Field(
+        default={}, alias="metadata.KEY", description="value of this metadata, or a list of values"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -102,3 +120,19 @@ class MailConditions(Section):
         found = {match[1]: data[key] for key in data if (match := _METADATA.fullmatch(key))}
         rest = {key: data[key] for key in data if not _METADATA.fullmatch(key)}
         return rest | {"metadata.KEY": found} if found else rest
+
+    @cached_property
+    def of_path(self) -> Selection:
+        """Return the conditions on the reverse-path."""
+        domain = domain_term("sender_domain", self.sender_domain)
+        return Selection.every(self._term("sender", fold=True), domain)
+
+    @cached_property
+    def of_row(self) -> Selection:
+        """Return the other conditions on rows."""
+        metadata = (Term(f"metadata.{key}", words) for key, words in self.metadata.items())
+        return Selection.every(self._term("tenant"), self._term("priority"), *metadata)
+
+    def _term(self, field: str, *, fold: bool = False) -> Term | None:
+        words = getattr(self, field)
+        return None if words is None else Term(field, words, fold=fold)

@@ -26,7 +26,7 @@ from pgmta.errors import AddressError
 from pgmta.mail.address import parse_mailbox
 from pgmta.mail.text import unsafe
 from pgmta.secret_file import read_secret
-from queued.config.mail_conditions import MailConditions, Patterns, Senders, Tenants, Values
+from queued.config.mail_conditions import MailConditions, Patterns
 from queued.config.retry import Retry, RouteRetry
 from queued.config.rewriting import ShapingRewrite
 
@@ -205,18 +205,6 @@ class ShapingRoute(MailConditions):
     )
     domain: Patterns | None = Field(
         default=None, description="recipient domain, *.domain (all below it), * or a list of these"
-    )
-    sender_domain: Patterns | None = Field(
-        default=None, description="domain of the sender, likewise"
-    )
-    sender: Senders | None = Field(
-        default=None, description="address of the sender, <> for none, or a list of these"
-    )
-    tenant: Tenants | None = Field(
-        default=None, description="tenant for whom the mail is, or a list of these"
-    )
-    metadata: dict[str, Values] = Field(
-        default={}, alias="metadata.KEY", description="value of this metadata, or a list of values"
     )
     transport: Annotated[str, AfterValidator(_transport)] = Field(
         default="smtp",

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from pgmta.config.types import FOLDER, Period, Section, Whole, each_by, hint
 from pgmta.errors import AddressError
-from pgmta.mail.address import normalise_domain
+from pgmta.mail.address import mailbox_key, normalise_domain
 from pgmta.model import TRUSTED, Origin
-from queued.config.mail_conditions import MailConditions, Patterns, SenderKeys, Tenants, Values
+from pgmta.selection import Selection, Term
+from queued.config.mail_conditions import MailConditions, Patterns, domain_term
 
 _SELECTOR = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9_-]{1,63})*")
 
@@ -116,15 +118,6 @@ class SigningRule(MailConditions):
         alias="from",
         description="domain of the field From, *.domain (all below it), * or a list of these",
     )
-    sender_domain: Patterns | None = Field(
-        default=None, description="domain of the reverse-path, likewise"
-    )
-    sender: SenderKeys | None = Field(
-        default=None, description="reverse-path, <> for none, or a list of these"
-    )
-    tenant: Tenants | None = Field(
-        default=None, description="tenant for whom the mail is, or a list of these"
-    )
     submitted: bool | None = Field(
         default=None,
         description="true: only mail of users who logged in, or of SQL sessions; false: only other "
@@ -136,9 +129,6 @@ class SigningRule(MailConditions):
         description="how the mail came in, one or a list of: stranger; network (relay.networks); "
         "certificate (a trusted one); user (who may send from its From); login (a user, From is "
         "another's); sql; queued (DSNs)",
-    )
-    metadata: dict[str, Values] = Field(
-        default={}, alias="metadata.KEY", description="value of this metadata, or a list of values"
     )
     sign: Annotated[str, BeforeValidator(_signs)] = Field(
         default="from",
@@ -156,6 +146,14 @@ class SigningRule(MailConditions):
     missing: Literal["defer", "send"] | None = Field(
         default=None, description="as signing.missing, which is the default"
     )
+
+    @cached_property
+    def of_path(self) -> Selection:
+        """Return the conditions on the reverse-path, as mailbox_key() has it, and on the field From."""
+        author = domain_term("from_domain", self.author)
+        addresses = None if self.sender is None else Term("sender", map(mailbox_key, self.sender))
+        domain = domain_term("sender_domain", self.sender_domain)
+        return Selection.every(author, domain, addresses)
 
 
 class Signing(Section):

@@ -24,7 +24,7 @@ class RetryUntil:
         if config is not self._config:
             self._routes = Routes(config.routes, config.routing)
             self._config = config
-        own = self._routes.retry(row.domain, row.sender, row.metadata, row.tenant)
+        own = self._routes.retry(row)
         return end_of(own or config.retry, row.ts, row.answer_class, row.metadata)
 
 

@@ -9,11 +9,11 @@ from itertools import groupby
 from typing import Literal, cast
 
 from pgmta.config.types import HostPort
-from pgmta.errors import AddressError
-from pgmta.mail.address import domain_of, domains_above, normalise_domain
-from pgmta.mail.metadata import text_of, values_of
-from pgmta.model import OTHER_MAIL, Selector
-from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_fits
+from pgmta.mail.address import domains_above
+from pgmta.model import OTHER_MAIL, Item, Labelled
+from pgmta.report_row import ReportRow
+from pgmta.selection import Selection, Term, domain_as_stored
+from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_term
 from queued.delivery.dns.hop import Hop
 from queued.delivery.smtp.parameters import Login, SmtpParameters
 from queued.delivery.tls.tls_policy import TlsMode
@@ -24,6 +24,9 @@ from queued.rewriting.verp import ReturnAddresses, VerpKeys
 _KEPT = 10_000  # domains in each cache
 _PORTS = {"smtp": 25, "lmtp": 24}
 _IMPLICIT = 465
+
+type Mail = Item | ReportRow
+"""A row, of which the fields of a selection count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,34 +56,28 @@ class Route:
     For MX hosts the destination has no domain: `to` fills it in.
     """
 
-    selector: Selector
+    domain: Term | None
+    """Recipient domains; None: all."""
+    rest: Selection
+    """The other conditions."""
+    label: str
+    by_domain: bool
     routed: Routed
     _found: dict[str, Routed] = field(default_factory=dict)
 
     @property
     def by_mail(self) -> bool:
         """Whether more than the recipient's domain counts."""
-        s = self.selector
-        others = s.senders, s.sender_domains, s.tenants
-        return bool(s.metadata) or any(words is not None for words in others)
+        return bool(self.rest.groups)
 
-    def takes_domain(self, domain: str) -> bool:
-        """Return whether mail for this recipient domain may take the route."""
-        return domain_fits(self.selector.domains, domain)
-
-    def takes(self, sender: str, metadata: Mapping[str, object], tenant: str) -> bool:
-        """Return whether mail with these values takes it, if its domain may."""
-        wanted = self.selector
-        return (
-            (wanted.senders is None or sender.lower() in wanted.senders)
-            and domain_fits(wanted.sender_domains, domain_of(sender))
-            and (wanted.tenants is None or tenant in wanted.tenants)
-            and all(text_of(metadata.get(key)) in values for key, values in wanted.metadata)
-        )
+    @property
+    def labelled(self) -> Labelled:
+        """Its mail, as claims know it."""
+        return Labelled(Selection.every(self.domain) & self.rest, self.label, self.by_domain)
 
     def to(self, domain: str) -> Routed:
         """Return the destination of mail for a domain that takes the route."""
-        if not self.selector.by_domain:
+        if not self.by_domain:
             return self.routed
         found = self._found.get(domain)
         if found is None:
@@ -94,18 +91,16 @@ class Route:
     def of(cls, entry: ShapingRoute, number: int, parameters: Parameters, keys: VerpKeys) -> Route:
         """Return a route as the file has it, with its number there."""
         name = entry.name or f"routes[{number}]"
-        selector = Selector(
-            _set(entry.domain),
-            _set(entry.sender_domain),
-            _set(entry.sender),
-            _set(entry.tenant),
-            tuple((key, frozenset(values)) for key, values in entry.metadata.items()),
-            f"route {number}",
-            entry.transport in SMTP and not entry.to,
-        )
         rewriting = Rewriting(entry.rewrite, keys, name) if entry.rewrite else None
         destination = Destination(entry.transport, parameters)
-        return cls(selector, Routed(destination, name, entry.retry, rewriting))
+        routed = Routed(destination, name, entry.retry, rewriting)
+        return cls(
+            domain_term("domain", entry.domain),
+            entry.of_path & entry.of_row,
+            f"route {number}",
+            entry.transport in SMTP and not entry.to,
+            routed,
+        )
 
 
 class Routes:
@@ -129,40 +124,41 @@ class Routes:
 
     def may_use_dane(self, usual: TlsMode) -> bool:
         """Return whether TLSA records of MX hosts may count; `usual` is delivery.tls.mode."""
-        found = (r.routed.destination.parameters for r in self._routes if r.selector.by_domain)
+        found = (r.routed.destination.parameters for r in self._routes if r.by_domain)
         modes = {each.tls for each in found if isinstance(each, SmtpParameters)}
         if "mx" in self._short.values():
             modes.add(None)
         return any((mode or usual) in (TlsMode.BEST, TlsMode.DANE) for mode in modes)
 
     @property
-    def selectors(self) -> list[Selector]:
+    def labelled(self) -> list[Labelled]:
         """The mail that claims leave out by other names than its domain, in order.
 
-        None if the domain alone decides on every destination.
+        It is empty if the domain alone decides on every destination.
         """
-        found: list[Selector] = []
-        for by_mail, routes in groupby(self._labelled, lambda route: route.by_mail):
+        found: list[Labelled] = []
+        for by_mail, group in groupby(self._labelled, lambda route: route.by_mail):
+            routes = list(group)
             if by_mail:
-                found += [route.selector for route in routes]
-                continue
-            patterns = [pattern for route in routes for pattern in route.selector.domains or "*"]
-            found.append(Selector(frozenset(patterns), label=OTHER_MAIL))
+                found += [route.labelled for route in routes]
+            else:
+                domains = tuple(route.domain for route in routes if route.domain)
+                groups = (domains,) if len(domains) == len(routes) else ()
+                found.append(Labelled(Selection(groups), OTHER_MAIL))
         return found
 
-    def find(
-        self, domain: str, sender: str = "", metadata: str | None = None, tenant: str = ""
-    ) -> Routed:
+    def find(self, mail: Mail) -> Routed:
         """Return the destination of mail; without any route it is the MX of its domain.
 
         smtpd has normalised the domain. A non-ASCII one comes by SQL and is normalised here,
         because the DNS library would encode it by IDNA 2003. If that fails, it is for its transport
         to refuse it.
         """
+        domain = mail.domain
         found = self.known.get(domain)
         if found is None:
-            name = domain if domain.isascii() else _normalised(domain)
-            route = self._first(name, sender, metadata, tenant)
+            name = domain if domain.isascii() else domain_as_stored(domain)
+            route = self._first(name, mail)
             found = route.to(name) if route else self._by_short_form(name)
             if self._settled(name):
                 if len(self.known) >= _KEPT:
@@ -170,53 +166,47 @@ class Routes:
                 self.known[domain] = found
         return found
 
-    def retry(self, domain: str, sender: str, metadata: str | None, tenant: str) -> Retry | None:
+    def retry(self, mail: Mail) -> Retry | None:
         """Return the retry policy of the route that mail takes; None if it has no own policy."""
         if not self.retries:
             return None
         try:
-            return self.find(domain, sender, metadata, tenant).retry
+            return self.find(mail).retry
         except Exception:  # such mail has no route, and its result says so
             return None
 
-    def label(self, domain: str, sender: str, metadata: str | None, tenant: str = "") -> str:
+    def label(self, mail: Mail) -> str:
         """Return the text with which claims leave out this mail, and other mail of its next hop.
 
         It is the domain, unless mail of the domain may have several destinations.
         """
+        domain = mail.domain
         if domain in self.known:
             return domain
-        route = self._first(domain, sender, metadata, tenant)
+        route = self._first(domain, mail)
         if self._settled(domain):
             return domain
         if not (route and route.by_mail):
             return f"{OTHER_MAIL} {domain}"
-        selector = route.selector
-        return f"{selector.label} {domain}" if selector.by_domain else selector.label
+        return f"{route.label} {domain}" if route.by_domain else route.label
 
     def _settled(self, domain: str) -> bool:
         """Return whether the domain alone decides, once `_first` has seen it."""
         return not any(route.by_mail for route in self._candidates[domain])
 
-    def _first(self, domain: str, sender: str, metadata: str | None, tenant: str) -> Route | None:
+    def _first(self, domain: str, mail: Mail) -> Route | None:
         candidates = self._candidates.get(domain)
         if candidates is None:
             if len(self._candidates) >= _KEPT:
                 self._candidates.clear()
             candidates = self._candidates[domain] = self._possible(domain)
-        values: Mapping[str, object] = {}
-        if metadata and any(route.selector.metadata for route in candidates):
-            values = values_of(metadata)
-        for route in candidates:
-            if not route.by_mail or route.takes(sender, values, tenant):
-                return route
-        return None
+        return next((route for route in candidates if route.rest.takes(mail)), None)
 
     def _possible(self, domain: str) -> list[Route]:
         """Return the routes that mail for a domain may take; the last one may be for all of it."""
         found: list[Route] = []
         for route in self._routes:
-            if route.takes_domain(domain):
+            if route.domain is None or route.domain.fits(domain):
                 found.append(route)
                 if not route.by_mail:
                     break
@@ -276,14 +266,3 @@ def _parameters(entry: ShapingRoute, logins: Mapping[str, Login]) -> Parameters:
         TlsMode(entry.tls) if entry.tls else None,
         logins[entry.login] if entry.login else None,
     )
-
-
-def _normalised(domain: str) -> str:
-    try:
-        return normalise_domain(domain)
-    except AddressError:
-        return domain
-
-
-def _set(words: list[str] | None) -> frozenset[str] | None:
-    return None if words is None else frozenset(words)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from pgmta.errors import AddressError
 from pgmta.mail.address import domain_of, mailbox_key, normalise_domain
 from pgmta.mail.address_list import UnreadableError, places
-from pgmta.mail.metadata import text_of, values_of
 from pgmta.model import Item, Origin
-from queued.config import Signing, SigningRule, domain_fits
+from queued.config import Signing, SigningRule
 from queued.signing.canonical import Fields
 
 type Rules = tuple[SigningRule, ...]
@@ -59,10 +59,7 @@ class SigningRules:
         )
         self._some: dict[tuple[bool, ...], Rules] = {}
         self._of: dict[Origin | None, Rules] = {}
-        self._by_row = any(
-            rule.tenant is not None or rule.submitted is not None or rule.metadata
-            for rule in self._rules
-        )
+        self._by_row = any(rule.of_row.groups or rule.submitted is not None for rule in self._rules)
 
     def name(self, rule: SigningRule) -> str:
         """Return how replies name a rule, which may be one of an older configuration."""
@@ -85,8 +82,7 @@ class SigningRules:
             return [(rules, items)]
         found: dict[tuple[bool, ...], list[Item]] = {}
         for item in items:
-            values = _values(item.metadata) if item.metadata else {}
-            found.setdefault(tuple(_takes(r, item, values) for r in self._rules), []).append(item)
+            found.setdefault(tuple(_takes(rule, item) for rule in self._rules), []).append(item)
         return [(self._fitting(fits), rows) for fits, rows in found.items()]
 
     def _fitting(self, fits: tuple[bool, ...]) -> Rules:
@@ -104,34 +100,30 @@ class SigningRules:
 
         The domain is '' if the mail has none that the rule asks for.
         """
-        author, domain = from_domain(fields), domain_of(sender)
+        path = _Path(mailbox_key(sender) if self._by_address else sender, from_domain(fields))
         for rule in rules:
-            if (
-                domain_fits(rule.author, author)
-                and domain_fits(rule.sender_domain, domain)
-                and (rule.sender is None or mailbox_key(sender) in rule.sender)
-            ):
+            if rule.of_path.takes(path):
                 if rule.sign == "none":
                     return None, ""
-                by = {"from": author, "sender": domain}.get(rule.sign, rule.sign)
-                return rule, by
+                by = {"from": path.from_domain, "sender": domain_of(sender)}
+                return rule, by.get(rule.sign, rule.sign)
         return None, ""
 
 
-def _values(metadata: str) -> dict[str, object]:
-    """Return the metadata of a row; none if it can't be read."""
-    try:
-        return values_of(metadata)
-    except (ValueError, RecursionError):
-        return {}
+class _Path(NamedTuple):
+    """The reverse-path and the domain of From, as fields of a selection."""
+
+    sender: str
+    from_domain: str
 
 
-def _takes(rule: SigningRule, item: Item, values: dict[str, object]) -> bool:
-    """Return whether a row meets the conditions on rows; `values` are its metadata."""
+def _takes(rule: SigningRule, item: Item) -> bool:
+    """Return whether a row meets the conditions on rows."""
     if item.origin not in rule.origin:
-        return False
-    if rule.tenant is not None and item.tenant not in rule.tenant:
         return False
     if rule.submitted is not None and rule.submitted is (item.submitted_by is None):
         return False
-    return all(text_of(values.get(key)) in wanted for key, wanted in rule.metadata.items())
+    try:
+        return rule.of_row.takes(item)
+    except (ValueError, RecursionError):  # metadata that can't be read
+        return False

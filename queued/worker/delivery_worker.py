@@ -114,7 +114,7 @@ class DeliveryWorker:
     def _set_claims(self, config: QueuedConfig) -> None:
         for loop in self.loops:
             loop.claimer.inline = config.delivery.inline
-            loop.claimer.claims.label(self._dispatch.selectors)
+            loop.claimer.claims.label(self._dispatch.labelled)
 
     async def drain(self, running: Sequence[asyncio.Task[None]], others: Others) -> None:
         """Stop claiming, let deliveries end within `process.drain`, and write every outcome.

@@ -85,7 +85,7 @@ class Dispatch:
     def configure(self, config: QueuedConfig) -> None:
         """Use new routes, limits and intervals from now on."""
         self._routes = Routes(config.routes, config.routing)
-        self.selectors = self._routes.selectors
+        self.labelled = self._routes.labelled
         """The mail that claims know by labels, because more than its domain counts."""
         self._judge.configure(config, self._routes, AnswerRules(config.answering))
         self.left_out.forget()
@@ -126,7 +126,7 @@ class Dispatch:
                     message.utf8,
                     started,
                     None,
-                    self._labels(group) if self.selectors else None,
+                    {self._routes.label(item) for item in group} if self.labelled else None,
                     reserved,
                     routed.rewriting,
                 )
@@ -150,9 +150,7 @@ class Dispatch:
             number = item.message_id
             try:
                 known = self._routes.known.get(item.domain)
-                routed = known or self._routes.find(
-                    item.domain, item.sender, item.metadata, item.tenant
-                )
+                routed = known or self._routes.find(item)
                 if wishes and number in wishes:
                     routed = _as_wished(routed, wishes[number], item)
             except Exception as error:
@@ -192,11 +190,6 @@ class Dispatch:
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
         queue.put(envelope)
-
-    def _labels(self, group: list[Item]) -> set[str]:
-        """Return the labels by which claims can leave out these rows."""
-        label = self._routes.label
-        return {label(each.domain, each.sender, each.metadata, each.tenant) for each in group}
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""

@@ -53,7 +53,7 @@ class Judge:
     def judge(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
         """Return the outcome of an attempt."""
         answer = _UNREAD if result.event in _NOT_BEGUN else self._read(result)
-        own = self._routes.retry(item.domain, item.sender, item.metadata, item.tenant)
+        own = self._routes.retry(item)
         retry = own or self._retry
         first = False
         if retry.first_wait(answer.answer_class):

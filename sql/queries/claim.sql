@@ -132,7 +132,7 @@ FROM claim LEFT JOIN (
         least(greatest(r.ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00') AS ts, r.lease_token,
         r.priority <= %(urgent)s AS urgent, r.once, r.on_failed, r.tenant,
         CASE WHEN r.metadata <> '{}' THEN r.metadata::text END AS metadata, nullif(r.notify, '') AS notify,
-        nullif(r.orcpt, '') AS orcpt,
+        nullif(r.orcpt, '') AS orcpt, r.priority,
         m.size, m.utf8, m.trace, m.chunks,
         CASE WHEN m.size <= %(inline)s
             AND sum(m.size) FILTER (WHERE m.size <= %(inline)s) OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s

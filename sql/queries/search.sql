@@ -1,8 +1,8 @@
 -- name: waiting
 -- Rows of the queue that match, the newest first.
 SELECT q.message_id, q.id AS row_id, q.status AS state, q.ts AS at, q.sender, q.recipient,
-    m.message_id_header, q.metadata, q.attempts, q.last_reply, q.hold_reason
-FROM queue AS q JOIN messages AS m ON m.id = q.message_id
+    q.message_id_header, q.metadata, q.attempts, q.last_reply, q.hold_reason
+FROM (SELECT queue.*, m.message_id_header FROM queue JOIN messages AS m ON m.id = queue.message_id) AS q
 WHERE {where}
 ORDER BY q.ts DESC, q.id DESC
 LIMIT %(limit)s

@@ -41,8 +41,8 @@ COMMENT ON COLUMN traces.created_at IS 'When it began.';
 COMMENT ON COLUMN traces.created_by IS 'The operator.';
 COMMENT ON COLUMN traces.expires_at IS 'When it ends.';
 COMMENT ON COLUMN traces.wanted IS
-    'Lists of patterns by domain, recipient, sender and metadata (key=value). Patterns of one list are '
-    'alternatives, and different lists must all match; * stands for any text.';
+    'Lists of texts by domain, recipient, sender, tenant, priority (such as <=3) and metadata (key=value). Texts of '
+    'one list are alternatives, and different lists must all match; * stands for any text.';
 COMMENT ON SEQUENCE traces_id_seq IS 'traces.id.';
 COMMENT ON CONSTRAINT traces_wanted ON traces IS 'Lists by name.';
 

@@ -12,6 +12,7 @@ from queued.config import read_config
 from queued.delivery.smtp.parameters import parameters_of
 from queued.routing.routes import Routes
 from tests.support.daemons import ROOT
+from tests.support.rows import mail
 
 PAGE = (ROOT / "docs" / "routes.md").read_text(encoding="utf-8")
 
@@ -24,16 +25,16 @@ def test_the_files_lead_where_the_page_says(tmp_path: Path) -> None:
     password.chmod(0o640)
     config = read_config(tmp_path / "queued.yaml")
     routes = Routes(config.routes, config.routing)
-    mailboxes = routes.find("in.example.org", "x@news.example.org")
+    mailboxes = routes.find(mail("in.example.org", "x@news.example.org"))
     assert (mailboxes.route, str(to := mailboxes.destination), to.transport) == (
         "mailboxes",
         "[::1]:24",
         "lmtp",
     )
-    service = routes.find("example.com", "x@news.example.org")
+    service = routes.find(mail("example.com", "x@news.example.org"))
     login = parameters_of(service.destination).login
     assert (login and login.password) == "secret"
-    assert str(routes.find("example.com", "x@example.org").destination) == ",".join(
+    assert str(routes.find(mail("example.com", "x@example.org")).destination) == ",".join(
         f"relay{n}.corp.example:25" for n in (1, 2, 3)
     )
     [(command, shown)] = re.findall(r"\$ queuectl (.*)\n(.*?)```", PAGE, re.DOTALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -63,6 +64,12 @@ def fetch(db: psycopg.Connection, query: str, *params: Any) -> tuple[Any, ...]:
 def column(db: psycopg.Connection, query: str, *params: Any) -> list[Any]:
     """The first column of all rows."""
     return [found[0] for found in db.execute(query.encode(), params or None).fetchall()]
+
+
+def mail(domain: str, sender: str = "", recipient: str | None = None, **fields: Any) -> Item:
+    """A row that no database has."""
+    to = f"r@{domain}" if recipient is None else recipient
+    return Item(1, 1, sender, to, domain, 1, datetime.now(UTC), 1, **fields)
 
 
 def item(db: psycopg.Connection, row_id: int) -> Item:

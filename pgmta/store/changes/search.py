@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pgmta.postgres.operator import connect_operator
+from pgmta.selection import Selection, Term, parse
 from pgmta.store.queries import bracketed, queries
-from pgmta.store.queue.filters import alike, metadata_is, quoted
 
 _SQL = queries("search")
 
@@ -23,39 +23,34 @@ class Wanted:
 
     recipient: Sequence[str] = ()
     sender: Sequence[str] = ()
+    tenant: Sequence[str] = ()
     message_id_header: Sequence[str] = ()
     metadata: Sequence[str] = ()
     rows: Sequence[tuple[int, int]] = ()
     """Pairs of the numbers of a message and of a row."""
 
     def in_queue(self) -> str:
-        """Return the condition on rows `q` of queue and their messages `m`.
+        """Return the condition on rows `q` of queue with their Message-ID.
 
         Raises ValueError, which names the flag.
         """
-        headers = self.message_id_header
-        return _all(
-            [
-                [alike("q.recipient", text) for text in self.recipient],
-                [alike("q.sender", text) for text in self.sender],
-                [_one_of("m.message_id_header", text, _bracketed) for text in headers],
-                [metadata_is("q.metadata", text) for text in self.metadata],
-                [f"q.message_id = {message} AND q.id = {row}" for message, row in self.rows],
-            ]
-        )
+        return self._condition(parse(recipient=self.recipient, sender=self.sender), "q.", "id")
 
     def in_log(self) -> str:
         """Return the condition on rows `a` of attempts. Raises ValueError, which names the flag."""
-        headers = self.message_id_header
-        return _all(
-            [
-                [_one_of("a.recipient", text, _spellings) for text in self.recipient],
-                [_one_of("a.sender", text, _spellings) for text in self.sender],
-                [_one_of("a.message_id_header", text, _bracketed) for text in headers],
-                [metadata_is("a.metadata", text) for text in self.metadata],
-                [f"a.message_id = {message} AND a.row_id = {row}" for message, row in self.rows],
-            ]
+        addresses = Selection.every(
+            _address("recipient", self.recipient), _address("sender", self.sender)
         )
+        return self._condition(addresses, "a.", "row_id")
+
+    def _condition(self, addresses: Selection, prefix: str, row_id: str) -> str:
+        headers = [text if "*" in text else _bracketed(text) for text in self.message_id_header]
+        rest = parse(tenant=self.tenant, message_id_header=headers, metadata=self.metadata)
+        rows = " OR ".join(
+            f"{prefix}message_id = {message} AND {prefix}{row_id} = {row}"
+            for message, row in self.rows
+        )
+        return (addresses & rest).condition(prefix) + (f" AND ({rows})" if rows else "")
 
 
 def find(uri: str, wanted: Wanted, since: float, limit: int) -> list[dict[str, Any]]:
@@ -71,21 +66,17 @@ def find(uri: str, wanted: Wanted, since: float, limit: int) -> list[dict[str, A
         return rows + db.execute(gone, {"limit": limit, "since": since}).fetchall()
 
 
-def _all(groups: Iterable[Sequence[str]]) -> str:
-    return " AND ".join(f"({' OR '.join(group)})" for group in groups if group) or "true"
-
-
-def _one_of(column: str, text: str, spellings: Any) -> str:
-    if "*" in text:
-        return alike(column, text)
-    return f"{column} IN ({', '.join(quoted(each) for each in spellings(text))})"
+def _address(field: str, texts: Sequence[str]) -> Term | None:
+    """Return the term of addresses as the index has them."""
+    words = [spelling for text in texts if "*" not in text for spelling in _spellings(text)]
+    return Term(field, words, [text for text in texts if "*" in text]) if texts else None
 
 
 def _spellings(address: str) -> list[str]:
     local, at, domain = address.rpartition("@")
-    return sorted({address, address.lower(), f"{local}{at}{domain.lower()}"})
+    return [address, address.lower(), f"{local}{at}{domain.lower()}"]
 
 
-def _bracketed(value: str) -> list[str]:
+def _bracketed(value: str) -> str:
     text = value.strip()
-    return [text if text.startswith("<") else f"<{text}>"]
+    return text if text.startswith("<") else f"<{text}>"

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from pgmta.model import Item, Message, Selector
+from pgmta.model import Item, Labelled, Message
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
@@ -53,7 +53,7 @@ _SIBLINGS = 100  # further recipients of the same messages that come with a clai
 
 
 # the columns of an answer: the claim, the row, its message
-_ID, _MESSAGE, _SIZE = 4, 5, 19
+_ID, _MESSAGE, _SIZE = 4, 5, 20
 
 type Place = tuple[str, int]
 """A domain and a priority: where a claim by domain goes on."""
@@ -100,8 +100,7 @@ class Claims:
         self._rules = ClaimRules(link, f"worker {owner.partition('@')[0]}", where, self._schema)
         self._revision = -1  # of the rules in the statements
         self._statements: dict[str, Statement] = {}
-        self._selectors: Sequence[Selector] = ()
-        self._params: dict[str, Any] = {}  # of the statements, that do not change
+        self._labelled: Sequence[Labelled] = ()
         self._siblings = 0 if each else siblings
         self._fixed = {
             "owner": owner,
@@ -117,9 +116,9 @@ class Claims:
         self.saw_all = 0.0
         """When the last claim began that saw all due rows, by the monotonic clock."""
 
-    def label(self, selectors: Sequence[Selector]) -> None:
+    def label(self, labelled: Sequence[Labelled]) -> None:
         """Know mail by labels from the next claim on; `busy` may have these beside domains."""
-        self._selectors = selectors
+        self._labelled = labelled
         self._revision = -1
 
     async def claim(
@@ -260,7 +259,7 @@ class Claims:
             "busy": busy,
             "version": rules.version,
             **(rules.guard.params if rules.guarded else {}),
-            **self._params,
+            **self._fixed,
             **size,
             **more,
         }
@@ -303,9 +302,8 @@ class Claims:
             excluded = "".join(
                 f" AND {bracketed(rule.text)} IS NOT TRUE" for rule in rules.standing
             )
-        labels = Labels(self._selectors)
-        self._params = self._fixed | labels.params
-        parts = {"where": where, "partition": near, "rules": excluded, **labels.parts()}
+        labels = Labels(self._labelled).parts()
+        parts = {"where": where, "partition": near, "rules": excluded, **labels}
         parts |= URGENT if self._each else ORDINARY
         for name in ("claim_by_time", "claim_by_domain"):
             text = _SQL[name].fill(lease=LEASE, result=_SQL["result"], seen=parts["seen"])

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgmta.logs import get
-from pgmta.mail.metadata import values_of
 from pgmta.model import Item
 from pgmta.postgres.link import Link
+from pgmta.selection import Selection, parse
 from pgmta.store.queries import queries
 
-FIELDS = ("domain", "recipient", "sender", "metadata")
-"""The lists of patterns that a trace may have."""
+FIELDS = ("domain", "recipient", "sender", "tenant", "priority", "metadata")
+"""The lists of texts that a trace may have."""
 
 _SQL = queries("traces")
 
@@ -22,14 +22,10 @@ log = get("traces")
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One trace with its patterns by field, each split at the `*` that stand for any text.
-
-    Patterns of one field are alternatives, and different fields must all match. Case is ignored.
-    """
+    """One trace, and the mail that it is for."""
 
     id: int
-    patterns: dict[str, list[list[str]]]
-    metadata: dict[str, list[list[str]]]
+    selection: Selection
 
     @classmethod
     def of(cls, number: int, wanted: Any) -> Trace:
@@ -39,54 +35,14 @@ class Trace:
         for texts in wanted.values():
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
                 raise ValueError("expected lists of texts")
-        patterns = {
-            name: [text.lower().split("*") for text in texts]
-            for name, texts in wanted.items()
-            if texts and name != "metadata"
-        }
-        metadata: dict[str, list[list[str]]] = {}
-        for text in wanted.get("metadata", ()):
-            key, sign, value = text.partition("=")
-            if not (key and sign):
-                raise ValueError(f"metadata {text!r}: expected key=value")
-            metadata.setdefault(key, []).append(value.lower().split("*"))
-        return cls(number, patterns, metadata)
+        return cls(number, parse(**wanted))
 
     def matches(self, item: Item) -> bool:
         """Return whether attempts for the row are to be kept."""
-        for name, patterns in self.patterns.items():
-            text = getattr(item, name).lower()
-            if not any(_like(parts, text) for parts in patterns):
-                return False
-        if not self.metadata:
-            return True
         try:
-            values = values_of(item.metadata or "{}")
-        except (ValueError, RecursionError):
+            return self.selection.takes(item)
+        except (ValueError, RecursionError):  # metadata that can't be read
             return False
-        for key, patterns in self.metadata.items():
-            value = values.get(key, "")
-            text = (value if isinstance(value, str) else json.dumps(value)).lower()
-            if any(_like(parts, text) for parts in patterns):
-                return True
-        return False
-
-
-def _like(parts: list[str], text: str) -> bool:
-    """Return whether the text has the parts in their order, with any text between them."""
-    first, *between = parts
-    if not between:
-        return text == first
-    *between, last = between
-    if not (text.startswith(first) and text.endswith(last)):
-        return False
-    place, end = len(first), len(text) - len(last)
-    for part in between:
-        found = text.find(part, place, end)
-        if found < 0:
-            return False
-        place = found + len(part)
-    return place <= end
 
 
 class Traces:

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,6 @@ from queued.cli.options.target import CONFIG, database_of
 EXIT_INTERRUPTED = 130
 
 _COMMON = (
-    config_option(CONFIG),
-    filter_options,
     click.option("--all", "everything", is_flag=True, help="Every row, without a condition."),
     click.option("--dry-run", is_flag=True, help="Only print how many rows would change."),
     click.option("--yes", is_flag=True, help="Do not ask."),
@@ -53,10 +52,12 @@ RELEASE_AFTER = click.option(
 """How long a hold lasts."""
 
 
-def _command(name: str, *own: Callable[..., Any]) -> Callable[..., click.Command]:
+def _command(
+    name: str, *own: Callable[..., Any], filters: Callable[..., Any] = filter_options
+) -> Callable[..., click.Command]:
     def decorate(function: Callable[..., Any]) -> click.Command:
         wrapped: Callable[..., Any] = reporting(function)
-        for option in reversed((*own, *_COMMON)):
+        for option in reversed((*own, config_option(CONFIG), filters, *_COMMON)):
             wrapped = option(wrapped)
         return click.command(name)(wrapped)
 
@@ -114,7 +115,8 @@ def delete(reason: str, **options: Any) -> None:
           click.option("--priority", type=click.IntRange(0, 9), help="New priority, 0 is first."),
           click.option("--set", "pairs", multiple=True, metavar="K=V", help="Metadata to set."),
           click.option("--unset", multiple=True, metavar="K",
-                       help="Metadata to remove."))  # fmt: skip
+                       help="Metadata to remove."),
+          filters=partial(filter_options, priority=False))  # fmt: skip
 def set_values(priority: int | None, pairs: tuple[str, ...], unset: tuple[str, ...],
                **options: Any) -> None:  # fmt: skip
     """Set priority or metadata of rows. A changed _partid moves rows to another worker."""

@@ -23,7 +23,7 @@ from pgmta.store.changes.listing import COLUMNS, LAST_CLASS, LOGGED, Listing
 from queued.cli.options.filters import condition, filter_options
 from queued.cli.options.target import CONFIG, database_of
 
-_OF_ROWS = ("status", "age", "hold_reason")
+_OF_ROWS = ("status", "age", "priority", "hold_reason")
 """Filters for values that the log has not."""
 
 

@@ -23,6 +23,7 @@ from pgmta.command import (
 )
 from pgmta.errors import ConfigError
 from pgmta.mail.metadata import KEY as DEADLINE
+from pgmta.model import Item
 from pgmta.states import Status
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
@@ -205,6 +206,9 @@ def add_retry_end(config: Path, rows: list[dict[str, Any]], history: list[dict[s
         row["tried_until"] = None
         if settings and row["status"] in _TRIED:
             metadata = json.dumps(row["metadata"])
-            own = routes.retry(row["domain"], row["sender"], metadata, row["tenant"])
+            addresses = row["sender"], row["recipient"], row["domain"]
+            mail = Item(row["id"], row["message_id"], *addresses, row["attempts"], row["ts"], 0)
+            mail.tenant, mail.priority, mail.metadata = row["tenant"], row["priority"], metadata
+            own = routes.retry(mail)
             answer_class = classes.get(row["id"]) or ""
             row["tried_until"] = end_of(own or settings.retry, row["ts"], answer_class, metadata)

@@ -33,6 +33,7 @@ from queued.routing.routes import return_addresses
 @config_option(CONFIG)
 @click.option("--recipient", multiple=True, help="Address of the recipient, * for any text.")
 @click.option("--sender", multiple=True, help="Reverse-path, * for any text.")
+@click.option("--tenant", multiple=True, help="For whom the mail is, * for any text.")
 @click.option(
     "--message-id",
     "message_id_header",
@@ -57,6 +58,7 @@ def find(
     config: Path,
     recipient: tuple[str, ...],
     sender: tuple[str, ...],
+    tenant: tuple[str, ...],
     message_id_header: tuple[str, ...],
     metadata: tuple[str, ...],
     verp: tuple[str, ...],
@@ -70,9 +72,10 @@ def find(
     address without * is compared as given, or with its domain in lower case.
     """
     named = _named_rows(config, verp) if verp else []
-    wanted = Wanted(recipient, sender, message_id_header, metadata, named)
-    if not (recipient or sender or message_id_header or metadata or verp):
-        raise ConfigError(["find needs --recipient, --sender, --message-id, --metadata or --verp"])
+    wanted = Wanted(recipient, sender, tenant, message_id_header, metadata, named)
+    if not (recipient or sender or tenant or message_id_header or metadata or verp):
+        options = "--recipient, --sender, --tenant, --message-id, --metadata or --verp"
+        raise ConfigError([f"find needs {options}"])
     try:
         seconds = parse_duration(since)
         rows = find_mail(database_of(config), wanted, seconds, limit)

@@ -26,7 +26,7 @@ from pgmta.config.environment import Environment
 from pgmta.config.types import HostPort
 from pgmta.errors import AddressError, DeliveryError, StoreUnavailable
 from pgmta.mail.address import normalise_domain, parse_mailbox
-from pgmta.model import StsPolicy
+from pgmta.model import Item, StsPolicy
 from pgmta.postgres.embedded.database import OWNER
 from pgmta.postgres.locate import running
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
@@ -96,6 +96,9 @@ def route_memory(environment: Environment, minimum: str) -> Iterator[tuple[Route
 @click.option("--sender", default="", help="Address of the sender; default: mail without one.")
 @click.option("--tenant", default="", help="For whom the mail is; default: no tenant.")
 @click.option(
+    "--priority", type=click.IntRange(0, 9), default=5, show_default=True, help="0 is first."
+)
+@click.option(
     "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Metadata; may be repeated."
 )
 @click.option(
@@ -109,6 +112,7 @@ def route(
     address: str,
     sender: str,
     tenant: str,
+    priority: int,
     pairs: tuple[str, ...],
     probe: bool,
     as_json: bool,
@@ -123,9 +127,11 @@ def route(
     domain = _domain(address, "address")
     if sender:
         _domain(sender, "sender")
-    metadata = json.dumps(dict(map(_pair, pairs)))
+    mail = Item(0, 0, sender, address, domain, 1, datetime.now(UTC), 0)
+    mail.tenant, mail.priority = tenant, priority
+    mail.metadata = json.dumps(dict(map(_pair, pairs)))
     settings = read_config(config, parsers(), passwords=probe)
-    routed = Routes(settings.routes, settings.routing).find(domain, sender, metadata, tenant)
+    routed = Routes(settings.routes, settings.routing).find(mail)
     if routed.destination.transport not in SMTP:
         _show_other(address, routed, as_json=as_json)
         return

@@ -23,10 +23,11 @@ from pgmta.command import (
 )
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, PgmtaError
+from pgmta.selection import domain_as_stored
 from pgmta.store.records.trace_orders import TraceOrders
 from pgmta.store.records.traces import FIELDS, Trace
 from queued.cli.commands.change import who
-from queued.cli.options.filters import domain_as_stored
+from queued.cli.options.filters import mail_options
 from queued.cli.options.target import CONFIG, database_of
 
 _LOOK = 1.0  # seconds between two looks for new transcripts
@@ -37,10 +38,7 @@ _AFTER = 2.0  # seconds after its end in which outcomes of a trace may still com
 
 @click.command()
 @config_option(CONFIG)
-@click.option("--domain", multiple=True, help="Domain of the recipient, * for any text.")
-@click.option("--recipient", multiple=True, help="Address of the recipient, * for any text.")
-@click.option("--sender", multiple=True, help="Reverse-path, * for any text.")
-@click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds rows without K.")
+@mail_options
 @click.option(
     "--for", "length", default="10m", show_default=True, help="End after this time, at most 1d."
 )
@@ -65,9 +63,8 @@ def trace(
     """
     wanted = {name: list(patterns[name]) for name in FIELDS if patterns[name]}
     if (listed + (stop is not None) + bool(wanted)) != 1:
-        raise ConfigError(
-            ["trace needs one of: --list, --stop, or --domain, --recipient, --sender, --metadata"]
-        )
+        options = ", ".join(f"--{name}" for name in FIELDS)
+        raise ConfigError([f"trace needs one of: --list, --stop, or {options}"])
     if "domain" in wanted:
         wanted["domain"] = [domain_as_stored(text) for text in wanted["domain"]]
     try:

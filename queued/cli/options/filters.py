@@ -9,18 +9,24 @@ from typing import Any
 import click
 
 from pgmta.command import print_line
-from pgmta.errors import AddressError, ConfigError
-from pgmta.mail.address import normalise_domain
+from pgmta.errors import ConfigError
 from pgmta.states import Status
 from pgmta.store.queue.conditions import case_hint, check_conditions
 from pgmta.store.queue.filters import Filter
 
-_OPTIONS = (
-    click.option("--where", metavar="SQL", help="Condition on columns of queue."),
-    click.option("--id", type=int, multiple=True, help="Message id."),
+_OF_MAIL = (
     click.option("--sender", multiple=True, help="Reverse-path, * for any text."),
     click.option("--recipient", multiple=True, help="Address of the recipient, * for any text."),
     click.option("--domain", multiple=True, help="Domain of the recipient, * for any text."),
+    click.option("--tenant", multiple=True, help="For whom the mail is, * for any text."),
+    click.option(
+        "--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds rows without K."
+    ),
+)
+_PRIORITY = click.option("--priority", multiple=True, help="Priority: 3, '<=3', 2..5; 0 is first.")
+_OF_ROWS = (
+    click.option("--where", metavar="SQL", help="Condition on columns of queue."),
+    click.option("--id", type=int, multiple=True, help="Message id."),
     click.option(
         "--status",
         multiple=True,
@@ -29,9 +35,6 @@ _OPTIONS = (
     ),
     click.option("--age", multiple=True, help="Time since acceptance: '>2h', '<10m', 10m..2h."),
     click.option("--attempts", multiple=True, help="Attempts so far: 3, '>3', 2..5."),
-    click.option(
-        "--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds rows without K."
-    ),
     click.option("--reply", multiple=True, metavar="PATTERN", help="Text within the last reply."),
     click.option(
         "--hold-reason",
@@ -42,19 +45,21 @@ _OPTIONS = (
 )
 
 
-def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the command gets them as keywords for `condition`."""
-    for option in reversed(_OPTIONS):
+def mail_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose mail; the command gets them as keywords for `parse`."""
+    for option in reversed((*_OF_MAIL, _PRIORITY)):
         command = option(command)
     return command
 
 
-def domain_as_stored(text: str) -> str:
-    """Return a domain or pattern as rows have it: in lower case, A-labels."""
-    try:
-        return normalise_domain(text)
-    except AddressError:  # a pattern, for one
-        return text.lower()
+def filter_options(command: Callable[..., Any], *, priority: bool = True) -> Callable[..., Any]:
+    """Add these and the options on the state of rows, as keywords for `condition`.
+
+    Without `priority` the command has an option of that name itself.
+    """
+    for option in reversed((*_OF_MAIL, *([_PRIORITY] if priority else ()), *_OF_ROWS)):
+        command = option(command)
+    return command
 
 
 def condition(uri: str, options: dict[str, Any]) -> str | None:

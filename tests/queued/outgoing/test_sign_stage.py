@@ -26,6 +26,7 @@ from queued.signing.signing_key import SigningKey
 from queued.worker.dispatch import Dispatch
 from tests.support.dkim import DOMAIN, Keys
 from tests.support.leases import ALWAYS
+from tests.support.rows import mail
 from tests.support.waiting import PATIENCE, let_others_run
 
 NOW = datetime.now(UTC)
@@ -197,7 +198,7 @@ class Broken:
 
 async def test_content_that_streams(site: Site) -> None:
     (signing,) = [each for each in site.dispatch._line.stages if isinstance(each, SignStage)]
-    destination = site.dispatch._routes.find("b.example", "", None, "").destination
+    destination = site.dispatch._routes.find(mail("b.example")).destination
 
     def take(number: int, content: Broken) -> None:
         row = item(number, number)

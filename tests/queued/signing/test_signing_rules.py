@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
-from pgmta.model import Item
 from queued.config import Signing
 from queued.signing.signing_rules import SigningRules, from_domain
+from tests.support.rows import mail
 
 
 @pytest.mark.parametrize(
@@ -61,11 +59,21 @@ def test_domain_of_many_froms_is_not_looked_for() -> None:
 def test_condition_on_metadata(metadata: str | None, value: str, fits: bool) -> None:
     config = {"keys": [{"domain": "a.example", "selector": "s", "file": "x"}]}
     rules = SigningRules(Signing.model_validate(config | {"rules": [{"metadata.n": value}]}))
-    now = datetime.now(UTC)
-    row = Item(1, 1, "s@s.example", "r@b.example", "b.example", 1, now, 1, metadata=metadata,
-               origin="sql")  # fmt: skip
+    row = mail("b.example", "s@s.example", metadata=metadata, origin="sql")
     ((found, rows),) = rules.parts([row])
     assert (bool(found), rows) == (fits, [row])
+
+
+def test_condition_on_tenant_and_priority() -> None:
+    config = {"keys": [{"domain": "a.example", "selector": "s", "file": "x"}],
+              "rules": [{"tenant": "shop", "priority": ["<=2", 7]}]}  # fmt: skip
+    rules = SigningRules(Signing.model_validate(config))
+    rows = [
+        mail("b.example", "s@s.example", tenant=tenant, priority=priority, origin="sql")
+        for tenant, priority in [("shop", 2), ("shop", 3), ("shop", 7), ("", 2)]
+    ]
+    found = {bool(fitting): each for fitting, each in rules.parts(rows)}
+    assert found == {True: [rows[0], rows[2]], False: [rows[1], rows[3]]}
 
 
 @pytest.mark.parametrize("sender", ["ann@A.example", '"Ann"@a.example', r'"a\nn"@a.example'])

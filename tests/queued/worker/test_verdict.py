@@ -20,6 +20,7 @@ from queued.delivery.smtp.parameters import Login, SmtpParameters
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination, TlsWish
 from queued.routing.routes import Routed, Routes
+from tests.support.rows import mail
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_the_longest_route_wins(domain: str, hop: str) -> None:
     found = routes(
         ANY="all", ANY_example_org="below", ANY_a_Example_org="deeper", EXAMPLE_org="exact",
         direct_example_org="mx", bücher_example="idna",
-    ).find(domain)  # fmt: skip
+    ).find(mail(domain))  # fmt: skip
     assert found.destination == (mx(domain) if hop == "mx" else to(Hop(hop, 25)))
 
 
@@ -83,11 +84,11 @@ def test_destinations_are_equal_only_for_mail_that_may_share_a_transaction(
 ) -> None:
     table = Routes({pattern: HostPort(f"hop{n}", 25) for n, pattern in enumerate(patterns)})
     for domain in ("a.example", "b.a.example", "c.b.a.example", "other.example"):
-        found = table.find(domain).destination
-        assert found == table.find(domain).destination
+        found = table.find(mail(domain)).destination
+        assert found == table.find(mail(domain)).destination
         is_mx = found.parameters == SmtpParameters()
         assert is_mx == (found.domain == domain) == str(found).startswith("mx:")
-    assert Routes({}).find("x.example").destination == mx("x.example")
+    assert Routes({}).find(mail("x.example")).destination == mx("x.example")
     assert re.fullmatch(r"\[::1\]:25", str(to(Hop("::1", 25))))
 
 

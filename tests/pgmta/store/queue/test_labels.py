@@ -10,12 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.labels import Labels
 from queued.config import Shaping
 from queued.routing.routes import Routes
-from tests.support.rows import message, row
+from tests.support.rows import mail, message, row
 
 DOMAINS = ["b.example", "a.b.example", "x.a.b.example", "c_d.example", "cxd.example", "other.org"]
 PATTERNS = [*DOMAINS, "*.b.example", "*.a.b.example", "*.c_d.example", "*.example", "*"]
@@ -52,6 +53,8 @@ def shaping(dice: random.Random) -> Shaping:
             route["sender"] = some(["<>", *SENDERS[1:]])
         if dice.random() < 0.3:
             route["tenant"] = some(["shop", "Shop", "other"])
+        if dice.random() < 0.3:
+            route["priority"] = some([1, "<=3", "4..9"])
         for key in ("tenant", "it's"):
             if dice.random() < 0.3:
                 route[f"metadata.{key}"] = some(VALUES)
@@ -63,26 +66,25 @@ def shaping(dice: random.Random) -> Shaping:
 async def test_postgresql_and_the_routes_agree(link: Link, db: psycopg.Connection) -> None:
     dice = random.Random(13)
     message(db, 1)
-    rows: dict[int, tuple[str, str, str, str]] = {}
+    rows: dict[int, Item] = {}
     for domain in DOMAINS:
         for sender in SENDERS:
             for metadata in METADATA:
                 tenant = dice.choice(TENANTS)
-                mail = {"domain": domain, "sender": sender, "metadata": metadata, "tenant": tenant}
-                rows[row(db, 1, **mail)] = domain, sender, json.dumps(metadata), tenant
+                more: dict[str, Any] = {"tenant": tenant, "priority": dice.choice([1, 3, 5])}
+                number = row(db, 1, domain=domain, sender=sender, metadata=metadata, **more)
+                rows[number] = mail(domain, sender, metadata=json.dumps(metadata), **more)
     seen = set()
     for _ in range(60):
         routes = Routes({"*.example": "mx"}, shaping(dice))
-        labels = Labels(routes.selectors)
+        labels = Labels(routes.labelled)
         query = f"SELECT id, {labels.expression} FROM queue".encode()
-        for number, label in await link.run(query, labels.params):
-            domain, *rest = rows[number]
-            found = routes.find(domain, *rest)
-            expected = routes.label(domain, *rest)
-            if expected == domain:
-                assert found == routes.find(domain, "other@other.example", None)
+        for number, label in await link.run(query):
+            found, expected = routes.find(rows[number]), routes.label(rows[number])
+            if expected == (domain := rows[number].domain):
+                assert found == routes.find(mail(domain, "other@other.example"))
             else:
-                assert label == expected, (rows[number], routes.selectors)
+                assert label == expected, (rows[number], labels.expression)
             seen.add((expected.partition(" ")[2].count(" "), bool(found.destination.domain)))
     assert len(seen) == 4, "labels with and without a domain, to MX and to hosts"
 
@@ -104,11 +106,11 @@ async def test_claims_leave_out_the_mail_of_one_route(
             fine.add(row(db, 1, sender="s@other.example", priority=1))
             fine.add(row(db, 1, sender="s@news.example", priority=1, domain="mx.example"))
     routes = Routes({}, Shaping.model_validate({"routes": [{**NEWS, "domain": "b.example"}]}))
-    assert routes.label("b.example", "s@news.example", None) == "route 0"
-    assert routes.label("b.example", "s@other.example", None) == "route - b.example"
-    assert routes.label("dead.example", "s@news.example", None) == "dead.example"
+    assert routes.label(mail("b.example", "s@news.example")) == "route 0"
+    assert routes.label(mail("b.example", "s@other.example")) == "route - b.example"
+    assert routes.label(mail("dead.example", "s@news.example")) == "dead.example"
     claims = Claims(link, "w", 60, urgent=3, each=each, siblings=0)
-    claims.label(routes.selectors)
+    claims.label(routes.labelled)
     taken: set[int] = set()
     busy = ["route 0", "dead.example"]
     for _ in range(100):

@@ -16,7 +16,7 @@ from pgmta.errors import MigrationError, StoreUnavailable
 from pgmta.postgres.faults import lost_race
 from pgmta.postgres.locate import writable
 from pgmta.postgres.notify import NOTIFY
-from pgmta.postgres.pooler import forbid_pooler
+from pgmta.postgres.operator import forbid_pooler
 from pgmta.store.admin.cycles import Cycles
 from pgmta.store.admin.daemons import others
 from pgmta.store.schema import BASELINE, FORMER, migrations, topics
@@ -93,7 +93,8 @@ def migrate(
         with psycopg.connect(
             writable(uri), autocommit=True, application_name="pgmta migrate"
         ) as db:
-            forbid_pooler(db, {"client_min_messages": "warning"})  # the lock is the session's
+            forbid_pooler(db)  # the lock is the session's
+            db.execute("SET client_min_messages = warning")
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")

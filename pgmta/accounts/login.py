@@ -1,10 +1,12 @@
-"""The user as which a session has logged in."""
+"""A login: the user that it gives a session, and what judges a name and a password."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+from pgmta.errors import PgmtaError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +34,30 @@ class Login:
         given: Any = self.senders or ()  # a hook may have made it
         named = (self.user,) if self.user.find("@") > 0 else ()  # not `any` or a whole domain
         return ((given,) if isinstance(given, str) else tuple(given)) or named
+
+
+class AuthUnavailable(PgmtaError):
+    """It can't be judged now: the client gets 454 4.7.0 and tries again later.
+
+    The text is for the log. It names no password.
+    """
+
+
+class AuthRefused(PgmtaError):
+    """A hook refuses the user with its own reply, which is the text.
+
+    It counts as a wrong password if it is a 5xx.
+    """
+
+
+class Authenticator(Protocol):
+    """Judges the passwords of PLAIN and LOGIN: the table of users, or a hook of the operator's."""
+
+    async def authenticate(
+        self, mechanism: str, login: str, password: bytes, client: str
+    ) -> Login | None:
+        """Return the user, or None if there is none of that name and password.
+
+        `mechanism` is in upper case, and `client` the address of the client. The caller slows down
+        failures and counts them. Raises AuthUnavailable or AuthRefused.
+        """

@@ -83,7 +83,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     TRANSPORTS["smtp"] = TransportKind(NullTransport)
     process = QueuedProcess(config, uri)
     consumer = DeliveryWorker(process, worker)
-    beside = [*consumer.tasks(), listen(process.resources, consumer.loops)]
+    beside = [*consumer.tasks(), listen(process.resources, [loop.wake for loop in consumer.loops])]
     background = [asyncio.create_task(work) for work in beside]
     loops = [asyncio.create_task(loop.run()) for loop in consumer.loops]
     problems: list[str] = []

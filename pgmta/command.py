@@ -84,28 +84,24 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except ConfigError as error:
-            for problem in error.problems:
-                print_text(problem, err=True)
+            print_text(str(error), err=True)
             sys.exit(EXIT_USAGE)
         except psycopg.errors.UndefinedTable:
             print_line("error: the database has no queue yet: run `queuectl migrate`", err=True)
-            sys.exit(EXIT_FAILURE)
         except (PgmtaError, psycopg.Error) as error:
             print_text(f"error: {error}", err=True)
             if isinstance(error.__cause__ or error, psycopg.errors.InsufficientPrivilege):
                 print_line(_RIGHTS, err=True)
-            sys.exit(EXIT_FAILURE)
         except BrokenPipeError:  # of stdout: its reader has seen enough
             _end_quietly()
         except OSError as error:  # stdout, for one
             place = f"{error.filename}: " if error.filename else ""
             print_line(f"error: {place}{error.strerror or error}", err=True)
-            sys.exit(EXIT_FAILURE)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception:  # Python would print its message unescaped
             print_text(traceback.format_exc().rstrip(), err=True)
-            sys.exit(EXIT_FAILURE)
+        sys.exit(EXIT_FAILURE)
 
     return wrapper
 

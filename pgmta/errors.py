@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -111,6 +112,7 @@ class Stage(StrEnum):
     RSET = "RSET"
 
 
+@dataclass(eq=False)
 class DeliveryError(PgmtaError):
     """A failed SMTP dialogue, or one that never started.
 
@@ -122,28 +124,19 @@ class DeliveryError(PgmtaError):
     `facts` are those of the connection that failed, for the log of attempts.
     """
 
-    def __init__(
-        self,
-        line: str,
-        stage: Stage = Stage.NONE,
-        *,
-        code: int = 0,
-        permanent: bool = False,
-        unknown: bool = False,
-        retry_elsewhere: bool = False,
-        host: str = "",
-        address: str = "",
-    ) -> None:
-        super().__init__(line)
-        self.line = line
-        self.stage = stage
-        self.code = code
-        self.permanent = permanent
-        self.unknown = unknown
-        self.retry_elsewhere = retry_elsewhere
-        self.host = host
-        self.address = address
-        self.facts: object = None
+    line: str
+    stage: Stage = Stage.NONE
+    _: KW_ONLY
+    code: int = 0
+    permanent: bool = False
+    unknown: bool = False
+    retry_elsewhere: bool = False
+    host: str = ""
+    address: str = ""
+    facts: object = field(default=None, init=False)
+
+    def __str__(self) -> str:
+        return self.line
 
 
 class NoHostLeft(DeliveryError):

@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import Envelope, Session
 
-from pgmta.accounts.sender_rights import may_send_from
 from pgmta.intake.header_rules import HeaderRules
 from pgmta.logs import get
 from pgmta.mail.address import parse_mailbox
@@ -153,7 +151,7 @@ class AiosmtpdHandler:
             rules = HeaderRules(
                 relay.hostname,
                 completes=False,
-                may_send=partial(may_send_from, user.addresses),
+                may_send=user.may_send_from,
                 refuses=self._config.submission.check_from,
             )
         listener = self._listener

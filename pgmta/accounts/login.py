@@ -1,10 +1,15 @@
-"""The user as which a session has logged in."""
+"""A login: the user that it gives a session, and what judges a name and a password."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
+
+from pgmta.errors import AddressError, PgmtaError
+from pgmta.mail.address import normalise_domain, unquoted
+from pgmta.model import ANY_SENDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +37,57 @@ class Login:
         given: Any = self.senders or ()  # a hook may have made it
         named = (self.user,) if self.user.find("@") > 0 else ()  # not `any` or a whole domain
         return ((given,) if isinstance(given, str) else tuple(given)) or named
+
+    def may_send_from(self, mailbox: str, domain: str) -> bool:
+        """Return whether the user may send from a mailbox with this normalised domain.
+
+        Upper and lower case are the same, and so are all spellings of a local part (RFC 6409,
+        section 6.1).
+        """
+        senders = self.addresses
+        if ANY_SENDER in senders:
+            return True
+        allowed = _normalised(senders)
+        local = unquoted(mailbox.rpartition("@")[0]).lower()
+        return f"@{domain}" in allowed or f"{local}@{domain}" in allowed
+
+
+@lru_cache(maxsize=1024)
+def _normalised(senders: tuple[str, ...]) -> frozenset[str]:
+    found = set()
+    for sender in senders:
+        local, at, domain = sender.rpartition("@")
+        if not at:
+            continue
+        try:
+            found.add(f"{unquoted(local).lower()}@{normalise_domain(domain)}")
+        except AddressError:
+            continue  # no mail has it
+    return frozenset(found)
+
+
+class AuthUnavailable(PgmtaError):
+    """It can't be judged now: the client gets 454 4.7.0 and tries again later.
+
+    The text is for the log. It names no password.
+    """
+
+
+class AuthRefused(PgmtaError):
+    """A hook refuses the user with its own reply, which is the text.
+
+    It counts as a wrong password if it is a 5xx.
+    """
+
+
+class Authenticator(Protocol):
+    """Judges the passwords of PLAIN and LOGIN: the table of users, or a hook of the operator's."""
+
+    async def authenticate(
+        self, mechanism: str, login: str, password: bytes, client: str
+    ) -> Login | None:
+        """Return the user, or None if there is none of that name and password.
+
+        `mechanism` is in upper case, and `client` the address of the client. The caller slows down
+        failures and counts them. Raises AuthUnavailable or AuthRefused.
+        """

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from pgmta.accounts.authenticator import Authenticator, AuthRefused, AuthUnavailable
-from pgmta.accounts.login import Login
+from pgmta.accounts.login import Authenticator, AuthRefused, AuthUnavailable, Login
 from pgmta.accounts.mechanisms import SCRAM, Credentials
 from pgmta.accounts.networks import network_of
-from pgmta.accounts.notes import Notes
 from pgmta.accounts.scram import ScramExchange
-from pgmta.accounts.throttle import Throttle
+from pgmta.accounts.throttle import Notes, Throttle
 from pgmta.accounts.users import Entry, Users
 from pgmta.config.authentication import Authentication
 from pgmta.config.types import Network

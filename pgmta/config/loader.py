@@ -82,7 +82,8 @@ def load_lines[M: BaseModel](path: Path, model: type[M], **context: Any) -> tupl
         raise ConfigError([f"{path}: YAML: nested too deeply"]) from None
     except _TooMany as error:
         mistakes = _Mistakes(path)
-        mistakes.add(error.line, error.key, f"YAML: {_MANY}")
+        line, key = error.args
+        mistakes.add(line, key, f"YAML: {_MANY}")
         raise mistakes.error() from None
     if data is None:
         data = {}
@@ -101,10 +102,7 @@ def load_lines[M: BaseModel](path: Path, model: type[M], **context: Any) -> tupl
 
 
 def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:
-    """Return the error for mistakes that are found after `load`: keys and reasons.
-
-    A key that is not in the file gets the line of the nearest section around it.
-    """
+    """Return the error for mistakes that are found after `load`: keys and reasons."""
     found, lines = _Mistakes(path), Lines()
     with suppress(OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, _TooMany):
         text = path.read_text(encoding="utf-8")
@@ -112,20 +110,12 @@ def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:
         if node is not None:
             _Reader(text, lines, _Mistakes(path)).read(node)
     for key, reason in problems:
-        known = key
-        while known and known not in lines:
-            known = known[:-1]
-        found.add(lines.get(known), dotted(key), reason)
+        found.add(_line_of(key, lines), dotted(key), reason)
     return found.error()
 
 
 class _TooMany(Exception):
-    """Says at which key of the file its aliases have made too many values."""
-
-    def __init__(self, line: int, key: str) -> None:
-        super().__init__(line, key)
-        self.line = line
-        self.key = key
+    """Has the line and the key at which the aliases of the file have made too many values."""
 
 
 class _Reader:
@@ -198,11 +188,15 @@ def dotted(path: Key) -> str:
     return text
 
 
+def _line_of(key: Key, lines: Lines) -> int | None:
+    """Return the line of a key, or that of the nearest section around it that the file has."""
+    while key and key not in lines:
+        key = key[:-1]
+    return lines.get(key)
+
+
 def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _Mistakes) -> None:
     path = _as_written(detail["loc"])
-    known = path
-    while known and known not in lines:
-        known = known[:-1]
     reason = detail["msg"].removeprefix("Value error, ")
     for subject in ("Input ", "List ", "String "):
         reason = reason.removeprefix(subject)
@@ -225,7 +219,7 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _M
         reason = "expected true or false"
     elif detail["type"] == "path_type":
         reason = "expected a path"
-    bad.add(lines.get(known), dotted(path), reason)
+    bad.add(_line_of(path, lines), dotted(path), reason)
 
 
 def _as_written(loc: Key) -> Key:

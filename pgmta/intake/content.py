@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Protocol
 
 from pgmta.model import NewMessage
 
@@ -46,25 +45,19 @@ _MEMORY = State.MEMORY  # quicker than by its enumeration
 _MAY_BE_STORED = frozenset((State.WRITING, State.WRITTEN, State.FAILED))
 
 
-class Remover(Protocol):
-    """Removes the chunks of a content from the database."""
-
-    def drop(self, content: Content) -> None:
-        """Remove its chunks, after a write of it that is under way."""
-
-
 class Content:
     """Owns the octets of one message and the chunks of it that are in the database.
 
     A session collects them in `buffers`. The ChunkWriter stores parts ahead of the message; the
-    Committer stores the message. `discard` ends it at any moment before that.
+    Committer stores the message. `discard` ends it at any moment before that. `drop_chunks` removes
+    the chunks of one that ends so.
     """
 
-    __slots__ = ("_remover", "buffers", "chunks", "collected", "done", "gaps", "id", "message",
-                 "since", "state")  # fmt: skip
+    __slots__ = ("_drop_chunks", "buffers", "chunks", "collected", "done", "gaps", "id",
+                 "message", "since", "state")  # fmt: skip
 
-    def __init__(self, remover: Remover) -> None:
-        self._remover = remover
+    def __init__(self, drop_chunks: Callable[[Content], None]) -> None:
+        self._drop_chunks = drop_chunks
         self.id = 0
         """The message id, 0 as long as there is none."""
         self.state = _MEMORY
@@ -109,4 +102,4 @@ class Content:
         self.buffers.clear()
         self.collected = 0
         if stored:
-            self._remover.drop(self)
+            self._drop_chunks(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from email.utils import getaddresses
 from enum import Enum, auto
 
@@ -31,6 +32,7 @@ class HeaderRefusal(Enum):
     AUTHOR_DENIED = auto()
 
 
+@dataclass(slots=True)
 class HeaderRules:
     """Does so for one message, once: with its first octets, before any of them are stored.
 
@@ -39,20 +41,13 @@ class HeaderRules:
     refused if it `refuses` that.
     """
 
-    def __init__(
-        self,
-        hostname: str,
-        *,
-        completes: bool,
-        may_send: MaySend | None = None,
-        refuses: bool = True,
-    ) -> None:
-        self._hostname = hostname
-        self._completes = completes
-        self._may_send = may_send
-        self._refuses = refuses
-        self.by_user = False
-        """Whether all addresses in From are the user's, by every reading of the header."""
+    hostname: str
+    _: KW_ONLY
+    completes: bool
+    may_send: MaySend | None = None
+    refuses: bool = True
+    by_user: bool = field(default=False, init=False)
+    """Whether all addresses in From are the user's, by every reading of the header."""
 
     def apply(self, content: bytes, *, whole: bool) -> tuple[bytes, HeaderRefusal | None]:
         """Return the content with its new header, or the reason why it is refused.
@@ -63,15 +58,15 @@ class HeaderRules:
         if len(header) == len(content) and not whole:
             return content, HeaderRefusal.TOO_LARGE
         body = content[len(header) :]
-        if self._may_send:
-            own = _written_by(header, self._may_send)
-            if self._refuses and not own:
+        if self.may_send:
+            own = _written_by(header, self.may_send)
+            if self.refuses and not own:
                 return content, HeaderRefusal.AUTHOR_DENIED
             # queued ends lines at CRLF alone, and the header at an empty one
             self.by_user = own and not _BARE_LF.search(header) and body[:2] in (b"", b"\r\n")
-        if not self._completes:
+        if not self.completes:
             return content, None
-        return completed(without_bcc(header), body, self._hostname), None
+        return completed(without_bcc(header), body, self.hostname), None
 
 
 def _written_by(header: bytes, may_send: MaySend) -> bool:

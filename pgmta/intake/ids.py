@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 
 import psycopg
@@ -37,10 +38,9 @@ class Ids:
 
     async def fetch(self) -> None:
         """Fetch a block now. Raises StoreUnavailable, psycopg.Error."""
-        async with self._lock:
-            self.available.extend(await self._store.block())
+        await self._fill()
 
-    async def _fill(self, least: int) -> None:
+    async def _fill(self, least: float = math.inf) -> None:
         async with self._lock:
             if len(self.available) < least:
                 self.available.extend(await self._store.block())

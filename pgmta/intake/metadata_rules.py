@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from pgmta.config.metadata import MetadataSource
-
-_FOLD = re.compile(rb"\r?\n[ \t]+")
+from pgmta.mail.header import header_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +92,3 @@ def _derive(rule: MetadataSource, value: str) -> str | None:
         digest = hashlib.blake2b(value.lower().encode("utf-8", "replace"), digest_size=8).digest()
         return str(int.from_bytes(digest) % rule.buckets + 1)
     return value[:1000].replace("\0", "")
-
-
-def header_value(header: bytes, name: str) -> str:
-    """Unfolded value of the first field of that name, '' if there is none."""
-    pattern = rb"^" + re.escape(name.encode()) + rb"[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)"
-    match = re.search(pattern, header, re.IGNORECASE | re.MULTILINE)
-    return _FOLD.sub(b" ", match[1]).strip().decode("utf-8", "replace") if match else ""

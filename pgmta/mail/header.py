@@ -37,13 +37,24 @@ def find_fields(name: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"^%b%b(%b)%b" % (name, _COLON, _VALUE, _END), re.IGNORECASE | re.MULTILINE)
 
 
+def _find_value(name: bytes) -> re.Pattern[bytes]:
+    """Return the expression for the value of a field, which a bare CR ends."""
+    return re.compile(
+        rb"^%b[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)" % name, re.IGNORECASE | re.MULTILINE
+    )
+
+
+def _unfolded(match: re.Match[bytes] | None) -> bytes:
+    return _FOLD_LINE.sub(b" ", match[1]).strip() if match else b""
+
+
+_FOLD_LINE = re.compile(rb"\r?\n[ \t]+")
+_TLS_REQUIRED = _find_value(b"tls-required")
+_ID_FIELD = _find_value(b"message-id")
 _BCC = find_fields(rb"(?:resent-)?bcc")
 _FOLD = re.compile(rb"\r?\n(?=[ \t])")  # section 2.2.3
 _DATE = re.compile(rb"^date[ \t]*+:", re.IGNORECASE | re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"^message-id[ \t]*+:", re.IGNORECASE | re.MULTILINE)
-_TLS_REQUIRED = re.compile(
-    rb"^tls-required[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE
-)
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -120,16 +131,9 @@ def completed(header: bytes, body: bytes, hostname: str) -> bytes:
     return header + added.encode() + body
 
 
-HEADER = 1 << 16
-"""Octets of a message in which its header is looked for."""
-
 NAME = b"message-id"
 """Name of the field, in lower case."""
 
-_ID_FIELD = re.compile(
-    rb"^message-id[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE
-)
-_ID_FOLD = re.compile(rb"\r?\n[ \t]+")
 _PRINTABLE = re.compile(rb"[ -~]{1,998}")
 
 
@@ -140,10 +144,15 @@ def message_id_header(content: bytes | bytearray, first: int | None = None) -> s
     characters, counts as none. `first` is the first place of the field's name in lower case, if the
     caller knows it.
     """
-    end = content.find(b"\r\n\r\n", 0, HEADER)
-    end = HEADER if end < 0 else end
+    end = content.find(b"\r\n\r\n", 0, LIMIT)
+    end = LIMIT if end < 0 else end
     if first is None:  # the expression alone, which ignores case, would try each place
         first = content[:end].lower().find(NAME)
-    match = _ID_FIELD.search(content, first, end) if first >= 0 else None
-    value = _ID_FOLD.sub(b" ", match[1]).strip() if match else b""
+    value = _unfolded(_ID_FIELD.search(content, first, end)) if first >= 0 else b""
     return value.decode() if _PRINTABLE.fullmatch(value) else None
+
+
+def header_value(header: bytes, name: str) -> str:
+    """Return the unfolded value of the first field of that name, '' if there is none."""
+    match = _find_value(re.escape(name.encode())).search(header)
+    return _unfolded(match).decode("utf-8", "replace")

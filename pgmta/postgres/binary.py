@@ -25,140 +25,107 @@ _EMPTY = struct.Struct("!iiI")
 _TEXT, _TIMESTAMPTZ = 25, 1184  # of pg_type
 
 
-class Bigints(list[int]):
+class _Array[T](list[T]):
+    """Elements of `size` octets in the form `code` of the module struct, or of any length."""
+
+    oid: ClassVar[int]
+    element: ClassVar[int]
+    size: ClassVar[int] = 0
+    code: ClassVar[str] = ""
+
+
+class Bigints(_Array[int]):
     """A bigint[] without nulls."""
 
+    oid, element, size, code = 1016, 20, 8, "iq"
 
-class Integers(list[int]):
+
+class Integers(_Array[int]):
     """An integer[] without nulls."""
 
+    oid, element, size, code = 1007, 23, 4, "ii"
 
-class Smallints(list[int]):
+
+class Smallints(_Array[int]):
     """A smallint[] without nulls."""
 
+    oid, element, size, code = 1005, 21, 2, "ih"
 
-class Reals(list[float]):
+
+class Reals(_Array[float]):
     """A real[] without nulls."""
 
+    oid, element, size, code = 1021, 700, 4, "if"
 
-class Booleans(list[bool]):
+
+class Booleans(_Array[bool]):
     """A boolean[] without nulls."""
 
+    oid, element, size, code = 1000, 16, 1, "i?"
 
-class Instants(list[datetime]):
+
+class Instants(_Array[datetime]):
     """A timestamptz[] without nulls, of times with their zone."""
 
+    oid, element, size, code = 1185, _TIMESTAMPTZ, 8, "iq"
 
-class Texts(list[str]):
+
+class Texts(_Array[str]):
     """A text[] without nulls."""
 
+    oid, element = 1009, _TEXT
 
-class OptionalTexts(list[str | None]):
+
+class OptionalTexts(_Array[str | None]):
     """A text[] that may have nulls."""
 
+    oid, element = 1009, _TEXT
 
-class Bytes(list[bytes]):
+
+class Bytes(_Array[bytes]):
     """A bytea[] without nulls."""
+
+    oid, element = 1001, 17
 
 
 class _ArrayDumper(Dumper):
-    """Packs elements of `size` octets, or of any length if `size` is 0."""
-
     format = Format.BINARY
-    element: ClassVar[int]
-    size: ClassVar[int] = 0
-    code: ClassVar[str] = ""  # of the module struct
+    cls: type[_Array[Any]]
 
     def dump(self, obj: Any) -> bytes:
-        length = len(obj)
+        length, kind = len(obj), self.cls
         if not length:
-            return _EMPTY.pack(0, 0, self.element)
-        header = _HEADER.pack(1, 0, self.element, length, 1)
-        if self.element == _TEXT:
-            obj = list(map(str.encode, obj))
-        elif self.element == _TIMESTAMPTZ:
-            obj = [(when - _EPOCH) // _MICROSECOND for when in obj]
-        if self.size:
-            flat = [self.size] * (2 * length)
+            return _EMPTY.pack(0, 0, kind.element)
+        header = _HEADER.pack(1, kind is OptionalTexts, kind.element, length, 1)
+        if kind.size:
+            if kind is Instants:
+                obj = [(when - _EPOCH) // _MICROSECOND for when in obj]
+            flat = [kind.size] * (2 * length)
             flat[1::2] = obj
-            return header + struct.pack("!" + self.code * length, *flat)
+            return header + struct.pack("!" + kind.code * length, *flat)
         parts = [header] * (2 * length + 1)
-        sizes = list(map(len, obj))
-        pack = _LENGTHS.__getitem__ if max(sizes) < _SHORT else _LENGTH.pack
-        parts[1::2] = list(map(pack, sizes))
-        parts[2::2] = obj
-        return b"".join(parts)
-
-
-class _BigintsDumper(_ArrayDumper):
-    oid = 1016
-    element, size, code = 20, 8, "iq"
-
-
-class _IntegersDumper(_ArrayDumper):
-    oid = 1007
-    element, size, code = 23, 4, "ii"
-
-
-class _SmallintsDumper(_ArrayDumper):
-    oid = 1005
-    element, size, code = 21, 2, "ih"
-
-
-class _RealsDumper(_ArrayDumper):
-    oid = 1021
-    element, size, code = 700, 4, "if"
-
-
-class _BooleansDumper(_ArrayDumper):
-    oid = 1000
-    element, size, code = 16, 1, "i?"
-
-
-class _InstantsDumper(_ArrayDumper):
-    oid = 1185
-    element, size, code = _TIMESTAMPTZ, 8, "iq"
-
-
-class _BytesDumper(_ArrayDumper):
-    oid = 1001
-    element = 17
-
-
-class _TextsDumper(_ArrayDumper):
-    oid = 1009
-    element = _TEXT
-
-
-class _OptionalTextsDumper(Dumper):
-    format = Format.BINARY
-    oid = 1009
-
-    def dump(self, obj: Any) -> bytes:
-        if not obj:
-            return _EMPTY.pack(0, 0, _TEXT)
-        length = len(obj)
-        octets = [b"" if text is None else text.encode() for text in obj]
-        parts = [_HEADER.pack(1, 1, _TEXT, length, 1)] * (2 * length + 1)
-        parts[1::2] = [
-            _NULL if text is None else _LENGTH.pack(len(each))
-            for text, each in zip(obj, octets, strict=True)
-        ]
+        if kind is OptionalTexts:
+            octets = [b"" if text is None else text.encode() for text in obj]
+            parts[1::2] = [
+                _NULL if text is None else _LENGTH.pack(len(each))
+                for text, each in zip(obj, octets, strict=True)
+            ]
+        else:
+            octets = list(map(str.encode, obj)) if kind is Texts else obj
+            sizes = list(map(len, octets))
+            pack = _LENGTHS.__getitem__ if max(sizes) < _SHORT else _LENGTH.pack
+            parts[1::2] = list(map(pack, sizes))
         parts[2::2] = octets
         return b"".join(parts)
 
 
+_DUMPERS = {
+    kind: type(f"{kind.__name__}Dumper", (_ArrayDumper,), {"oid": kind.oid})
+    for kind in _Array.__subclasses__()
+}
+
+
 def register(connection: AsyncConnection[Any]) -> None:
     """Make a connection accept these lists as parameters."""
-    for kind, dumper in (
-        (Bigints, _BigintsDumper),
-        (Integers, _IntegersDumper),
-        (Smallints, _SmallintsDumper),
-        (Reals, _RealsDumper),
-        (Booleans, _BooleansDumper),
-        (Instants, _InstantsDumper),
-        (Texts, _TextsDumper),
-        (OptionalTexts, _OptionalTextsDumper),
-        (Bytes, _BytesDumper),
-    ):
+    for kind, dumper in _DUMPERS.items():
         connection.adapters.register_dumper(kind, dumper)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, LiteralString
 
@@ -20,8 +20,7 @@ from psycopg.waiting import Ready, Wait
 
 from pgmta.errors import AnswerLost, Backend, LoginRefused, StoreUnavailable
 from pgmta.postgres import binary, faults
-from pgmta.postgres.locate import LOOK_IN_PGMTA, writable
-from pgmta.postgres.pooler import POOLER, settings_unless_pooled
+from pgmta.postgres.locate import LOOK_IN_PGMTA, check_pooler, writable
 
 # A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
 _DEFAULTS: dict[str, Any] = {
@@ -35,8 +34,9 @@ _DEFAULTS: dict[str, Any] = {
 _SETTINGS = {"default_transaction_isolation": "read committed"}
 _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
 _CANCEL = 5.0  # seconds for the server to end a statement whose caller has gone
-_BACKEND = """pg_backend_pid(),
-    (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))"""
+_BACKEND = """
+SELECT pg_backend_pid(), (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))
+"""
 _END = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE (pid, backend_start) = (%(pid)s, %(began)s)
@@ -184,10 +184,29 @@ class Link:
                         await self._failed(connection, error)
                         raise
             except psycopg.Error as error:
-                if not (faults.lost_race(error) or (faults.stale(error) and not chance)):
-                    raise
-                await asyncio.sleep(0.005 * chance)
+                await _rest(error, chance)
         raise StoreUnavailable(f"a statement lost {tries} races in a row")
+
+    async def run_together(
+        self, statements: Sequence[tuple[bytes, dict[str, Any]]], *, tries: int = 10
+    ) -> list[list[tuple[Any, ...]]]:
+        """Run the statements in order, all or none, and return the rows of each.
+
+        All of them go out before the first answer is read. Without BEGIN they are one transaction,
+        which ends with the last one, so it waits for no network. A transaction that lost a race
+        runs again, up to `tries` times in all. Raises as `run` does.
+        """
+        for chance in range(tries):
+            try:
+                async with self.use() as connection:
+                    cursors = [connection.cursor(binary=True) for _ in statements]
+                    async with connection.pipeline():
+                        for cursor, (query, params) in zip(cursors, statements, strict=True):
+                            await cursor.execute(query, params, prepare=True)
+                    return [await c.fetchall() if c.description else [] for c in cursors]
+            except psycopg.Error as error:
+                await _rest(error, chance)
+        raise StoreUnavailable(f"a transaction lost {tries} races in a row")
 
     async def _connect(self) -> Connection:
         """Connect again, before anything is sent: a statement that was sent may be done."""
@@ -257,18 +276,16 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         prepare_threshold=0,
         **options,
     )
-    text, params = settings_unless_pooled(
-        connection.info.backend_pid, {**_SETTINGS, **(settings or {})}
-    )
     try:
         # not prepared: the statement would stay in the session of a pooler
-        cursor = await connection.execute(
-            f"SELECT {text}, {_BACKEND}".encode(), params, prepare=False
-        )
-        done, *backend = (await cursor.fetchall())[0]
-        if done is None:
-            raise psycopg.OperationalError(POOLER)
-        connection.backend = (backend[0], backend[1])
+        cursor = await connection.execute(_BACKEND, prepare=False)
+        pid, began = (await cursor.fetchall())[0]
+        connection.backend = (pid, began)
+        check_pooler(connection, pid)
+        wanted = {**_SETTINGS, **(settings or {})}
+        calls = ", ".join("set_config(%s, %s, false)" for _ in wanted)
+        pairs = [part for pair in wanted.items() for part in pair]
+        await connection.execute(f"SELECT {calls}".encode(), pairs, prepare=False)
         for statement in LOOK_IN_PGMTA:
             await connection.execute(statement, prepare=False)
     except BaseException:
@@ -281,6 +298,13 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
 def unavailable(error: psycopg.Error) -> StoreUnavailable:
     """Return the error of a connection that could not be made."""
     return (LoginRefused if faults.refuses_login(error) else StoreUnavailable)(_words(error))
+
+
+async def _rest(error: psycopg.Error, chance: int) -> None:
+    """Wait until a statement runs again; raise an error after which it does not."""
+    if not (faults.lost_race(error) or (faults.stale(error) and not chance)):
+        raise error
+    await asyncio.sleep(0.005 * chance)
 
 
 def _words(error: psycopg.Error) -> str:

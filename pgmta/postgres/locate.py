@@ -1,9 +1,10 @@
-"""The database that a configuration means."""
+"""The database that a configuration means, and the sessions there that are fit for pgmta."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -30,6 +31,11 @@ An operator's condition may name functions in `public`. If a role beside the own
 may create objects there, the path is without `public`. PostgreSQL prefers a function whose
 arguments fit better to its own, and the session would run it.
 """
+
+_POOLER = (
+    "the database is reached through a connection pooler, which pgmta's own connections can't use: "
+    "name PostgreSQL itself in environment.database.uri; only SQL functions work behind a pooler"
+)
 
 INHERITED = "PGMTA_DATABASE_URI"
 """Environment variable in which a parent gives its children the URI that it has resolved."""
@@ -94,3 +100,12 @@ def writable(uri: str) -> str:
     if said or "," not in str(hosts):
         return uri
     return psycopg.conninfo.make_conninfo(uri, target_session_attrs="read-write")
+
+
+def check_pooler(connection: psycopg.BaseConnection[Any], pid: int) -> None:
+    """Raise OperationalError if `pid` is not the process that the connection was given.
+
+    `pid` is what pg_backend_pid() says. Behind a pooler the session belongs to other clients too.
+    """
+    if connection.info.backend_pid != pid:
+        raise psycopg.OperationalError(_POOLER)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import psycopg
 
@@ -21,20 +21,13 @@ _RECONNECT = 0.5  # seconds
 _INTERVAL = 0.02  # seconds between two NOTIFYs of one process
 
 
-class Wakeable(Protocol):
-    """Looks for mail when it is woken."""
+async def listen(resources: Resources, wakes: Sequence[Callable[[], float]]) -> None:
+    """Call `wakes` at every notification and after every (re)connect; runs until cancelled.
 
-    def wake(self) -> float:
-        """Look for mail; return the seconds in which further notifications are not needed."""
-
-
-async def listen(resources: Resources, sleepers: Sequence[Wakeable]) -> None:
-    """Wake the sleepers at every notification and after every (re)connect; runs until cancelled.
-
-    While others have the turn, none of the sleepers may need a further notification for some
-    seconds. Then it stops listening for that time, and wakes them once more afterwards. PostgreSQL
-    then wakes one worker per message and not all. Notifications are hints and may be lost, so
-    workers also poll.
+    Each wakes a worker, and returns the seconds in which it needs no further notifications, because
+    others have the turn. Listening stops while that holds for all of them, and they are called once
+    more afterwards. PostgreSQL then wakes one worker per message and not all. Notifications are
+    hints and may be lost, so workers also poll.
     """
     while True:
         try:
@@ -42,12 +35,12 @@ async def listen(resources: Resources, sleepers: Sequence[Wakeable]) -> None:
             try:
                 while True:
                     await connection.execute(f"LISTEN {CHANNEL}")
-                    for sleeper in sleepers:
-                        sleeper.wake()
+                    for wake in wakes:
+                        wake()
                     seconds = 0.0
                     while not seconds:
                         async for _ in connection.notifies(stop_after=1):
-                            seconds = min([sleeper.wake() for sleeper in sleepers], default=0.0)
+                            seconds = min([wake() for wake in wakes], default=0.0)
                     await connection.execute(f"UNLISTEN {CHANNEL}")
                     await asyncio.sleep(seconds)
             finally:

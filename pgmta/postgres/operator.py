@@ -1,20 +1,38 @@
-"""The connection of an operator's command."""
+"""The connection of an operator's command.
+
+It reads times that Python's calendar does not have: infinity, BC, years over 9999. That extends
+psycopg's TimestamptzLoader, which is undocumented. Checked with psycopg 3.3.9;
+tests/pgmta/test_private_names.py fails when it changes.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row, tuple_row
+from psycopg.types.datetime import TimestamptzLoader
 
 from pgmta.errors import LoginRefused, StoreUnavailable
-from pgmta.postgres import instants
-from pgmta.postgres.locate import LOOK_IN_PGMTA, writable
-from pgmta.postgres.pooler import forbid_pooler
+from pgmta.postgres.locate import LOOK_IN_PGMTA, check_pooler, writable
 
 _SHUT_OUT = """
 SELECT quote_ident(current_user) WHERE NOT has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')
 """
+_FIRST = datetime(2, 1, 1, tzinfo=UTC)
+_LAST = datetime(9998, 1, 1, tzinfo=UTC)
+
+
+class _AnyTime(TimestamptzLoader):
+    """Reads a time that Python does not have as the first or the last year of its calendar."""
+
+    def load(self, data: Any) -> datetime:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            text = bytes(data)
+            return _FIRST if text.startswith(b"-") or text.endswith(b"BC") else _LAST
 
 
 def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
@@ -57,7 +75,7 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
     Raises StoreUnavailable if a pooler stands before the server; LoginRefused if the login has no
     role of pgmta; psycopg.Error.
     """
-    forbid_pooler(connection, {"search_path": "pgmta"})
+    forbid_pooler(connection)
     for statement in LOOK_IN_PGMTA:
         connection.execute(statement)
     for (name,) in connection.cursor(row_factory=tuple_row).execute(_SHUT_OUT):
@@ -67,4 +85,10 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
         )
     # to compile a query of a command takes longer than the query, over many partitions
     connection.execute("SET jit = off")
-    instants.register(connection)
+    connection.adapters.register_loader("timestamptz", _AnyTime)
+
+
+def forbid_pooler(connection: psycopg.Connection[Any]) -> None:
+    """Raise psycopg.OperationalError if a pooler stands before the server."""
+    for (pid,) in connection.cursor(row_factory=tuple_row).execute("SELECT pg_backend_pid()"):
+        check_pooler(connection, pid)

@@ -90,7 +90,7 @@ class Daemon:
     def _background(self) -> list[Coroutine[None, None, None]]:
         process, presence, turns = self.process, self._presence, self._turns
         return [
-            listen(process.resources, self._loops),
+            listen(process.resources, [loop.wake for loop in self._loops]),
             *self._watch(),
             *process.tasks(),
             ReportDuty(process).run(),

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from pgmta.logs import get
-from pgmta.store.admin.clock import ClockLook, DatabaseClock
+from pgmta.store.admin.upkeep import ClockLook, DatabaseClock
 from queued.upkeep.duty import Duty, Work
 from queued.upkeep.queued_process import QueuedProcess
 

@@ -8,7 +8,6 @@ from typing import Any
 from aiosmtpd.smtp import Session
 
 from pgmta.accounts.login import Login
-from pgmta.accounts.sender_rights import may_send_from
 from pgmta.errors import AddressError
 from pgmta.mail.address import split_path
 from pgmta.model import Origin
@@ -198,7 +197,7 @@ class Commands:
         if (
             login
             and transaction.sender
-            and not may_send_from(login.addresses, transaction.sender, transaction.sender_domain)
+            and not login.may_send_from(transaction.sender, transaction.sender_domain)
         ):
             return replies.SENDER_DENIED
         name = self._extended if self.session.extended_smtp else "SMTP"

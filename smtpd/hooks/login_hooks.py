@@ -11,8 +11,7 @@ from typing import Any
 
 from aiosmtpd.smtp import MISSING, LoginPassword
 
-from pgmta.accounts.authenticator import Authenticator, AuthRefused, AuthUnavailable
-from pgmta.accounts.login import Login
+from pgmta.accounts.login import Authenticator, AuthRefused, AuthUnavailable, Login
 from smtpd.hooks.answer import (
     BadAnswer,
     check_secret_reply,

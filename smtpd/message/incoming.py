@@ -65,7 +65,7 @@ class IncomingMessage:
         self.wire_form = wire_form
         """Finds the end of the content in the input."""
         self._header_rules = header_rules  # None once the header is complete
-        self.content = Content(committer.chunks)
+        self.content = Content(committer.chunks.drop)
         """The owner of the octets."""
         self.size = 0
         """Octets of content so far."""

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pgmta.accounts.authenticator import AuthUnavailable
-from pgmta.accounts.login import Login
+from pgmta.accounts.login import AuthUnavailable, Login
 from pgmta.accounts.logins import Logins
 from pgmta.accounts.mechanisms import LINE
 from smtpd.hooks.hook_server import Take

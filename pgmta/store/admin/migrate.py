@@ -7,8 +7,10 @@ each of `sql/migrations` that it lacks, each once and in order.
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import psycopg
 
@@ -16,8 +18,7 @@ from pgmta.errors import MigrationError, StoreUnavailable
 from pgmta.postgres.faults import lost_race
 from pgmta.postgres.locate import writable
 from pgmta.postgres.notify import NOTIFY
-from pgmta.postgres.pooler import forbid_pooler
-from pgmta.store.admin.cycles import Cycles
+from pgmta.postgres.operator import forbid_pooler
 from pgmta.store.admin.daemons import others
 from pgmta.store.schema import BASELINE, FORMER, migrations, topics
 
@@ -34,6 +35,11 @@ SELECT string_agg(format('%I.%I', nspname, relname), ', ' ORDER BY
     ), relname)
 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace
 WHERE nspname = current_schema() AND relkind IN ('r', 'p') AND NOT relispartition
+"""
+_LOOK = 0.1  # seconds between two looks: PostgreSQL looks after 1 s, and may end the migration
+_CYCLE = """
+SELECT pid, coalesce(usename, 'of the server') FROM pg_stat_activity
+WHERE pid = ANY (pg_blocking_pids(%(pid)s)) AND %(pid)s = ANY (pg_blocking_pids(pid))
 """
 _HOLDERS = """
 SELECT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -93,13 +99,14 @@ def migrate(
         with psycopg.connect(
             writable(uri), autocommit=True, application_name="pgmta migrate"
         ) as db:
-            forbid_pooler(db, {"client_min_messages": "warning"})  # the lock is the session's
+            forbid_pooler(db)  # the lock is the session's
+            db.execute("SET client_min_messages = warning")
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
             db.add_notice_handler(lambda notice: warn(_words(notice)))
             _take_turn(db, warn)
-            cycles = Cycles(writable(uri), db.info.backend_pid)
+            cycles = _Cycles(writable(uri), db.info.backend_pid)
             return _apply(db, cycles, warn, while_daemons_run)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
@@ -123,7 +130,7 @@ def _take_turn(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
 
 
 def _apply(
-    db: psycopg.Connection, cycles: Cycles, warn: Callable[[str], None], while_daemons_run: bool
+    db: psycopg.Connection, cycles: _Cycles, warn: Callable[[str], None], while_daemons_run: bool
 ) -> list[str]:
     wanted = migrations()
     sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in wanted.items()}
@@ -175,7 +182,7 @@ def _known(db: psycopg.Connection) -> dict[str, str]:
 
 def _run(
     db: psycopg.Connection,
-    cycles: Cycles,
+    cycles: _Cycles,
     what: str,
     texts: Sequence[str],
     history: dict[str, str],
@@ -208,7 +215,7 @@ def _run(
             return
 
 
-def _lock_tables(db: psycopg.Connection, cycles: Cycles) -> None:
+def _lock_tables(db: psycopg.Connection, cycles: _Cycles) -> None:
     """Lock all tables of the queue; a statement that keeps one and waits for another is ended.
 
     Raises LockNotAvailable if another transaction keeps one for long.
@@ -221,7 +228,7 @@ def _lock_tables(db: psycopg.Connection, cycles: Cycles) -> None:
         db.execute("SELECT set_config('lock_timeout', '0', true)")
 
 
-def _lost(name: str, error: psycopg.Error, cycles: Cycles) -> MigrationError:
+def _lost(name: str, error: psycopg.Error, cycles: _Cycles) -> MigrationError:
     """Return the error of a migration that lost its last race, with the right that would help."""
     text = f"{name} is not applied: {_words(error.diag) or error}, {_TRIES} times"
     if cycles.refused:
@@ -286,3 +293,44 @@ def _refuse_under_daemons(db: psycopg.Connection, pending: list[str]) -> None:
             "Stop them first; one that has crashed counts for a minute. With --while-daemons-run "
             "they go on without taking mail until they are replaced."
         )
+
+
+class _Cycles:
+    """Deadlocks of one session with others, which end in favor of that session."""
+
+    def __init__(self, uri: str, pid: int) -> None:
+        self._uri, self._pid = uri, pid
+        self.refused: set[str] = set()
+        """The roles whose statements this login may not cancel."""
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Cancel each statement that is in a cycle with the session, over a second connection.
+
+        Without this connection PostgreSQL ends one of the two, as ever.
+        """
+        done = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(done,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _watch(self, done: threading.Event) -> None:
+        try:
+            with psycopg.connect(
+                self._uri, autocommit=True, application_name="pgmta migrate"
+            ) as db:
+                while not done.wait(_LOOK):
+                    for pid, role in db.execute(_CYCLE, {"pid": self._pid}).fetchall():
+                        self._cancel(db, pid, role)
+        except psycopg.OperationalError:
+            return
+
+    def _cancel(self, db: psycopg.Connection, pid: int, role: str) -> None:
+        try:
+            db.execute("SELECT pg_cancel_backend(%s)", (pid,))
+        except psycopg.errors.InsufficientPrivilege:
+            self.refused.add(role)

@@ -1,13 +1,14 @@
-"""Statements of the duties beside delivery: requests by status, and orphans."""
+"""Statements of the duties beside delivery: requests by status, orphans, the clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 
-_SQL = queries("upkeep")
+_SQL, _CLOCK = queries("upkeep"), queries("clock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +59,30 @@ class Upkeep:
         Returns name and number of each, and how many rows it leaves on hold.
         """
         return [(row[0], row[1], row[2]) for row in await self._link.run(_SQL["expire_rules"])]
+
+
+class ClockLook(NamedTuple):
+    """The database's time, the seconds of a step back, and the rows whose waits are shorter now."""
+
+    seen: float
+    back: float | None
+    rows: int | None
+
+
+class DatabaseClock:
+    """Looks at the clock of the database: a step back shortens waits (decision 0054).
+
+    A step of at most `least` seconds is none, and a lease has `lease`.
+    """
+
+    def __init__(self, link: Link, least: float, lease: float) -> None:
+        self._link = link
+        self._params = {"least": least, "lease": lease}
+
+    async def look(self) -> ClockLook:
+        """Note the time, and shorten waits if the clock was set back since another look.
+
+        Of several processes one does so. Raises StoreUnavailable, psycopg.Error.
+        """
+        (row,) = await self._link.run(_CLOCK["look"], self._params)
+        return ClockLook(*row)

@@ -25,7 +25,6 @@ from pgmta.postgres.binary import (
     Texts,
 )
 from pgmta.postgres.link import Link
-from pgmta.postgres.together import run_together
 from pgmta.store.queries import Statement, queries
 from pgmta.store.schema import Schema
 
@@ -151,7 +150,7 @@ class Enqueue:
         }
         if beside:
             companion = (beside.statement, beside.params)
-            await run_together(self._link, [(_SQL["put"], values), companion])
+            await self._link.run_together([(_SQL["put"], values), companion])
         else:
             await self._link.run(_SQL["put"], values)
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmta.accounts import passwords
-from pgmta.accounts.authenticator import AuthUnavailable
-from pgmta.accounts.notes import Notes
-from pgmta.accounts.throttle import Throttle
+from pgmta.accounts import users
+from pgmta.accounts.login import AuthUnavailable
+from pgmta.accounts.throttle import Notes, Throttle
 from smtpd.config import Failures
 from tests.support.waiting import let_others_run
 
@@ -104,9 +103,9 @@ async def test_an_address_that_floods_waits_behind_itself(monkeypatch: pytest.Mo
         checked.append(password)
         return True
 
-    monkeypatch.setattr(passwords, "matches", matches)
-    monkeypatch.setattr(passwords, "_WAITING", 5)
-    found = passwords.Passwords(1)
+    monkeypatch.setattr(users, "matches", matches)
+    monkeypatch.setattr(users, "_WAITING", 5)
+    found = users.Passwords(1)
     logins = [*((f"flood {n}", "192.0.2.1") for n in range(9)), ("stranger", "192.0.2.2"),
               *((f"other {n}", "192.0.2.3") for n in range(2))]  # fmt: skip
     answers = await asyncio.gather(
@@ -124,9 +123,9 @@ async def test_an_address_that_floods_waits_behind_itself(monkeypatch: pytest.Mo
 async def test_a_login_that_loses_its_place_and_ends_frees_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(passwords, "matches", lambda *_: True)
-    monkeypatch.setattr(passwords, "_WAITING", 2)
-    found = passwords.Passwords(1)
+    monkeypatch.setattr(users, "matches", lambda *_: True)
+    monkeypatch.setattr(users, "_WAITING", 2)
+    found = users.Passwords(1)
     under_way = [
         asyncio.create_task(found.match("", b"", address, first=False))
         for address in ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2")

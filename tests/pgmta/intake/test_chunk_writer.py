@@ -32,7 +32,7 @@ async def test_a_whole_message_first_then_the_oldest(
     writer = ChunkWriter(resources)
 
     def content(number: int) -> Content:
-        made = Content(writer)
+        made = Content(writer.drop)
         made.id, made.state = number, State.WRITING
         return made
 

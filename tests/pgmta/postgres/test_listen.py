@@ -30,12 +30,11 @@ async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connect
     woken = asyncio.Queue[float]()
     pause = 0.0
 
-    class Sleeper:
-        def wake(self) -> float:
-            woken.put_nowait(pause)
-            return pause
+    def note() -> float:
+        woken.put_nowait(pause)
+        return pause
 
-    task = asyncio.create_task(listen(Resources(database), [Sleeper()]))
+    task = asyncio.create_task(listen(Resources(database), [note]))
 
     async def wake() -> None:
         async with asyncio.timeout(PATIENCE):

@@ -221,6 +221,9 @@ class Committed:
         content.chunks += len(octets) // CHUNK_SIZE
         content.state = State.WRITTEN
 
+    def drop(self, content: Content) -> None:
+        pass
+
 
 def test_a_body_without_header_gives_no_metadata() -> None:
     rules = {"tenant": MetadataSource.model_validate({"from": "header:X-Tenant"})}

@@ -71,10 +71,8 @@ class Transport:
 class Committer:
     """Takes each message at once."""
 
-    chunks = None
-
     def __init__(self) -> None:
-        self.ids = self
+        self.ids = self.chunks = self
         self.available = [1] * 10
         self.taken: list[NewMessage] = []
 
@@ -82,6 +80,9 @@ class Committer:
         content.message, content.done, content.collected = message, done, 0
         self.taken.append(message)
         done(None)
+
+    def drop(self, content: Content) -> None:
+        pass
 
 
 class Ids(list[int]):

@@ -8,7 +8,7 @@ import time
 import psycopg
 import pytest
 
-from pgmta.accounts import passwords
+from pgmta.accounts import users
 from pgmta.accounts import users as known_users
 from pgmta.password import matches
 from pgmta.store.admin.user_accounts import Rights
@@ -122,7 +122,7 @@ def test_a_password_that_is_checked_during_passwd(
         assert checked.wait(60)
         return matches(known, password)
 
-    monkeypatch.setattr(passwords, "matches", slow)
+    monkeypatch.setattr(users, "matches", slow)
     command = f"AUTH PLAIN {plain('ann', 'first one')}\r\n".encode()
     with serving(database, **NO_TRUST) as port, Client(port) as before, Client(port) as after:
         for client in (before, after):

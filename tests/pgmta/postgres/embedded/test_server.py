@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pgmta.errors import ServerRefused, StoreUnavailable
-from pgmta.postgres.embedded import copies, programs
+from pgmta.postgres.embedded import programs
 from pgmta.postgres.embedded.database import DATABASE, SMTPD, Server, Supervisor, start
 from pgmta.postgres.embedded.folders import make_parents
 from tests.support.database import data_folder
@@ -114,12 +114,12 @@ def test_in_a_folder_that_only_root_enters(private: Path, monkeypatch: pytest.Mo
     (private / "site").symlink_to(package.parent)
     folder = private / "site" / package.name / "pginstall18" / "bin"
     monkeypatch.setattr(programs, "_wheel_bin", lambda: folder)
-    monkeypatch.setattr(copies, "PLACE", place := data_folder() / "copies")
+    monkeypatch.setattr(programs, "COPIES", place := data_folder() / "copies")
     server = Server(private / "var")
     make_parents(server.directory)
     try:
         with ThreadPoolExecutor() as pool:
-            folders = {*pool.map(copies.copied, [programs._wheel_bin()] * 2)}
+            folders = {*pool.map(programs.copied, [programs._wheel_bin()] * 2)}
         assert [folder.is_relative_to(copy) for folder in folders for copy in place.iterdir()] == [
             True
         ]

@@ -6,7 +6,7 @@ import psycopg
 from structlog.testing import capture_logs
 
 from pgmta.postgres.link import Link
-from pgmta.store.admin.clock import ClockLook, DatabaseClock
+from pgmta.store.admin.upkeep import ClockLook, DatabaseClock
 from queued.upkeep.clock import STEP, ClockDuty
 from tests.support.rows import fetch, message, row
 

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from pgmta.errors import AnswerLost, StoreUnavailable
-from pgmta.postgres import together
 from pgmta.postgres.link import Link
 from pgmta.store.queue.enqueue import Enqueue
 from queued.upkeep.reports import ReportDuty
@@ -28,7 +27,7 @@ async def test_a_connection_that_breaks_at_the_commit_neither_loses_nor_doubles(
     db.execute("SELECT setval('message_ids', 1000)")
     for n in range(1, 201):
         ended(db, n, sender=f"s{n}@a.example")
-    run, calls = together.run_together, itertools.count()
+    run, calls = Link.run_together, itertools.count()
 
     async def breaking(link: Link, statements: Any, **more: Any) -> Any:
         if next(calls) % 2:
@@ -38,7 +37,7 @@ async def test_a_connection_that_breaks_at_the_commit_neither_loses_nor_doubles(
             await run(link, statements, **more)
         raise AnswerLost("lost", (backend[0], backend[1]))
 
-    monkeypatch.setattr("pgmta.store.queue.enqueue.run_together", breaking)
+    monkeypatch.setattr(Link, "run_together", breaking)
     monkeypatch.setattr("queued.upkeep.reports._PAGE", 20)
     async with duty(database):
         await ends(db)
@@ -70,7 +69,7 @@ async def test_a_process_that_dies_at_any_step_neither_loses_nor_doubles(
 
     monkeypatch.setattr(Link, "run", dying(Link.run))
     monkeypatch.setattr(Enqueue, "chunks", dying(Enqueue.chunks))
-    monkeypatch.setattr("pgmta.store.queue.enqueue.run_together", dying(together.run_together))
+    monkeypatch.setattr(Link, "run_together", dying(Link.run_together))
     monkeypatch.setattr("queued.reports.writer.LARGE", 20_000)
     number = deaths = 0
     for step in itertools.count(1):

@@ -12,8 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from pgmta.accounts.notes import Notes
-from pgmta.accounts.throttle import Throttle
+from pgmta.accounts.throttle import Notes, Throttle
 from pgmta.password import ITERATIONS, matches, parse_scram_keys
 from pgmta.postgres.link import Link
 from pgmta.store.accounts.logins import LoginStore, name_key

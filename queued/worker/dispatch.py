@@ -17,18 +17,16 @@ from queued.delivery.transport.destination import Destination, TlsWish
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.delivery.transports import Transports
-from queued.outgoing.content import StoredContent
-from queued.outgoing.line import Line
-from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.outgoing import Outgoing, StoredContent
 from queued.outgoing.stage import StageContext
+from queued.outgoing.stages import Stages
 from queued.routing.routes import Routed, Routes
 from queued.signing.signers import Signers
 from queued.upkeep.space import Reclaimer
-from queued.worker.judge import Judge
 from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
-from queued.worker.verdict import settled, success_notice
+from queued.worker.verdict import Judge, settled, success_notice
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
@@ -66,7 +64,7 @@ class Dispatch:
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
         self._contents = contents
-        self.stages = StageContext(
+        context = StageContext(
             contents=contents,
             transports=transports,
             attempts=attempts,
@@ -75,10 +73,10 @@ class Dispatch:
             dispatch=self.dispatch,
             room=_MEMORY,
         )
-        """The means of the stages, with the room for content."""
-        self._line = Line(self.stages, guard, self._admit, self._put)
+        self.stages = Stages(context, guard, self._admit, self._put)
+        """The stages, and in their context the room for content."""
         self._back = 0  # rows of a claim that found no room
-        self.left_out = LeftOut(self._queues, self._line)
+        self.left_out = LeftOut(self._queues, self.stages)
         """The mail that the next claim leaves out."""
         self.configure(config)
 
@@ -91,7 +89,7 @@ class Dispatch:
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
-        self._line.configure(config)
+        self.stages.configure(config)
         reserved = config.urgent.connections(config.delivery.connections)
         self._context = DeliveryContext(config.delivery, reserved)
         for queue in self._queues.values():
@@ -133,7 +131,7 @@ class Dispatch:
             except Exception as error:
                 self._fail(group, error)
                 continue
-            self._line.send(outgoing, self._line.steps)
+            self.stages.send(outgoing, self.stages.steps)
         return self._back
 
     def _stream(self, message: Message, group: list[Item]) -> StoredContent:
@@ -229,7 +227,7 @@ class Dispatch:
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         """Settle the results of an envelope."""
-        self.stages.room += envelope.room
+        self.stages.context.room += envelope.room
         delivered = self._conclude(envelope.items, results, envelope.started)
         if delivered and self._space and envelope.size > CHUNK_SIZE:
             self._space.freed(envelope.items[0].message_id, envelope.size)
@@ -246,21 +244,21 @@ class Dispatch:
 
     def drain(self) -> None:
         """Begin nothing new, and hand back the rows of envelopes that wait."""
-        self._line.drain()
+        self.stages.drain()
         for queue in list(self._queues.values()):
             for envelope in queue.drain():
-                self.stages.room += envelope.room
+                self.stages.context.room += envelope.room
                 self._conclude(envelope.items, [NOT_BEGUN] * len(envelope.items))
 
     async def wait(self) -> None:
         """Wait for the deliveries that are under way."""
-        await self._line.wait()
+        await self.stages.wait()
         for queue in list(self._queues.values()):
             await queue.wait()
 
     async def abort(self) -> None:
         """Drop all connections."""
-        await self._line.abort()
+        await self.stages.abort()
         for queue in (queues := list(self._queues.values())):
             queue.abort()
         for queue in queues:

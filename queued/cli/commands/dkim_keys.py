@@ -17,8 +17,7 @@ from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.commands.change import who
 from queued.cli.options.target import database_of
 from queued.config import QueuedConfig, read_config
-from queued.delivery.dns.dns import Questions
-from queued.delivery.dns.records import texts
+from queued.delivery.dns.dns import Questions, texts
 from queued.signing.canonical import BodyHash, split_header
 from queued.signing.keyring import read_key
 from queued.signing.sign import SignedHeader, sign

@@ -50,7 +50,7 @@ class Connector:
                     raise
                 policy = weaker
                 if policy.mode is TlsMode.NONE:
-                    await self._security.memory.failed(str(host.place), error.line, begun)
+                    await self._security.memory.note_failure(str(host.place), error.line, begun)
 
     async def _open_session(
         self,
@@ -112,7 +112,7 @@ class Connector:
             self._missing(session, policy, "the host does not offer STARTTLS")
             return
         opportunistic = policy.mode is TlsMode.OPPORTUNISTIC and not policy.requiretls
-        if opportunistic and await memory.known(host):
+        if opportunistic and await memory.is_broken(host):
             session.remark("no STARTTLS: TLS with the host failed a while ago")
             return
         connection = session.connection
@@ -131,7 +131,7 @@ class Connector:
             await session.greet(self._hostname)
         except DeliveryError as error:
             raise self._broken(session, policy, error) from None
-        memory.worked(host)
+        memory.note_success(host)
         self._accept(session, policy)
 
     async def _shake_hands(self, session: Session, policy: HostPolicy) -> None:

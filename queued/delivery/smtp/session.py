@@ -12,7 +12,6 @@ from pgmta.model import Reply
 from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.classify import hung_up, mark_again, result_of
 from queued.delivery.smtp.commands import (
     limit,
     mail_command,
@@ -21,7 +20,14 @@ from queued.delivery.smtp.commands import (
     size_limit,
 )
 from queued.delivery.smtp.end_of_data import send_by_lmtp, send_content, send_nothing
-from queued.delivery.smtp.exchange import lock_step, pipelined, reset
+from queued.delivery.smtp.exchange import (
+    hung_up,
+    lock_step,
+    mark_again,
+    pipelined,
+    reset,
+    result_of,
+)
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.facts import ConnectionFacts
@@ -183,7 +189,13 @@ class Session:
             self.vain = self.unwelcome = connection.closed and hung_up(results)
         self._note(results, envelope, began)
         if results[0].event is not Event.DELIVERED or results.count(results[0]) < len(results):
-            self._mark_again(results, envelope)
+            passed = envelope.dsn and passes_dsn(envelope, self.extensions)
+            marks = mark_again(results, envelope if passed else None)
+            if Again.BARE in marks:
+                self.remark("DSN parameters refused: once more without them")
+            elif Again.NEXT in marks:
+                taken = len(marks) - marks.count(Again.NEXT)
+                self.most_recipients = max(1, min(taken, self.most_recipients))
         return results
 
     async def _transact(self, envelope: Envelope) -> list[Result]:
@@ -250,14 +262,3 @@ class Session:
             result.facts, result.seconds, result.said = facts, seconds, said
         if self.transactions == 1:
             self.facts = self.facts.kept()
-
-    def _mark_again(self, results: list[Result], envelope: Envelope) -> None:
-        """Mark the recipients that are tried again at once, and learn from them."""
-        passed = envelope.dsn and passes_dsn(envelope, self.extensions)
-        mark_again(results, envelope if passed else None)
-        marks = [result.again for result in results]
-        if Again.BARE in marks:
-            self.remark("DSN parameters refused: once more without them")
-        elif Again.NEXT in marks:
-            taken = len(marks) - marks.count(Again.NEXT)
-            self.most_recipients = max(1, min(taken, self.most_recipients))

@@ -21,7 +21,7 @@ from queued.delivery.smtp.session import Session
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transport import UNLIMITED
-from queued.outgoing.line import header_needs_utf8
+from queued.outgoing.stages import header_needs_utf8
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 from tests.support.waiting import SLACK, take_time_async

@@ -97,7 +97,7 @@ class Stages:
                 if made is None:
                     return
                 if isinstance(made, Result):
-                    self._end(outgoing, made)
+                    self.context.end(outgoing.items, made, outgoing.started)
                     return
                 if isinstance(made, list):
                     for each in made:
@@ -108,21 +108,17 @@ class Stages:
         except Exception as error:
             log.error("no envelope", message=outgoing.message.id,
                       rows=[item.id for item in outgoing.items], exc_info=error)  # fmt: skip
-            self._end(outgoing, Result.of(internal(error), ""))
+            self.context.end(outgoing.items, Result.of(internal(error), ""), outgoing.started)
             return
         for envelope in found:
             self.context.room -= envelope.room
             self._put(outgoing.destination, envelope)
 
-    def _end(self, outgoing: Outgoing, result: Result) -> None:
-        items = outgoing.items
-        self.context.conclude(items, [result] * len(items), outgoing.started)
-
     def drain(self) -> None:
         """Begin nothing new, and hand back the rows that wait."""
         for stage in self.all:
             for outgoing in stage.drain():
-                self._end(outgoing, NOT_BEGUN)
+                self.context.end(outgoing.items, NOT_BEGUN, outgoing.started)
 
     async def wait(self) -> None:
         """Wait for the work of stages that is under way."""

@@ -69,7 +69,7 @@ class Dispatch:
             transports=transports,
             attempts=attempts,
             signers=signers,
-            conclude=self._conclude,
+            end=self._end,
             dispatch=self.dispatch,
             room=_MEMORY,
         )
@@ -109,7 +109,7 @@ class Dispatch:
             number, _, sender, utf8 = key
             message = messages.get(number)
             if message is None:  # rows by SQL that no check has seen
-                self._conclude(group, [_NO_MESSAGE] * len(group))
+                self._end(group, _NO_MESSAGE)
                 continue
             try:
                 outgoing = Outgoing(
@@ -200,7 +200,11 @@ class Dispatch:
         """End the attempt of rows that an error of this program stops; the others go on."""
         log.error("no envelope", message=group[0].message_id, rows=[i.id for i in group],
                   exc_info=error)  # fmt: skip
-        self._conclude(group, [Result.of(internal(error), "")] * len(group))
+        self._end(group, Result.of(internal(error), ""))
+
+    def _end(self, items: list[Item], result: Result, started: datetime | None = None) -> None:
+        """End the attempt of rows with the same result."""
+        self._conclude(items, [result] * len(items), started)
 
     def _conclude(
         self, items: list[Item], results: list[Result], started: datetime | None = None
@@ -248,7 +252,7 @@ class Dispatch:
         for queue in list(self._queues.values()):
             for envelope in queue.drain():
                 self.stages.context.room += envelope.room
-                self._conclude(envelope.items, [NOT_BEGUN] * len(envelope.items))
+                self._end(envelope.items, NOT_BEGUN)
 
     async def wait(self) -> None:
         """Wait for the deliveries that are under way."""

@@ -42,8 +42,11 @@ class Connector:
         """
         begun = time.monotonic()
         while True:
+            protocol = ClientProtocol(self._timeouts)
+            session = Session(protocol, host, facts, self._delivery, lmtp=lmtp)
             try:
-                return await self._open_session(parameters, host, facts, policy, lmtp=lmtp)
+                await self._open(session, parameters, policy)
+                return session
             except BrokenTls as error:
                 weaker = policy.weaker()
                 if weaker is None:
@@ -52,17 +55,8 @@ class Connector:
                 if policy.mode is TlsMode.NONE:
                     await self._security.memory.note_failure(str(host.place), error.line, begun)
 
-    async def _open_session(
-        self,
-        parameters: SmtpParameters,
-        host: Host,
-        facts: ConnectionFacts,
-        policy: HostPolicy,
-        *,
-        lmtp: bool,
-    ) -> Session:
-        session = Session(ClientProtocol(self._timeouts), host, facts, self._delivery, lmtp=lmtp)
-        begun = time.monotonic()
+    async def _open(self, session: Session, parameters: SmtpParameters, policy: HostPolicy) -> None:
+        begun, facts = time.monotonic(), session.facts
         await self._connect(session)
         facts.connect_seconds = time.monotonic() - begun
         try:
@@ -77,7 +71,6 @@ class Connector:
         except BaseException:
             session.abort()
             raise
-        return session
 
     async def _connect(self, session: Session) -> None:
         host, address = session.host, session.facts.address

@@ -15,7 +15,6 @@ from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.commands import (
     limit,
     mail_command,
-    passes_dsn,
     rcpt_command,
     size_limit,
 )
@@ -177,10 +176,12 @@ class Session:
         self.spent = self.transactions >= self._most_transactions
         began = monotonic()
         connection = self.connection
+        # a host that gets the parameters of RFC 3461 notifies the sender
+        dsn = envelope.dsn and not envelope.bare and "DSN" in self.extensions
         if self.transactions == 1:
             connection.said = deque(maxlen=ENTRIES)
         try:
-            results = await self._transact(envelope)
+            results = await self._transact(envelope, dsn)
         except Exception as error:
             results = failed(error, self, envelope)
             if isinstance(error, DeliveryError) and error.retry_elsewhere:
@@ -189,8 +190,7 @@ class Session:
             self.vain = self.unwelcome = connection.closed and hung_up(results)
         self._note(results, envelope, began)
         if results[0].event is not Event.DELIVERED or results.count(results[0]) < len(results):
-            passed = envelope.dsn and passes_dsn(envelope, self.extensions)
-            marks = mark_again(results, envelope if passed else None)
+            marks = mark_again(results, envelope if dsn else None)
             if Again.BARE in marks:
                 self.remark("DSN parameters refused: once more without them")
             elif Again.NEXT in marks:
@@ -198,8 +198,8 @@ class Session:
                 self.most_recipients = max(1, min(taken, self.most_recipients))
         return results
 
-    async def _transact(self, envelope: Envelope) -> list[Result]:
-        """Do one transaction.
+    async def _transact(self, envelope: Envelope, dsn: bool) -> list[Result]:
+        """Do one transaction; `dsn` says whether the host gets the parameters of RFC 3461.
 
         Raises DeliveryError if the connection ends before the dot (then it is `closed`), if replies
         are out of step with commands, or if the message can't go to this host at all.
@@ -207,8 +207,9 @@ class Session:
         host, connection = self.name, self.connection
         connection.deadline = self._loop.time() + self._delivery.transaction
         only = self._ascii_only
-        commands = [mail_command(envelope, self.extensions, self._limit, ascii_only=only)]
-        if envelope.dsn and passes_dsn(envelope, self.extensions):
+        command = mail_command(envelope, self.extensions, self._limit, dsn=dsn, ascii_only=only)
+        commands = [command]
+        if dsn:
             commands += [rcpt_command(item) for item in envelope.items]
         else:
             commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]

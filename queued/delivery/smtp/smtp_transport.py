@@ -133,16 +133,12 @@ class SmtpTransport:
             self._dns = delivery.dns
             self.questions.configure(delivery.dns)
         self._delivery = delivery
-        self._hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
-        self.security = Security(delivery.tls, self.questions, self._web_server, self._memory)
-
-    async def _web_server(self, name: str) -> list[str]:
-        return await self._hosts.web_addresses(name)
-
-    @property
-    def hosts(self) -> Hosts:
+        hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
+        self.hosts = hosts
         """The means to find hosts and their addresses."""
-        return self._hosts
+        self.security = Security(
+            delivery.tls, self.questions, self.hosts.web_addresses, self._memory
+        )
 
     def hosts_of(
         self,
@@ -154,7 +150,7 @@ class SmtpTransport:
         """Iterate over the hosts of a destination, as `Hosts.of` says."""
         parameters = parameters_of(destination)
         target = parameters.hops or destination.domain
-        return self._hosts.of(target, parameters.port, tried, earlier, further)
+        return self.hosts.of(target, parameters.port, tried, earlier, further)
 
     async def open(
         self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
@@ -190,7 +186,7 @@ class SmtpTransport:
         where = host.place
         try:
             policy = await self.security.policy(demand_of(destination), host)
-            addresses = await self._hosts.addresses(host)
+            addresses = await self.hosts.addresses(host)
         except Exception as error:
             tries.add(where, "", _problem(error, host))
             return None

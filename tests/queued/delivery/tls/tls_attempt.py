@@ -127,7 +127,7 @@ class Attempt:
         delivery = Delivery(timeouts=Timeouts(tls=2.0, command=5.0))
         internet = cast(Any, self.internet)
         opener = SmtpTransport("client.example", delivery, internet)
-        opener._hosts = internet
+        opener.hosts = internet
         opener.security = security or self.security(mode, **options)
         wish = TlsWish.REQUIRED if requiretls else TlsWish.NONE
         wish = TlsWish.OPTIONAL if tls_optional else wish

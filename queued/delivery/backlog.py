@@ -13,12 +13,13 @@ from queued.delivery.transport.transport import Channel
 class Backlog:
     """Urgent envelopes come first, and may use all connections; the others may not.
 
-    `most_ordinary` is the number of connections that other mail may use. The destination puts new
-    envelopes into it. `hand_back` takes an envelope that an idle connection got in vain.
+    The destination puts new envelopes into it. `hand_back` takes an envelope that an idle
+    connection got in vain.
     """
 
-    def __init__(self, most_ordinary: int, hand_back: Callable[[Envelope], None]) -> None:
-        self.most_ordinary = most_ordinary
+    def __init__(self, hand_back: Callable[[Envelope], None]) -> None:
+        self.most_ordinary = 1
+        """The number of connections that other mail may use."""
         self._hand_back = hand_back
         self.load = 0
         """Rows that wait or are under way."""

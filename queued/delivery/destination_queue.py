@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
@@ -26,19 +25,6 @@ from queued.delivery.transport.result import (
 from queued.delivery.transport.transport import Channel, Transport, failed
 
 log = get("delivery")
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryContext:
-    """The limits of every destination; `reserved` connections are for urgent mail only."""
-
-    delivery: Delivery
-    reserved: int = 0
-
-    @property
-    def most_ordinary(self) -> int:
-        """The number of connections that mail which is not urgent may use."""
-        return max(1, self.delivery.connections - self.reserved)
 
 
 _PAUSE = 5.0  # seconds without a further connection after a refused one: others end meanwhile
@@ -105,8 +91,8 @@ class ConnectionPacing:
 class DestinationQueue:
     """Deliveries to one destination, over at most `delivery.connections` connections.
 
-    Urgent mail goes first, and may use all connections. Other mail leaves `context.reserved` of
-    them free, so that urgent mail begins even while all other mail hangs.
+    Urgent mail goes first, and may use all connections. Other mail leaves `reserved` of them
+    free, so that urgent mail begins even while all other mail hangs.
 
     Each connection has a task, which opens the connection first and takes envelopes for it
     afterwards. A connection that can't be opened thus concerns no envelope, as long as the
@@ -117,27 +103,27 @@ class DestinationQueue:
         self,
         destination: Destination,
         transport: Transport,
-        context: DeliveryContext,
         reporter: Reporter,
+        delivery: Delivery,
+        reserved: int = 0,
     ) -> None:
         self.destination = destination
         self._transport = transport
-        self.backlog = Backlog(context.most_ordinary, self._hand_back)
-        self._context = context
+        self.backlog = Backlog(self._hand_back)
         self._reporter = reporter
         self._tasks: set[asyncio.Task[None]] = set()  # one per connection
         self._connecting: set[asyncio.Task[None]] = set()
         self._open: set[Channel] = set()
-        self._pacing = ConnectionPacing(self.grow, context.delivery.start)
-        self._others = OtherHosts(
-            destination, transport, context.delivery, self.backlog, self._finish
-        )
+        self._pacing = ConnectionPacing(self.grow, delivery.start)
+        self._others = OtherHosts(destination, transport, delivery, self.backlog, self._finish)
         self._draining = False
+        self.configure(delivery, reserved)
 
-    def configure(self, context: DeliveryContext) -> None:
-        """Use other means of delivery from now on."""
-        self._context, self._others.delivery = context, context.delivery
-        self.backlog.most_ordinary = context.most_ordinary
+    def configure(self, delivery: Delivery, reserved: int) -> None:
+        """Use other limits from now on."""
+        self._delivery = self._others.delivery = delivery
+        self._reserved = reserved
+        self.backlog.most_ordinary = max(1, delivery.connections - reserved)
 
     @property
     def domains(self) -> set[str]:
@@ -162,8 +148,8 @@ class DestinationQueue:
     def grow(self) -> None:
         """Open as many connections as the waiting mail has use for."""
         # urgent mail begins even while all that the host has admitted so far hang
-        most = self._pacing.limit + (self._context.reserved if self.backlog.urgent else 0)
-        most = min(most, self._context.delivery.connections)
+        most = self._pacing.limit + (self._reserved if self.backlog.urgent else 0)
+        most = min(most, self._delivery.connections)
         while not self._draining and len(self._tasks) < most:
             under_way = self._pacing.at_once(len(self._tasks), len(self._open))
             if len(self._connecting) >= min(self.backlog.startable(), under_way):
@@ -281,7 +267,7 @@ class DestinationQueue:
         while not (channel.closed or channel.spent):
             envelope = envelope or backlog.take()
             if envelope is None and not self._draining:
-                envelope = await backlog.await_next(channel, self._context.delivery.idle)
+                envelope = await backlog.await_next(channel, self._delivery.idle)
             if envelope is None:
                 break
             if envelope.deadline and envelope.late:

@@ -12,7 +12,7 @@ from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
 from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
-from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
+from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination, TlsWish
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
@@ -91,9 +91,9 @@ class Dispatch:
         self.left_out.bound = config.urgent.bound
         self.stages.configure(config)
         reserved = config.urgent.connections(config.delivery.connections)
-        self._context = DeliveryContext(config.delivery, reserved)
+        self._limits = config.delivery, reserved
         for queue in self._queues.values():
-            queue.configure(self._context)
+            queue.configure(*self._limits)
 
     def dispatch(
         self, items: list[Item], messages: dict[int, Message], reserved: bool = False
@@ -186,7 +186,7 @@ class Dispatch:
         queue = self._queues.get(destination.key)
         if queue is None:
             transport = self._transports.find(destination.transport)
-            queue = DestinationQueue(destination, transport, self._context, self)
+            queue = DestinationQueue(destination, transport, self, *self._limits)
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
         queue.put(envelope)

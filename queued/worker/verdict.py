@@ -133,7 +133,9 @@ def judge(
     else:
         event = _LIES.get((event, answer.lasting), event)
     if event is Event.UNKNOWN and not item.once and retry.unknown != "retry":
-        item = _final(item, delivered=retry.unknown == "delivered")
+        # final: held as with `once`, or gone
+        end = "remove" if retry.unknown == "delivered" else item.on_failed
+        item = replace(item, once=True, on_failed=end)
     note, wait = "", 0.0
     if event is Event.DEFER or (event is Event.UNKNOWN and not item.once):
         wait, note = _wait(item, event, answer_class, retry, now, chance, first=first)
@@ -184,11 +186,6 @@ def _until_deadline(item: Item, wait: float, now: datetime) -> tuple[float, str]
     return wait, problem
 
 
-def _final(item: Item, *, delivered: bool) -> Item:
-    """Return the row as one whose unknown outcome is final: held as with `once`, or gone."""
-    return replace(item, once=True, on_failed="remove" if delivered else item.on_failed)
-
-
 _UNREAD = Answer(AnswerClass.OTHER, "", "")
 _NOT_BEGUN = (Event.HAND_BACK, Event.POSTPONE)
 
@@ -226,7 +223,15 @@ class Judge:
 
     def judge(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
         """Return the outcome of an attempt."""
-        answer = _UNREAD if result.event in _NOT_BEGUN else self._read(result)
+        answer = _UNREAD
+        if result.event not in _NOT_BEGUN:
+            try:
+                permanent = result.event is Event.FAIL
+                answer = self._answers.read(
+                    result.reply, result.host, result.stage, permanent=permanent
+                )
+            except Exception as error:  # the outcome counts more than its class
+                log.error("an answer has no class", reply=str(result.reply), exc_info=error)
         own = self._routes.retry(item.domain, item.sender, item.metadata, item.tenant)
         retry = own or self._retry
         first = False
@@ -239,11 +244,3 @@ class Judge:
         if outcome.delay or outcome.event is Event.DEFER:
             outcome.overdue = overdue(outcome, self._delays)
         return outcome
-
-    def _read(self, result: Result) -> Answer:
-        try:
-            permanent = result.event is Event.FAIL
-            return self._answers.read(result.reply, result.host, result.stage, permanent=permanent)
-        except Exception as error:  # the outcome counts more than its class
-            log.error("an answer has no class", reply=str(result.reply), exc_info=error)
-            return _UNREAD

@@ -198,4 +198,4 @@ def _sample(key: SigningKey, public: str) -> bool:
     signature = base64.b64decode(_BLANK.sub(b"", match[1]))
     unsigned = signed[: match.start(1)].partition(b":")[2]
     canonical = b"dkim-signature:" + b" ".join(unsigned.split())
-    return verified(key.type, public, signed_header.cover()[1] + canonical, signature)
+    return verified(key.type, public, signed_header.covered[1] + canonical, signature)

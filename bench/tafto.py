@@ -93,7 +93,7 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
         seconds = time.perf_counter() - started
     progress.show(consumer.handled)
     progress.end()
-    await consumer.drain(loops, Alone())
+    await consumer.drain(loops)
     for task in background:
         task.cancel()
     outcomes = await asyncio.gather(*background, return_exceptions=True)
@@ -106,13 +106,6 @@ async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[
     ]
     await process.close()
     return seconds, problems
-
-
-class Alone:
-    """There are no other workers."""
-
-    async def wake(self) -> None:
-        """Wake none."""
 
 
 async def _all_handled(

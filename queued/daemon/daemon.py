@@ -75,7 +75,7 @@ class Daemon:
                 signals.reload.clear()
                 self._reload()
         # the others shall not wait for our turns while we drain, nor for rows that we hand back
-        drains = (worker.drain(tasks, process.registry) for worker, tasks in loops.items())
+        drains = (worker.drain(tasks) for worker, tasks in loops.items())
         await asyncio.gather(self._presence.leave(), *drains)
         failed = [task for task in every if task.done() and not task.cancelled()]
         for task in background:
@@ -107,7 +107,7 @@ class Daemon:
             return []
         watch = RowWatch(self.process.resources, interval, self._loops, self.process.schema)
         for loop in self._loops:
-            loop.claimer.claimed = watch.claimed
+            loop.claimed = watch.claimed
         return [watch.run()]
 
     def _reload(self) -> None:

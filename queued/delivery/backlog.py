@@ -1,21 +1,26 @@
-"""The envelopes of one destination: those that wait, and how many are under way (pure)."""
+"""The backlog of one destination: envelopes, and the idle connections that wait for one."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.transport import Channel
 
 
 class Backlog:
     """Urgent envelopes come first, and may use all connections; the others may not.
 
-    `most_ordinary` is the number of connections that other mail may use. The destination puts new
-    envelopes into it.
+    The destination puts new envelopes into it. `hand_back` takes an envelope that an idle
+    connection got in vain.
     """
 
-    def __init__(self, most_ordinary: int) -> None:
-        self.most_ordinary = most_ordinary
+    def __init__(self, hand_back: Callable[[Envelope], None]) -> None:
+        self.most_ordinary = 1
+        """The number of connections that other mail may use."""
+        self._hand_back = hand_back
         self.load = 0
         """Rows that wait or are under way."""
         self.urgent_load = 0
@@ -27,6 +32,43 @@ class Backlog:
         self.urgent: deque[Envelope] = deque()
         self.waiting: deque[Envelope] = deque()
         """Envelopes that wait and are not urgent."""
+        self.idle: deque[tuple[Channel, asyncio.Future[Envelope | None]]] = deque()
+        """Idle connections; the one used last comes first: the others may time out."""
+
+    def feed(self) -> None:
+        """Give waiting envelopes to idle connections."""
+        while self.idle:
+            channel, given = self.idle[-1]
+            if channel.closed or given.done():
+                _give_none(given)
+            elif envelope := self.take():
+                given.set_result(envelope)
+            else:
+                return
+            self.idle.pop()
+
+    async def await_next(self, channel: Channel, seconds: float) -> Envelope | None:
+        """Wait for an envelope; return None after `seconds`, or when `end_idle` is called."""
+        loop = asyncio.get_running_loop()
+        given: asyncio.Future[Envelope | None] = loop.create_future()
+        place = (channel, given)
+        self.idle.append(place)
+        timer = loop.call_later(seconds, _give_none, given)
+        try:
+            return await given
+        except asyncio.CancelledError:
+            if not given.cancelled() and (envelope := given.result()):  # given a moment ago
+                self._hand_back(envelope)
+            raise
+        finally:
+            timer.cancel()
+            if place in self.idle:
+                self.idle.remove(place)
+
+    def end_idle(self) -> None:
+        """Let all idle connections go."""
+        for _, given in self.idle:
+            _give_none(given)
 
     def take(self) -> Envelope | None:
         """Return the next envelope for a free connection, and count that connection."""
@@ -100,3 +142,8 @@ class Backlog:
         self.urgent.clear()
         self.waiting.clear()
         return waiting
+
+
+def _give_none(given: asyncio.Future[Envelope | None]) -> None:
+    if not given.done():
+        given.set_result(None)

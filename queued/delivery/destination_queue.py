@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
 from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.backlog import Backlog
-from queued.delivery.idle_connections import IdleConnections
 from queued.delivery.other_hosts import OtherHosts
-from queued.delivery.pacing import ConnectionPacing
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import (
@@ -29,25 +27,72 @@ from queued.delivery.transport.transport import Channel, Transport, failed
 log = get("delivery")
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryContext:
-    """The limits of every destination; `reserved` connections are for urgent mail only."""
+_PAUSE = 5.0  # seconds without a further connection after a refused one: others end meanwhile
+_LONGEST = 300.0  # seconds of a pause after many: by then a host's limit may have been lifted
+_AT_ONCE = 4  # connections begun side by side, so that a host's limit refuses at most these
 
-    delivery: Delivery
-    reserved: int = 0
-    most_ordinary: int = field(init=False)
-    """The number of connections that mail which is not urgent may use."""
 
-    def __post_init__(self) -> None:
-        most = max(1, self.delivery.connections - self.reserved)
-        object.__setattr__(self, "most_ordinary", most)
+class ConnectionPacing:
+    """Begins with `start` connections: mail that the host takes earns one more, as in TCP.
+
+    A refused connection sets the limit to those that the host has admitted, and begins a pause.
+    Each pause is twice as long as the one before, until a connection succeeds. `grow` is called
+    when the pause ends.
+    """
+
+    def __init__(self, grow: Callable[[], None], start: int) -> None:
+        self.limit = start
+        """Connections that the destination may have."""
+        self.pause = 0.0
+        """Seconds of the last pause; 0.0 if a connection succeeded since."""
+        self._grow = grow
+        self._timer: asyncio.TimerHandle | None = None
+
+    def at_once(self, connections: int, admitted: int) -> int:
+        """Return how many connections may be under way at a time.
+
+        `connections` is the number of all, `admitted` of those that the host has greeted.
+        """
+        if not connections:
+            return 1 if self.pause else _AT_ONCE
+        if self._timer:
+            return 0
+        return 1 if self.pause else max(_AT_ONCE, admitted // 2)
+
+    def took_mail(self) -> None:
+        """Allow one more connection, because the host goes on taking mail."""
+        self.limit += 1
+        self._grow()
+
+    def succeeded(self) -> None:
+        """Note that the host has admitted a connection; one begun before a pause does not count."""
+        if not self._timer:
+            self.pause = 0.0
+
+    def refused(self, admitted: int) -> None:
+        """Note that the host has refused a connection while it admits others."""
+        if not self._timer:
+            self.limit = max(1, admitted)
+            self.pause = min(max(_PAUSE, 2 * self.pause), _LONGEST)
+            self._timer = asyncio.get_running_loop().call_later(self.pause, self._over)
+
+    def _over(self) -> None:
+        self._timer = None
+        self.limit += 1  # one connection finds out
+        self._grow()
+
+    def end(self) -> None:
+        """End a pause; `grow` is not called for it."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
 
 
 class DestinationQueue:
     """Deliveries to one destination, over at most `delivery.connections` connections.
 
-    Urgent mail goes first, and may use all connections. Other mail leaves `context.reserved` of
-    them free, so that urgent mail begins even while all other mail hangs.
+    Urgent mail goes first, and may use all connections. Other mail leaves `reserved` of them
+    free, so that urgent mail begins even while all other mail hangs.
 
     Each connection has a task, which opens the connection first and takes envelopes for it
     afterwards. A connection that can't be opened thus concerns no envelope, as long as the
@@ -58,28 +103,27 @@ class DestinationQueue:
         self,
         destination: Destination,
         transport: Transport,
-        context: DeliveryContext,
         reporter: Reporter,
+        delivery: Delivery,
+        reserved: int = 0,
     ) -> None:
         self.destination = destination
         self._transport = transport
-        self.backlog = Backlog(context.most_ordinary)
-        self._context = context
+        self.backlog = Backlog(self._hand_back)
         self._reporter = reporter
-        self._idle = IdleConnections(self.backlog, self._hand_back)
         self._tasks: set[asyncio.Task[None]] = set()  # one per connection
         self._connecting: set[asyncio.Task[None]] = set()
         self._open: set[Channel] = set()
-        self._pacing = ConnectionPacing(self.grow, context.delivery.start)
-        self._others = OtherHosts(
-            destination, transport, context.delivery, self._part, self._finish_carried
-        )
+        self._pacing = ConnectionPacing(self.grow, delivery.start)
+        self._others = OtherHosts(destination, transport, delivery, self.backlog, self._finish)
         self._draining = False
+        self.configure(delivery, reserved)
 
-    def configure(self, context: DeliveryContext) -> None:
-        """Use other means of delivery from now on."""
-        self._context, self._others.delivery = context, context.delivery
-        self.backlog.most_ordinary = context.most_ordinary
+    def configure(self, delivery: Delivery, reserved: int) -> None:
+        """Use other limits from now on."""
+        self._delivery = self._others.delivery = delivery
+        self._reserved = reserved
+        self.backlog.most_ordinary = max(1, delivery.connections - reserved)
 
     @property
     def domains(self) -> set[str]:
@@ -96,16 +140,16 @@ class DestinationQueue:
             backlog.urgent.append(envelope)
         else:
             backlog.waiting.append(envelope)
-        if self._idle.places:
-            self._idle.feed()
+        if backlog.idle:
+            backlog.feed()
         if backlog.urgent or backlog.waiting:
             self.grow()
 
     def grow(self) -> None:
         """Open as many connections as the waiting mail has use for."""
         # urgent mail begins even while all that the host has admitted so far hang
-        most = self._pacing.limit + (self._context.reserved if self.backlog.urgent else 0)
-        most = min(most, self._context.delivery.connections)
+        most = self._pacing.limit + (self._reserved if self.backlog.urgent else 0)
+        most = min(most, self._delivery.connections)
         while not self._draining and len(self._tasks) < most:
             under_way = self._pacing.at_once(len(self._tasks), len(self._open))
             if len(self._connecting) >= min(self.backlog.startable(), under_way):
@@ -118,14 +162,14 @@ class DestinationQueue:
     def release(self, keep: int) -> bool:
         """Hand back rows that wait, except `keep`; return False if a connection is open."""
         for envelope in [] if self._open else self.backlog.cut(self.backlog.load - keep):
-            self._finish(envelope, [NOT_BEGUN] * len(envelope.items), carried=False)
+            self._finish_all(envelope, NOT_BEGUN, carried=False)
         return not self._open
 
     def drain(self) -> list[Envelope]:
         """Begin nothing new; return the envelopes that had not begun."""
         self._draining = True
         self._others.end()
-        self._idle.end()
+        self.backlog.end_idle()
         for task in self._connecting:
             task.cancel()
         return self.backlog.give_up()
@@ -134,7 +178,6 @@ class DestinationQueue:
         """Drop every connection; envelopes under way are reported as not begun or unknown."""
         for channel in list(self._open):
             channel.abort()
-        self._others.abort_idle()
         for task in self._tasks:
             task.cancel()
 
@@ -171,7 +214,7 @@ class DestinationQueue:
             finally:
                 channel.close()
                 self._open.discard(channel)
-            self._idle.feed()  # an idle connection may carry the mail that this one leaves
+            self.backlog.feed()  # an idle connection may carry the mail that this one leaves
             if not welcome or self.backlog.startable() <= len(self._connecting):
                 return
             # the host counts the connection until then
@@ -208,7 +251,7 @@ class DestinationQueue:
         if batch and not error.permanent:
             self._reporter.unreachable(self.destination, self.domains, result)
         for each in batch:
-            self._finish(each, [result] * len(each.items), carried=False)
+            self._finish_all(each, result, carried=False)
 
     async def _carry(self, channel: Channel) -> bool:
         """Send envelopes over the connection, as long as there are any and it lasts.
@@ -224,11 +267,11 @@ class DestinationQueue:
         while not (channel.closed or channel.spent):
             envelope = envelope or backlog.take()
             if envelope is None and not self._draining:
-                envelope = await self._idle.next(channel, self._context.delivery.idle)
+                envelope = await backlog.await_next(channel, self._delivery.idle)
             if envelope is None:
                 break
             if envelope.deadline and envelope.late:
-                self._finish(envelope, [DEADLINE_OVER] * len(envelope.items), carried=True)
+                self._finish_all(envelope, DEADLINE_OVER)
                 envelope = None
                 continue
             if len(envelope.items) > channel.most_recipients:
@@ -240,8 +283,7 @@ class DestinationQueue:
             except Exception as error:
                 results = failed(error, channel, envelope)
             except BaseException:
-                result = CUT_OFF if channel.in_doubt else NOT_BEGUN
-                self._finish(envelope, [result] * len(envelope.items), carried=True)
+                self._finish_all(envelope, CUT_OFF if channel.in_doubt else NOT_BEGUN)
                 raise
             if not results:
                 self._hand_back(envelope)
@@ -254,7 +296,7 @@ class DestinationQueue:
                     self._pacing.refused(len(self._open) - 1)
                 return kept
             if results[0].event is Event.DELIVERED and results.count(results[0]) == len(results):
-                self._finish(envelope, results, carried=True)
+                self._finish(envelope, results)
             else:
                 await self._go_on(channel, envelope, results)
             kept, envelope = True, None
@@ -283,7 +325,7 @@ class DestinationQueue:
         if elsewhere:
             await self._others.try_all(channel, envelope, results, elsewhere)
         else:
-            self._finish(envelope, results, carried=True)
+            self._finish(envelope, results)
 
     def _leave(self, envelope: Envelope, places: list[int], *, bare: bool = False) -> None:
         """Leave the recipients at these places to the next transaction, maybe without parameters.
@@ -296,26 +338,20 @@ class DestinationQueue:
             self._hand_back(rest)
 
     def _hand_back(self, envelope: Envelope) -> None:
-        self._finish(envelope, [NOT_BEGUN] * len(envelope.items), carried=True)
+        self._finish_all(envelope, NOT_BEGUN)
 
     def _put_back(self, envelope: Envelope) -> None:
         if self._draining:
             self._hand_back(envelope)
         else:
             self.backlog.put_back(envelope)
-            self._idle.feed()
+            self.backlog.feed()
 
-    # -- for OtherHosts --
+    def _finish_all(self, envelope: Envelope, result: Result, *, carried: bool = True) -> None:
+        """Report the same result for all recipients of an envelope, as `_finish` does."""
+        self._finish(envelope, [result] * len(envelope.items), carried=carried)
 
-    def _part(self, envelope: Envelope, places: list[int]) -> Envelope:
-        """Move the items with these places into a new envelope, which is under way as well."""
-        return self.backlog.split(envelope, places, wait=False)
-
-    def _finish_carried(self, envelope: Envelope, results: list[Result]) -> None:
-        """Report the results of an envelope that was under way."""
-        self._finish(envelope, results, carried=True)
-
-    def _finish(self, envelope: Envelope, results: list[Result], carried: bool) -> None:
+    def _finish(self, envelope: Envelope, results: list[Result], *, carried: bool = True) -> None:
         """Report the results of an envelope, which a connection has carried or which has waited."""
         backlog = self.backlog
         backlog.envelopes.discard(envelope)

@@ -10,6 +10,7 @@ from pgmta.errors import DeliveryError, NoHostLeft
 from pgmta.logs import get
 from pgmta.model import Reply
 from queued.config import Delivery
+from queued.delivery.backlog import Backlog
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import CUT_OFF, Again, Result, stored
@@ -19,9 +20,6 @@ _SAID = 400  # characters of what earlier hosts said that are kept
 
 log = get("delivery")
 
-
-type Part = Callable[[Envelope, list[int]], Envelope]
-"""Moves the items with these places into a new envelope, which is under way as well."""
 
 type Finish = Callable[[Envelope, list[Result]], None]
 """Reports the results of an envelope that was under way."""
@@ -34,9 +32,9 @@ class _Attempt:
     """
 
     def __init__(
-        self, part: Part, finish: Finish, envelope: Envelope, results: list[Result]
+        self, backlog: Backlog, finish: Finish, envelope: Envelope, results: list[Result]
     ) -> None:
-        self._part = part
+        self._backlog = backlog
         self._finish = finish
         self.envelope: Envelope | None = envelope
         self.last = list(results)
@@ -46,7 +44,7 @@ class _Attempt:
     def settle(self, left: list[int]) -> None:
         """Finish the recipients but those at these places."""
         if self.envelope and len(left) < len(self.last):
-            rest = self._part(self.envelope, left) if left else None
+            rest = self._backlog.split(self.envelope, left, wait=False) if left else None
             kept = set(left)
             pairs = zip(self.last, self.said, strict=True)
             results = [_after(*pair) for n, pair in enumerate(pairs) if n not in kept]
@@ -64,7 +62,7 @@ class _Attempt:
 class OtherHosts:
     """Sends to further hosts, one after the other, over channels that it keeps for a while.
 
-    `part` and `finish` are those of the destination, which knows all envelopes.
+    `backlog` and `finish` are those of the destination, which knows all envelopes.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class OtherHosts:
         destination: Destination,
         transport: Transport,
         delivery: Delivery,
-        part: Part,
+        backlog: Backlog,
         finish: Finish,
     ) -> None:
         self.delivery = delivery
@@ -80,7 +78,7 @@ class OtherHosts:
         """Whether nothing new may begin."""
         self._destination = destination
         self._transport = transport
-        self._part = part
+        self._backlog = backlog
         self._finish = finish
         self._idle: dict[Channel, asyncio.TimerHandle] = {}
 
@@ -92,7 +90,7 @@ class OtherHosts:
         A result that may pass counts only after the last host (RFC 5321, section 5.1). The results
         of the other recipients count at once.
         """
-        attempt = _Attempt(self._part, self._finish, envelope, results)
+        attempt = _Attempt(self._backlog, self._finish, envelope, results)
         attempt.tried = frozenset((first.name,))
         try:
             attempt.settle(elsewhere)
@@ -192,12 +190,6 @@ class OtherHosts:
     def end_idle(self) -> None:
         """End the channels that are idle."""
         for channel in list(self._idle):
-            self._end(channel)
-
-    def abort_idle(self) -> None:
-        """Drop the channels that are idle."""
-        for channel in list(self._idle):
-            channel.abort()
             self._end(channel)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from queued.config import Delivery
 from queued.config.file import Parsers
 from queued.delivery.smtp.smtp_transport import SmtpTransport
-from queued.delivery.tls.tls_memory import Memory, NoMemory
+from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.destination import Parameters
 from queued.delivery.transport.transport import Transport
 
-type MakeTransport = Callable[[str, Delivery, Memory], Transport]
+type MakeTransport = Callable[[str, Delivery, TlsMemory], Transport]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Transports:
     `hostname` is that of this host. `memory` keeps the knowledge about the TLS of hosts.
     """
 
-    def __init__(self, hostname: str, delivery: Delivery, memory: Memory | None = None) -> None:
+    def __init__(self, hostname: str, delivery: Delivery, memory: TlsMemory | None = None) -> None:
         self._hostname = hostname
         self._delivery = delivery
-        self._memory = memory or NoMemory()
+        self._memory = memory or TlsMemory()
         self._made: dict[TransportKind, Transport] = {}
 
     def configure(self, delivery: Delivery) -> None:

@@ -106,8 +106,7 @@ class CheckStage(OutgoingStage):
         if not self._unfit:
             asyncio.get_running_loop().call_soon(self._warn)  # when the claim is through
         self._unfit.append((item.message_id, problem))
-        result = Result(Event.FAIL, Reply(0, problem))
-        self.context.conclude([item], [result], outgoing.started)
+        self.context.end([item], Result(Event.FAIL, Reply(0, problem)), outgoing.started)
 
     def _warn(self) -> None:
         unfit, self._unfit = self._unfit, []

@@ -56,7 +56,7 @@ class ComposeStage(OutgoingStage):
                 made = composed(content, metadata)
             except ValueError as error:
                 result = Result(Event.FAIL, Reply(0, _words(error)))
-                self.context.conclude(rows, [result] * len(rows), outgoing.started)
+                self.context.end(rows, result, outgoing.started)
                 continue
             if made is content:
                 same += rows

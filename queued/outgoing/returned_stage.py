@@ -81,7 +81,7 @@ class ReturnedStage(OutgoingStage):
             )
             if problem:
                 item.on_failed = "remove"
-                self._conclude([item], Result(Event.FAIL, Reply(0, problem)))
+                self.context.end([item], Result(Event.FAIL, Reply(0, problem)), None)
             else:
                 self._waiting.append(_Taken(item, outgoing.message, named, self._hops))
         if self._waiting and self._work is None:
@@ -199,18 +199,14 @@ class ReturnedStage(OutgoingStage):
             words = f"recorded for message {named.message_id}: {taken.answer_class}"
         else:
             words = f"no failure of message {named.message_id}"
-        done = Result(Event.DELIVERED, Reply(0, f"2.0.0 {words}"))
-        self._conclude([item], done)
+        self.context.end([item], Result(Event.DELIVERED, Reply(0, f"2.0.0 {words}")), None)
 
     def _later(self, batch: list[_Taken], why: str) -> None:
         self._end(batch, Result(Event.DEFER, Reply(0, why)))
 
     def _end(self, batch: list[_Taken], result: Result) -> None:
         if batch:
-            self._conclude([taken.item for taken in batch], result)
-
-    def _conclude(self, items: list[Item], result: Result) -> None:
-        self.context.conclude(items, [result] * len(items), None)
+            self.context.end([taken.item for taken in batch], result, None)
 
     def drain(self) -> list[Outgoing]:
         """Hand back the rows that wait, and forward no more."""

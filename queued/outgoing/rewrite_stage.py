@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from pgmta.logs import get
@@ -20,13 +20,14 @@ log = get("worker")
 class RewrittenStream:
     """Iterates over the parts of content, of which the first has the rewritten header.
 
-    At most the first MB is kept until the end of the header is seen. `warn` gets the problems of
+    At most the first MB is kept until the end of the header is seen. The log has the problems of
     the first iteration.
     """
 
     content: AsyncIterable[bytes]
     rewriting: Rewriting
-    warn: Callable[[Sequence[str]], None] | None = field(compare=False)
+    message_id: int = field(compare=False)
+    warned: bool = field(default=False, compare=False)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the parts. Raises DeliveryError, as the content does."""
@@ -44,9 +45,9 @@ class RewrittenStream:
 
     def _rewritten(self, content: bytes) -> bytes:
         found = self.rewriting.content(content)
-        if self.warn:
-            self.warn(found.problems)
-        self.warn = None
+        if not self.warned:
+            _warn(self.message_id, self.rewriting, found.problems)
+        self.warned = True
         return found.content
 
 
@@ -90,18 +91,14 @@ class RewriteStage(OutgoingStage):
         by = rewriting if rewriting.in_header else BCC_ONLY
         trace, size = by.content(outgoing.trace).content, outgoing.size
         octets: bytes | AsyncIterable[bytes]
-
-        def warn(problems: Sequence[str]) -> None:
-            _warn(message.id, rewriting, problems)
-
         if isinstance(content, bytes):
             found = by.content(content)
             octets = found.content
             size += len(octets) - len(content)
             if rewriting.in_header:
-                warn(found.problems)
+                _warn(message.id, rewriting, found.problems)
         else:
-            octets = RewrittenStream(content, rewriting, warn)
+            octets = RewrittenStream(content, rewriting, message.id)
         wide = outgoing.header_utf8 or (rewriting.in_header and rewriting.adds_utf8)
         made = outgoing._replace(trace=trace, content=octets, size=size, header_utf8=wide)
         self._last = message, content, rewriting, made

@@ -73,7 +73,7 @@ class SignStage(OutgoingStage):
 
     def _take(self, outgoing: Outgoing, rules: Rules) -> Outgoing | None:
         if self._draining:
-            self._fail(outgoing, NOT_BEGUN)
+            self.context.end(outgoing.items, NOT_BEGUN, outgoing.started)
             return None
         if not rules:  # as all mail of strangers
             return outgoing
@@ -97,10 +97,6 @@ class SignStage(OutgoingStage):
         elif new:
             self._task(self._read_header(job, trace))
         return None
-
-    def _fail(self, outgoing: Outgoing, result: Result) -> None:
-        items = outgoing.items
-        self.context.conclude(items, [result] * len(items), outgoing.started)
 
     def _split(self, job: SigningJob, trace: bytes, content: bytes) -> None:
         """Find the header, and the keys."""
@@ -197,7 +193,7 @@ class SignStage(OutgoingStage):
             self.context.room += outgoing.room
             try:
                 if result:
-                    self._fail(outgoing, result)
+                    self.context.end(outgoing.items, result, outgoing.started)
                     continue
                 if job.signature:
                     outgoing = outgoing._replace(trace=job.signature + outgoing.trace)

@@ -22,22 +22,21 @@ None says that the stage has taken the rows: it concludes them, or lets them go 
 """
 
 type Prepare = Callable[[Outgoing], Prepared]
-type Conclude = Callable[[list[Item], list[Result], datetime | None], object]
 
 
 @dataclass(slots=True, kw_only=True)
 class StageContext:
     """The means of the stages of one worker.
 
-    `conclude` takes rows with their results and the time at which their attempt began, and
-    `dispatch` rows with another recipient. `go_on` takes a message that a stage had taken.
+    `end` takes rows with the result of all, and the time at which their attempt began; `dispatch`
+    takes rows with another recipient. `go_on` takes a message that a stage had taken.
     """
 
     contents: Contents
     transports: Transports
     attempts: ReturnedLog | None
     signers: Signers | None
-    conclude: Conclude
+    end: Callable[[list[Item], Result, datetime | None], object]
     dispatch: Callable[[list[Item], dict[int, Message]], object]
     go_on: Callable[[OutgoingStage, Outgoing], None] = lambda _, outgoing: None
     load: int = 0

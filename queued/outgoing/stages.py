@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable, Callable
+
+from stringzilla import find
+
+from pgmta.logs import get
+from queued.config import QueuedConfig
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.envelope import Envelope, LeaseGuard
+from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing.check_stage import CheckStage
 from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.deadline_stage import DeadlineStage
+from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.returned_stage import ReturnedStage
 from queued.outgoing.rewrite_stage import RewriteStage
 from queued.outgoing.sign_stage import SignStage
-from queued.outgoing.stage import OutgoingStage
+from queued.outgoing.stage import OutgoingStage, Prepare, StageContext
 
 STAGES: list[type[OutgoingStage]] = [
     ReturnedStage,
@@ -21,3 +31,144 @@ STAGES: list[type[OutgoingStage]] = [
 
 LAST: list[type[OutgoingStage]] = [SignStage]
 """The stages of mail whose destination has room: they take long."""
+
+
+log = get("worker")
+
+
+class Stages:
+    """The stages of one worker, in order: they take messages, and envelopes come out.
+
+    `admit` comes after those of STAGES: it says whether a destination has room. `put` gets the
+    envelopes.
+    """
+
+    def __init__(
+        self,
+        context: StageContext,
+        guard: LeaseGuard,
+        admit: Prepare,
+        put: Callable[[Destination, Envelope], None],
+    ) -> None:
+        self.context = context
+        """The load and the room of the stages."""
+        self._guard = guard
+        self._admit = admit
+        self._put = put
+        context.go_on = self._go_on
+        self._first = [make(context) for make in STAGES]
+        self._last = [make(context) for make in LAST]
+        self.all: list[OutgoingStage] = [*self._first, *self._last]
+        """All stages, in order."""
+
+    def configure(self, config: QueuedConfig) -> None:
+        """Use another configuration from now on."""
+        self._most = config.delivery.recipients
+        self.steps: list[Prepare] = []
+        """The steps of a message that has passed none."""
+        self._later: dict[OutgoingStage, list[Prepare]] = {}
+        for stage in reversed(self._last):
+            self._add(stage, config)
+        self.steps = [self._admit, *self.steps]
+        for stage in reversed(self._first):
+            self._add(stage, config)
+
+    def _add(self, stage: OutgoingStage, config: QueuedConfig) -> None:
+        self._later[stage] = self.steps
+        if prepare := stage.configured(config):
+            self.steps = [prepare, *self.steps]
+
+    @property
+    def names(self) -> set[str]:
+        """The domains, or labels, of the rows that wait in a stage."""
+        return set().union(*(stage.names for stage in self.all))
+
+    def _go_on(self, stage: OutgoingStage, outgoing: Outgoing) -> None:
+        """Put a message through the stages after this one."""
+        self.send(outgoing, self._later[stage])
+
+    def send(self, outgoing: Outgoing, steps: list[Prepare]) -> None:
+        """Put a message through these steps, of which the list is not changed any more."""
+        try:
+            for place, step in enumerate(steps, 1):
+                made = step(outgoing)
+                if made is outgoing:
+                    continue
+                if made is None:
+                    return
+                if isinstance(made, Result):
+                    self.context.end(outgoing.items, made, outgoing.started)
+                    return
+                if isinstance(made, list):
+                    for each in made:
+                        self.send(each, steps[place:])
+                    return
+                outgoing = made
+            found = _envelopes(outgoing, self._most, self._guard)
+        except Exception as error:
+            log.error("no envelope", message=outgoing.message.id,
+                      rows=[item.id for item in outgoing.items], exc_info=error)  # fmt: skip
+            self.context.end(outgoing.items, Result.of(internal(error), ""), outgoing.started)
+            return
+        for envelope in found:
+            self.context.room -= envelope.room
+            self._put(outgoing.destination, envelope)
+
+    def drain(self) -> None:
+        """Begin nothing new, and hand back the rows that wait."""
+        for stage in self.all:
+            for outgoing in stage.drain():
+                self.context.end(outgoing.items, NOT_BEGUN, outgoing.started)
+
+    async def wait(self) -> None:
+        """Wait for the work of stages that is under way."""
+        for stage in self.all:
+            await stage.wait()
+
+    async def abort(self) -> None:
+        """End the work of stages at once."""
+        for stage in self.all:
+            await stage.abort()
+
+
+def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelope]:
+    """Return envelopes of at most `most` rows each."""
+    group, message, content = outgoing.items, outgoing.message, outgoing.content
+    trace = outgoing.trace
+    utf8 = outgoing.utf8 or (outgoing.header_utf8 and header_needs_utf8(trace, content))
+    urgent, dsn = False, bool(message.envid or message.ret)
+    for item in group:
+        urgent = urgent or item.urgent
+        dsn = dsn or bool(item.notify or item.orcpt)
+    return [
+        Envelope(
+            items=group[start : start + most],
+            sender=outgoing.sender,
+            trace=trace,
+            size=outgoing.size,
+            utf8=utf8,
+            content=content,
+            guard=guard,
+            started=outgoing.started,
+            urgent=urgent,
+            room=len(content) if isinstance(content, bytes) else 0,
+            dsn=dsn,
+            envid=message.envid,
+            ret=message.ret,
+            requiretls=message.requiretls,
+            labels=outgoing.labels,
+            deadline=outgoing.deadline,
+        )
+        for start in range(0, len(group), most)
+    ]
+
+
+def header_needs_utf8(trace: bytes, body: bytes | AsyncIterable[bytes]) -> bool:
+    """Return whether the header needs a next hop that knows SMTPUTF8 (RFC 6531, section 3.2).
+
+    Clients say SMTPUTF8 without need. Of content that streams nothing is known.
+    """
+    if not isinstance(body, bytes):
+        return True
+    end = find(body, b"\r\n\r\n")
+    return not (trace.isascii() and (body if end < 0 else body[:end]).isascii())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binascii import b2a_base64
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from queued.config import SIGNED
 from queued.signing.canonical import Fields, fields_of, relaxed_fields
@@ -23,31 +23,25 @@ class SignedHeader:
     one that comes later breaks the signature.
     """
 
-    __slots__ = ("_data", "_names", "_oversign", "fields")
-
     def __init__(self, header: bytes, oversign: frozenset[bytes]) -> None:
         self.fields: Fields = fields_of(header, _WANTED)
         """The fields by name in lower case."""
         self._oversign = oversign
-        self._names = ""
-        self._data = b""
 
     @property
     def size(self) -> int:
         """How many fields a signature would cover."""
         return sum(map(len, self.fields.values()))
 
-    def cover(self) -> tuple[str, bytes]:
-        """Return the value of the tag `h=`, folded, and the canonical data for it."""
-        if self._data or self._names:
-            return self._names, self._data
+    @cached_property
+    def covered(self) -> tuple[str, bytes]:
+        """The value of the tag `h=`, folded, and the canonical data for it."""
         fields = self.fields
         there = sorted(fields, key=_PLACES.__getitem__)
         # the last field is the first to be signed (section 5.4.2)
         signed = [(key, value) for key in there for value in reversed(fields[key])]
         numbers = tuple([(key, len(fields[key])) for key in there])
-        self._names, self._data = _listed(numbers, self._oversign), relaxed_fields(signed)
-        return self._names, self._data
+        return _listed(numbers, self._oversign), relaxed_fields(signed)
 
 
 @lru_cache(maxsize=256)
@@ -75,40 +69,29 @@ def sign(
     The signature counts from `now`, in seconds since 1970, for `expire` seconds. Raises KeyProblem
     for a key that can't be used.
     """
-    names, data = header.cover()
+    names, data = header.covered
     hashed = b2a_base64(body_hash, newline=False)
     times = b"t=%d;" % now + (b" x=%d;" % (now + expire) if expire else b"")
     key.load()
-    tags = _tags(key.type, key.domain, key.selector, names)
-    canonical = tags.canonical(times, hashed)
-    signature = b2a_base64(key.sign(data + canonical), newline=False)
+    # the field in canonical form (section 3.7), and as it is sent
+    canonical, first, later = _tags(key.type, key.domain, key.selector, names)
+    signed = data + canonical[0] + times + canonical[1] + hashed + b"; b="
+    signature = b2a_base64(key.sign(signed), newline=False)
     lines = [signature[at : at + _LINE] for at in range(0, len(signature), _LINE)]
-    return tags.text(times, hashed) + b"\r\n\t ".join(lines) + b"\r\n"
+    start = first + times + later + hashed + b";\r\n\tb="
+    return start + b"\r\n\t ".join(lines) + b"\r\n"
 
 
-class _Tags:
-    """The tags of a signature that are the same in many, around its times and the body hash."""
-
-    __slots__ = ("_canonical", "_text")
-
-    def __init__(self, kind: str, domain: str, selector: str, names: str) -> None:
-        first = f" v=1; a={kind}-sha256; c=relaxed/relaxed; d={domain};\r\n\ts={selector}; "
-        later = f"\r\n\th={names};\r\n\tbh="
-        self._text = f"DKIM-Signature:{first}".encode(), later.encode()
-        self._canonical = (
-            f"dkim-signature:{' '.join(first.split())} ".encode(),
-            f" {' '.join(later.split())}".encode(),
-        )
-
-    def text(self, times: bytes, hashed: bytes) -> bytes:
-        """Return the field up to the value of `b=`."""
-        first, later = self._text
-        return first + times + later + hashed + b";\r\n\tb="
-
-    def canonical(self, times: bytes, hashed: bytes) -> bytes:
-        """Return it in canonical form (section 3.7)."""
-        first, later = self._canonical
-        return first + times + later + hashed + b"; b="
-
-
-_tags = lru_cache(maxsize=1024)(_Tags)
+@lru_cache(maxsize=1024)
+def _tags(
+    kind: str, domain: str, selector: str, names: str
+) -> tuple[tuple[bytes, bytes], bytes, bytes]:
+    """Return the tags before the times and after them, in canonical form and as they are sent."""
+    first = f" v=1; a={kind}-sha256; c=relaxed/relaxed; d={domain};\r\n\ts={selector}; "
+    later = f"\r\n\th={names};\r\n\tbh="
+    canonical = f"dkim-signature:{' '.join(first.split())} ", f" {' '.join(later.split())}"
+    return (
+        (canonical[0].encode(), canonical[1].encode()),
+        f"DKIM-Signature:{first}".encode(),
+        later.encode(),
+    )

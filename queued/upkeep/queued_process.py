@@ -22,7 +22,7 @@ from queued.delivery.transports import Transports
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
 from queued.upkeep.space import Reclaimer
-from queued.upkeep.tls_memory import TlsMemory
+from queued.upkeep.tls_memory import SharedTlsMemory
 
 
 class Turns(Protocol):
@@ -50,8 +50,8 @@ class QueuedProcess:
         self.registry = Registry(self.link, self.name)
         self.traces = Traces(self.link)
         self.reclaimer = Reclaimer(Space(self.resources.link("queued vacuum")))
-        self.tls = TlsMemory(self.resources, config.delivery.tls)
-        self.transports = Transports(self.host, config.delivery, self.tls)
+        self.tls = SharedTlsMemory(self.resources, config.delivery.tls)
+        self.transports = Transports(self.host, config.delivery, self.tls.memory)
         keys = DkimKeys(self.resources.link("queued keys", {"lock_timeout": "2s"}))
         self.signers = Signers(Keyring(keys), config.signing)
         self.reported = asyncio.Event()

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import psycopg
 
@@ -26,38 +27,25 @@ _BACKOFF = 0.5  # seconds, while PostgreSQL is away
 log = get("worker")
 
 
-class Outage:
-    """The claimers of a worker that can't claim; the log has the start and end of the outage."""
+@dataclass(frozen=True, slots=True)
+class ClaimContext:
+    """The parts that the loops of one worker share; `failing` are loops that can't claim now."""
 
-    def __init__(self) -> None:
-        self.claimers: set[Claimer] = set()
-
-    def begin(self, claimer: Claimer, reason: str) -> None:
-        """Note that the claimer can't claim."""
-        if not self.claimers:
-            log.warning("can't claim", reason=reason)
-        self.claimers.add(claimer)
-
-    def end(self, claimer: Claimer) -> None:
-        """Note that the claimer has claimed."""
-        self.claimers.remove(claimer)
-        if not self.claimers:
-            log.info("database is back")
+    name: str
+    poll: float
+    leases: Leases
+    dispatch: Dispatch
+    schedule: TurnSchedule
+    failing: set[Claimer] = field(default_factory=set)
 
 
 class Claimer:
-    """Makes the claims of one loop and dispatches the rows; `reserved` rows have slots apart."""
+    """A loop that waits for mail, claims it, and dispatches the rows.
 
-    def __init__(
-        self,
-        name: str,
-        claims: Claims,
-        leases: Leases,
-        dispatch: Dispatch,
-        schedule: TurnSchedule,
-        outage: Outage,
-        reserved: bool = False,
-    ) -> None:
+    `reserved` rows have slots apart from the others.
+    """
+
+    def __init__(self, context: ClaimContext, claims: Claims, *, reserved: bool = False) -> None:
         self.inline = 0
         """Octets up to which content comes with a claim."""
         self.returned = 0
@@ -66,84 +54,25 @@ class Claimer:
         """Gets the rows of each claim."""
         self.claims = claims
         """The statements."""
-        self._name = name
-        self._leases = leases
-        self._dispatch = dispatch
-        self._schedule = schedule
-        self._outage = outage
-        self._reserved = reserved
-        self._limit: asyncio.Timeout | None = None  # of the claim under way
-
-    async def claim(self, want: int, busy: list[str], budget: int) -> int:
-        """Claim up to `want` rows of domains that are not busy; return how many came.
-
-        At most `budget` octets of content come with them. A claim that failed counts as full: it
-        is repeated, after a while if PostgreSQL is away.
-        """
-        self.returned = 0
-        try:
-            if self in self._outage.claimers:
-                lost = await self.claims.leases.give_back(list(self._leases.items))
-                if lost:
-                    log.info("gave back rows of a claim whose answer was lost", rows=lost)
-            overdue = self._schedule.overdue if self._schedule.shared else 0.0
-            claimed = time.monotonic()
-            async with asyncio.timeout(None) as self._limit:
-                claim = await self.claims.claim(want, busy, self.inline, budget, overdue)
-        except TimeoutError:
-            log.warning("a claim under way is given up", worker=self._name)
-            return want
-        except SchemaMismatch:  # Schema logs it, and the heartbeat looks again
-            await asyncio.sleep(_BACKOFF)
-            return want
-        except (StoreUnavailable, psycopg.Error) as error:
-            self._outage.begin(self, str(error))
-            await asyncio.sleep(_BACKOFF)
-            return want
-        finally:
-            self._limit = None
-        if claim.items:
-            if self.claimed:
-                self.claimed(claim.items)
-            fresh = self._leases.add(claim.items, claimed, self._reserved)
-            self.returned = self._dispatch.dispatch(fresh, claim.messages, self._reserved)
-        if self in self._outage.claimers:
-            self._outage.end(self)
-        return len(claim.items)
-
-    def give_up(self) -> None:
-        """End the claim under way; rows that it takes nevertheless are free when the lease ends."""
-        if self._limit:
-            self._limit.reschedule(0.0)
-
-
-class ClaimLoop:
-    """Claims while there are free slots; without mail it sleeps until it is woken or polls."""
-
-    def __init__(
-        self,
-        config: Worker,
-        poll: float,
-        claimer: Claimer,
-        leases: Leases,
-        dispatch: Dispatch,
-        schedule: TurnSchedule,
-    ) -> None:
-        self.claimer = claimer
-        self.schedule = schedule
+        self.schedule = context.schedule
         """The turns of the worker."""
         self.waits_since = math.inf
         """When its wait for mail began, by the monotonic clock; infinite while it claims."""
-        self.due = DueTimer(claimer.claims, poll, self.wake)
+        self.due = DueTimer(claims, context.poll, self.wake)
         """Wakes the loop for rows whose next attempt is due."""
-        self._config = config
-        self._poll = poll
-        self._leases = leases
-        self._dispatch = dispatch
+        self._context = context
+        self._leases = context.leases
+        self._left_out = context.dispatch.left_out
+        self._reserved = reserved
+        self._limit: asyncio.Timeout | None = None  # of the claim under way
         self._woken = asyncio.Event()
-        self._freed = leases.watch()
-        self._delayed = DelayedWake(schedule, self._woken)
+        self._freed = context.leases.watch()
+        self._delayed = DelayedWake(context.schedule, self._woken)
         self._stopping = False
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        raise NotImplementedError
 
     def wake(self) -> float:
         """Take a notification of mail; return the pause before further ones, 0.0 in our turn."""
@@ -159,6 +88,60 @@ class ClaimLoop:
         self._woken.set()
         self._freed.set()
 
+    async def claim(self, want: int, busy: list[str], budget: int) -> int:
+        """Claim up to `want` rows of domains that are not busy; return how many came.
+
+        At most `budget` octets of content come with them. A claim that failed counts as full: it
+        is repeated, after a while if PostgreSQL is away.
+        """
+        self.returned = 0
+        try:
+            if self in self._context.failing:
+                lost = await self.claims.leases.give_back(list(self._leases.items))
+                if lost:
+                    log.info("gave back rows of a claim whose answer was lost", rows=lost)
+            overdue = self.schedule.overdue if self.schedule.shared else 0.0
+            claimed = time.monotonic()
+            async with asyncio.timeout(None) as self._limit:
+                claim = await self.claims.claim(want, busy, self.inline, budget, overdue)
+        except TimeoutError:
+            log.warning("a claim under way is given up", worker=self._context.name)
+            return want
+        except SchemaMismatch:  # Schema logs it, and the heartbeat looks again
+            await asyncio.sleep(_BACKOFF)
+            return want
+        except (StoreUnavailable, psycopg.Error) as error:
+            if not self._context.failing:
+                log.warning("can't claim", reason=str(error))
+            self._context.failing.add(self)
+            await asyncio.sleep(_BACKOFF)
+            return want
+        finally:
+            self._limit = None
+        if claim.items:
+            if self.claimed:
+                self.claimed(claim.items)
+            fresh = self._leases.add(claim.items, claimed, self._reserved)
+            self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
+        if self in (failing := self._context.failing):
+            failing.remove(self)
+            if not failing:
+                log.info("database is back")
+        return len(claim.items)
+
+    def give_up(self) -> None:
+        """End the claim under way; rows that it takes nevertheless are free when the lease ends."""
+        if self._limit:
+            self._limit.reschedule(0.0)
+
+
+class ClaimLoop(Claimer):
+    """Claims while there are free slots; without mail it sleeps until it is woken or polls."""
+
+    def __init__(self, config: Worker, context: ClaimContext, claims: Claims) -> None:
+        super().__init__(context, claims)
+        self._config = config
+
     async def run(self) -> None:
         """Work until stopped."""
         concurrency, leases, schedule = self._config.concurrency, self._leases, self.schedule
@@ -166,20 +149,20 @@ class ClaimLoop:
         while not self._stopping:
             self._freed.clear()
             free = concurrency - len(leases.items) + len(leases.reserved)
-            busy, load = self._dispatch.left_out.busy(free)
+            busy, load = self._left_out.busy(free)
             if free < max(1, (concurrency - load) // 4):
                 await self._freed.wait()
                 continue
             want = min(self._config.batch, max(1, free // 2))
             self._woken.clear()
             began = time.monotonic()
-            found = await self.claimer.claim(want, busy, max(0, self._dispatch.stages.room))
+            found = await self.claim(want, busy, max(0, self._context.dispatch.stages.context.room))
             if found >= want:
                 continue
             vain = woken and not found
             if vain or began >= self.due.known:
                 await self._look_ahead(began, vain=vain)
-            poll = schedule.due_in(self._poll) if schedule.shared else self._poll
+            poll = schedule.due_in(self._context.poll) if schedule.shared else self._context.poll
             self.waits_since = time.monotonic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(poll):
@@ -204,6 +187,6 @@ class ClaimLoop:
         while not self._woken.is_set():
             self._freed.clear()
             free = self._config.concurrency - len(leases.items) + len(leases.reserved)
-            if not busy <= set(self._dispatch.left_out.busy(free)[0]):
+            if not busy <= set(self._left_out.busy(free)[0]):
                 return
             await first(self._woken, self._freed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import psycopg
 
@@ -19,7 +18,7 @@ from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
 from queued.upkeep.queued_process import QueuedProcess
-from queued.worker.claim_loop import Claimer, ClaimLoop, Outage
+from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
 from queued.worker.lease import Leases
 from queued.worker.observer import Observer
@@ -35,13 +34,6 @@ _MORE = {name: {"lock_timeout": "1s"} for name in ("settle", "returned")}
 log = get("worker")
 
 
-class Others(Protocol):
-    """The other workers on the same rows."""
-
-    async def wake(self) -> None:
-        """Wake them. Raises StoreUnavailable, psycopg.Error."""
-
-
 class DeliveryWorker:
     """One worker with the action deliver; its leases carry the name `owner`."""
 
@@ -51,6 +43,7 @@ class DeliveryWorker:
         self.name = worker.name
         self.schedule = TurnSchedule()
         self._drain = config.process.drain
+        self._registry = process.registry
         link = process.resources.link
         links = {
             name: link(f"queued {worker.name} {name}", SESSION | _MORE.get(name, {}))
@@ -72,10 +65,8 @@ class DeliveryWorker:
         claims = Claims(
             links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
         )
-        working = self._leases, self._dispatch, self.schedule
-        outage = Outage()
-        claimer = Claimer(worker.name, claims, *working, outage)
-        self.loops: list[ClaimLoop | UrgentLoop] = [ClaimLoop(worker, poll, claimer, *working)]
+        context = ClaimContext(worker.name, poll, self._leases, self._dispatch, self.schedule)
+        self.loops: list[Claimer] = [ClaimLoop(worker, context, claims)]
         """The loops that wake for mail and claim it: the ordinary one and that of urgent rows."""
         if slots := config.urgent.slots(worker.concurrency):
             # a separate owner: after an outage one loop must not give back rows of the other
@@ -83,8 +74,7 @@ class DeliveryWorker:
                 links["urgent"], f"{owner}:urgent", lease, where, worker.priority,
                 urgent=level, each=config.urgent.bound, schema=schema,
             )  # fmt: skip
-            claimer = Claimer(worker.name, urgent, *working, outage, reserved=True)
-            self.loops.append(UrgentLoop(poll, slots, claimer, claims, *working))
+            self.loops.append(UrgentLoop(slots, claims, context, urgent))
         self._set_claims(config)
 
     @property
@@ -113,14 +103,14 @@ class DeliveryWorker:
 
     def _set_claims(self, config: QueuedConfig) -> None:
         for loop in self.loops:
-            loop.claimer.inline = config.delivery.inline
-            loop.claimer.claims.label(self._dispatch.labelled)
+            loop.inline = config.delivery.inline
+            loop.claims.label(self._dispatch.labelled)
 
-    async def drain(self, running: Sequence[asyncio.Task[None]], others: Others) -> None:
+    async def drain(self, running: Sequence[asyncio.Task[None]]) -> None:
         """Stop claiming, let deliveries end within `process.drain`, and write every outcome.
 
-        `running` are the tasks of the loops. The others are woken when the rows that had not begun
-        are in the queue again.
+        `running` are the tasks of the loops. Other workers are woken when the rows that had not
+        begun are in the queue again.
         """
         log.info("draining", worker=self.name, rows=len(self._leases.items))
         for loop in self.loops:
@@ -128,13 +118,13 @@ class DeliveryWorker:
         _, late = await asyncio.wait(running, timeout=_ANSWER)
         if late:
             for loop in self.loops:
-                loop.claimer.give_up()
+                loop.give_up()
             _, late = await asyncio.wait(late, timeout=_ANSWER)
             for task in late:  # it asks when the next row is due, and a lock keeps the answer
                 task.cancel()
             await asyncio.wait(running)
         self._dispatch.drain()
-        waking = asyncio.create_task(self._wake(others))
+        waking = asyncio.create_task(self._wake())
         try:
             async with asyncio.timeout(self._drain):
                 await self._dispatch.wait()
@@ -159,7 +149,7 @@ class DeliveryWorker:
                         recipient=item.recipient, outcome=outcome.event.value,
                         reply=str(outcome.reply))  # fmt: skip
 
-    async def _wake(self, others: Others) -> None:
+    async def _wake(self) -> None:
         await self._settler.flush()
         with suppress(StoreUnavailable, psycopg.Error):
-            await others.wake()
+            await self._registry.wake()

@@ -12,23 +12,21 @@ from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
 from queued.answers.rules import AnswerRules
 from queued.config import QueuedConfig
-from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
+from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination, TlsWish
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.delivery.transports import Transports
-from queued.outgoing.content import StoredContent
-from queued.outgoing.line import Line
-from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.outgoing import Outgoing, StoredContent
 from queued.outgoing.stage import StageContext
+from queued.outgoing.stages import Stages
 from queued.routing.routes import Routed, Routes
 from queued.signing.signers import Signers
 from queued.upkeep.space import Reclaimer
-from queued.worker.judge import Judge
 from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
-from queued.worker.verdict import settled, success_notice
+from queued.worker.verdict import Judge, settled, success_notice
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
@@ -66,19 +64,19 @@ class Dispatch:
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
         self._contents = contents
-        self.stages = StageContext(
+        context = StageContext(
             contents=contents,
             transports=transports,
             attempts=attempts,
             signers=signers,
-            conclude=self._conclude,
+            end=self._end,
             dispatch=self.dispatch,
             room=_MEMORY,
         )
-        """The means of the stages, with the room for content."""
-        self._line = Line(self.stages, guard, self._admit, self._put)
+        self.stages = Stages(context, guard, self._admit, self._put)
+        """The stages, and in their context the room for content."""
         self._back = 0  # rows of a claim that found no room
-        self.left_out = LeftOut(self._queues, self._line)
+        self.left_out = LeftOut(self._queues, self.stages)
         """The mail that the next claim leaves out."""
         self.configure(config)
 
@@ -91,11 +89,11 @@ class Dispatch:
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
-        self._line.configure(config)
+        self.stages.configure(config)
         reserved = config.urgent.connections(config.delivery.connections)
-        self._context = DeliveryContext(config.delivery, reserved)
+        self._limits = config.delivery, reserved
         for queue in self._queues.values():
-            queue.configure(self._context)
+            queue.configure(*self._limits)
 
     def dispatch(
         self, items: list[Item], messages: dict[int, Message], reserved: bool = False
@@ -111,7 +109,7 @@ class Dispatch:
             number, _, sender, utf8 = key
             message = messages.get(number)
             if message is None:  # rows by SQL that no check has seen
-                self._conclude(group, [_NO_MESSAGE] * len(group))
+                self._end(group, _NO_MESSAGE)
                 continue
             try:
                 outgoing = Outgoing(
@@ -133,7 +131,7 @@ class Dispatch:
             except Exception as error:
                 self._fail(group, error)
                 continue
-            self._line.send(outgoing, self._line.steps)
+            self.stages.send(outgoing, self.stages.steps)
         return self._back
 
     def _stream(self, message: Message, group: list[Item]) -> StoredContent:
@@ -186,7 +184,7 @@ class Dispatch:
         queue = self._queues.get(destination.key)
         if queue is None:
             transport = self._transports.find(destination.transport)
-            queue = DestinationQueue(destination, transport, self._context, self)
+            queue = DestinationQueue(destination, transport, self, *self._limits)
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
         queue.put(envelope)
@@ -195,7 +193,11 @@ class Dispatch:
         """End the attempt of rows that an error of this program stops; the others go on."""
         log.error("no envelope", message=group[0].message_id, rows=[i.id for i in group],
                   exc_info=error)  # fmt: skip
-        self._conclude(group, [Result.of(internal(error), "")] * len(group))
+        self._end(group, Result.of(internal(error), ""))
+
+    def _end(self, items: list[Item], result: Result, started: datetime | None = None) -> None:
+        """End the attempt of rows with the same result."""
+        self._conclude(items, [result] * len(items), started)
 
     def _conclude(
         self, items: list[Item], results: list[Result], started: datetime | None = None
@@ -222,7 +224,7 @@ class Dispatch:
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         """Settle the results of an envelope."""
-        self.stages.room += envelope.room
+        self.stages.context.room += envelope.room
         delivered = self._conclude(envelope.items, results, envelope.started)
         if delivered and self._space and envelope.size > CHUNK_SIZE:
             self._space.freed(envelope.items[0].message_id, envelope.size)
@@ -239,21 +241,21 @@ class Dispatch:
 
     def drain(self) -> None:
         """Begin nothing new, and hand back the rows of envelopes that wait."""
-        self._line.drain()
+        self.stages.drain()
         for queue in list(self._queues.values()):
             for envelope in queue.drain():
-                self.stages.room += envelope.room
-                self._conclude(envelope.items, [NOT_BEGUN] * len(envelope.items))
+                self.stages.context.room += envelope.room
+                self._end(envelope.items, NOT_BEGUN)
 
     async def wait(self) -> None:
         """Wait for the deliveries that are under way."""
-        await self._line.wait()
+        await self.stages.wait()
         for queue in list(self._queues.values()):
             await queue.wait()
 
     async def abort(self) -> None:
         """Drop all connections."""
-        await self._line.abort()
+        await self.stages.abort()
         for queue in (queues := list(self._queues.values())):
             queue.abort()
         for queue in queues:

@@ -7,21 +7,19 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
 
 from pgmta.action import Action
-from pgmta.store.admin.workers import Registry
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
 from queued.upkeep.queued_process import QueuedProcess
-from queued.worker.claim_loop import ClaimLoop
+from queued.worker.claim_loop import Claimer
 from queued.worker.delivery_worker import DeliveryWorker
 from queued.worker.row_worker import RowWorker
-from queued.worker.urgent import UrgentLoop
 
 
 class Runner(Protocol):
     """A worker that runs."""
 
     name: str
-    loops: list[ClaimLoop | UrgentLoop]
+    loops: list[Claimer]
     """They wake for mail and claim it."""
 
     @property
@@ -37,7 +35,7 @@ class Runner(Protocol):
     def learn(self, traces: Sequence[Trace]) -> None:
         """Use these traces from now on."""
 
-    async def drain(self, running: Sequence[asyncio.Task[None]], others: Registry) -> None:
+    async def drain(self, running: Sequence[asyncio.Task[None]]) -> None:
         """End the loops, whose tasks are `running`, and write every outcome."""
 
 

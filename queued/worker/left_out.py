@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
-from queued.outgoing.line import Line
+from queued.outgoing.stages import Stages
 
 _KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
 
@@ -34,15 +34,15 @@ class LeftOut:
     A domain whose mail goes to several destinations is never left out. Labels name the mail for one
     of them (pgmta/store/queue/labels.py), so that a dead next hop does not stop the others.
 
-    `queues` are those of the destinations with mail, by their keys. `line` has mail before it comes
-    to them. `bound` is `urgent.bound`. A destination that could not be reached is left out for
-    `pause` seconds.
+    `queues` are those of the destinations with mail, by their keys. `stages` have the mail before
+    it comes to them. `bound` is `urgent.bound`. A destination that could not be reached is left
+    out for `pause` seconds.
     """
 
-    def __init__(self, queues: Mapping[str, DestinationQueue], line: Line) -> None:
+    def __init__(self, queues: Mapping[str, DestinationQueue], stages: Stages) -> None:
         self.bound = 1
         self.pause = 0.0
-        self._line = line
+        self._stages = stages
         self._queues = queues
         self.down: dict[str, _Down] = {}
         """The failures of destinations that could not be reached a moment ago, by key."""
@@ -121,8 +121,8 @@ class LeftOut:
         if self.down:
             domains.update(*(down.domains for down in self._still_down()))
         load = sum(queue.backlog.load for queue in loaded)
-        if (waiting := self._line.context.load) and waiting >= free:  # signing is slow
-            domains |= self._line.names
+        if (waiting := self._stages.context.load) and waiting >= free:  # signing is slow
+            domains |= self._stages.names
             load += waiting
         return sorted(domains), load
 

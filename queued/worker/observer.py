@@ -45,21 +45,18 @@ class Observer:
         """
         if outcome.event in (Event.HAND_BACK, Event.POSTPONE):
             return
+        item = outcome.item
         try:
-            self._see(outcome, result)
+            if self._traces:
+                outcome.traces = tuple(trace.id for trace in self._traces if trace.matches(item))
+            if result.said and (outcome.traces or outcome.event in _FAILURES):
+                if result.said is not self._said:
+                    self._said, self._text = result.said, transcript(result.said)
+                outcome.dialogue = self._text
+            if self._lines:
+                log.info("attempt", **_line(outcome))
         except Exception as error:
-            log.error("no transcript", row=outcome.item.id, exc_info=error)
-
-    def _see(self, outcome: Outcome, result: Result) -> None:
-        if self._traces:
-            item = outcome.item
-            outcome.traces = tuple(trace.id for trace in self._traces if trace.matches(item))
-        if result.said and (outcome.traces or outcome.event in _FAILURES):
-            if result.said is not self._said:
-                self._said, self._text = result.said, transcript(result.said)
-            outcome.dialogue = self._text
-        if self._lines:
-            log.info("attempt", **_line(outcome))
+            log.error("no transcript", row=item.id, exc_info=error)
 
 
 def _line(outcome: Outcome) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 import psycopg
 
@@ -16,7 +15,7 @@ from pgmta.postgres.question import Question
 from pgmta.postgres.resources import Resources
 from pgmta.store.queue.arrivals import LOOK, Arrivals
 from pgmta.store.schema import Schema
-from queued.worker.turns import TurnSchedule
+from queued.worker.claim_loop import Claimer
 
 _SHARE = 50  # a quiet time is this number of intervals long
 _SELDOM = 6  # intervals is the longest pause: queued and its backend then take 0.25 % of a core
@@ -29,21 +28,6 @@ _NOW = 0.001  # seconds: timers have whole milliseconds
 log = get("queued")
 
 
-class Watching(Protocol):
-    """A loop that waits for mail."""
-
-    @property
-    def schedule(self) -> TurnSchedule:
-        """The turns of its worker."""
-
-    @property
-    def waits_since(self) -> float:
-        """When its wait began, by the monotonic clock; infinite while it claims."""
-
-    def wake(self) -> float:
-        """Look for mail."""
-
-
 class RowWatch:
     """Looks at the sequence of row ids while a loop waits in its turn, and wakes it.
 
@@ -52,7 +36,7 @@ class RowWatch:
     """
 
     def __init__(
-        self, resources: Resources, interval: float, loops: Sequence[Watching], schema: Schema
+        self, resources: Resources, interval: float, loops: Sequence[Claimer], schema: Schema
     ) -> None:
         self._resources = resources
         self._interval = interval

@@ -11,13 +11,12 @@ from pgmta.action import standing
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.admin.workers import Registry, Rule
+from pgmta.store.admin.workers import Rule
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
 from queued.upkeep.queued_process import QueuedProcess
-from queued.worker.claim_loop import ClaimLoop
-from queued.worker.urgent import UrgentLoop
+from queued.worker.claim_loop import Claimer
 
 log = get("worker")
 
@@ -30,7 +29,7 @@ class RowWorker:
     def __init__(self, process: QueuedProcess, worker: Worker) -> None:
         self.name = worker.name
         self.handled = 0
-        self.loops: list[ClaimLoop | UrgentLoop] = []
+        self.loops: list[Claimer] = []
         self._process = process
         self._worker = worker
         self._change = row_change(worker, process.where(worker), process.name)
@@ -46,7 +45,7 @@ class RowWorker:
     def learn(self, traces: Sequence[Trace]) -> None:
         """Do nothing: traces are about attempts."""
 
-    async def drain(self, running: Sequence[asyncio.Task[None]], others: Registry) -> None:
+    async def drain(self, running: Sequence[asyncio.Task[None]]) -> None:
         """Do nothing: a change is a transaction."""
 
     async def _run(self) -> None:

@@ -9,11 +9,7 @@ from contextlib import suppress
 
 from pgmta.service import first
 from pgmta.store.queue.claim import Claims
-from queued.worker.claim_loop import Claimer
-from queued.worker.dispatch import Dispatch
-from queued.worker.due_timer import DueTimer
-from queued.worker.lease import Leases
-from queued.worker.turns import DelayedWake, TurnSchedule
+from queued.worker.claim_loop import ClaimContext, Claimer
 
 _AFTER = 0.05  # seconds in which the ordinary loop may claim before this one does
 _BUDGET = 4 << 20  # octets of content that come with a claim, however much the other mail has
@@ -21,55 +17,25 @@ _OLD = 0.25  # seconds after which the time of the next row is asked again if th
 _PAUSE = 1.0  # seconds without a claim after one whose rows mostly found no room at their next hop
 
 
-class UrgentLoop:
+class UrgentLoop(Claimer):
     """Claims urgent rows that the ordinary loop can't: behind a backlog, or without free slots.
 
-    While little is due the ordinary loop takes them first, and this one claims nothing. `claimer`
-    claims only urgent rows, for the reserved `slots`. `ordinary` are the claims of the ordinary
-    loop.
+    While little is due the ordinary loop takes them first, and this one claims nothing. Its rows
+    have the reserved `slots`. `ordinary` are the claims of the ordinary loop.
     """
 
-    def __init__(
-        self,
-        poll: float,
-        slots: int,
-        claimer: Claimer,
-        ordinary: Claims,
-        leases: Leases,
-        dispatch: Dispatch,
-        schedule: TurnSchedule,
-    ) -> None:
-        self.claimer = claimer
-        self.schedule = schedule
-        """The turns of the worker."""
-        self.waits_since = math.inf
-        """When its wait for mail began, by the monotonic clock; infinite while it claims."""
-        self.due = DueTimer(claimer.claims, poll, self.wake)
-        """Wakes the loop for urgent rows whose next attempt is due."""
-        self._poll = poll
+    def __init__(self, slots: int, ordinary: Claims, context: ClaimContext, claims: Claims) -> None:
+        super().__init__(context, claims, reserved=True)
         self._slots = slots
         self._ordinary = ordinary
-        self._leases = leases
-        self._dispatch = dispatch
-        self._woken = asyncio.Event()
         self._woken_at = 0.0
-        self._freed = leases.watch()
-        self._delayed = DelayedWake(schedule, self._woken)
-        self._stopping = False
 
     def wake(self) -> float:
         """Take a notification of mail; return the pause before further ones, 0.0 in our turn."""
-        pause = self._delayed.notify()
+        pause = super().wake()
         if not pause:
             self._woken_at = time.monotonic()
         return pause
-
-    def stop(self) -> None:
-        """Claim nothing more; `run` returns when a claim under way has ended."""
-        self._stopping = True
-        self.due.stop()
-        self._woken.set()
-        self._freed.set()
 
     async def run(self) -> None:
         """Work until stopped."""
@@ -84,7 +50,7 @@ class UrgentLoop:
             busy = []
             if self._ordinary.saw_all < since:
                 began = time.monotonic()
-                busy = await self._claim()
+                busy = await self._claim_all()
                 if not (self._stopping or self.schedule.pause):
                     # the ordinary loop has other mail, and wakes for no urgent row
                     if notified:
@@ -97,30 +63,26 @@ class UrgentLoop:
         Returns whether it was a notification.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.schedule.due_in(self._poll)):
+            async with asyncio.timeout(self.schedule.due_in(self._context.poll)):
                 while not self._woken.is_set():
                     self._freed.clear()
                     free = self._slots - len(self._leases.reserved)
-                    if (
-                        busy
-                        and free
-                        and not set(busy) <= set(self._dispatch.left_out.crowded(free))
-                    ):
+                    if busy and free and not set(busy) <= set(self._left_out.crowded(free)):
                         break
                     await (first(self._woken, self._freed) if busy else self._woken.wait())
                 self._woken.clear()
                 return True
         return False
 
-    async def _claim(self) -> list[str]:
+    async def _claim_all(self) -> list[str]:
         """Claim until no more is due; return domains, '' for all others, that had no room left."""
         while not self._stopping:
             free = self._slots - len(self._leases.reserved)
             if not free:
                 return [""]
-            busy = self._dispatch.left_out.crowded(free)
-            found = await self.claimer.claim(max(1, free // 2), busy, _BUDGET)
-            if self.claimer.returned > found // 2:
+            busy = self._left_out.crowded(free)
+            found = await self.claim(max(1, free // 2), busy, _BUDGET)
+            if self.returned > found // 2:
                 await asyncio.sleep(_PAUSE)
             if not found:
                 return busy

@@ -1,4 +1,4 @@
-"""The time of the next attempt (pure)."""
+"""Verdicts: the outcome of an attempt for a row, and the time of the next attempt."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from pgmta.logs import get
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.mail.metadata import KEY, deadline_of
 from pgmta.model import Item, Outcome, Reply
 from pgmta.states import Event
-from queued.config import Retry
+from queued.answers.rules import AnswerRules
+from queued.config import QueuedConfig, Retry
 from queued.config.answer_index import Answer
 from queued.delivery.transport.result import DEADLINE_OVER, SHORT, Result, stored
+from queued.routing.routes import Routes
 
 _KNOWN = 50_000  # rows
 
@@ -130,7 +133,9 @@ def judge(
     else:
         event = _LIES.get((event, answer.lasting), event)
     if event is Event.UNKNOWN and not item.once and retry.unknown != "retry":
-        item = _final(item, delivered=retry.unknown == "delivered")
+        # final: held as with `once`, or gone
+        end = "remove" if retry.unknown == "delivered" else item.on_failed
+        item = replace(item, once=True, on_failed=end)
     note, wait = "", 0.0
     if event is Event.DEFER or (event is Event.UNKNOWN and not item.once):
         wait, note = _wait(item, event, answer_class, retry, now, chance, first=first)
@@ -181,6 +186,61 @@ def _until_deadline(item: Item, wait: float, now: datetime) -> tuple[float, str]
     return wait, problem
 
 
-def _final(item: Item, *, delivered: bool) -> Item:
-    """Return the row as one whose unknown outcome is final: held as with `once`, or gone."""
-    return replace(item, once=True, on_failed="remove" if delivered else item.on_failed)
+_UNREAD = Answer(AnswerClass.OTHER, "", "")
+_NOT_BEGUN = (Event.HAND_BACK, Event.POSTPONE)
+
+# odd multipliers spread ids that follow each other evenly (Knuth, The Art, vol. 3, section 6.4)
+_MESSAGE, _ATTEMPT = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
+_BITS, _MASK = 53, (1 << 64) - 1
+
+log = get("worker")
+
+
+def jitter_of(message_id: int, attempts: int) -> float:
+    """Return a number in [0, 1) that shortens the wait after an attempt, in any process the same.
+
+    Rows of one message stay together: they expire in one DSN, and share transactions. Those of
+    different messages are spread.
+    """
+    mixed = (message_id * _MESSAGE + attempts * _ATTEMPT) & _MASK
+    return (mixed >> 64 - _BITS) / (1 << _BITS)
+
+
+class Judge:
+    """Judges all but deliveries, which need neither class nor policy."""
+
+    def __init__(self) -> None:
+        self._first = FirstAnswers()
+
+    def configure(self, config: QueuedConfig, routes: Routes, answers: AnswerRules) -> None:
+        """Use new policies and rules from now on."""
+        self._retry = config.retry
+        self._delays = config.bounces.delay
+        self._answers = answers
+        self._routes = routes
+        self.shortest = min(retry.shortest for retry in (config.retry, *routes.retries))
+        """Seconds of the shortest wait after a first attempt."""
+
+    def judge(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
+        """Return the outcome of an attempt."""
+        answer = _UNREAD
+        if result.event not in _NOT_BEGUN:
+            try:
+                permanent = result.event is Event.FAIL
+                answer = self._answers.read(
+                    result.reply, result.host, result.stage, permanent=permanent
+                )
+            except Exception as error:  # the outcome counts more than its class
+                log.error("an answer has no class", reply=str(result.reply), exc_info=error)
+        own = self._routes.retry(item)
+        retry = own or self._retry
+        first = False
+        if retry.first_wait(answer.answer_class):
+            first = self._first.first(item.id, answer.answer_class)
+        chance = jitter_of(item.message_id, item.attempts)
+        outcome = judge(
+            item, result, answer, retry, started=started, now=now, chance=chance, first=first
+        )
+        if outcome.delay or outcome.event is Event.DEFER:
+            outcome.overdue = overdue(outcome, self._delays)
+        return outcome

@@ -17,8 +17,7 @@ from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.commands.change import who
 from queued.cli.options.target import database_of
 from queued.config import QueuedConfig, read_config
-from queued.delivery.dns.dns import Questions
-from queued.delivery.dns.records import texts
+from queued.delivery.dns.dns import Questions, texts
 from queued.signing.canonical import BodyHash, split_header
 from queued.signing.keyring import read_key
 from queued.signing.sign import SignedHeader, sign
@@ -199,4 +198,4 @@ def _sample(key: SigningKey, public: str) -> bool:
     signature = base64.b64decode(_BLANK.sub(b"", match[1]))
     unsigned = signed[: match.start(1)].partition(b":")[2]
     canonical = b"dkim-signature:" + b" ".join(unsigned.split())
-    return verified(key.type, public, signed_header.cover()[1] + canonical, signature)
+    return verified(key.type, public, signed_header.covered[1] + canonical, signature)

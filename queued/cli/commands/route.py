@@ -35,35 +35,39 @@ from queued.config import SMTP, read_config
 from queued.delivery.smtp.parameters import parameters_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import HostAnswer, SurveyedHost, survey
-from queued.delivery.tls.tls_memory import NoMemory
+from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transports import parsers
 from queued.routing.routes import Routed, Routes
 
 
-class RouteMemory(NoMemory):
+class RouteMemory:
     """The policies and the broken hosts of the database; without `knowledge` there are none."""
 
     def __init__(self, knowledge: TlsKnowledge | None = None, minimum: str = "") -> None:
-        super().__init__()
         self._knowledge = knowledge
+        self.functions = TlsMemory(self._find, is_broken=self._is_broken, note_failure=self._note)
+        """The functions that the transport uses."""
         self.hosts: dict[str, BrokenHost] = knowledge.broken(minimum) if knowledge else {}
         """Hosts whose TLS failed twice a while ago, by host:port."""
         self.kept: StsPolicy | None = None
         """The MTA-STS policy that was found in the database."""
+        self.reasons: dict[str, str] = {}
+        """The reasons for which the TLS of a host failed now, by host:port."""
 
-    async def find(self, domain: str) -> StsPolicy | None:
-        """Return the policy of a domain."""
+    async def _find(self, domain: str) -> StsPolicy | None:
         try:
             self.kept = self._knowledge.policy(domain) if self._knowledge else None
         except psycopg.Error as error:
             raise StoreUnavailable(" ".join(str(error).split())) from error
         return self.kept
 
-    async def known(self, host: str) -> bool:
-        """Return whether the host's TLS failed twice a while ago."""
+    async def _is_broken(self, host: str) -> bool:
         return host in self.hosts
+
+    async def _note(self, host: str, reason: str, begun: float) -> None:
+        self.reasons[host] = reason
 
 
 @contextmanager
@@ -138,7 +142,7 @@ def route(
     with route_memory(settings.environment, settings.delivery.tls.minimum) as (memory, problem):
         if problem:
             print_line(f"warning: what workers remember of TLS is not known: {problem}", err=True)
-        smtp = SmtpTransport(settings.environment.hostname, settings.delivery, memory)
+        smtp = SmtpTransport(settings.environment.hostname, settings.delivery, memory.functions)
         found, error = uvloop.run(_survey(smtp, routed.destination, probe=probe))
     usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
     if as_json:

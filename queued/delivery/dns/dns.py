@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import dns.asyncbackend
 import dns.asyncresolver
@@ -21,6 +23,8 @@ import dns.rcode
 import dns.rdata
 import dns.rdatatype
 import dns.resolver
+from dns.rdtypes.ANY.TLSA import TLSA
+from dns.rdtypes.ANY.TXT import TXT
 from dns.rdtypes.tlsabase import TLSABase
 
 from pgmta.errors import DeliveryError, Stage
@@ -260,3 +264,21 @@ def _reason(error: Exception, timeout: float) -> str:
         said = dns.rcode.to_text(response.rcode()) if response is not None else str(problem)
         return printable(f"{said} from {server.removeprefix('Do53:')}" if server else said)[:200]
     return printable(str(error) or type(error).__name__)[:200]
+
+
+def tlsa_records(records: Iterable[Any]) -> tuple[tuple[int, int, int, bytes], ...]:
+    """Return the TLSA records: usage, selector, matching type and data (RFC 6698, section 2.1)."""
+    return tuple(
+        (each.usage, each.selector, each.mtype, bytes(each.cert))
+        for each in records
+        if isinstance(each, TLSA)
+    )
+
+
+def texts(records: Iterable[Any]) -> list[str]:
+    """Return the TXT records of an answer, each with its strings joined."""
+    return [
+        b"".join(each.strings).decode("ascii", "replace")
+        for each in records
+        if isinstance(each, TXT)
+    ]

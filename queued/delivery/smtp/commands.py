@@ -25,10 +25,16 @@ _NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DEL
 
 
 def mail_command(
-    envelope: Envelope, extensions: Mapping[str, str], limit: int, *, ascii_only: bool = False
+    envelope: Envelope,
+    extensions: Mapping[str, str],
+    limit: int,
+    *,
+    dsn: bool = False,
+    ascii_only: bool = False,
 ) -> str:
     """Return the command MAIL; `limit` is the server's in octets, 0 if it has none.
 
+    With `dsn` it has the parameters of RFC 3461 that the message has.
     With `ascii_only` other content is refused (RFC 6152, section 3), unless it streams. Raises
     DeliveryError if the server can't take the message.
     """
@@ -50,7 +56,7 @@ def mail_command(
         if "SMTPUTF8" not in extensions:
             raise _unfit("5.6.7 the next hop does not know SMTPUTF8")
         command += " SMTPUTF8"
-    if envelope.dsn and passes_dsn(envelope, extensions):
+    if dsn:
         if envelope.ret in _RET:
             command += f" RET={envelope.ret}"
         if envelope.envid and _ENVID.fullmatch(envelope.envid):
@@ -58,14 +64,6 @@ def mail_command(
     if envelope.requiretls and "REQUIRETLS" in extensions:
         command += " REQUIRETLS"  # only the null reverse-path goes to other hosts
     return command
-
-
-def passes_dsn(envelope: Envelope, extensions: Mapping[str, str]) -> bool:
-    """Return whether the host gets the parameters of RFC 3461, and so notifies the sender.
-
-    The envelope has some (`dsn`): callers look first, which saves most mail this call.
-    """
-    return not envelope.bare and "DSN" in extensions
 
 
 def rcpt_command(item: Item) -> str:

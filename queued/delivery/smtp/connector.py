@@ -42,27 +42,21 @@ class Connector:
         """
         begun = time.monotonic()
         while True:
+            protocol = ClientProtocol(self._timeouts)
+            session = Session(protocol, host, facts, self._delivery, lmtp=lmtp)
             try:
-                return await self._open_session(parameters, host, facts, policy, lmtp=lmtp)
+                await self._open(session, parameters, policy)
+                return session
             except BrokenTls as error:
                 weaker = policy.weaker()
                 if weaker is None:
                     raise
                 policy = weaker
                 if policy.mode is TlsMode.NONE:
-                    await self._security.memory.failed(str(host.place), error.line, begun)
+                    await self._security.memory.note_failure(str(host.place), error.line, begun)
 
-    async def _open_session(
-        self,
-        parameters: SmtpParameters,
-        host: Host,
-        facts: ConnectionFacts,
-        policy: HostPolicy,
-        *,
-        lmtp: bool,
-    ) -> Session:
-        session = Session(ClientProtocol(self._timeouts), host, facts, self._delivery, lmtp=lmtp)
-        begun = time.monotonic()
+    async def _open(self, session: Session, parameters: SmtpParameters, policy: HostPolicy) -> None:
+        begun, facts = time.monotonic(), session.facts
         await self._connect(session)
         facts.connect_seconds = time.monotonic() - begun
         try:
@@ -77,7 +71,6 @@ class Connector:
         except BaseException:
             session.abort()
             raise
-        return session
 
     async def _connect(self, session: Session) -> None:
         host, address = session.host, session.facts.address
@@ -112,7 +105,7 @@ class Connector:
             self._missing(session, policy, "the host does not offer STARTTLS")
             return
         opportunistic = policy.mode is TlsMode.OPPORTUNISTIC and not policy.requiretls
-        if opportunistic and await memory.known(host):
+        if opportunistic and await memory.is_broken(host):
             session.remark("no STARTTLS: TLS with the host failed a while ago")
             return
         connection = session.connection
@@ -131,7 +124,7 @@ class Connector:
             await session.greet(self._hostname)
         except DeliveryError as error:
             raise self._broken(session, policy, error) from None
-        memory.worked(host)
+        memory.note_success(host)
         self._accept(session, policy)
 
     async def _shake_hands(self, session: Session, policy: HostPolicy) -> None:

@@ -7,9 +7,8 @@ from termios import FIONREAD
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.delivery.smtp.commands import NO_EIGHTBIT
-from queued.delivery.smtp.connection import waiting
 from queued.delivery.smtp.exchange import leave, out_of_step
-from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.protocol import ClientProtocol, waiting
 from queued.delivery.smtp.wire import DotStuffer, stuffed
 from queued.delivery.transport.envelope import Envelope
 
@@ -89,9 +88,6 @@ async def send_nothing(connection: ClientProtocol) -> None:
         out_of_step(connection, reply, Stage.DATA)
 
 
-_MORE_REPLIES = 3  # first digit of an intermediate reply
-
-
 async def send_by_lmtp(
     connection: ClientProtocol, envelope: Envelope, accepted: int, *, ascii_only: bool = False
 ) -> list[Reply]:
@@ -104,7 +100,7 @@ async def send_by_lmtp(
     replies = [await send_content(connection, envelope, accepted, ascii_only=ascii_only)]
     connection.past_dot = True
     while len(replies) < accepted:
-        if replies[-1].code // 100 == _MORE_REPLIES:
+        if replies[-1].code // 100 == _MORE:
             connection.abort()
         try:
             reply = await connection.reply(Stage.END_OF_DATA, connection.timeouts.final)

@@ -1,4 +1,4 @@
-"""The exchange of MAIL, RCPT and DATA, at once where the server can (RFC 2920)."""
+"""The exchange of MAIL, RCPT and DATA, at once where the server can (RFC 2920), and its replies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import NoReturn
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
+from pgmta.states import Event
 from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import Again, Result
 
 _OK = 2  # first digit of a positive reply
 _MORE = 3  # first digit of an intermediate reply
@@ -112,3 +115,88 @@ def out_of_step(connection: ClientProtocol, reply: Reply, stage: Stage) -> NoRet
 def _hung_up(replies: list[Reply], commands: list[str]) -> tuple[list[Reply], Reply]:
     """Let 421 answer all open commands: the server closes (RFC 5321, section 3.8)."""
     return replies + replies[-1:] * (len(commands) - len(replies)), replies[-1]
+
+
+_OK, _FAILED = 2, 5  # first digits of a positive reply, and of a negative one for good
+
+_ABOUT_THE_MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
+"""Stages in which a 5xx concerns this mail; before them it concerns the host, and may pass."""
+
+_ABOUT_THE_SESSION = (500, 501, 502, 503, 504, 530, 538)
+"""Codes for commands that the host does not take in this order, without TLS, or without a login."""
+
+_HOST = (Stage.EHLO, Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA, Stage.RSET)
+"""Stages of failures that another host may not have; the others are failures of pgmta."""
+
+_TOO_MANY = {452: ("", "4.5.3"), 552: ("", "4.5.3", "5.5.3")}
+"""Replies to RCPT for too many recipients, with their enhanced codes (RFC 5321, 4.5.3.1.10)."""
+
+_PARAMETERS = (500, 501, 504, 555)
+"""Codes for parameters that a host does not take (RFC 5321, section 4.2.4), or a line too long."""
+
+
+def result_of(reply: Reply, host: str, stage: Stage) -> Result:
+    """Return the result of a reply of this host.
+
+    Only 2xx to the end of data is a delivery. After the final dot any reply but 2xx, 4xx and 5xx
+    leaves open whether the server has the message. Before it, any reply but 5xx is a failure for
+    now: a server that breaks the protocol gets another chance. So does one that refuses the session
+    and not the mail: that is said of an address only by the enhanced codes 5.1.x.
+    """
+    code = reply.code
+    first = code // 100
+    event = Event.DEFER
+    if stage is Stage.END_OF_DATA and first not in (4, _FAILED):
+        event = Event.DELIVERED if first == _OK else Event.UNKNOWN
+    elif first == _FAILED and stage in _ABOUT_THE_MAIL:
+        passes = code in _ABOUT_THE_SESSION and not reply.text.startswith("5.1.")
+        passes = passes or (code == 552 and reply.enhanced == "5.5.3")
+        event = Event.DEFER if passes else Event.FAIL
+    return Result(event, reply, host, stage)
+
+
+def mark_again(results: list[Result], asked: Envelope | None = None) -> list[Again | None]:
+    """Mark the recipients of a transaction that are tried again at once, and return the marks.
+
+    `asked` is the envelope if the host got its DSN parameters. Recipients are too many only after
+    one that was accepted and whose result counts. So each transaction has fewer of them than the
+    one before, or no parameters.
+    """
+    taken = False
+    for place, result in enumerate(results):
+        if asked and _refuses_parameters(result, asked, place):
+            result.again = Again.BARE
+            continue
+        accepted = result.stage in (Stage.DATA, Stage.END_OF_DATA)
+        event = result.event
+        if taken and result.stage is Stage.RCPT and _too_many(result.reply):
+            result.again = Again.NEXT
+        elif result.stage in _HOST and (
+            event is Event.DEFER or (event is Event.FAIL and result.stage is Stage.EHLO)
+        ):
+            result.again = Again.ELSEWHERE
+        else:
+            taken = taken or (accepted and event is not Event.UNKNOWN)
+    return [result.again for result in results]
+
+
+def _too_many(reply: Reply) -> bool:
+    return reply.enhanced in _TOO_MANY.get(reply.code, ())
+
+
+def _refuses_parameters(result: Result, envelope: Envelope, place: int) -> bool:
+    item, reply = envelope.items[place], result.reply
+    given = {
+        Stage.MAIL: envelope.ret or envelope.envid,
+        Stage.RCPT: item.notify or item.orcpt,
+    }
+    if not given.get(result.stage) or reply.text.startswith("5.1."):
+        return False
+    return reply.code in _PARAMETERS or (reply.code // 100 == _FAILED and reply.enhanced == "5.5.4")
+
+
+def hung_up(results: list[Result]) -> bool:
+    """Return whether the server closed before it had the message (RFC 5321, section 3.8)."""
+    return any(
+        result.reply.code == 421 and result.stage is not Stage.END_OF_DATA for result in results
+    )

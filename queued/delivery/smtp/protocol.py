@@ -1,17 +1,23 @@
-"""The replies of a server: lines, how many it owes, and time limits. It knows no commands."""
+"""A connection to a next hop, with TLS or without, and the replies of its server.
+
+It knows lines, how many replies the server owes, and time limits. It knows no commands.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from collections import deque
+from contextlib import suppress
+from fcntl import ioctl
 from termios import TIOCOUTQ
 from time import monotonic
+from typing import cast
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
-from queued.delivery.smtp.connection import Connection, waiting
 from queued.delivery.transport.result import SHORT, stored
 from queued.delivery.transport.transcript import CONTENT, ENTRIES, NOTE, RECEIVED, SENT, Entry
 
@@ -22,10 +28,29 @@ _QUOTED = 200  # characters of a reply that an error message repeats
 _CODES = {str(code): code for code in range(200, 600)}  # RFC 5321, section 4.2
 _KEPT = 8192  # octets of one read that go into the dialogue
 _TOO_LONG = "timeout, the transaction took too long"
+_GOODBYE = 2.0  # seconds for the server's close_notify (RFC 8446, section 6.1)
+_MARGIN = 0.1  # seconds for the end of a transport after the timer that closes it
 _GRACE = 0.001  # seconds for a TCP that hands data over before it counts the acknowledgement
 
 
-class ClientProtocol(Connection):
+_answer = bytearray(4)
+
+
+def waiting(descriptor: int, question: int) -> bool:
+    """Return whether octets wait in a socket, by the ioctl FIONREAD or TIOCOUTQ (tcp(7)).
+
+    Without a descriptor (-1) the answer is no.
+    """
+    if descriptor < 0:
+        return False
+    try:
+        ioctl(descriptor, question, _answer)
+    except OSError:
+        return False
+    return any(_answer)
+
+
+class ClientProtocol(asyncio.Protocol):
     """Counts the replies that the server owes: one for the greeting, one for each command.
 
     A reply that is not owed answers no command, and ends the connection. So no reply that the
@@ -33,7 +58,18 @@ class ClientProtocol(Connection):
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
-        super().__init__(timeouts)
+        self.timeouts = timeouts
+        self._transport: asyncio.Transport | None = None
+        self.descriptor = -1
+        self.tls: ssl.SSLObject | None = None
+        self.can_write = asyncio.Event()
+        self.can_write.set()
+        self.reason = ""
+        """Why the connection has ended."""
+        self.closed = False
+        """Whether no command may be sent and no reply counts."""
+        self._ended = asyncio.Event()  # the transport is closed too
+        self._leaving: asyncio.TimerHandle | None = None  # until the reply to QUIT
         self._owed = 1  # the greeting
         self._partial = b""  # an incomplete line
         self._lines: list[str] = []  # of an incomplete reply
@@ -58,6 +94,21 @@ class ClientProtocol(Connection):
         """Octets of content sent since the last command."""
 
     # -- asyncio.Protocol --
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sys.platform == "linux":
+            self.descriptor = sock.fileno()
+
+    def pause_writing(self) -> None:
+        """Make writers wait, because the socket is full."""
+        self.can_write.clear()
+
+    def resume_writing(self) -> None:
+        """Let writers go on, because the socket has room."""
+        self.can_write.set()
 
     def data_received(self, data: bytes) -> None:
         """Collect lines into replies (RFC 5321, section 4.2.1)."""
@@ -135,11 +186,15 @@ class ClientProtocol(Connection):
             self.violate(reason)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note the end and wake the task that waits."""
+        """Note the end, and wake the tasks that wait."""
+        self.reason = self.reason or (str(error) if error else "connection closed by peer")
         if not self.closed:
-            reason = self.reason or (str(error) if error else "connection closed by peer")
-            self.said.append((monotonic(), NOTE, reason))
-        super().connection_lost(error)
+            self.said.append((monotonic(), NOTE, self.reason))
+        self.closed = True
+        self._ended.set()
+        if self._leaving:
+            self._leaving.cancel()
+        self.can_write.set()
         self._wake()
 
     def _wake(self) -> None:
@@ -156,11 +211,31 @@ class ClientProtocol(Connection):
         """Do the TLS handshake, and return the TLS session.
 
         Plain text that comes before it is an error, because it could be taken for a reply under TLS
-        (RFC 3207, section 4.2). Raises DeliveryError for that, and errors as Connection.
+        (RFC 3207, section 4.2). Raises DeliveryError for that, and if the connection has ended;
+        OSError, of which SSLError is one, and ValueError for a failed handshake.
         """
         if self._partial or self._lines or self.replies:
             self.violate("plain text before the TLS handshake")
-        return await super().start_tls(context, hostname)
+        if self.closed or self._transport is None:
+            raise DeliveryError(self.reason, Stage.TLS)
+        loop = asyncio.get_running_loop()
+        try:
+            transport = await loop.start_tls(
+                self._transport,
+                self,
+                context,
+                server_hostname=hostname,
+                ssl_handshake_timeout=self.timeouts.tls,
+                ssl_shutdown_timeout=_GOODBYE,
+            )
+        except BaseException:
+            self.abort()
+            raise
+        if transport is None or self.closed:
+            raise ConnectionResetError(self.reason or "connection closed by peer")
+        self._transport = transport
+        self.tls = cast(ssl.SSLObject, transport.get_extra_info("ssl_object"))
+        return self.tls
 
     def _break(self, reason: str) -> None:
         self.reason = reason
@@ -175,7 +250,24 @@ class ClientProtocol(Connection):
         """Say QUIT, and close when the answer comes or after `timeouts.quit` seconds."""
         if not self.closed:
             self.said.append((monotonic(), SENT, b"QUIT"))
-        super().quit()
+            if self._transport:
+                self._transport.write(b"QUIT\r\n")
+                loop = asyncio.get_running_loop()
+                self._leaving = loop.call_later(self.timeouts.quit, self._transport.abort)
+        self.closed = True
+
+    def abort(self) -> None:
+        """Drop the connection at once, without QUIT."""
+        self.closed = True
+        if self._transport:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of a connection after `quit`, for about `timeouts.quit` seconds."""
+        if self._transport and not self._ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.timeouts.quit + _MARGIN):
+                    await self._ended.wait()
 
     def write(self, data: bytes, replies: int = 0) -> None:
         """Send octets for which the server owes `replies` replies."""

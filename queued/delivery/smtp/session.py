@@ -12,16 +12,21 @@ from pgmta.model import Reply
 from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.classify import hung_up, mark_again, result_of
 from queued.delivery.smtp.commands import (
     limit,
     mail_command,
-    passes_dsn,
     rcpt_command,
     size_limit,
 )
 from queued.delivery.smtp.end_of_data import send_by_lmtp, send_content, send_nothing
-from queued.delivery.smtp.exchange import lock_step, pipelined, reset
+from queued.delivery.smtp.exchange import (
+    hung_up,
+    lock_step,
+    mark_again,
+    pipelined,
+    reset,
+    result_of,
+)
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.facts import ConnectionFacts
@@ -171,10 +176,12 @@ class Session:
         self.spent = self.transactions >= self._most_transactions
         began = monotonic()
         connection = self.connection
+        # a host that gets the parameters of RFC 3461 notifies the sender
+        dsn = envelope.dsn and not envelope.bare and "DSN" in self.extensions
         if self.transactions == 1:
             connection.said = deque(maxlen=ENTRIES)
         try:
-            results = await self._transact(envelope)
+            results = await self._transact(envelope, dsn)
         except Exception as error:
             results = failed(error, self, envelope)
             if isinstance(error, DeliveryError) and error.retry_elsewhere:
@@ -183,11 +190,16 @@ class Session:
             self.vain = self.unwelcome = connection.closed and hung_up(results)
         self._note(results, envelope, began)
         if results[0].event is not Event.DELIVERED or results.count(results[0]) < len(results):
-            self._mark_again(results, envelope)
+            marks = mark_again(results, envelope if dsn else None)
+            if Again.BARE in marks:
+                self.remark("DSN parameters refused: once more without them")
+            elif Again.NEXT in marks:
+                taken = len(marks) - marks.count(Again.NEXT)
+                self.most_recipients = max(1, min(taken, self.most_recipients))
         return results
 
-    async def _transact(self, envelope: Envelope) -> list[Result]:
-        """Do one transaction.
+    async def _transact(self, envelope: Envelope, dsn: bool) -> list[Result]:
+        """Do one transaction; `dsn` says whether the host gets the parameters of RFC 3461.
 
         Raises DeliveryError if the connection ends before the dot (then it is `closed`), if replies
         are out of step with commands, or if the message can't go to this host at all.
@@ -195,8 +207,9 @@ class Session:
         host, connection = self.name, self.connection
         connection.deadline = self._loop.time() + self._delivery.transaction
         only = self._ascii_only
-        commands = [mail_command(envelope, self.extensions, self._limit, ascii_only=only)]
-        if envelope.dsn and passes_dsn(envelope, self.extensions):
+        command = mail_command(envelope, self.extensions, self._limit, dsn=dsn, ascii_only=only)
+        commands = [command]
+        if dsn:
             commands += [rcpt_command(item) for item in envelope.items]
         else:
             commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]
@@ -250,14 +263,3 @@ class Session:
             result.facts, result.seconds, result.said = facts, seconds, said
         if self.transactions == 1:
             self.facts = self.facts.kept()
-
-    def _mark_again(self, results: list[Result], envelope: Envelope) -> None:
-        """Mark the recipients that are tried again at once, and learn from them."""
-        passed = envelope.dsn and passes_dsn(envelope, self.extensions)
-        mark_again(results, envelope if passed else None)
-        marks = [result.again for result in results]
-        if Again.BARE in marks:
-            self.remark("DSN parameters refused: once more without them")
-        elif Again.NEXT in marks:
-            taken = len(marks) - marks.count(Again.NEXT)
-            self.most_recipients = max(1, min(taken, self.most_recipients))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from time import monotonic
 
+from pgmta.config.types import HostPort
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from pgmta.logs import get
 from pgmta.model import Item
@@ -15,15 +19,80 @@ from queued.delivery.dns.unresponsive import SLOW, Unresponsive
 from queued.delivery.smtp.connector import Connector
 from queued.delivery.smtp.parameters import demand_of, parameters_of
 from queued.delivery.smtp.session import Session
-from queued.delivery.smtp.tries import Tries
 from queued.delivery.smtp.wire import PLAIN, address_problem
 from queued.delivery.tls.security import Security
-from queued.delivery.tls.tls_memory import Memory, NoMemory
+from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.facts import ConnectionFacts
 from queued.delivery.transport.result import internal
+from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
 
 log = get("delivery")
+
+
+_QUOTED = 200  # characters of each error that the error of all repeats
+
+
+class Tries:
+    """The hosts and addresses that were tried without success."""
+
+    def __init__(self) -> None:
+        self._failed: list[tuple[str, DeliveryError]] = []
+        self.seconds = 0.0
+        """The time of the connections that failed."""
+
+    def __len__(self) -> int:
+        return len(self._failed)
+
+    def add(self, host: HostPort, address: str, error: DeliveryError, seconds: float = 0.0) -> None:
+        """Note that a connection to an address, or the search for addresses, has failed."""
+        error.host, error.address = str(host), address
+        self._failed.append((f"{host.host}[{address}]" if address else host.host, error))
+        self.seconds += seconds
+
+    def error(self, otherwise: str) -> DeliveryError:
+        """Return one error for all; `otherwise` is its text if nothing was tried.
+
+        It is the last reply of a host or, without any, the last error. The others follow, with
+        their hosts. It is permanent only if all are.
+        """
+        if not self._failed:
+            return DeliveryError(otherwise, Stage.MX)
+        replies = [each for each in self._failed if each[1].code]
+        main = (replies or self._failed)[-1]
+        place, error = main
+        others = [_shown(*each) for each in self._failed if each is not main]
+        line = f"{error.line} (of {place})" if others and error.code else error.line
+        whole = DeliveryError(
+            "; ".join([line, *others]),
+            error.stage,
+            code=error.code,
+            permanent=all(each.permanent for _, each in self._failed),
+            host=error.host,
+            address=error.address,
+        )
+        whole.facts = _facts_of(error, [each for _, each in self._failed])
+        return whole
+
+
+def _facts_of(main: DeliveryError, errors: list[DeliveryError]) -> ConnectionFacts | None:
+    """Return the facts of an error with the dialogues of all."""
+    said: deque[Entry] = deque(maxlen=ENTRIES)
+    for error in errors:
+        if isinstance(error.facts, ConnectionFacts):
+            said.extend(error.facts.dialogue)
+        if not error.code:
+            said.append((monotonic(), NOTE, error.line))
+    if not isinstance(main.facts, ConnectionFacts):
+        return ConnectionFacts(address=main.address, dialogue=said) if said else None
+    return replace(main.facts, dialogue=said)
+
+
+def _shown(place: str, error: DeliveryError) -> str:
+    """Return an error with its place; texts of pgmta itself contain it already."""
+    if error.code:
+        return f"{place} {error.stage}: {error.code} {error.line}"[:_QUOTED]
+    return error.line[:_QUOTED] if place in error.line else f"{place}: {error.line}"[:_QUOTED]
 
 
 class SmtpTransport:
@@ -33,8 +102,8 @@ class SmtpTransport:
     nothing is kept of the TLS of hosts and domains.
     """
 
-    def __init__(self, hostname: str, delivery: Delivery, memory: Memory | None = None) -> None:
-        self._memory = memory or NoMemory()
+    def __init__(self, hostname: str, delivery: Delivery, memory: TlsMemory | None = None) -> None:
+        self._memory = memory or TlsMemory()
         self.questions = Questions(delivery.dns)
         self._dns = delivery.dns
         self._hostname = hostname
@@ -64,16 +133,12 @@ class SmtpTransport:
             self._dns = delivery.dns
             self.questions.configure(delivery.dns)
         self._delivery = delivery
-        self._hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
-        self.security = Security(delivery.tls, self.questions, self._web_server, self._memory)
-
-    async def _web_server(self, name: str) -> list[str]:
-        return await self._hosts.web_addresses(name)
-
-    @property
-    def hosts(self) -> Hosts:
+        hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
+        self.hosts = hosts
         """The means to find hosts and their addresses."""
-        return self._hosts
+        self.security = Security(
+            delivery.tls, self.questions, self.hosts.web_addresses, self._memory
+        )
 
     def hosts_of(
         self,
@@ -85,7 +150,7 @@ class SmtpTransport:
         """Iterate over the hosts of a destination, as `Hosts.of` says."""
         parameters = parameters_of(destination)
         target = parameters.hops or destination.domain
-        return self._hosts.of(target, parameters.port, tried, earlier, further)
+        return self.hosts.of(target, parameters.port, tried, earlier, further)
 
     async def open(
         self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
@@ -121,7 +186,7 @@ class SmtpTransport:
         where = host.place
         try:
             policy = await self.security.policy(demand_of(destination), host)
-            addresses = await self._hosts.addresses(host)
+            addresses = await self.hosts.addresses(host)
         except Exception as error:
             tries.add(where, "", _problem(error, host))
             return None

@@ -8,15 +8,14 @@ from pgmta.config.types import is_address
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import TlsResult
 from queued.config import Tls
-from queued.delivery.dns.dns import Questions
+from queued.delivery.dns.dns import Questions, tlsa_records
 from queued.delivery.dns.hosts import Host
-from queued.delivery.dns.records import tlsa_records
 from queued.delivery.tls import dane
 from queued.delivery.tls.mtasts import mx_matches
 from queued.delivery.tls.sts_domains import StsDomains
 from queued.delivery.tls.sts_fetch import FindAddresses, PolicyFetcher
 from queued.delivery.tls.tls_contexts import TlsContexts
-from queued.delivery.tls.tls_memory import Memory
+from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.tls.tls_policy import HostPolicy, TlsDemand, TlsMode
 
 _REASON = 120  # characters of a reason in the reports
@@ -30,13 +29,12 @@ class Security:
     """
 
     def __init__(
-        self, config: Tls, questions: Questions, addresses: FindAddresses, memory: Memory
+        self, config: Tls, questions: Questions, addresses: FindAddresses, memory: TlsMemory
     ) -> None:
         self._mode = TlsMode(config.mode)
         self._questions = questions
-        self.memory = memory.broken
-        """The hosts whose TLS is broken."""
-        self._results = memory.results
+        self.memory = memory
+        """The knowledge about TLS that workers share."""
         self.contexts = contexts = TlsContexts(config)
         """The settings of TLS sessions."""
         self._domains: StsDomains | None = None
@@ -44,7 +42,7 @@ class Security:
         """Fetches MTA-STS policies; None if they are off."""
         if config.sts:
             self.fetcher = PolicyFetcher(lambda: contexts.pkix, addresses, config.sts_port)
-            self._domains = StsDomains(questions, self.fetcher, memory.policies, memory.results)
+            self._domains = StsDomains(questions, self.fetcher, memory)
 
     async def policy(self, demand: TlsDemand, host: Host) -> HostPolicy:
         """Return the policy of a host.
@@ -188,4 +186,4 @@ class Security:
         policy_type, domain, policy = report
         if domain:
             text = why[:_REASON]
-            self._results.count(TlsResult(domain, policy_type, policy, result, host, address, text))
+            self.memory.count(TlsResult(domain, policy_type, policy, result, host, address, text))

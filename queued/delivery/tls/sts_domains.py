@@ -10,11 +10,10 @@ from functools import partial
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import StsPolicy, TlsResult
-from queued.delivery.dns.dns import Questions
-from queued.delivery.dns.records import texts
+from queued.delivery.dns.dns import Questions, texts
 from queued.delivery.tls.mtasts import record_id
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
-from queued.delivery.tls.tls_memory import PolicyStore, ResultCounter
+from queued.delivery.tls.tls_memory import TlsMemory
 
 _FRESH = 60.0  # seconds for which this process does not ask again
 _SHORTEST = 5.0  # seconds of the same for a policy that ends before
@@ -32,17 +31,10 @@ class StsDomains:
     the DNS nor the web server can end it.
     """
 
-    def __init__(
-        self,
-        questions: Questions,
-        fetcher: PolicyFetcher,
-        store: PolicyStore,
-        results: ResultCounter,
-    ) -> None:
+    def __init__(self, questions: Questions, fetcher: PolicyFetcher, memory: TlsMemory) -> None:
         self._questions = questions
         self._fetcher = fetcher
-        self._store = store
-        self._results = results
+        self._memory = memory
         self._known: OrderedDict[str, tuple[StsPolicy | None, float]] = OrderedDict()
         self._failed: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._under_way: dict[str, asyncio.Task[StsPolicy | None]] = {}
@@ -70,7 +62,7 @@ class StsDomains:
     async def _find(self, domain: str) -> StsPolicy | None:
         try:
             async with asyncio.timeout(_STORE):
-                policy = await self._store.find(domain)
+                policy = await self._memory.find_policy(domain)
         except (StoreUnavailable, TimeoutError) as error:
             line = f"4.3.0 MTA-STS policy of {domain} can't be read: {str(error) or 'no answer'}"
             raise DeliveryError(line, Stage.TLS) from None
@@ -107,14 +99,14 @@ class StsDomains:
             if len(self._failed) > _ENTRIES:
                 self._failed.popitem(last=False)
             log.warning("no MTA-STS policy", domain=domain, reason=str(error))
-            self._results.count(TlsResult(domain, "sts", number, error.result, reason=str(error)))
+            self._memory.count(TlsResult(domain, "sts", number, error.result, reason=str(error)))
             return None
         policy = StsPolicy(
             domain, number, found.mode, found.mx, found.max_age, float(found.max_age)
         )
         try:
             async with asyncio.timeout(_STORE):
-                await self._store.keep(policy)
+                await self._memory.keep_policy(policy)
         except (StoreUnavailable, TimeoutError) as error:
             log.warning("MTA-STS policy not kept", domain=domain, reason=str(error))
         return policy

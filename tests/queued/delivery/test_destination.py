@@ -13,8 +13,8 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
-from queued.delivery import pacing
-from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
+from queued.delivery import destination_queue
+from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.dns.hop import Hop
 from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.smtp.session import Session
@@ -50,7 +50,7 @@ class Trial:
     def __post_init__(self) -> None:
         transport = cast(Transport, self.transport or smtp(self.delivery))
         destination = Destination("smtp", SmtpParameters((Hop("127.0.0.1", self.hop.port),)))
-        self.queue = DestinationQueue(destination, transport, DeliveryContext(self.delivery), self)
+        self.queue = DestinationQueue(destination, transport, self, self.delivery)
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         (item,), (result,) = envelope.items, results
@@ -132,7 +132,7 @@ def test_limit_of_a_host_costs_little() -> None:
 
 def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """One connection tries again when it is over, and growth goes on when that succeeds."""
-    monkeypatch.setattr(pacing, "_PAUSE", 0.05)
+    monkeypatch.setattr(destination_queue, "_PAUSE", 0.05)
     limit = [1]
     hop = RawHop({"MAIL": lambda number: HANG if limit[0] == 1 else None})
     hop.says["greeting"] = lambda number: DROP if hop.open > limit[0] else None
@@ -345,7 +345,7 @@ def test_urgent_mail_goes_first_and_has_connections_of_its_own() -> None:
     hop = RawHop({"MAIL": HANG})
 
     async def act(trial: Trial) -> None:
-        trial.queue.configure(replace(trial.queue._context, reserved=2))
+        trial.queue.configure(trial.delivery, 2)
         for n in range(10):
             trial.queue.put(envelope(n))
         await eventually(lambda: trial.queue.backlog.ordinary == 3)
@@ -372,7 +372,7 @@ def test_ordinary_mail_uses_connections_that_urgent_mail_leaves() -> None:
     most = []
 
     async def act(trial: Trial) -> None:
-        trial.queue.configure(replace(trial.queue._context, reserved=2))
+        trial.queue.configure(trial.delivery, 2)
         for n in range(300):
             trial.queue.put(replace(envelope(n), urgent=n % 7 == 3))
             most.append(trial.queue.backlog.ordinary)

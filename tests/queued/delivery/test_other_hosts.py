@@ -14,7 +14,7 @@ from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from pgmta.model import Item
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
-from queued.delivery.destination_queue import DeliveryContext, DestinationQueue
+from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.smtp.protocol import ClientProtocol
@@ -85,9 +85,8 @@ class Trial:
         self.results: dict[int, Result] = {}
         self.room = 0
         destination = Destination("smtp", SmtpParameters(), "b.example")
-        context = DeliveryContext(delivery)
         transport = cast(Transport, self.hosts)
-        self.queue = DestinationQueue(destination, transport, context, self)
+        self.queue = DestinationQueue(destination, transport, self, delivery)
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         self.room += envelope.room

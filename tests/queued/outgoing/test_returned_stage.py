@@ -42,15 +42,15 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
     concluded: list[tuple[int, Result]] = []
     forwarded: list[Item] = []
 
-    def conclude(items: list[Item], results: list[Result], _: datetime | None) -> None:
-        concluded.extend((i.id, result) for i, result in zip(items, results, strict=True))
+    def end(items: list[Item], result: Result, _: datetime | None) -> None:
+        concluded.extend((item.id, result) for item in items)
 
     context = StageContext(
         contents=cast(Any, None),
         transports=cast(Any, None),
         attempts=log,
         signers=None,
-        conclude=conclude,
+        end=end,
         dispatch=lambda items, _: forwarded.extend(items),
         room=0,
     )

@@ -69,7 +69,7 @@ class Site:
         self.dispatch = Dispatch(
             config, cast(Any, None), ALWAYS, cast(Any, self), transports, signers=self.signers
         )
-        self.room = self.dispatch.stages.room
+        self.room = self.dispatch.stages.context.room
 
     def put_outcome(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -118,7 +118,7 @@ async def test_message_is_signed_once_for_all_its_destinations(site: Site) -> No
     await site.until(sent=3)
     assert sorted(site.signed) == [False, True, True]
     assert site.signatures == 1
-    assert site.dispatch.stages.load == 0
+    assert site.dispatch.stages.context.load == 0
 
 
 async def test_ed25519_needs_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ async def test_drain_hands_back_what_waits_for_a_signature(site: Site) -> None:
     await site.until(outcomes=39)
     assert {outcome.event for outcome in site.outcomes} == {Event.HAND_BACK}
     assert sorted(outcome.item.id for outcome in site.outcomes) == list(range(1, 40))
-    assert site.dispatch.stages.room == site.room
+    assert site.dispatch.stages.context.room == site.room
     site.free.set()
     site.dispatch.dispatch([item(50, 50)], {50: message(50)})
     await site.until(outcomes=40)
@@ -176,7 +176,8 @@ async def test_rows_of_one_message_may_match_different_rules(
     found = {tuple(i.id for i in each.items): signed
              for each, signed in zip(site.sent, site.signed, strict=True)}  # fmt: skip
     assert found == {(1, 3): False, (2, 4): True}
-    assert sum(envelope.room for envelope in site.sent) == site.room - site.dispatch.stages.room
+    used = site.room - site.dispatch.stages.context.room
+    assert sum(envelope.room for envelope in site.sent) == used
     site.signers.close()
 
 
@@ -197,7 +198,7 @@ class Broken:
 
 
 async def test_content_that_streams(site: Site) -> None:
-    (signing,) = [each for each in site.dispatch._line.stages if isinstance(each, SignStage)]
+    (signing,) = [each for each in site.dispatch.stages.all if isinstance(each, SignStage)]
     destination = site.dispatch._routes.find(mail("b.example")).destination
 
     def take(number: int, content: Broken) -> None:

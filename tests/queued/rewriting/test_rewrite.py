@@ -237,7 +237,7 @@ class Parts:
 
 
 async def streamed(content: bytes, cuts: list[int], by: Rewriting) -> bytes:
-    stream = RewrittenStream(Parts(content, cuts), by, lambda _: None)
+    stream = RewrittenStream(Parts(content, cuts), by, 1)
     return b"".join([part async for part in stream])
 
 

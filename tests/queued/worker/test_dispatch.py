@@ -62,7 +62,7 @@ async def test_group_that_can_not_be_built_is_deferred_alone(
         bad.trace = cast(Any, None)
     else:
         bad.utf8 = cast(Any, Unknown())
-    room = dispatch.stages.room
+    room = dispatch.stages.context.room
     items = [item(1, 2), item(2, 1), item(3, 2, "t@a.example"), item(4, 1), item(5, 1)]
     dispatch.dispatch(items, {1: good, 2: bad})
     assert [[i.id for i in envelope.items] for envelope in envelopes] == [[2, 4], [5]]
@@ -72,7 +72,7 @@ async def test_group_that_can_not_be_built_is_deferred_alone(
     ]
     assert found[0].reply.text.startswith("internal error: ")
     assert found[0].delay > 1
-    assert room - dispatch.stages.room == 20
+    assert room - dispatch.stages.context.room == 20
 
 
 async def test_rows_share_an_envelope_if_they_have_the_same_deadline(

@@ -19,7 +19,7 @@ from pgmta.states import TRANSITIONS, Event, Status, after
 from queued.config import Retry
 from queued.config.answer_index import Answer
 from queued.config.retry import GREYLISTED, Exponential
-from queued.delivery.smtp.classify import result_of
+from queued.delivery.smtp.exchange import result_of
 from queued.delivery.transport.result import (
     CUT_OFF,
     DEADLINE_OVER,
@@ -27,8 +27,7 @@ from queued.delivery.transport.result import (
     Result,
     postponed,
 )
-from queued.worker.judge import jitter_of
-from queued.worker.verdict import FirstAnswers, delay, judge
+from queued.worker.verdict import FirstAnswers, delay, jitter_of, judge
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)

@@ -187,7 +187,7 @@ def test_route_says_what_workers_remember(
     async def kept() -> StsPolicy | None:
         with route_memory(load(path, QueuedConfig).environment, "TLSv1.2") as (memory, problem):
             assert problem == ""
-            return await memory.find("b.example")
+            return await memory.functions.find_policy("b.example")
 
     found = asyncio.run(kept())
     assert found

@@ -14,8 +14,7 @@ from queued.delivery.dns import hosts as hosts_module
 from queued.delivery.dns.addresses import in_turns
 from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.hop import Hop
-from queued.delivery.dns.hosts import Host, Hosts
-from queued.delivery.dns.own_host import OwnHost
+from queued.delivery.dns.hosts import Host, Hosts, OwnHost
 from queued.delivery.dns.unresponsive import Unresponsive
 from tests.support.name_server import NameServer, Says, Zone, serving_names
 

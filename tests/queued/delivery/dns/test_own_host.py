@@ -7,8 +7,8 @@ import ipaddress
 import psutil
 import pytest
 
-from queued.delivery.dns import own_host
-from queued.delivery.dns.own_host import OwnHost
+from queued.delivery.dns import hosts
+from queued.delivery.dns.hosts import OwnHost
 
 
 def addresses() -> list[str]:
@@ -43,7 +43,7 @@ def test_addresses_of_interfaces(binds_all: bool, monkeypatch: pytest.MonkeyPatc
         "224.0.0.1",
     ):
         assert not own.has_address(ipaddress.ip_address(address)), address
-    monkeypatch.setattr(own_host, "_binds", lambda address: True)
+    monkeypatch.setattr(hosts, "_binds", lambda address: True)
     assert OwnHost("x")._binds_all
 
 

@@ -21,7 +21,7 @@ from queued.delivery.smtp.session import Session
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transport import UNLIMITED
-from queued.outgoing.line import header_needs_utf8
+from queued.outgoing.stages import header_needs_utf8
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 from tests.support.waiting import SLACK, take_time_async
@@ -78,7 +78,7 @@ async def attempt(
 def test_parameters_of_rfc_3461_go_to_hosts_that_know_them() -> None:
     mail = replace(envelope(), dsn=True, envid="QQ+2B314159", ret="HDRS")
     assert (
-        mail_command(mail, {"DSN": ""}, 0) == "MAIL FROM:<s@a.example> RET=HDRS ENVID=QQ+2B314159"
+        mail_command(mail, {}, 0, dsn=True) == "MAIL FROM:<s@a.example> RET=HDRS ENVID=QQ+2B314159"
     )
     assert mail_command(mail, {}, 0) == "MAIL FROM:<s@a.example>"
     row = replace(ITEM, notify="SUCCESS,DELAY", orcpt="rfc822;Bob+2Bx@b.example")
@@ -95,7 +95,7 @@ def test_what_is_no_parameter_is_left_out(evil: str) -> None:
     """Rows may come by SQL."""
     assert rcpt_command(replace(ITEM, notify=evil, orcpt=evil)) == "RCPT TO:<r0@b.example>"
     mail = replace(envelope(), dsn=True, ret=evil, envid=f"=\0{evil}")
-    assert mail_command(mail, {"DSN": ""}, 0) == "MAIL FROM:<s@a.example>"
+    assert mail_command(mail, {}, 0, dsn=True) == "MAIL FROM:<s@a.example>"
 
 
 def test_limits_of_rfc_9422() -> None:

@@ -251,12 +251,12 @@ class World:
             raise StsError("no answer")
         return self.found
 
-    async def find(self, domain: str) -> StsPolicy | None:
+    async def find_policy(self, domain: str) -> StsPolicy | None:
         if self.away:
             raise StoreUnavailable("away")
         return self.stored
 
-    async def keep(self, policy: StsPolicy) -> None:
+    async def keep_policy(self, policy: StsPolicy) -> None:
         self.stored = policy
 
     def count(self, result: TlsResult) -> None:
@@ -265,13 +265,13 @@ class World:
     async def policy(self) -> StsPolicy | None:
         """The policy as a worker finds it that has nothing in memory."""
         me = cast(Any, self)
-        return await StsDomains(me, me, me, me).policy(DOMAIN)
+        return await StsDomains(me, me, me).policy(DOMAIN)
 
 
 async def test_a_policy_is_fetched_once_and_kept() -> None:
     world = World()
     me = cast(Any, world)
-    domains = StsDomains(me, me, me, me)
+    domains = StsDomains(me, me, me)
     found = await asyncio.gather(*(domains.policy(DOMAIN) for _ in range(10)))
     assert world.fetches == 1
     assert set(found) == {StsPolicy(DOMAIN, "1", "enforce", ("mx.b.example",), 86400, 86400.0)}
@@ -283,7 +283,7 @@ async def test_a_policy_for_no_time_is_not_fetched_for_each_connection() -> None
     world = World()
     world.found = FetchedPolicy("enforce", ("mx.b.example",), 0)
     me = cast(Any, world)
-    domains = StsDomains(me, me, me, me)
+    domains = StsDomains(me, me, me)
     for _ in range(3):
         await domains.policy(DOMAIN)
     assert world.fetches == 1
@@ -306,7 +306,7 @@ async def test_without_a_policy() -> None:
     world = World()
     world.found = None
     me = cast(Any, world)
-    domains = StsDomains(me, me, me, me)
+    domains = StsDomains(me, me, me)
     assert await domains.policy(DOMAIN) is None
     domains._known.clear()
     assert await domains.policy(DOMAIN) is None

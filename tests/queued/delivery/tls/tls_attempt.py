@@ -48,17 +48,11 @@ class Internet:
 
     port: int
     zone: dict[tuple[str, str], Answer] = field(default_factory=dict)
-    broken: Any = None
-    policies: Any = None
-    results: Any = None
     known_hosts: dict[str, str] = field(default_factory=dict)
     worked_hosts: list[str] = field(default_factory=list)
     sts: StsPolicy | None = None
     counted: Counter[tuple[str, str]] = field(default_factory=Counter)
     secure: bool = True
-
-    def __post_init__(self) -> None:
-        self.broken = self.policies = self.results = self
 
     def records(self, name: str, kind: str, *texts: str, secure: bool = True) -> None:
         found = tuple(rdata.from_text("IN", kind, text) for text in texts)
@@ -84,19 +78,19 @@ class Internet:
     async def addresses(self, *_: object) -> list[str]:
         return ["127.0.0.1"]
 
-    async def known(self, host: str) -> bool:
+    async def is_broken(self, host: str) -> bool:
         return host in self.known_hosts
 
-    async def failed(self, host: str, reason: str, begun: float) -> None:
+    async def note_failure(self, host: str, reason: str, begun: float) -> None:
         self.known_hosts[host] = reason
 
-    def worked(self, host: str) -> None:
+    def note_success(self, host: str) -> None:
         self.worked_hosts.append(host)
 
-    async def find(self, domain: str) -> StsPolicy | None:
+    async def find_policy(self, domain: str) -> StsPolicy | None:
         return self.sts
 
-    async def keep(self, policy: StsPolicy) -> None:
+    async def keep_policy(self, policy: StsPolicy) -> None:
         self.sts = policy
 
     def count(self, result: TlsResult) -> None:
@@ -133,7 +127,7 @@ class Attempt:
         delivery = Delivery(timeouts=Timeouts(tls=2.0, command=5.0))
         internet = cast(Any, self.internet)
         opener = SmtpTransport("client.example", delivery, internet)
-        opener._hosts = internet
+        opener.hosts = internet
         opener.security = security or self.security(mode, **options)
         wish = TlsWish.REQUIRED if requiretls else TlsWish.NONE
         wish = TlsWish.OPTIONAL if tls_optional else wish

@@ -101,7 +101,7 @@ class AiosmtpdHandler:
             envelope.mail_from = transaction.sender or "<>"
             envelope.mail_options = options
             vars(envelope).update(pgmta_commands=commands, pgmta_accepted=0, pgmta=Decisions())
-            transaction.envelope = envelope
+            transaction.set_envelope(envelope)
         return reply
 
     async def handle_RCPT(

@@ -58,6 +58,8 @@ class Commands:
         """Octets of the chunk that follows BDAT, and whether it is the last."""
         self.transaction: Transaction | None = None
         """The arguments of MAIL and RCPT so far."""
+        self.trace = ""
+        """The trace field of the transaction up to the message id."""
         self.takes_xclient = listener.speaks_for_others(client)
         """Whether the peer may say by XCLIENT who the client is."""
         self.tls: TlsFacts | None = None
@@ -182,9 +184,8 @@ class Commands:
         if self._listener.auth == "required" and not self.identified:
             return replies.NEEDS_LOGIN
         tls, login = self.tls, self.login
-        transaction = Transaction()
-        transaction.trusted = self.trusted or self.identified
-        transaction.origin = self._origin()
+        trusted = self.trusted or self.identified
+        transaction = Transaction(trusted=trusted, origin=self._origin())
         if rest:
             refusal = self._listener.parameters.mail(
                 rest, transaction, secure=bool(tls), login=login
@@ -205,7 +206,7 @@ class Commands:
         if tls or login or transaction.envelope.smtp_utf8:
             utf8 = transaction.envelope.smtp_utf8
             name = protocol(name, utf8=utf8, tls=tls, login=bool(login))
-        transaction.trace = received(self.session.host_name, self._client, self._hostname, name)
+        self.trace = received(self.session.host_name, self._client, self._hostname, name)
         self.transaction = transaction
         if transaction.priority_given is None:
             return reply
@@ -245,9 +246,7 @@ class Commands:
         known = len(transaction.recipients)
         reply = self._handler.rcpt(transaction, self._client, path, self._directory)
         if len(transaction.recipients) > known:
-            key = next(reversed(transaction.recipients))
-            transaction.dsn = transaction.dsn or {}
-            transaction.dsn[key] = dsn
+            transaction.set_dsn(next(reversed(transaction.recipients)), dsn)
             self.options = separated(rest)
         return reply
 
@@ -270,7 +269,7 @@ class Commands:
 
         The next chunk of a client that does not listen may belong to another message.
         """
-        transaction.broken = True
+        transaction.break_chunks()
         return replies.IN_CHUNKS
 
     def _bdat(self, argument: str) -> str:

@@ -95,7 +95,7 @@ class Asking:
             if not transaction:
                 self.idle = envelope
             else:
-                transaction.envelope = envelope
+                transaction.set_envelope(envelope)
             self.attempt(partial(self._go_on, came), answer)
 
         self._consultation = Consultation(steps, self.server, self.client, arguments, answered)

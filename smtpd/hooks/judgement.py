@@ -45,8 +45,7 @@ class Judgement:
             return []
         known = set(transaction.recipients.values())
         new = [one for one in wanted if isinstance(one, str) and one not in known]
-        scratch = Transaction()
-        scratch.trusted = transaction.trusted
+        scratch = Transaction(trusted=transaction.trusted)
         scratch.envelope.smtp_utf8 = bool(transaction.envelope.smtp_utf8)
         judge = self._handler.rcpt
         return [
@@ -66,7 +65,7 @@ class Judgement:
             decided = check(getattr(envelope, "pgmta", None))
         except Exception as error:  # a hook has changed it after its answer
             return str(error)
-        transaction.decide = decided.apply if decided else None
+        transaction.set_decisions(decided.apply if decided else None)
         if envelope.mail_from == "<>":
             envelope.mail_from = ""  # aiosmtpd's word for the null reverse-path
         if envelope.mail_from != transaction.sender:
@@ -86,7 +85,7 @@ class Judgement:
         reply = self._handler.mail(scratch, sender)
         if reply[0] != "2":
             return f"mail_from {sender!r}: {reply}"
-        transaction.sender, transaction.sender_domain = scratch.sender, scratch.sender_domain
+        transaction.set_sender(scratch.sender, scratch.sender_domain)
         return ""
 
     def _recipients(self, transaction: Transaction, wanted: Any, replaced: str) -> str:
@@ -94,21 +93,19 @@ class Judgement:
             transaction.envelope.rcpt_tos = list(transaction.recipients.values())
             return "rcpt_tos is no list of addresses"
         before = transaction.recipients, transaction.held
-        old = judged = list(transaction.recipients.values())
+        old = list(transaction.recipients.values())
         known = set(old)
-        if wanted[: len(judged)] == judged:
-            transaction.recipients = dict(transaction.recipients)
-            new = wanted[len(judged) :]
+        if wanted[: len(old)] == old:
+            transaction.set_recipients(dict(transaction.recipients), transaction.held)
+            new = wanted[len(old) :]
         else:
-            transaction.recipients, transaction.held = {}, None
-            new, judged = wanted, []
-        transaction.envelope.rcpt_tos = judged[:]
+            transaction.set_recipients({}, None)
+            new = wanted
         for address in new:
             directory = None if address in known else self._directory
             reply = self._handler.rcpt(transaction, self._client, address, directory)
             if reply[0] != "2":
-                transaction.recipients, transaction.held = before
-                transaction.envelope.rcpt_tos = list(transaction.recipients.values())
+                transaction.set_recipients(*before)
                 return f"recipient {address!r}: {reply}"
         _inherit(transaction, [*old, replaced] if replaced else old, wanted)
         return ""
@@ -138,8 +135,9 @@ def _give(transaction: Transaction, source: str, key: tuple[str, str]) -> None:
     dsn = transaction.dsn or {}
     notify, orcpt = dsn.get(_key(source), (None, None))
     found: Dsn = notify, orcpt or orcpt_of(source)
-    if found != (None, None) and key in transaction.recipients:
-        transaction.dsn = {key: found} | dsn  # a recipient that was there keeps its own
+    # a recipient that was there keeps its own
+    if found != (None, None) and key in transaction.recipients and key not in dsn:
+        transaction.set_dsn(key, found)
 
 
 def _key(mailbox: str) -> tuple[str, str]:

@@ -164,9 +164,7 @@ class SessionHooks:
             recipients[-1:] = [mailbox] if mailbox else []
         key, replaced = ("", ""), ""
         if mailbox and recipients[-1:] != [mailbox]:
-            (key, replaced) = transaction.recipients.popitem()
-            if transaction.held and key in transaction.held:
-                transaction.held.remove(key)
+            key, replaced = transaction.take_last()
         problem = self._judgement.problem(transaction, replaced)
         if replaced and transaction.dsn and key not in transaction.recipients:
             transaction.dsn.pop(key, None)  # the client may send it again, without

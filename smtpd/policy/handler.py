@@ -43,8 +43,8 @@ class RelayHandler:
                 sender, _ = parse_mailbox(path, utf8=envelope.smtp_utf8)
             except AddressError as error:
                 return replies.BAD_SENDER.format(plain(error))
-        envelope.mail_from = transaction.sender = sender
-        transaction.sender_domain = domain_of(sender)
+        envelope.mail_from = sender
+        transaction.set_sender(sender, domain_of(sender))
         return replies.MAIL_OK
 
     def rcpt(
@@ -78,7 +78,7 @@ class RelayHandler:
             if verdict is not Verdict.KNOWN:
                 return _REFUSALS[verdict]
         hold = bool(ours) and self._postmaster.held
-        if transaction.add(mailbox, domain, self.limit, hold=hold):
+        if transaction.add_recipient(mailbox, domain, self.limit, hold=hold):
             return replies.RCPT_OK
         return replies.TOO_MANY_RECIPIENTS
 

@@ -109,7 +109,7 @@ class Reception:
         if refusal is not replies.DATA_GO:
             incoming.give_up(refusal)
         elif commands.transaction:
-            commands.transaction.chunked = True
+            commands.transaction.begin_chunks()
         return incoming
 
     # -- meanwhile --

@@ -78,14 +78,14 @@ class Commands:
         if not argument:
             return replies.SYNTAX_HELO
         self._begin(argument, extended=False)
-        return self._listener.announcement.helo
+        return self._listener.helo
 
     def _ehlo(self, argument: str) -> str:
         if not argument:
             return replies.SYNTAX_EHLO
         self._begin(argument, extended=True)
         tls, login = bool(self.tls), bool(self.login)
-        return self._listener.announcement.ehlo(tls=tls, login=login, xclient=self.takes_xclient)
+        return self._listener.ehlo(tls=tls, login=login, xclient=self.takes_xclient)
 
     def _begin(self, name: str, *, extended: bool) -> None:
         self.transaction = None
@@ -118,7 +118,7 @@ class Commands:
             return replies.SYNTAX_STARTTLS
         if self.tls:
             return replies.TLS_ACTIVE
-        return replies.READY_FOR_TLS if self._listener.announcement.starttls else replies.NO_TLS
+        return replies.READY_FOR_TLS if self._listener.starttls else replies.NO_TLS
 
     def secured(self, facts: TlsFacts) -> None:
         """Forget what came in plain text (RFC 3207, section 4.2)."""

@@ -6,12 +6,23 @@ import re
 
 from pgmta.accounts.login import Login
 from smtpd.config import SmtpdConfig
-from smtpd.policy.handler import plain
+from smtpd.policy import plain
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 
 _USUAL = 5  # of a row
 _MOST = 9  # that a client may ask for, and less this the least
+_DIGITS = 20  # of SIZE (RFC 1870, section 3)
+# RFC 3461, sections 4 and 5
+_XTEXT = r"(?:[!-*,-<>-~]|\+(?:09|[2-689A-F][0-9A-F]|7[0-9A-E]))"  # of no control character
+_ENVID = re.compile(rf"{_XTEXT}{{1,100}}")
+_ORCPT = re.compile(rf"[A-Za-z0-9-]{{1,64}};{_XTEXT}{{1,500}}")
+_PLAIN = re.compile(r"[!-*,-<>-~]")
+_PLAIN_UTF8 = re.compile(r"[!-*,-<>-\[\]-~]")  # RFC 6533, section 3: no backslash
+_NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}")
+_SUBMITTER = re.compile(rf"<>|{_XTEXT}{{1,500}}")  # RFC 4954, section 5
+Dsn = tuple[str | None, str | None]
+"""NOTIFY and ORCPT of a recipient."""
 
 
 def row_priority(wanted: int) -> int:
@@ -32,20 +43,6 @@ def _number(value: str) -> int | None:
     if len(digits) == 1 and digits.isascii() and digits.isdigit() and value != "-0":
         return int(value)
     return None
-
-
-_DIGITS = 20  # of SIZE (RFC 1870, section 3)
-# RFC 3461, sections 4 and 5
-_XTEXT = r"(?:[!-*,-<>-~]|\+(?:09|[2-689A-F][0-9A-F]|7[0-9A-E]))"  # of no control character
-_ENVID = re.compile(rf"{_XTEXT}{{1,100}}")
-_ORCPT = re.compile(rf"[A-Za-z0-9-]{{1,64}};{_XTEXT}{{1,500}}")
-_PLAIN = re.compile(r"[!-*,-<>-~]")
-_PLAIN_UTF8 = re.compile(r"[!-*,-<>-\[\]-~]")  # RFC 6533, section 3: no backslash
-_NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}")
-_SUBMITTER = re.compile(rf"<>|{_XTEXT}{{1,500}}")  # RFC 4954, section 5
-
-Dsn = tuple[str | None, str | None]
-"""NOTIFY and ORCPT of a recipient."""
 
 
 class Parameters:

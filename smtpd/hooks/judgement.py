@@ -9,7 +9,7 @@ from typing import Any
 from pgmta.mail.address import domain_of, parse_mailbox
 from smtpd.commands.parameters import Dsn, orcpt_of
 from smtpd.hooks.decisions import check
-from smtpd.policy.handler import RelayHandler
+from smtpd.policy import RelayHandler
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction, recipient_key
 from smtpd.recipients.directory import Directory

@@ -35,7 +35,7 @@ def checker() -> ModuleType:
 
 
 def found(checker: ModuleType, text: str, name: str = "smtpd/session/other.py") -> list[str]:
-    return list(checker.errors({"smtpd/session/pace.py": PACE, name: text}))
+    return list(checker.errors({"smtpd/session/closing.py": PACE, name: text}))
 
 
 @pytest.mark.parametrize("line", [

@@ -129,7 +129,10 @@ class RelayHandler:
         return replies.TOO_MANY_RECIPIENTS
 
     def admits(self, transaction: Transaction, path: str, mailbox: str) -> bool:
-        """Return whether the section `relay` lets the client send to the mailbox of a path."""
+        """Return whether the section `relay` lets the client send to the mailbox of a path.
+
+        It decides about a recipient of which no hook has said anything.
+        """
         return (
             transaction.trusted
             or self._policy.admits(mailbox, domain_of(mailbox))

@@ -81,6 +81,16 @@ class Asking:
         self._waiting_since = 0.0
         return False
 
+    def forget_envelope(self) -> None:
+        """Forget what hooks noted while there was no transaction."""
+        self.idle = Envelope()
+
+    def tell(self, steps: tuple[Step, ...]) -> None:
+        """Call steps whose answer nobody waits for."""
+        arguments = (self.server, self.commands.session, self.envelope())
+        for step in steps:
+            step.tell(arguments, self.client)
+
     def consult(
         self,
         steps: tuple[Step, ...],
@@ -153,7 +163,7 @@ class Asking:
             vars(transaction.envelope).update(
                 {name: note for name, note in notes.items() if name not in _NAMES}
             )
-            self.idle = Envelope()
+            self.forget_envelope()
         if transaction.envelope.mail_from == "":
             transaction.envelope.mail_from = NULL
         vars(transaction.envelope).setdefault("pgmta", Decisions())

@@ -25,13 +25,10 @@ class Judgement:
     def __init__(
         self, handler: RelayHandler, client: str, directory: Directory | None = None
     ) -> None:
-        self._handler = handler
+        self.handler = handler
+        """What smtpd itself says of addresses."""
         self._client = client
         self._directory = directory
-
-    def admits(self, transaction: Transaction, path: str, mailbox: str) -> bool:
-        """Return whether smtpd takes a recipient of which no hook has said anything."""
-        return self._handler.admits(transaction, path, mailbox)
 
     async def look_up(self, unseen: list[tuple[str, str]]) -> None:
         """Find out whether recipients are known."""
@@ -47,10 +44,10 @@ class Judgement:
         new = [one for one in wanted if isinstance(one, str) and one not in known]
         scratch = Transaction(trusted=transaction.trusted)
         scratch.envelope.smtp_utf8 = bool(transaction.envelope.smtp_utf8)
-        judge = self._handler.rcpt
+        judge = self.handler.rcpt
         return [
             parse_mailbox(one, utf8=True)
-            for one in new[: self._handler.limit]
+            for one in new[: self.handler.limit]
             if judge(scratch, self._client, one, self._directory) is replies.LOOK_UP
         ]
 
@@ -82,7 +79,7 @@ class Judgement:
             return f"mail_from is of type {type(sender).__name__}"
         scratch = Transaction()
         scratch.envelope.smtp_utf8 = bool(transaction.envelope.smtp_utf8)
-        reply = self._handler.mail(scratch, sender)
+        reply = self.handler.mail(scratch, sender)
         if reply[0] != "2":
             return f"mail_from {sender!r}: {reply}"
         transaction.set_sender(scratch.sender, scratch.sender_domain)
@@ -103,7 +100,7 @@ class Judgement:
             new = wanted
         for address in new:
             directory = None if address in known else self._directory
-            reply = self._handler.rcpt(transaction, self._client, address, directory)
+            reply = self.handler.rcpt(transaction, self._client, address, directory)
             if reply[0] != "2":
                 transaction.set_recipients(*before)
                 return f"recipient {address!r}: {reply}"

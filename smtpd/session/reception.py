@@ -187,7 +187,7 @@ class Reception:
     def _ask(self, incoming: IncomingMessage, content: bytes | ContentFile) -> None:
         """Ask the hooks about the content."""
         if self._session.hooks:
-            self._session.hooks.content.ask(incoming.header(), content, self._answered)
+            self._session.hooks.ask_about_content(incoming.header(), content, self._answered)
 
     async def _ask_about_file(self, incoming: IncomingMessage) -> None:
         """Do so with content that is not in memory."""

@@ -21,12 +21,13 @@ test-all: writable $(VENV)/.dev  ## all tests, with longer runs of the fuzzers a
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest --fuzz-seconds 20 --faults-seconds 25 \
 		--submission-rounds 6 --bounce-kills 8 --bounce-messages 400 $(ARGS)
 
-lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, words, generated files
+lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, owners of fields, words, generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python scripts/check-size
+	@$(BIN)/python scripts/check-owners
 	@$(BIN)/python scripts/check-words
 	@$(BIN)/python scripts/docs --check
 	@$(BIN)/python scripts/schema --check

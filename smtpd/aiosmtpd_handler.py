@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -63,7 +62,8 @@ class AiosmtpdHandler:
         given = {"log": {"accepted": False}, **(settings or {})}
         self._config = config = SmtpdConfig.model_validate(given)
         self._uri = uri
-        self._listener = SmtpListener.make(config, Listener())
+        self._listener = SmtpListener(config, Listener())
+        self._lmtp = SmtpListener(config, Listener(protocol="lmtp"))
         self._server: Server | None = None
         self._closing = False
         self._open: set[asyncio.Future[str]] = set()  # answers to the end of data
@@ -86,6 +86,13 @@ class AiosmtpdHandler:
         if server:
             await server.stop(0.0)
 
+    async def handle_EHLO(
+        self, server: Any, session: Session, envelope: Envelope, name: str, lines: list[str]
+    ) -> list[str]:
+        """Add an extension that works in aiosmtpd, and that it does not announce."""
+        session.host_name = name
+        return [*lines[:-1], "250-PIPELINING", lines[-1]]
+
     async def handle_MAIL(
         self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
@@ -99,7 +106,7 @@ class AiosmtpdHandler:
             envelope.mail_from = transaction.sender or "<>"
             envelope.mail_options = options
             vars(envelope).update(pgmta_commands=commands, pgmta_accepted=0, pgmta=Decisions())
-            transaction.envelope = envelope
+            transaction.set_envelope(envelope)
         return reply
 
     async def handle_RCPT(
@@ -145,7 +152,10 @@ class AiosmtpdHandler:
         return await self._commit(relay, commands, client, content)
 
     async def _commit(self, relay: Server, commands: Commands, client: str, content: bytes) -> str:
-        """Return the reply to the end of data; a commit goes on although its client has gone."""
+        """Return the reply to the end of data.
+
+        A message whose client goes before its commit begins is given up.
+        """
         rules = None
         if user := commands.login:
             rules = HeaderRules(
@@ -161,33 +171,30 @@ class AiosmtpdHandler:
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._open.add(answer)
         answer.add_done_callback(self._open.discard)
-        incoming.take(content)
-        try:
-            refusal = incoming.finish()
-            if not (refusal or incoming.ready):
-                refusal = await incoming.prepare()
-        except BaseException:  # the client has gone, for example
-            incoming.content.discard()
-            answer.cancel()
-            raise
-        if refusal:
-            incoming.content.discard()
-            answer.set_result(refusal)
-            return refusal
 
         def committed(error: Exception | None) -> None:
             if not answer.done():
                 number = incoming.content.id
                 answer.set_result(replies.UNAVAILABLE if error else replies.QUEUED.format(number))
 
-        message = compose(relay, listener, commands, client, incoming)
-        if relay.accepted:
-            user_name = user.user if user else ""
-            incoming.content.gaps = relay.accepted.gaps(
-                client, user_name, listener.label, next(relay.session_ids)
-            )
-        relay.committer.commit(incoming.content, message, committed)
-        return await answer
+        try:
+            incoming.take(content)
+            refusal = incoming.finish()
+            if not (refusal or incoming.ready):
+                refusal = await incoming.prepare()
+            if refusal:
+                return refusal
+            message = compose(relay, listener, commands, client, incoming)
+            if relay.accepted:
+                user_name = user.user if user else ""
+                incoming.content.gaps = relay.accepted.gaps(
+                    client, user_name, listener.label, next(relay.session_ids)
+                )
+            relay.committer.commit(incoming.content, message, committed)
+            return await answer
+        finally:
+            incoming.content.discard()  # unless its commit has begun: the client may have gone
+            answer.cancel()
 
     def _begin(self) -> Server:
         if not self._server:
@@ -199,9 +206,8 @@ class AiosmtpdHandler:
 
     def _commands(self, server: Any, session: Session) -> Commands:
         """Return what does the commands of one transaction."""
-        listener, proxy = self._listener, session.proxy_data
-        if isinstance(server, LMTP):
-            listener = replace(listener, protocol="lmtp")
+        proxy = session.proxy_data
+        listener = self._lmtp if isinstance(server, LMTP) else self._listener
         peer: Any = session.peer if isinstance(session.peer, tuple) else _LOCAL
         client = proxy.src_addr if proxy else None
         identified = isinstance(client, IPv4Address | IPv6Address)

@@ -113,7 +113,7 @@ def _check_apart(path: Path) -> list[str]:
 
 
 def _check_certificates(settings: SmtpdConfig, path: Path) -> list[str]:
-    from smtpd.tls.context_set import ContextSet
+    from smtpd.tls.contexts import ContextSet
 
     contexts = ContextSet(settings).load(path)
     privileges.give_up(settings)  # before hooks
@@ -180,7 +180,7 @@ def serve(config: Path, descriptors: str) -> None:
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
     from smtpd.process.process import serve as serve_sockets
-    from smtpd.tls.context_set import ContextSet
+    from smtpd.tls.contexts import ContextSet
 
     tls = ContextSet(settings).load(config)
     privileges.give_up(settings)
@@ -203,6 +203,6 @@ def serve(config: Path, descriptors: str) -> None:
 @reporting
 def sink(address: str, port: int, maildir: Path, attached: bool) -> None:
     """Catch all mail in a Maildir: a next hop for development only."""
-    from smtpd.sink.devsink import serve as serve_sink
+    from smtpd.sink import serve as serve_sink
 
     uvloop.run(serve_sink(address, port, maildir, attached=attached))

@@ -57,6 +57,8 @@ class Commands:
         """Octets of the chunk that follows BDAT, and whether it is the last."""
         self.transaction: Transaction | None = None
         """The arguments of MAIL and RCPT so far."""
+        self.trace = ""
+        """The trace field of the transaction up to the message id."""
         self.takes_xclient = listener.speaks_for_others(client)
         """Whether the peer may say by XCLIENT who the client is."""
         self.tls: TlsFacts | None = None
@@ -75,14 +77,14 @@ class Commands:
         if not argument:
             return replies.SYNTAX_HELO
         self._begin(argument, extended=False)
-        return self._listener.announcement.helo
+        return self._listener.helo
 
     def _ehlo(self, argument: str) -> str:
         if not argument:
             return replies.SYNTAX_EHLO
         self._begin(argument, extended=True)
         tls, login = bool(self.tls), bool(self.login)
-        return self._listener.announcement.ehlo(tls=tls, login=login, xclient=self.takes_xclient)
+        return self._listener.ehlo(tls=tls, login=login, xclient=self.takes_xclient)
 
     def _begin(self, name: str, *, extended: bool) -> None:
         self.transaction = None
@@ -115,7 +117,7 @@ class Commands:
             return replies.SYNTAX_STARTTLS
         if self.tls:
             return replies.TLS_ACTIVE
-        return replies.READY_FOR_TLS if self._listener.announcement.starttls else replies.NO_TLS
+        return replies.READY_FOR_TLS if self._listener.starttls else replies.NO_TLS
 
     def secured(self, facts: TlsFacts) -> None:
         """Forget what came in plain text (RFC 3207, section 4.2)."""
@@ -181,9 +183,8 @@ class Commands:
         if self._listener.auth == "required" and not self.identified:
             return replies.NEEDS_LOGIN
         tls, login = self.tls, self.login
-        transaction = Transaction()
-        transaction.trusted = self.trusted or self.identified
-        transaction.origin = self._origin()
+        trusted = self.trusted or self.identified
+        transaction = Transaction(trusted=trusted, origin=self._origin())
         if rest:
             refusal = self._listener.parameters.mail(
                 rest, transaction, secure=bool(tls), login=login
@@ -204,7 +205,7 @@ class Commands:
         if tls or login or transaction.envelope.smtp_utf8:
             utf8 = transaction.envelope.smtp_utf8
             name = protocol(name, utf8=utf8, tls=tls, login=bool(login))
-        transaction.trace = received(self.session.host_name, self._client, self._hostname, name)
+        self.trace = received(self.session.host_name, self._client, self._hostname, name)
         self.transaction = transaction
         if transaction.priority_given is None:
             return reply
@@ -244,9 +245,7 @@ class Commands:
         known = len(transaction.recipients)
         reply = self._handler.rcpt(transaction, self._client, path, self._directory)
         if len(transaction.recipients) > known:
-            key = next(reversed(transaction.recipients))
-            transaction.dsn = transaction.dsn or {}
-            transaction.dsn[key] = dsn
+            transaction.set_dsn(next(reversed(transaction.recipients)), dsn)
             self.options = separated(rest)
         return reply
 
@@ -269,7 +268,7 @@ class Commands:
 
         The next chunk of a client that does not listen may belong to another message.
         """
-        transaction.broken = True
+        transaction.break_chunks()
         return replies.IN_CHUNKS
 
     def _bdat(self, argument: str) -> str:

@@ -3,45 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from pgmta.accounts.networks import Networks
 from smtpd.commands.parameters import Parameters
-from smtpd.config import ROLES, Auth, BareNewlines, Early, Listener, SmtpdConfig, Tls
-from smtpd.policy.bouncing import Bouncing
-from smtpd.policy.handler import RelayHandler
+from smtpd.config import ROLES, Listener, SmtpdConfig
+from smtpd.policy import RelayHandler
 from smtpd.protocol.xclient import KEYWORD as XCLIENT
 from smtpd.tls.contexts import Contexts
 
 _MOST = 999_999  # that a limit can say (RFC 9422, section 4)
 
 
-class Announcement:
-    """Composes the reply for each state of a session once."""
+class SmtpListener:
+    """Has the handler and the options of its sessions. Options have the defaults of the role.
+
+    It is made of an entry of `listen`, with its certificates. `mechanisms` are those of AUTH if
+    hooks have some, instead of the configured ones.
+    """
 
     def __init__(
         self,
         config: SmtpdConfig,
-        *,
-        role: str,
-        chunking: bool,
-        starttls: bool,
-        mechanisms: Sequence[str],
-        auth_without_tls: bool,
+        listener: Listener,
+        contexts: Contexts | None = None,
+        mechanisms: Sequence[str] | None = None,
     ) -> None:
-        self._hostname = config.environment.hostname
-        self._limits = config.limits
-        self._dsn = config.dsn
-        self._chunking = ["CHUNKING"] if chunking else []
-        self._priorities = role == "submission"
-        self.starttls = starttls
+        role = ROLES[listener.role]
+        self.label = listener.label
+        """The name that metadata gives the listener."""
+        self.protocol = listener.protocol
+        self.local = bool(listener.socket)
+        """Whether it is a Unix socket."""
+        self.handler = RelayHandler(config, relay=listener.relay)
+        self.tls = tls = config.tls_of(listener)
+        self.contexts = contexts
+        """The certificates, if there is any TLS."""
+        self.starttls = bool(contexts) and tls in ("offered", "required")
         """Whether there is STARTTLS."""
-        self._mechanisms = " ".join(mechanisms)
-        self._auth_without_tls = auth_without_tls
-        self._replies: dict[tuple[bool, bool, bool], str] = {}
-        self.helo = f"250 {self._hostname}"
+        self.auth = auth = config.auth_of(listener)
+        self.auth_without_tls = listener.auth_without_tls
+        self.parameters = Parameters(
+            config, role=listener.role, tls=tls != "none", auth=auth != "none"
+        )
+        """The parameters of MAIL and RCPT that the listener knows."""
+        self.bare_newlines = config.content.bare_newlines or role.bare_newlines
+        self.early = listener.early or role.early
+        self.fix_ups = role.fix_ups
+        """Whether it completes messages as RFC 6409, section 8 says."""
+        self.trusts = role.trusts
+        """Whether clients in `relay.networks` may send to any address."""
+        self.proxy = Networks(listener.proxy) if listener.proxy else None
+        """Clients that must begin with a PROXY header."""
+        self._xclient = Networks(listener.xclient) if listener.xclient else None
+        self.bouncing = Bouncing(config, listener)
+        """Decides whether mail that fails is bounced."""
+        self.helo = f"250 {config.environment.hostname}"
         """The reply to HELO."""
+        self._config = config
+        self._priorities = listener.role == "submission"
+        offered = config.auth.mechanisms if mechanisms is None else mechanisms
+        self._mechanisms = "" if auth == "none" else " ".join(offered)
+        self._replies: dict[tuple[bool, bool, bool], str] = {}
+
+    def speaks_for_others(self, peer: str) -> bool:
+        """Return whether a peer may say by XCLIENT who the client is."""
+        return bool(self._xclient and self._xclient.contains(peer))
 
     def ehlo(self, *, tls: bool, login: bool, xclient: bool = False) -> str:
         """Return all lines of the reply, under TLS or not, to a user who has logged in or not.
@@ -50,7 +76,7 @@ class Announcement:
         """
         reply = self._replies.get((tls, login, xclient))
         if reply is None:
-            lines = [self._hostname, *self._keywords(tls=tls, login=login)]
+            lines = [self._config.environment.hostname, *self._keywords(tls=tls, login=login)]
             if xclient:
                 lines.insert(1, XCLIENT)
             reply = "\r\n".join([*(f"250-{line}" for line in lines[:-1]), f"250 {lines[-1]}"])
@@ -58,106 +84,58 @@ class Announcement:
         return reply
 
     def _keywords(self, *, tls: bool, login: bool) -> list[str]:
-        words = [
-            f"SIZE {self._limits.message_size}",
-            "8BITMIME",
-            "SMTPUTF8",
-            "PIPELINING",
-            *self._chunking,
-            f"LIMITS RCPTMAX={min(self._limits.recipients, _MOST)}",
-        ]
+        limits = self._config.limits
+        words = [f"SIZE {limits.message_size}", "8BITMIME", "SMTPUTF8", "PIPELINING"]
+        if self.protocol == "smtp":
+            words.append("CHUNKING")
+        words.append(f"LIMITS RCPTMAX={min(limits.recipients, _MOST)}")
         if self.starttls and not tls:
             words.append("STARTTLS")
-        if self._mechanisms and not login and (tls or self._auth_without_tls):
+        if self._mechanisms and not login and (tls or self.auth_without_tls):
             words.append(f"AUTH {self._mechanisms}")
         if tls:
             words.append("REQUIRETLS")  # RFC 8689, section 2: only under TLS
-        if self._dsn:
+        if self._config.dsn:
             words.append("DSN")
         if self._priorities:
             words.append("MT-PRIORITY")
         return [*words, "ENHANCEDSTATUSCODES"]
 
 
-@dataclass(frozen=True, slots=True)
-class SmtpListener:
-    """Has the handler and the options of its sessions.
+class Bouncing:
+    """Decides for the clients of one listener whether their mail is bounced.
 
-    Options have the defaults of the role. `label` is the name that metadata gives the listener.
+    Mail that may not be bounced is held, so that nothing is lost.
     """
 
-    label: str
-    protocol: Literal["smtp", "lmtp"]
-    local: bool
-    """Whether it is a Unix socket."""
-    handler: RelayHandler
-    announcement: Announcement
-    """The replies to EHLO."""
-    parameters: Parameters
-    """The parameters of MAIL and RCPT that the listener knows."""
-    tls: Tls
-    contexts: Contexts | None
-    """The certificates, if there is any TLS."""
-    auth: Auth
-    auth_without_tls: bool
-    bare_newlines: BareNewlines
-    early: Early
-    fix_ups: bool
-    """Whether it completes messages as RFC 6409, section 8 says."""
-    trusts: bool
-    """Whether clients in `relay.networks` may send to any address."""
-    proxy: Networks | None
-    """Clients that must begin with a PROXY header."""
-    xclient: Networks | None
-    """Peers that may say by XCLIENT who the client is."""
-    bouncing: Bouncing
-    """Decides whether mail that fails is bounced."""
+    def __init__(self, config: SmtpdConfig, listener: Listener) -> None:
+        self._usual = listener.bounces
+        self._rules = [
+            (
+                Networks(rule.networks) if rule.networks else None,
+                frozenset(user.lower() for user in rule.users) if rule.users else None,
+                rule.audience,
+            )
+            for rule in config.bounces
+        ]
+        self.always = ""
+        """The word for every client; nothing if it depends on the client."""
+        if listener.on_failed != "bounce":
+            self.always = listener.on_failed
+        elif not self._rules and self._usual != "authenticated":
+            self.always = "bounce" if self._usual == "anybody" else "hold"
 
-    def speaks_for_others(self, peer: str) -> bool:
-        """Return whether a peer may say by XCLIENT who the client is."""
-        return bool(self.xclient and self.xclient.contains(peer))
+    def of(self, client: str, user: str, *, identified: bool) -> str:
+        """Return the word for a client, if it is not `always` the same.
 
-    @classmethod
-    def make(
-        cls,
-        config: SmtpdConfig,
-        listener: Listener,
-        contexts: Contexts | None = None,
-        mechanisms: Sequence[str] | None = None,
-    ) -> SmtpListener:
-        """Return the listener of an entry of `listen`, with its certificates.
-
-        `mechanisms` are those of AUTH if hooks have some, instead of the configured ones.
+        `identified` clients have logged in, or have a trusted certificate.
         """
-        role = ROLES[listener.role]
-        mechanisms = config.auth.mechanisms if mechanisms is None else mechanisms
-        tls, auth = config.tls_of(listener), listener.auth or role.auth
-        starttls = bool(contexts) and tls in ("offered", "required")
-        return cls(
-            label=listener.label,
-            protocol=listener.protocol,
-            local=bool(listener.socket),
-            handler=RelayHandler(config, relay=listener.relay),
-            announcement=Announcement(
-                config,
-                role=listener.role,
-                chunking=listener.protocol == "smtp",
-                starttls=starttls,
-                mechanisms=() if auth == "none" else mechanisms,
-                auth_without_tls=listener.auth_without_tls,
-            ),
-            parameters=Parameters(
-                config, role=listener.role, tls=tls != "none", auth=auth != "none"
-            ),
-            tls=tls,
-            contexts=contexts,
-            auth=auth,
-            auth_without_tls=listener.auth_without_tls,
-            bare_newlines=config.content.bare_newlines or role.bare_newlines,
-            early=listener.early or role.early,
-            fix_ups=role.fix_ups,
-            trusts=role.trusts,
-            proxy=Networks(listener.proxy) if listener.proxy else None,
-            xclient=Networks(listener.xclient) if listener.xclient else None,
-            bouncing=Bouncing(config, listener),
-        )
+        audience = self._usual
+        for networks, users, word in self._rules:
+            here = networks is None or networks.contains(client)
+            if here and (users is None or user.lower() in users):
+                audience = word
+                break
+        if audience == "authenticated":
+            return "bounce" if identified else "hold"
+        return "bounce" if audience == "anybody" else "hold"

@@ -1,19 +1,28 @@
-"""Priorities that clients ask for with MT-PRIORITY, and those of rows (RFC 6710; pure)."""
+"""The parameters of MAIL and RCPT (RFC 5321, section 4.1.2; pure)."""
 
 from __future__ import annotations
 
 import re
 
 from pgmta.accounts.login import Login
-from pgmta.model import Options
-from smtpd.commands import parameters
 from smtpd.config import SmtpdConfig
-from smtpd.policy.handler import plain
+from smtpd.policy import plain
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 
 _USUAL = 5  # of a row
 _MOST = 9  # that a client may ask for, and less this the least
+_DIGITS = 20  # of SIZE (RFC 1870, section 3)
+# RFC 3461, sections 4 and 5
+_XTEXT = r"(?:[!-*,-<>-~]|\+(?:09|[2-689A-F][0-9A-F]|7[0-9A-E]))"  # of no control character
+_ENVID = re.compile(rf"{_XTEXT}{{1,100}}")
+_ORCPT = re.compile(rf"[A-Za-z0-9-]{{1,64}};{_XTEXT}{{1,500}}")
+_PLAIN = re.compile(r"[!-*,-<>-~]")
+_PLAIN_UTF8 = re.compile(r"[!-*,-<>-\[\]-~]")  # RFC 6533, section 3: no backslash
+_NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}")
+_SUBMITTER = re.compile(rf"<>|{_XTEXT}{{1,500}}")  # RFC 4954, section 5
+Dsn = tuple[str | None, str | None]
+"""NOTIFY and ORCPT of a recipient."""
 
 
 def row_priority(wanted: int) -> int:
@@ -28,26 +37,12 @@ def mt_priority(row: int) -> int:
     return round((_USUAL - row) * _MOST / levels)
 
 
-def parse(value: str) -> int | None:
-    """Return the value of the parameter, or None if it is no priority."""
+def _number(value: str) -> int | None:
+    """Return the value of MT-PRIORITY, or None if it is no priority."""
     digits = value.removeprefix("-")
     if len(digits) == 1 and digits.isascii() and digits.isdigit() and value != "-0":
         return int(value)
     return None
-
-
-_DIGITS = 20  # of SIZE (RFC 1870, section 3)
-# RFC 3461, sections 4 and 5
-_XTEXT = r"(?:[!-*,-<>-~]|\+(?:09|[2-689A-F][0-9A-F]|7[0-9A-E]))"  # of no control character
-_ENVID = re.compile(rf"{_XTEXT}{{1,100}}")
-_ORCPT = re.compile(rf"[A-Za-z0-9-]{{1,64}};{_XTEXT}{{1,500}}")
-_PLAIN = re.compile(r"[!-*,-<>-~]")
-_PLAIN_UTF8 = re.compile(r"[!-*,-<>-\[\]-~]")  # RFC 6533, section 3: no backslash
-_NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}")
-_SUBMITTER = re.compile(rf"<>|{_XTEXT}{{1,500}}")  # RFC 4954, section 5
-
-Dsn = tuple[str | None, str | None]
-"""NOTIFY and ORCPT of a recipient."""
 
 
 class Parameters:
@@ -100,26 +95,24 @@ class Parameters:
         secure: bool,
         login: Login | None,
     ) -> str:
-        options = transaction.options or Options()
         if keyword == "REQUIRETLS" and not value and (secure or self._tls):
             if not secure:
                 return replies.NEEDS_STARTTLS
-            options.requiretls = True
+            transaction.rare_options().requiretls = True
         elif keyword == "RET" and self._dsn:
-            options.ret = value.upper()
-            if options.ret not in ("FULL", "HDRS"):
+            if value.upper() not in ("FULL", "HDRS"):
                 return replies.BAD_RET
+            transaction.rare_options().ret = value.upper()
         elif keyword == "ENVID" and self._dsn:
             if not _ENVID.fullmatch(value):
                 return replies.BAD_ENVID
-            options.envid = value
+            transaction.rare_options().envid = value
         elif keyword == "MT-PRIORITY" and self._priorities:
             return _prioritise(value, transaction, login)
         elif keyword == "AUTH" and self._auth:
             return "" if _SUBMITTER.fullmatch(value) else replies.BAD_SUBMITTER
         else:
             return replies.UNKNOWN_PARAMETER
-        transaction.options = options
         return ""
 
     def rcpt(self, rest: str) -> tuple[str, Dsn]:
@@ -177,12 +170,11 @@ def _xtext(orcpt: str) -> str:
 
 def _prioritise(value: str, transaction: Transaction, login: Login | None) -> str:
     """Take the priority, as far as the user may ask for it."""
-    wanted = parameters.parse(value)
+    wanted = _number(value)
     if wanted is None:
         return replies.BAD_PRIORITY
-    row = parameters.row_priority(wanted)
+    row = row_priority(wanted)
     first, last = login.priorities if login else (5, 5)
-    transaction.priority = min(max(row, first), last)
-    if transaction.priority != row:
-        transaction.priority_given = parameters.mt_priority(transaction.priority)
+    given = min(max(row, first), last)
+    transaction.set_priority(given, mt_priority(given) if given != row else None)
     return ""

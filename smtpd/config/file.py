@@ -1,4 +1,4 @@
-"""The section `submission` of smtpd.yaml."""
+"""The whole of smtpd.yaml."""
 
 from __future__ import annotations
 

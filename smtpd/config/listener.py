@@ -1,4 +1,4 @@
-"""An entry of `bounces` in smtpd.yaml: whose mail is bounced if it fails."""
+"""An entry of `listen` in smtpd.yaml, with its certificates, and the entries of `bounces`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from smtpd.config.hooks import Hooks
 from smtpd.config.role import Auth, Early, Tls, parse_listen_address
 
 type Audience = Literal["anybody", "authenticated", "none"]
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 class BounceRule(Section):
@@ -57,9 +58,6 @@ def _parse(value: object) -> object:
 
 
 Certificates = list[Annotated[Certificate, BeforeValidator(_parse)]]
-
-
-_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 def _parse_fingerprint(value: str) -> str:

@@ -1,8 +1,9 @@
-"""An entry of `relay.recipients` in smtpd.yaml."""
+"""The section `relay` of smtpd.yaml: who may send, to which domains and recipients."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -16,7 +17,6 @@ from pgmta.config.types import (
     Whole,
     parse_host_port,
 )
-from smtpd.config.domain_set import DomainSet
 from smtpd.config.role import parse_domain
 
 
@@ -98,3 +98,16 @@ class Relay(Section):
                         f"recipients[{number}].domains: {domain!r} is not in relay.domains"
                     )
         return self
+
+
+class DomainSet:
+    """Normalised domains; `*.domain` stands for all domains below it."""
+
+    def __init__(self, domains: Iterable[str]) -> None:
+        self._domains = frozenset(domains)
+
+    def __contains__(self, domain: object) -> bool:
+        if domain in self._domains:
+            return True
+        parts = str(domain).split(".")
+        return any("*." + ".".join(parts[i:]) in self._domains for i in range(1, len(parts)))

@@ -9,7 +9,7 @@ from typing import Any
 from pgmta.mail.address import domain_of, parse_mailbox
 from smtpd.commands.parameters import Dsn, orcpt_of
 from smtpd.hooks.decisions import check
-from smtpd.policy.handler import RelayHandler
+from smtpd.policy import RelayHandler
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction, recipient_key
 from smtpd.recipients.directory import Directory
@@ -25,13 +25,10 @@ class Judgement:
     def __init__(
         self, handler: RelayHandler, client: str, directory: Directory | None = None
     ) -> None:
-        self._handler = handler
+        self.handler = handler
+        """What smtpd itself says of addresses."""
         self._client = client
         self._directory = directory
-
-    def admits(self, transaction: Transaction, path: str, mailbox: str) -> bool:
-        """Return whether smtpd takes a recipient of which no hook has said anything."""
-        return self._handler.admits(transaction, path, mailbox)
 
     async def look_up(self, unseen: list[tuple[str, str]]) -> None:
         """Find out whether recipients are known."""
@@ -45,13 +42,12 @@ class Judgement:
             return []
         known = set(transaction.recipients.values())
         new = [one for one in wanted if isinstance(one, str) and one not in known]
-        scratch = Transaction()
-        scratch.trusted = transaction.trusted
+        scratch = Transaction(trusted=transaction.trusted)
         scratch.envelope.smtp_utf8 = bool(transaction.envelope.smtp_utf8)
-        judge = self._handler.rcpt
+        judge = self.handler.rcpt
         return [
             parse_mailbox(one, utf8=True)
-            for one in new[: self._handler.limit]
+            for one in new[: self.handler.limit]
             if judge(scratch, self._client, one, self._directory) is replies.LOOK_UP
         ]
 
@@ -66,7 +62,7 @@ class Judgement:
             decided = check(getattr(envelope, "pgmta", None))
         except Exception as error:  # a hook has changed it after its answer
             return str(error)
-        transaction.decide = decided.apply if decided else None
+        transaction.set_decisions(decided.apply if decided else None)
         if envelope.mail_from == "<>":
             envelope.mail_from = ""  # aiosmtpd's word for the null reverse-path
         if envelope.mail_from != transaction.sender:
@@ -83,10 +79,10 @@ class Judgement:
             return f"mail_from is of type {type(sender).__name__}"
         scratch = Transaction()
         scratch.envelope.smtp_utf8 = bool(transaction.envelope.smtp_utf8)
-        reply = self._handler.mail(scratch, sender)
+        reply = self.handler.mail(scratch, sender)
         if reply[0] != "2":
             return f"mail_from {sender!r}: {reply}"
-        transaction.sender, transaction.sender_domain = scratch.sender, scratch.sender_domain
+        transaction.set_sender(scratch.sender, scratch.sender_domain)
         return ""
 
     def _recipients(self, transaction: Transaction, wanted: Any, replaced: str) -> str:
@@ -94,21 +90,19 @@ class Judgement:
             transaction.envelope.rcpt_tos = list(transaction.recipients.values())
             return "rcpt_tos is no list of addresses"
         before = transaction.recipients, transaction.held
-        old = judged = list(transaction.recipients.values())
+        old = list(transaction.recipients.values())
         known = set(old)
-        if wanted[: len(judged)] == judged:
-            transaction.recipients = dict(transaction.recipients)
-            new = wanted[len(judged) :]
+        if wanted[: len(old)] == old:
+            transaction.set_recipients(dict(transaction.recipients), transaction.held)
+            new = wanted[len(old) :]
         else:
-            transaction.recipients, transaction.held = {}, None
-            new, judged = wanted, []
-        transaction.envelope.rcpt_tos = judged[:]
+            transaction.set_recipients({}, None)
+            new = wanted
         for address in new:
             directory = None if address in known else self._directory
-            reply = self._handler.rcpt(transaction, self._client, address, directory)
+            reply = self.handler.rcpt(transaction, self._client, address, directory)
             if reply[0] != "2":
-                transaction.recipients, transaction.held = before
-                transaction.envelope.rcpt_tos = list(transaction.recipients.values())
+                transaction.set_recipients(*before)
                 return f"recipient {address!r}: {reply}"
         _inherit(transaction, [*old, replaced] if replaced else old, wanted)
         return ""
@@ -138,8 +132,9 @@ def _give(transaction: Transaction, source: str, key: tuple[str, str]) -> None:
     dsn = transaction.dsn or {}
     notify, orcpt = dsn.get(_key(source), (None, None))
     found: Dsn = notify, orcpt or orcpt_of(source)
-    if found != (None, None) and key in transaction.recipients:
-        transaction.dsn = {key: found} | dsn  # a recipient that was there keeps its own
+    # a recipient that was there keeps its own
+    if found != (None, None) and key in transaction.recipients and key not in dsn:
+        transaction.set_dsn(key, found)
 
 
 def _key(mailbox: str) -> tuple[str, str]:

@@ -67,9 +67,9 @@ class LoginHooks:
         for step in self._steps.first:
             ending = await self.converse(step, args, ask)
             if ending.answer is not MISSING or ending.error or ending.aborted:
-                return _Judged(self, step, ending)
+                return _HookAuthenticator(self, step, args, ask, ending)
         own = self._steps.mechanisms.get(mechanism)
-        return _Conversing(self, own, args, ask) if own else None
+        return _HookAuthenticator(self, own, args, ask) if own else None
 
     def abandon(self) -> None:
         """Cancel the method that is asked: the session has ended."""
@@ -153,34 +153,23 @@ class LoginHooks:
         return user
 
 
-class _Conversing:
-    """An authenticator that asks one method of AUTH."""
+class _HookAuthenticator:
+    """An authenticator that asks one method of AUTH, unless the end of its exchange is there."""
 
-    def __init__(self, hooks: LoginHooks, step: Step, args: list[str], ask: Ask) -> None:
+    def __init__(
+        self, hooks: LoginHooks, step: Step, args: list[str], ask: Ask, ending: Ending | None = None
+    ) -> None:
         self._hooks = hooks
         self._step = step
         self._args = args
         self._ask = ask
-
-    async def authenticate(
-        self, mechanism: str, login: str, password: bytes, client: str
-    ) -> Login | None:
-        ending = await self._hooks.converse(self._step, self._args, self._ask)
-        return self._hooks.read(self._step, ending, mechanism)
-
-
-class _Judged:
-    """An authenticator that has the answer of `handle_AUTH` already."""
-
-    def __init__(self, hooks: LoginHooks, step: Step, ending: Ending) -> None:
-        self._hooks = hooks
-        self._step = step
         self._ending = ending
 
     async def authenticate(
         self, mechanism: str, login: str, password: bytes, client: str
     ) -> Login | None:
-        return self._hooks.read(self._step, self._ending, mechanism)
+        ending = self._ending or await self._hooks.converse(self._step, self._args, self._ask)
+        return self._hooks.read(self._step, ending, mechanism)
 
 
 class _Exchange:

@@ -106,6 +106,15 @@ class Step:
         finally:
             call.abandon()
 
+    def tell(self, arguments: tuple[Any, ...], client: str) -> None:
+        """Call the method without waiting for its answer, and log its failure."""
+
+        def came(_: Any, error: BaseException | None) -> None:
+            if error:
+                self.hook.failed(self.name, error, client)
+
+        self.hook.runner.call(self.method, None, arguments, came)
+
 
 class Phases:
     """Has the steps of each command that a hook answers.

@@ -12,8 +12,7 @@ from typing import Any
 from pgmta.logs import get
 from smtpd.hooks.call import Done, HookCall, HookTimeout
 from smtpd.hooks.methods import Method
-from smtpd.hooks.pool import HookPool
-from smtpd.hooks.thread import HookThread
+from smtpd.hooks.thread import HookPool, HookThread
 
 _LOOK = 0.05  # seconds between two looks at the threads, while calls are open
 _STUCK = 0.1  # seconds in which a thread begins no call although one waits

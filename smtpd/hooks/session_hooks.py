@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from aiosmtpd.smtp import Envelope
-
+from pgmta.mail.header import fields
 from smtpd.commands.commands import Commands
 from smtpd.hooks.asking import NULL, Asking
-from smtpd.hooks.connection_hooks import ConnectionHooks
-from smtpd.hooks.content_hooks import ContentHooks
 from smtpd.hooks.hook_server import HookServer
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.login_hooks import LoginHooks
-from smtpd.hooks.phases import Phases
+from smtpd.hooks.phases import HookError, Phases, Step
+from smtpd.message.content_file import ContentFile
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 from smtpd.tls.facts import TlsFacts
 
 type Replied = Callable[[str], None]
+type ContentReplied = Callable[[str, bytes | None], None]
 
 
 class SessionHooks:
@@ -39,19 +38,17 @@ class SessionHooks:
         server: HookServer,
         fail: Callable[[Exception], None],
     ) -> None:
+        self._phases = phases
         self.words = phases.commands
         """Commands that hooks are asked about."""
         self.whole = bool(phases.content)
         """Whether a hook gets the content."""
         self.judges_content = bool(phases.content or phases.header)
-        """Whether `content` is asked at the end of data."""
+        """Whether `ask_about_content` is for the end of data."""
         self._commands = commands
         self._judgement = judgement
         self._asking = Asking(commands, server, judgement, fail)
-        self.connection = ConnectionHooks(self._asking, phases)
-        """Those before the greeting, after a TLS handshake and at the end."""
-        self.content = ContentHooks(self._asking, judgement, phases)
-        """Those at the end of data."""
+        self._began = False  # hooks may know of the session
         self.logins = LoginHooks(phases.auth, self._asking) if phases.auth else None
         """Those that log users in, if there are any."""
         self.holds_replies = self._asking.holds_replies
@@ -61,17 +58,54 @@ class SessionHooks:
         self._asking.abandon()
         if self.logins:
             self.logins.abandon()
-        self.connection.disconnect()
+        began, self._began = self._began, False
+        if began and self._phases.disconnect:
+            self._asking.tell(self._phases.disconnect)
 
     @property
     def asking(self) -> bool:
         """Whether a hook is being asked."""
         return self._asking.under_way
 
+    def connect(self, answered: Replied) -> bool:
+        """Ask the hooks before the greeting; return False if there are none.
+
+        `answered` gets their reply later, or nothing if they leave the greeting to smtpd.
+        """
+        self._began = True
+        if not self._phases.connect:
+            return False
+        self._asking.consult(self._phases.connect, (), lambda answer: answered(answer or ""))
+        return True
+
     def secured(self, facts: TlsFacts) -> None:
-        """Forget what came in plain text (RFC 3207, section 4.2)."""
-        self._asking.idle = Envelope()
-        self.connection.encrypted(facts)
+        """Note the TLS of the session; forget what came before it (RFC 3207, section 4.2)."""
+        self._asking.forget_envelope()
+        transport, session = self._asking.server.transport, cast(Any, self._commands.session)
+        transport.look()
+        session.ssl = {
+            "peercert": transport.get_extra_info("peercert"),
+            "cipher": transport.get_extra_info("cipher") or (facts.cipher, facts.version, 0),
+            "compression": transport.get_extra_info("compression"),
+        }
+        session.authenticated = session.auth_data = None
+
+    async def admit_tls(self) -> bool:
+        """Ask the hooks after a TLS handshake; return whether the session may go on."""
+        asking = self._asking
+        for step in self._phases.starttls:
+            asking.server.envelope = asking.envelope()
+            arguments = (asking.server, self._commands.session, asking.server.envelope)
+            try:
+                answer, _ = await step.ask(arguments, rescue=False)
+            except HookError as error:
+                step.hook.failed(step.name, error.inner, asking.client)
+                if step.hook.on_failure == "accept":
+                    continue
+                return False
+            if not _true(answer):
+                return False
+        return True
 
     def ask(self, word: bytes, argument: str, answered: Replied) -> str:
         """Do a command and ask its hooks; return the reply, or nothing: `answered` gets it later.
@@ -99,7 +133,8 @@ class SessionHooks:
             arguments = (commands.path or NULL, list(options))
             finish = partial(self._sender, sender, options)
         elif word in (b"HELO", b"EHLO"):
-            session.host_name, self._asking.idle = name, Envelope()
+            session.host_name = name
+            self._asking.forget_envelope()
             arguments = (argument, reply.split("\r\n")) if word == b"EHLO" else (argument,)
             finish = partial(self._name, argument)
         elif word == b"VRFY":
@@ -107,7 +142,7 @@ class SessionHooks:
         elif word == b"NOOP":
             arguments = (argument or None,)
         elif word == b"RSET":
-            self._asking.idle = Envelope()
+            self._asking.forget_envelope()
 
         def came(answer: str | None) -> None:
             answered(finish(reply, answer))
@@ -153,7 +188,7 @@ class SessionHooks:
     ) -> str:
         """Take over the recipient; `mailbox` is empty for one that is there already."""
         silent = answer is None and bool(mailbox)
-        if silent and not self._judgement.admits(transaction, path, mailbox):
+        if silent and not self._judgement.handler.admits(transaction, path, mailbox):
             answer = replies.RELAY_DENIED  # `relay: hook`, and no hook has accepted it
         recipients: Any = transaction.envelope.rcpt_tos
         if not isinstance(recipients, list):
@@ -164,12 +199,79 @@ class SessionHooks:
             recipients[-1:] = [mailbox] if mailbox else []
         key, replaced = ("", ""), ""
         if mailbox and recipients[-1:] != [mailbox]:
-            (key, replaced) = transaction.recipients.popitem()
-            if transaction.held and key in transaction.held:
-                transaction.held.remove(key)
+            key, replaced = transaction.take_last()
         problem = self._judgement.problem(transaction, replaced)
         if replaced and transaction.dsn and key not in transaction.recipients:
             transaction.dsn.pop(key, None)  # the client may send it again, without
         if problem:
             return self._asking.failed(self.words[b"RCPT"], problem)
         return answer or default
+
+    # -- the end of data --
+
+    def ask_about_content(
+        self, header: bytes, content: bytes | ContentFile, answered: ContentReplied
+    ) -> None:
+        """Ask `handle_HEADER`, then `handle_DATA` about a complete message.
+
+        `answered` gets the reply of a refusal, the hook's 250 or nothing; and the content that a
+        hook put in place of this one, or None. It is called later.
+        """
+        steps = self._phases.header
+
+        def came(answer: str | None) -> None:
+            problem = self._objection(steps, answer)
+            if problem:
+                answered(problem, None)
+            elif self.whole:
+                self._ask_about_body(content, answered)
+            else:
+                answered("", None)
+
+        if steps:
+            self._asking.consult(steps, (fields(header),), came)
+        else:
+            self._ask_about_body(content, answered)
+
+    def _ask_about_body(self, content: bytes | ContentFile, answered: ContentReplied) -> None:
+        steps, transaction = self._phases.content, self._commands.transaction
+        assert transaction  # noqa: S101 - DATA has seen one
+        envelope: Any = transaction.envelope
+        envelope.content = envelope.original_content = content
+
+        def came(answer: str | None) -> None:
+            envelope: Any = transaction.envelope
+            changed = envelope.content
+            envelope.content = envelope.original_content = None
+            if isinstance(changed, ContentFile):
+                changed = content
+            problem = self._objection(steps, answer)
+            if not (problem or changed is content or isinstance(changed, bytes | bytearray)):
+                reason = f"content is of type {type(changed).__name__}, not bytes"
+                problem = self._asking.failed(steps, reason)
+            if problem:
+                answered(problem, None)
+                return
+            reply = answer if answer and answer[:3] == "250" else ""
+            same = changed is content or changed == content
+            answered(reply, None if same else bytes(changed))
+
+        self._asking.consult(steps, (), came)
+
+    def _objection(self, steps: tuple[Step, ...], answer: str | None) -> str:
+        """Return the reply of a refusal of the message, or nothing."""
+        if answer and answer[0] != "2":
+            return answer
+        transaction = self._commands.transaction
+        assert transaction  # noqa: S101 - the message is under way
+        problem = self._judgement.problem(transaction)
+        if not (problem or transaction.recipients):
+            problem = "no recipient is left"
+        return self._asking.failed(steps, problem) if problem else ""
+
+
+def _true(answer: Any) -> bool:
+    try:
+        return bool(answer)
+    except Exception:  # it is the hook's own class
+        return False

@@ -28,7 +28,6 @@ _HEADER_REFUSALS = {
     HeaderRefusal.TOO_LARGE: replies.HEADER_TOO_LARGE,
     HeaderRefusal.AUTHOR_DENIED: replies.AUTHOR_DENIED,
 }
-_FAILED = State.FAILED  # quicker than by its enumeration
 
 log = get("intake")
 
@@ -44,6 +43,8 @@ class IncomingMessage:
     """Its octets in a file for a hook, once they are too large for memory."""
     large = False
     """Whether more than a little content has been in memory."""
+    refused = False
+    """Whether the message can't be accepted any more: the rest is only counted."""
     _refusal = ""
     _head = b""  # the first octets of a message that is not in memory as a whole
 
@@ -86,13 +87,9 @@ class IncomingMessage:
         end, content = self.wire_form, self.content
         octets = end.feed(data)
         self.size += len(octets)
-        if (
-            end.guard.problem
-            or self.size > self._limits.message_size
-            or content.state is _FAILED
-            or self._refusal
-        ):
-            content.buffers.clear()  # refused: the rest is only counted
+        if self.refused or end.guard.problem or self.size > self._limits.message_size:
+            self.refused = True
+            content.buffers.clear()
             content.collected = 0
         elif octets:
             content.collected += len(octets)
@@ -108,24 +105,23 @@ class IncomingMessage:
 
     @property
     def refusal(self) -> str:
-        """The reply because of which the message can't be accepted any more, or nothing."""
+        """The reply because of which the message is refused, or nothing."""
         if self._refusal:
             return self._refusal
         if self.size > self._limits.message_size:
             return replies.TOO_LARGE.format(self._limits.message_size)
         if self.wire_form.guard.problem:
             return replies.BARE_NEWLINE.format(self.wire_form.guard.problem)
-        return replies.UNAVAILABLE if self.content.state is _FAILED else ""
+        return replies.UNAVAILABLE if self.refused else ""
 
     def finish(self) -> str:
         """Judge the complete content: return the reply of a refusal, or nothing.
 
         If nothing has to be waited for, the message is `ready` and has its id.
         """
-        content = self.content
-        if refusal := self.refusal:
-            return refusal
-        limit = self._limits.hops
+        if self.refused:
+            return self.refusal
+        content, limit = self.content, self._limits.hops
         if len(content.buffers) != 1:
             content.buffers = [b"".join(content.buffers)]
         if self._header_rules and (refusal := self._apply_rules(whole=True)):
@@ -183,16 +179,10 @@ class IncomingMessage:
         content = self.content
         return content.collected > self._most and content.state is not State.FAILED
 
-    @property
-    def refused(self) -> bool:
-        """Whether the message can't be accepted any more: the rest is only counted."""
-        return bool(self.refusal)
-
     def give_up(self, reply: str = "") -> None:
         """Refuse the message at its end: with a reply, or because there is no room for it."""
-        if reply:
-            self._refusal = reply
-        else:
+        self.refused, self._refusal = True, reply or self._refusal
+        if not reply:
             self.content.state = State.FAILED
         self.content.buffers.clear()
         self.content.collected = 0
@@ -271,7 +261,7 @@ class IncomingMessage:
                 await self._committer.chunks.write(content, part)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("can't store a part of a message", reason=str(error))
-            content.state = State.FAILED
+            content.state, self.refused = State.FAILED, True
 
     async def prepare(self) -> str:
         """Get an id, write the last part; return the reply of a refusal, or nothing."""

@@ -15,15 +15,13 @@ from pathlib import Path
 from pgmta.logs import get
 from pgmta.service import Signals, report_error, trim_memory, tune_memory
 from smtpd.commands.listener import SmtpListener
-from smtpd.config import Listener, SmtpdConfig
+from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
-from smtpd.hooks.phases import Phases
 from smtpd.process.keeper import READY
 from smtpd.server.log import Notice
 from smtpd.server.server import TURNED_AWAY, Server
 from smtpd.session.connection import Connection
-from smtpd.tls.context_set import ContextSet
-from smtpd.tls.contexts import Contexts
+from smtpd.tls.contexts import ContextSet
 
 _FILES = 100  # open files besides the clients' connections
 _END = 1.0  # seconds for hooks whose session has ended
@@ -58,14 +56,12 @@ async def serve(
     }
     _report_errors(duties, shared, signals)
     parts = zip(descriptors, config.listen, hooks.phases, tls.contexts, strict=True)
-    servers = [
-        await _listen(
-            partial(Connection, shared, _make_listener(config, listener, phases, contexts), phases),
-            socket.socket(fileno=fd),
-            listener.backlog,
-        )
-        for fd, listener, phases, contexts in parts
-    ]
+    servers = []
+    for fd, entry, phases, contexts in parts:
+        mechanisms = phases.auth.offered(config.auth.mechanisms)
+        listener = SmtpListener(config, entry, contexts, mechanisms)
+        connection = partial(Connection, shared, listener, phases)
+        servers.append(await _listen(connection, socket.socket(fileno=fd), entry.backlog))
     signals.attach()
     tune_memory()
     duties["announcement"] = asyncio.create_task(_announce(answered))
@@ -81,13 +77,6 @@ async def serve(
         duty.cancel()
     await asyncio.gather(*duties.values(), return_exceptions=True)
     await heartbeat.leave()
-
-
-def _make_listener(
-    config: SmtpdConfig, listener: Listener, phases: Phases, contexts: Contexts | None
-) -> SmtpListener:
-    mechanisms = phases.auth.offered(config.auth.mechanisms)
-    return SmtpListener.make(config, listener, contexts, mechanisms)
 
 
 def _report_errors(duties: dict[str, asyncio.Task[None]], shared: Server, signals: Signals) -> None:

@@ -8,7 +8,7 @@ from pgmta.mail.address import unquoted
 from pgmta.postgres.resources import Resources
 from pgmta.store.accounts.recipients import Recipients
 from smtpd.config import SmtpdConfig
-from smtpd.config.domain_set import DomainSet
+from smtpd.config.relay import DomainSet
 from smtpd.recipients.file import RecipientFile, lower
 from smtpd.recipients.table import RecipientTable
 from smtpd.recipients.verdict import Source, Verdict

@@ -6,8 +6,7 @@ import asyncio
 
 from pgmta.logs import get
 from pgmta.store.accounts.recipients import Recipients
-from smtpd.recipients.remembered import Remembered
-from smtpd.recipients.verdict import Verdict
+from smtpd.recipients.verdict import Remembered, Verdict
 
 _KNOWN, _UNKNOWN, _UNSURE = 60.0, 5.0, 1.0  # seconds for which a verdict counts
 _TIME = 10.0  # seconds for an answer

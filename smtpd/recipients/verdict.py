@@ -1,9 +1,14 @@
-"""The answer to the question whether a recipient is known."""
+"""The answer to the question whether a recipient is known, and its sources' memory of answers."""
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
+
+_MOST = 50_000  # recipients; the one that was used longest ago goes first
 
 
 class Verdict(Enum):
@@ -25,3 +30,32 @@ class Source(Protocol):
 
     async def stop(self) -> None:
         """Close connections."""
+
+
+class Remembered:
+    """Remembers verdicts for a time each, and that a recipient was known once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._verdicts: OrderedDict[tuple[str, ...], tuple[Verdict, float, bool]] = OrderedDict()
+
+    def get(self, key: tuple[str, ...]) -> Verdict | None:
+        """Return the verdict, None if there is none or its time is over."""
+        found = self._verdicts.get(key)
+        if not found or found[1] <= self._clock():
+            return None
+        self._verdicts.move_to_end(key)
+        return found[0]
+
+    def keep(self, key: tuple[str, ...], verdict: Verdict, seconds: float) -> None:
+        """Remember a verdict. If it is UNSURE, a recipient that was known before stays KNOWN."""
+        known = verdict is Verdict.KNOWN or (verdict is Verdict.UNSURE and self._was_known(key))
+        verdict = Verdict.KNOWN if known else verdict
+        self._verdicts[key] = (verdict, self._clock() + seconds, known)
+        self._verdicts.move_to_end(key)
+        if len(self._verdicts) > _MOST:
+            self._verdicts.popitem(last=False)
+
+    def _was_known(self, key: tuple[str, ...]) -> bool:
+        found = self._verdicts.get(key)
+        return bool(found and found[2])

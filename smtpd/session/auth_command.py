@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from base64 import b64encode
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from pgmta.accounts.login import AuthUnavailable, Login
-from pgmta.accounts.logins import Logins
-from pgmta.accounts.mechanisms import LINE
+from structlog.contextvars import bound_contextvars
+
+from pgmta.accounts.login import Authenticator, AuthRefused, AuthUnavailable, Login
+from pgmta.accounts.logins import Logins, TooManyFailures
+from pgmta.accounts.mechanisms import (
+    LINE,
+    PASSWORD,
+    SCRAM,
+    USERNAME,
+    Credentials,
+    Malformed,
+    OtherIdentity,
+    credentials,
+    decode,
+    offered,
+    plain,
+)
+from pgmta.accounts.scram import ScramExchange
 from smtpd.hooks.hook_server import Take
 from smtpd.hooks.login_hooks import LoginHooks
 from smtpd.protocol import replies
-from smtpd.session.auth_exchange import AuthExchange
+from smtpd.session.phase import Phase
 
 if TYPE_CHECKING:
     from smtpd.session.connection import Connection
     from smtpd.session.session import SmtpSession
 
 _WORDS = 2  # a mechanism and an initial response
+_SLOW = 1.0  # seconds until the reply to a failed login, at least; the same for unknown users
+_BLOCKED = 5.0  # seconds until the reply to a login that is not checked because of earlier failures
+_FAILURES = 5  # failed logins of a session until smtpd hangs up
 
 
 class AuthCommand:
@@ -39,7 +60,7 @@ class AuthCommand:
         self._exchange = AuthExchange(
             session, connection, logins, hooks if hooks and hooks.judges else None, others
         )
-        self._renewal = Renewal(logins, connection.closing.fail)
+        self._renewal = Renewal(logins)
         self._asked: asyncio.Task[None] | None = None  # the hooks
         self._take: Take | None = None  # gets the next line
 
@@ -50,14 +71,13 @@ class AuthCommand:
         known = mechanism in self._exchange.offered and len(words) <= _WORDS
         if known and self._hooks and self._hooks.takes(mechanism):
             self._connection.begin_wait()
-            self._asked = asyncio.create_task(self._ask_hooks(self._hooks, argument))
+            self._asked = asyncio.create_task(self._ask_hooks(self._hooks, words, argument))
             self._asked.add_done_callback(self._ended)
         else:
             self._exchange.begin(argument)
 
-    async def _ask_hooks(self, hooks: LoginHooks, argument: str) -> None:
+    async def _ask_hooks(self, hooks: LoginHooks, words: list[str], argument: str) -> None:
         """Have hooks answer AUTH; the session goes on after the reply."""
-        words = argument.split()
         mechanism = words[0].upper()
         authenticator = await hooks.answer(mechanism, words, self._question)
         if authenticator:
@@ -107,38 +127,33 @@ class AuthCommand:
         login = self._session.commands.login
         if not login or not self._renewal.needed(login):
             return False
-        self._connection.begin_wait()
-
-        def looked(refusal: str) -> None:
-            if refusal is replies.LOGIN_CHANGED:
-                self._connection.closing.refuse(refusal)
-            elif refusal:
-                self._connection.go_on(lambda: self._session.reply(refusal))
-            else:
-                self._connection.go_on(lambda: self._session.line(line))
-
-        self._renewal.look(login, looked)
+        self._connection.suspend(self._renew(login, line))
         return True
+
+    async def _renew(self, login: Login, line: bytes) -> None:
+        refusal = await self._renewal.refusal(login)
+        if self._connection.phase is not Phase.BUSY:
+            return  # its end has begun
+        if refusal is replies.LOGIN_CHANGED:
+            self._connection.closing.refuse(refusal)
+        elif refusal:
+            self._session.reply(refusal)
+        else:
+            self._session.line(line)
 
     def abandon(self) -> None:
         """Wait for nothing any more: the session has ended."""
-        self._renewal.abandon()
         if self._asked:
             self._asked.cancel()
 
 
 class Renewal:
-    """Looks before a mail if some user has changed since the last one, of all sessions.
+    """Looks before a mail if some user has changed since the last one, of all sessions."""
 
-    `fail` gets an error of the program, in a look or in what follows it.
-    """
-
-    def __init__(self, logins: Logins, fail: Callable[[Exception], None]) -> None:
+    def __init__(self, logins: Logins) -> None:
         self._logins = logins
-        self._fail = fail
         self._login: Login | None = None
         self._changes = 0  # the version of all users, as of which the user holds
-        self._task: asyncio.Task[None] | None = None
 
     def needed(self, login: Login) -> bool:
         """Return whether the user may have changed."""
@@ -147,17 +162,8 @@ class Renewal:
             self._login, self._changes = login, users.as_of(login)
         return bool(login.version) and not (users.fresh and users.changes == self._changes)
 
-    def look(self, login: Login, done: Callable[[str], None]) -> None:
-        """Look; `done` gets nothing, or the reply of a refusal, later."""
-        self._task = asyncio.create_task(self._look(login, done))
-
-    async def _look(self, login: Login, done: Callable[[str], None]) -> None:
-        try:
-            done(await self._refusal(login))
-        except Exception as error:  # of this session alone, which would wait for ever
-            self._fail(error)
-
-    async def _refusal(self, login: Login) -> str:
+    async def refusal(self, login: Login) -> str:
+        """Look; return nothing, or the reply of a refusal."""
         try:
             return "" if await self._holds(login) else replies.LOGIN_CHANGED
         except AuthUnavailable as error:
@@ -176,7 +182,212 @@ class Renewal:
             self._changes = changes
         return True
 
-    def abandon(self) -> None:
-        """Wait for nothing any more: the session has ended."""
-        if self._task:
-            self._task.cancel()
+
+class AuthExchange:
+    """Does AUTH, and is the reader of the client's responses.
+
+    The session has seen to it that AUTH may come now. `authenticator` judges names and passwords
+    in place of the table of users; there is no SCRAM then.
+    """
+
+    most = LINE
+    """Octets of a line, at most."""
+
+    def __init__(
+        self,
+        session: SmtpSession,
+        connection: Connection,
+        logins: Logins,
+        authenticator: Authenticator | None = None,
+        others: tuple[str, ...] = (),
+    ) -> None:
+        self._session = session
+        self._connection = connection
+        self._logins = logins
+        self._authenticator = authenticator
+        self._next: Callable[[bytes], None] = self._plain  # takes the next response
+        self._mechanism = ""  # of the AUTH under way
+        self._name = b""
+        self._scram: ScramExchange | None = None
+        self._login: Login | None = None  # the user, while SCRAM's last response is waited for
+        self._failures = 0
+        self.offered = offered(logins.mechanisms, authenticator=bool(authenticator), others=others)
+        """All mechanisms; `others` are those of hooks, which this one does not do."""
+
+    # -- lines --
+
+    def begin(self, argument: str) -> None:
+        """Do AUTH with the words behind it."""
+        mechanism, _, initial = argument.partition(" ")
+        self._mechanism, self._login = mechanism.upper(), None
+        if not mechanism or " " in initial.strip():
+            self._session.reply(replies.SYNTAX_AUTH)
+            return
+        if self._mechanism not in self.offered:
+            self._session.reply(replies.UNKNOWN_MECHANISM.format(" ".join(self.offered)))
+            return
+        self._next = {
+            "PLAIN": self._plain,
+            "LOGIN": self._login_name,
+            SCRAM: self._scram_first,
+        }[self._mechanism]
+        text = initial.strip()
+        if not text:
+            self._ask(USERNAME if self._mechanism == "LOGIN" else b"")
+        elif text == "=":  # an empty response (section 4)
+            self._take(b"")
+        else:
+            self._decode(text.encode("utf-8", "surrogateescape"))
+
+    def line(self, line: bytes) -> None:
+        """Take a response of the client."""
+        self._session.read_commands()
+        if line == b"*":
+            self._session.reply(replies.AUTH_CANCELLED)
+        else:
+            self._decode(line)
+
+    def overlong(self) -> None:
+        """End the exchange, because a line was too long."""
+        self._session.read_commands()
+        self._session.reply(replies.AUTH_TOO_LONG)
+
+    def _decode(self, text: bytes) -> None:
+        try:
+            response = decode(text)
+        except Malformed:
+            self._session.reply(replies.AUTH_MALFORMED)
+            return
+        self._take(response)
+
+    def _take(self, response: bytes) -> None:
+        try:
+            self._next(response)
+        except Malformed:
+            self._session.reply(replies.AUTH_MALFORMED)
+        except OtherIdentity:
+            with self._logging():
+                self._logins.refuse_identity(self._mechanism, self._connection.client)
+            self._connection.suspend(self._answer(_no_one))
+
+    def _ask(self, challenge: bytes) -> None:
+        self._session.reply(f"334 {b64encode(challenge).decode()}")
+        self._session.read_lines(self)
+
+    # -- responses --
+
+    def _plain(self, response: bytes) -> None:
+        self._judge(plain(response))
+
+    def _login_name(self, response: bytes) -> None:
+        self._name = response
+        self._next = self._login_password
+        self._ask(PASSWORD)
+
+    def _login_password(self, response: bytes) -> None:
+        self._judge(credentials(self._name, response))
+
+    def _scram_first(self, response: bytes) -> None:
+        self._scram = ScramExchange(response)
+        self._connection.suspend(self._scram_challenge(self._scram))
+
+    def _scram_final(self, response: bytes) -> None:
+        if self._scram:
+            self._connection.suspend(self._answer(partial(self._scram_end, self._scram, response)))
+
+    def _scram_ended(self, response: bytes) -> None:
+        login, self._login = self._login, None
+        if response or not login:
+            raise Malformed("SCRAM has no further response")
+        self._succeed(login)
+
+    def _judge(self, given: Credentials) -> None:
+        self._connection.suspend(self._answer(partial(self._password, given)))
+
+    # -- what has to be waited for --
+
+    async def judge(self, authenticator: Authenticator, mechanism: str) -> None:
+        """Have an authenticator judge that asks the client itself; send the reply."""
+        logins, client = self._logins, self._connection.client
+        await self._answer(partial(logins.other, authenticator, mechanism, None, client))
+
+    async def _password(self, given: Credentials) -> Login | None:
+        logins, client = self._logins, self._connection.client
+        if self._authenticator:
+            return await logins.other(self._authenticator, self._mechanism, given, client)
+        return await logins.password(self._mechanism, given, client)
+
+    async def _scram_challenge(self, exchange: ScramExchange) -> None:
+        try:
+            with self._logging():
+                challenge = await self._logins.scram(exchange, self._connection.client)
+        except AuthUnavailable as error:
+            await asyncio.sleep(_pause(error))
+            self._fail(error)
+            return
+        self._next = self._scram_final
+        self._ask(challenge)
+
+    async def _scram_end(self, exchange: ScramExchange, final: bytes) -> Login | None:
+        login, message = await self._logins.scram_end(exchange, final, self._connection.client)
+        if login:
+            self._login, self._next = login, self._scram_ended
+            self._ask(message)
+        return login
+
+    def _logging(self) -> AbstractContextManager[object]:
+        """Give session and listener to the lines in the log meanwhile."""
+        return bound_contextvars(
+            session=self._connection.session_id, listener=self._connection.listener
+        )
+
+    async def _answer(self, judging: Callable[[], Coroutine[Any, Any, Login | None]]) -> None:
+        """Reply to a complete exchange; each failure gets its reply after the same time."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        failure: Exception | None = None
+        login = None
+        try:
+            with self._logging():
+                login = await judging()  # not earlier: the session may end before this begins
+        except (AuthUnavailable, AuthRefused) as error:
+            failure = error
+        except Malformed:
+            self._session.reply(replies.AUTH_MALFORMED)
+            return
+        if not login:
+            await asyncio.sleep(began + _pause(failure) - loop.time())
+            self._fail(failure)
+        elif not self._login:
+            self._succeed(login)
+
+    def _succeed(self, login: Login) -> None:
+        self._session.commands.log_in(login)
+        self._session.reply(login.reply or replies.AUTH_OK)
+
+    def _fail(self, error: Exception | None) -> None:
+        """Reply to a failed login; hang up after some."""
+        if isinstance(error, AuthRefused):
+            self._session.reply(str(error))
+        elif error:
+            self._session.reply(replies.AUTH_UNAVAILABLE)
+            if not isinstance(error, TooManyFailures):
+                self._logins.unavailable(error)
+                return
+        else:
+            self._session.reply(replies.AUTH_FAILED)
+        self._failures += 1
+        if self._failures >= _FAILURES:
+            self._connection.closing.refuse(replies.TOO_MANY_LOGINS)
+
+
+async def _no_one() -> None:
+    """Return no user, as the answer to a login that is wrong without a look at its password."""
+
+
+def _pause(failure: Exception | None) -> float:
+    """Return the seconds after which a failed login gets its reply.
+
+    A blocked client waits longer, because its next try costs the process more than the wait.
+    """
+    return _BLOCKED if isinstance(failure, TooManyFailures) else _SLOW

@@ -55,7 +55,7 @@ def compose(
         transaction.sender,
         recipients,
         incoming.size,
-        f"{transaction.trace}{content.id};\r\n\t{trace_date(int(time.time()))}\r\n",
+        f"{commands.trace}{content.id};\r\n\t{trace_date(int(time.time()))}\r\n",
         b"".join(content.buffers),
         sender_domain=transaction.sender_domain,
         chunks=content.chunks,

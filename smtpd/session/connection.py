@@ -14,22 +14,22 @@ from typing import Any, cast
 
 from pgmta.model import CHUNK_SIZE
 from smtpd.commands.listener import SmtpListener
-from smtpd.commands.tally import Consequence
 from smtpd.hooks.phases import Phases
 from smtpd.protocol import replies
 from smtpd.server.server import Member, Server
 from smtpd.session.closing import Closing
-from smtpd.session.long_line import LINE, LongLine
 from smtpd.session.opening import Opening
 from smtpd.session.phase import Phase, Reading
 from smtpd.session.session import LmtpSession, SmtpSession
 from smtpd.session.share import BULK, HEAVY, Share
 
+_LINE = 1 << 16  # octets of a line that are kept; a longer one is skipped up to its end
+_SKIP = 1 << 18  # octets of a line that are skipped until smtpd hangs up
 _AHEAD = 1 << 16  # octets read ahead of a client that does not wait for its replies
 _QUANTUM = 96  # commands of a session that are done at a time; then others have their turn
 _TURN = 0.001  # seconds that they may take, about
 _SMALL = 8192  # octets of input for which the time is only guessed
-_COMMAND = 1e-5  # seconds of a command in it
+_COMMAND_COST = 1e-5  # seconds of a command in it
 _READ = 3e-10  # seconds that the event loop takes to read an octet, about
 _DELAY = 1.0  # seconds of a pause for errors
 _OPENING, _IDLE, _CONTENT, _BUSY, _REFUSED, _CLOSING = Phase  # quicker than by the enumeration
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         """When the last input was worked through, or a wait ended, by the loop's clock."""
         self._input = b""  # read, and not yet worked through from _at on
         self._at = 0
-        self._long = LongLine()
+        self._skipped = 0  # octets so far of a line that is too long; its rest is skipped too
         self._replies: list[str] = []
         self.reply: Callable[[str], None] = self._replies.append
         """Adds a reply; it leaves with the others as soon as there is nothing else to do."""
@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
             self.flush()
         if self.large or share.held:
             share.account()
-        seconds = time.perf_counter() - began if timed else (_QUANTUM - left) * _COMMAND
+        seconds = time.perf_counter() - began if timed else (_QUANTUM - left) * _COMMAND_COST
         self.spent += seconds
         self._server.scheduler.count(seconds, large=timed)
         if self.reading is not _ON or self.large or self.spent >= HEAVY:
@@ -343,24 +343,27 @@ class Connection(asyncio.Protocol):
         end = self._input.find(b"\n", at)
         if end < 0:
             octets = len(self._input) - at
-            if octets > LINE or self._long.skipped:
+            if octets > _LINE or self._skipped:
                 self._skip(octets)
             return False
         self._at = end + 1
-        if self._long.skipped:
-            self._long.end()
+        if self._skipped:
+            self._skipped = 0
             self.session.reply(replies.LINE_TOO_LONG)
         else:
             self.session.line(self._input[at:end].rstrip(b"\r"))
         return True
 
     def _skip(self, octets: int) -> None:
-        """Throw away the octets that have been read of a line that is too long."""
+        """Throw away the octets that have been read of a line that is too long.
+
+        There is a pause for each 64 KB. One for each read would delay the refusal.
+        """
         self.forget()
-        consequence = self._long.skip(octets)
-        if consequence is Consequence.END:
+        before, self._skipped = self._skipped, self._skipped + octets
+        if self._skipped > _SKIP:
             self.closing.refuse(replies.LINE_WITHOUT_END)
-        elif consequence is Consequence.DELAY:
+        elif self._skipped // _LINE > before // _LINE:
             self.suspend(asyncio.sleep(_DELAY))
 
     @property

@@ -166,7 +166,7 @@ class Opening:
     def greet(self) -> None:
         """Send the greeting, and take commands; hooks are asked before."""
         hooks = self._connection.session.hooks
-        if not (hooks and hooks.connection.connect(self._greeted)):
+        if not (hooks and hooks.connect(self._greeted)):
             self._greet(replies.GREETING.format(self._server.hostname))
 
     def _greeted(self, reply: str) -> None:
@@ -229,7 +229,7 @@ class Opening:
         if not await self._secure():
             return
         session = self._connection.session
-        if session.hooks and not await session.hooks.connection.secured():
+        if session.hooks and not await session.hooks.admit_tls():
             session.refuse(replies.NOT_SECURE)
         self._connection.open(self._take())
 

@@ -107,7 +107,7 @@ class Reception:
         if refusal is not replies.DATA_GO:
             incoming.give_up(refusal)
         elif commands.transaction:
-            commands.transaction.chunked = True
+            commands.transaction.begin_chunks()
         return incoming
 
     # -- meanwhile --
@@ -185,7 +185,7 @@ class Reception:
     def _ask(self, incoming: IncomingMessage, content: bytes | ContentFile) -> None:
         """Ask the hooks about the content."""
         if self._session.hooks:
-            self._session.hooks.content.ask(incoming.header(), content, self._answered)
+            self._session.hooks.ask_about_content(incoming.header(), content, self._answered)
 
     async def _ask_about_file(self, incoming: IncomingMessage) -> None:
         """Do so with content that is not in memory."""

@@ -1,16 +1,23 @@
-"""The TLS of a listener: its certificates by name, read again when their files change."""
+"""The TLS of the listeners: certificates by name, read again when their files change."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from smtpd.config import Certificate, ClientCertificates
+from pgmta.config.loader import Key, mistakes
+from pgmta.logs import get
+from smtpd.config import Certificate, ClientCertificates, Listener, SmtpdConfig
 from smtpd.tls.identity import CertificateProblem, Identity
 
 _TICKETS = 1  # per session; a second one would serve a client that opens two sessions at once
+_LOOK = 10.0  # seconds between two looks at the files
+_DAY = 86400.0
+log = get("smtpd")
 
 
 class Contexts:
@@ -110,3 +117,128 @@ def _of_each_kind(identities: Sequence[Identity], name: str) -> tuple[Identity, 
         if name in identity.names:
             kinds.setdefault(identity.kind, identity)
     return tuple(kinds.values())
+
+
+class ContextSet:
+    """Has the contexts of each listener, in the order of `listen`; None without TLS.
+
+    Listeners with the same certificates share them.
+    """
+
+    def __init__(self, config: SmtpdConfig) -> None:
+        self._config = config
+        self._made: dict[str, Contexts] = {}
+        self._reminded = -_DAY
+        self.contexts: list[Contexts | None] = []
+
+    def load(self, path: Path) -> ContextSet:
+        """Read all certificates; return self.
+
+        Raises ConfigError with file, line and key of each mistake.
+        """
+        problems: list[tuple[Key, str]] = []
+        for number, listener in enumerate(self._config.listen):
+            key: Key = ("listen", number)
+            problems += [((*key, *last), text) for last, text in self._mistakes(listener)]
+            own = (*key, "certificates") if listener.certificates is not None else ("certificates",)
+            self._read(listener, own, key, problems)
+        if problems:
+            raise mistakes(path, dict.fromkeys(problems))
+        return self
+
+    def _mistakes(self, listener: Listener) -> list[tuple[Key, str]]:
+        """Return what does not fit together in the options of a listener."""
+        found: list[tuple[Key, str]] = []
+        tls, certificates = self._config.tls_of(listener), self._config.certificates_of(listener)
+        if tls != "none" and not certificates:
+            if listener.tls:
+                found.append((("tls",), f"{tls}: needs certificates"))
+            else:
+                found.append((("role",), f"{listener.role}: needs certificates, or tls: none"))
+        auth = self._config.auth_of(listener)
+        if auth != "none" and tls == "none" and not listener.auth_without_tls:
+            key = "auth" if listener.auth else "tls"
+            found.append(((key,), "AUTH needs TLS, or auth_without_tls: true"))
+        if listener.client_certificates.authorities and tls == "none":
+            found.append((("client_certificates",), "needs certificates, and not tls: none"))
+        return found
+
+    def _read(
+        self, listener: Listener, own: Key, key: Key, problems: list[tuple[Key, str]]
+    ) -> None:
+        entries = self._config.certificates_of(listener)
+        if not entries or self._config.tls_of(listener) == "none":
+            self.contexts.append(None)
+            return
+        clients = listener.client_certificates
+        same = repr((entries, clients))
+        if same not in self._made:
+            self._made[same] = Contexts(entries, clients)
+            before = len(problems)
+            for number, entry in enumerate(entries):
+                try:
+                    Identity.read(entry)
+                except CertificateProblem as error:
+                    problems.append(((*own, number), str(error)))
+            try:
+                if before == len(problems):
+                    self._made[same].load()
+            except CertificateProblem as error:
+                problems.append(((*key, "client_certificates", "authorities"), str(error)))
+        self.contexts.append(self._made[same])
+
+    async def watch(self) -> None:
+        """Read certificates again whenever a file has changed. Runs until it is cancelled.
+
+        A file that can't be used leaves the certificates as they were.
+        """
+        self._reminded = time.monotonic()  # the start has said it
+        while self._made:
+            await asyncio.sleep(_LOOK)
+            self._remind()
+            for contexts in self._made.values():
+                await asyncio.to_thread(self._again, contexts)
+
+    def _again(self, contexts: Contexts) -> None:
+        if not contexts.changed():
+            return
+        try:
+            contexts.load()
+        except CertificateProblem as error:
+            log.error("certificates kept as they were", reason=str(error))
+        else:
+            until = min(identity.until for identity in contexts.identities)
+            names = sorted({name for one in contexts.identities for name in one.names})
+            log.info("certificates read again", names=names, until=until.isoformat())
+
+    def unreadable(self) -> list[str]:
+        """Return the files that this process could read, and can't read again."""
+        files = dict.fromkeys(path for contexts in self._made.values() for path in contexts.files)
+        return [
+            f"{path}: the user of the processes can't read it: a new one needs SIGHUP"
+            for path in files
+            if not os.access(path, os.R_OK)
+        ]
+
+    def warnings(self) -> list[str]:
+        """Return certificates that have expired or soon do, and listeners without one for us."""
+        every = [contexts.identities for contexts in self._made.values()]
+        found = [identity.warning() for identities in every for identity in identities]
+        name, named = self._config.environment.hostname, self._config.environment.model_fields_set
+        for identities in every if "hostname" in named else ():
+            if not any(identity.serves(name) for identity in identities):
+                names = ", ".join(dict.fromkeys(each for one in identities for each in one.names))
+                found.append(
+                    f"{identities[0].certificate}: is not for environment.hostname, {name}, but "
+                    f"for {names or 'no name'}"
+                )
+        return list(dict.fromkeys(filter(None, found)))
+
+    def _remind(self) -> None:
+        """Log once per day which certificates have expired or soon do."""
+        if time.monotonic() < self._reminded + _DAY:
+            return
+        self._reminded = time.monotonic()
+        for contexts in self._made.values():
+            for text in filter(None, (one.warning() for one in contexts.identities)):
+                log.warning("certificate", reason=text)

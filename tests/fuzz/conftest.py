@@ -18,7 +18,7 @@ from smtpd.config import SmtpdConfig
 from smtpd.server.server import Server
 from smtpd.session.closing import Closing
 from smtpd.session.connection import Connection
-from smtpd.tls.context_set import ContextSet
+from smtpd.tls.contexts import ContextSet
 from tests.support.certificates import Certificate
 from tests.support.database import fresh_database
 from tests.support.users import add_user
@@ -91,7 +91,7 @@ def running(
             contexts = ContextSet(settings).load(Path("smtpd.yaml")).contexts
             servers = []
             for name, each, context in zip(LISTENERS, settings.listen, contexts, strict=True):
-                listener = SmtpListener.make(settings, each, contexts=context)
+                listener = SmtpListener(settings, each, contexts=context)
                 made = partial(Connection, shared, listener)
                 servers.append(await loop.create_server(made, "127.0.0.1", 0, backlog=2048))
                 run.ports[name] = servers[-1].sockets[0].getsockname()[1]

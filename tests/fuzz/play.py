@@ -25,7 +25,7 @@ from smtpd.config import SmtpdConfig
 from smtpd.server.server import Server
 from smtpd.session.closing import Closing
 from smtpd.session.connection import Connection
-from smtpd.tls.context_set import ContextSet
+from smtpd.tls.contexts import ContextSet
 from tests.fuzz.store import Accounts, Mood, Passwords, Store
 from tests.fuzz.virtual import VirtualLoop, Wire
 from tests.support.certificates import Certificate
@@ -194,7 +194,7 @@ class Stage:
         })  # fmt: skip
         contexts = ContextSet(settings).load(Path("smtpd.yaml")).contexts
         self.listeners = [
-            SmtpListener.make(settings, each, contexts=context)
+            SmtpListener(settings, each, contexts=context)
             for each, context in zip(settings.listen, contexts, strict=True)
         ]
         self.server = cast(Any, Server(settings, ""))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import smtpd.server.server
-import smtpd.session.auth_exchange
+import smtpd.session.auth_command
 import smtpd.session.closing
 import smtpd.session.connection
 import smtpd.tls.handshake
@@ -38,6 +38,6 @@ def _short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         smtpd.server.server,
     ):
         monkeypatch.setattr(module, "_DELAY", 0.05)
-    monkeypatch.setattr(smtpd.session.auth_exchange, "_SLOW", 0.05)
-    monkeypatch.setattr(smtpd.session.auth_exchange, "_BLOCKED", 0.05)
+    monkeypatch.setattr(smtpd.session.auth_command, "_SLOW", 0.05)
+    monkeypatch.setattr(smtpd.session.auth_command, "_BLOCKED", 0.05)
     monkeypatch.setattr(smtpd.tls.handshake, "_SHUTDOWN", 1.0)

@@ -24,6 +24,7 @@ from structlog.testing import capture_logs
 
 from pgmta.accounts.login import Login
 from pgmta.intake.committer import Committer
+from pgmta.intake.content import Content, State
 from pgmta.model import PART_SIZE
 from smtpd.aiosmtpd_handler import AiosmtpdHandler
 from smtpd.message.incoming import IncomingMessage
@@ -71,7 +72,11 @@ def test_the_dialogue_and_the_rows_are_those_of_smtpd(
         ours = speak(port, RELAYED)
     with controlling(AiosmtpdHandler(database, {**HOST, "relay": relay})) as port:
         stock = speak(port, RELAYED)
-    pairs = {(flat(theirs), flat(mine)) for (_, theirs), (_, mine) in zip(stock, ours, strict=True)}
+    added = "250-PIPELINING / "
+    pairs = {
+        (flat(theirs).replace(added, ""), flat(mine))
+        for (_, theirs), (_, mine) in zip(stock, ours, strict=True)
+    }
     assert {pair for pair in pairs if pair[0] != pair[1]} <= set(differences())
     rows = db.execute(
         "SELECT m.size, m.chunks, m.utf8, q.sender, q.recipient, q.status, "
@@ -247,6 +252,33 @@ def test_close_waits_for_messages_under_way(
             assert sending.result()[-1][1][:9] == "250 2.0.0"
             closing.result()
     assert column(db, "SELECT recipient FROM queue") == ["r@b.example"]
+
+
+def test_commands_may_be_pipelined(database: str, db: psycopg.Connection) -> None:
+    lines = ["MAIL FROM:<s@a.example>", "RCPT TO:<r@b.example>", "DATA"]
+    with controlling(AiosmtpdHandler(database, OPEN)) as port, smtplib.SMTP("127.0.0.1", port) as c:
+        c.ehlo()
+        assert c.has_extn("pipelining")
+        c.send("".join(f"{line}\r\n" for line in lines).encode())
+        assert [c.getreply()[0] for _ in lines] == [250, 250, 354]
+        c.send(b"x\r\n.\r\n")
+        assert c.getreply()[0] == 250
+    assert column(db, "SELECT recipient FROM queue") == ["r@b.example"]
+
+
+def test_mail_of_a_client_that_has_gone_is_given_up(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Any] = []
+    monkeypatch.setattr(Committer, "commit", lambda *arguments: held.append(arguments))
+    lines = ["EHLO c", "MAIL FROM:<s@a.example>", "RCPT TO:<r@b.example>", "DATA", "x", ".", ""]
+    with controlling(AiosmtpdHandler(database, OPEN)) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall("\r\n".join(lines).encode())
+            until(lambda: held)
+            content: Content = held[0][1]
+            assert content.state is State.MEMORY
+        until(lambda: content.state is State.DISCARDED)
 
 
 def test_a_handler_belongs_to_one_loop(database: str) -> None:

@@ -19,7 +19,7 @@ from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
 from smtpd.server.server import Server
 from smtpd.session.connection import Connection
-from smtpd.tls.context_set import ContextSet
+from smtpd.tls.contexts import ContextSet
 from tests.support.waiting import PATIENCE
 
 
@@ -48,7 +48,7 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
         watching = asyncio.create_task(tls.watch())
         phases = hooks.phases[0]
         mechanisms = phases.auth.offered(settings.auth.mechanisms)
-        listener = SmtpListener.make(settings, settings.listen[0], contexts, mechanisms)
+        listener = SmtpListener(settings, settings.listen[0], contexts, mechanisms)
         connection = partial(Connection, shared, listener, phases)
         server = await loop.create_server(connection, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]

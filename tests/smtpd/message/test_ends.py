@@ -115,7 +115,7 @@ def session(
 async def test_every_end_at_every_cut(role: str) -> None:
     config = SmtpdConfig.model_validate({"limits": {"errors": 100}})
     server = Server(config, "postgresql://nowhere")
-    listener = SmtpListener.make(config, Listener.model_validate({"role": role, "early": "allow"}))
+    listener = SmtpListener(config, Listener.model_validate({"role": role, "early": "allow"}))
     assert len(ENDS) >= 60
     for end in ENDS:
         content = b"x" + end + EVIL

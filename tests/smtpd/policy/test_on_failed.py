@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from smtpd.commands.listener import Bouncing
 from smtpd.config import SmtpdConfig
-from smtpd.policy.bouncing import Bouncing
 from tests.support.serving import Client, serving
 from tests.support.users import add_user, log_in
 

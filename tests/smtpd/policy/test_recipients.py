@@ -17,10 +17,9 @@ from pgmta.config.loader import load
 from pgmta.errors import ConfigError
 from smtpd.config import SmtpdConfig
 from smtpd.recipients import table as table_module
+from smtpd.recipients.callout import verdict_of
 from smtpd.recipients.file import check
-from smtpd.recipients.next_hop import verdict_of
-from smtpd.recipients.remembered import Remembered
-from smtpd.recipients.verdict import Verdict
+from smtpd.recipients.verdict import Remembered, Verdict
 from tests.support.serving import Client, serving
 from tests.support.waiting import free_port, until
 

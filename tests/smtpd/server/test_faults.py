@@ -208,7 +208,7 @@ async def test_only_what_has_no_answer_is_named_at_the_end(
 async def test_what_a_session_waits_for_may_end_before_it_begins(database: str) -> None:
     settings = SmtpdConfig.model_validate({"environment": {"hostname": "mx.example"}})
     loop = asyncio.get_running_loop()
-    sessions = [Connection(Server(settings, database), SmtpListener.make(settings, Listener()))]
+    sessions = [Connection(Server(settings, database), SmtpListener(settings, Listener()))]
     server = await loop.create_server(lambda: sessions[0], "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     assert (await reader.readline())[:3] == b"220"
@@ -287,7 +287,7 @@ class Unread:
 def session(database: str, transport: Unread, data: bytes) -> None:
     async def run() -> None:
         config = SmtpdConfig()
-        protocol = Connection(Server(config, database), SmtpListener.make(config, Listener()))
+        protocol = Connection(Server(config, database), SmtpListener(config, Listener()))
         transport.protocol = protocol
         protocol.connection_made(transport)  # type: ignore[arg-type]
         protocol.data_received(data)

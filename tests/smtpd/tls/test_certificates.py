@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
 from smtpd.config import SmtpdConfig
-from smtpd.tls import context_set
-from smtpd.tls.context_set import ContextSet
+from smtpd.tls import contexts as context_set
+from smtpd.tls.contexts import ContextSet
 from tests.support.certificates import Certificate
 from tests.support.serving import Client, serving
 from tests.support.waiting import until

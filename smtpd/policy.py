@@ -1,25 +1,71 @@
-"""smtpd's own behaviour: which senders and recipients it takes, and what it says of itself."""
+"""Relay rules and replies to MAIL and RCPT: which sender and recipient smtpd takes (pure)."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from pgmta.accounts.networks import Networks
 from pgmta.errors import AddressError
-from pgmta.mail.address import domain_of, parse_mailbox
-from smtpd.config import SmtpdConfig
-from smtpd.policy.policy import Policy
-from smtpd.policy.postmaster import Postmaster
+from pgmta.mail.address import domain_of, normalise_domain, parse_mailbox, unquoted
+from smtpd.config import Relay, SmtpdConfig
+from smtpd.config.relay import DomainSet
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 from smtpd.recipients.directory import Directory
 from smtpd.recipients.verdict import Verdict
 
+_ROUTED = frozenset("%!@")
 _REFUSALS = {
     None: replies.LOOK_UP,
     Verdict.UNKNOWN: replies.NO_SUCH_RECIPIENT,
     Verdict.UNSURE: replies.UNVERIFIED,
 }
 _REPEATED = 200  # characters of the client's words in a reply (RFC 5321, section 4.5.3.1.5)
+
+
+class Policy:
+    """Relay rules of smtpd.yaml."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._domains = DomainSet(relay.domains)
+        self.trusted = Networks(relay.networks).contains
+
+    def admits(self, mailbox: str, domain: str) -> bool:
+        """Return whether any client may send to the mailbox, whose normalised domain is given.
+
+        A stranger may not name a second destination inside the local part (`user%other@ours`,
+        `other!user@ours`, `"user@other"@ours`): a next hop that trusts this relay might follow it
+        (RFC 5321, section 3.6.1 and appendix C).
+        """
+        return self.serves(domain) and _ROUTED.isdisjoint(mailbox.rpartition("@")[0])
+
+    def serves(self, domain: str) -> bool:
+        """Return whether a normalised domain is one of `relay.domains`."""
+        return domain in self._domains
+
+
+class Postmaster:
+    """Where mail for `<postmaster>` and `<postmaster@this host>` goes.
+
+    `held` says that smtpd.yaml names no address: the row goes on hold for an operator. It is
+    not sent to the MX of this host, which may be this host.
+    """
+
+    def __init__(self, config: SmtpdConfig, policy: Policy) -> None:
+        host = config.environment.hostname
+        try:
+            served = policy.serves(normalise_domain(host))
+        except AddressError:
+            served = False
+        self._names = {"postmaster", f"postmaster@{host}".lower()}
+        self._address = config.postmaster or f"postmaster@{host}"
+        self.held = not (config.postmaster or served)
+
+    def find(self, path: str) -> str:
+        """Return the recipient if the path means the postmaster of this host, or nothing."""
+        local, at, domain = path.rpartition("@")
+        plain = f"{unquoted(local)}@{domain}" if at else unquoted(path)
+        return self._address if plain.lower() in self._names else ""
 
 
 class RelayHandler:
@@ -43,8 +89,8 @@ class RelayHandler:
                 sender, _ = parse_mailbox(path, utf8=envelope.smtp_utf8)
             except AddressError as error:
                 return replies.BAD_SENDER.format(plain(error))
-        envelope.mail_from = transaction.sender = sender
-        transaction.sender_domain = domain_of(sender)
+        envelope.mail_from = sender
+        transaction.set_sender(sender, domain_of(sender))
         return replies.MAIL_OK
 
     def rcpt(
@@ -78,12 +124,15 @@ class RelayHandler:
             if verdict is not Verdict.KNOWN:
                 return _REFUSALS[verdict]
         hold = bool(ours) and self._postmaster.held
-        if transaction.add(mailbox, domain, self.limit, hold=hold):
+        if transaction.add_recipient(mailbox, domain, self.limit, hold=hold):
             return replies.RCPT_OK
         return replies.TOO_MANY_RECIPIENTS
 
     def admits(self, transaction: Transaction, path: str, mailbox: str) -> bool:
-        """Return whether the section `relay` lets the client send to the mailbox of a path."""
+        """Return whether the section `relay` lets the client send to the mailbox of a path.
+
+        It decides about a recipient of which no hook has said anything.
+        """
         return (
             transaction.trusted
             or self._policy.admits(mailbox, domain_of(mailbox))

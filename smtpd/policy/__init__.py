@@ -1,1 +1,0 @@
-"""The relay rules: who may send, and to whom."""

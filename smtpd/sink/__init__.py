@@ -1,1 +1,0 @@
-"""The development sink: a next hop that keeps each message."""

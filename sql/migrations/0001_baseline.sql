@@ -96,7 +96,7 @@ COMMENT ON COLUMN queue.held_by IS 'Who put it on hold, or in REPORT: an operato
 COMMENT ON COLUMN queue.held_at IS 'When it was put on hold, or in REPORT.';
 COMMENT ON COLUMN queue.hold_until IS 'When the hold releases itself; null: never.';
 COMMENT ON COLUMN queue.report_kind IS
-    'In REPORT what the DSN tells of: failed, bounced (an operator gave it up), relayed (to a host without DSN) or '
+    'In REPORT what the DSN reports: failed, bounced (an operator gave it up), relayed (to a host without DSN) or '
     'delivered. On hold: failed or unknown, the outcome that queued wrote. Null otherwise; operators do not set it.';
 COMMENT ON COLUMN queue.sender_domain IS
     'The sender''s domain, lower case, A-labels; empty for the null reverse-path. Conditions name it in place of '

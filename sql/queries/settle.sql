@@ -2,53 +2,78 @@
 -- The outcomes of many attempts in one commit. A delivery is a fact: its row is deleted, whatever its
 -- status is by now, or waits in REPORT. Any other outcome counts only under its own lease. If an operator has given the row
 -- another status since, that status stays; but if the row has `once`, an unknown outcome is final. A
--- status of null removes the row.
+-- status of null removes the row. A success that its sender wants to know of counts whatever the lease. `delayed` are
+-- rows that have passed a time of `bounces.delay`, each time once for a row: whether the row still waits is seen when its
+-- sender is notified.
 WITH logged AS MATERIALIZED (
     {log}
 ), outcome AS MATERIALIZED (
     SELECT o.* FROM logged CROSS JOIN unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
-        %(delays)b::float8[], %(codes)b::smallint[], %(replies)b::text[])
-        AS o (id, token, event, status, delay, code, reply)
+        %(delays)b::float8[], %(codes)b::smallint[], %(replies)b::text[], %(reports)b::text[], %(overdue)b::real[],
+        %(message_ids)b::bigint[])
+        AS o (id, token, event, status, delay, code, reply, report, overdue, message_id)
 ){transcripts}, gone AS (
     DELETE FROM queue
-    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE status IS NULL)) {removable}
+    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE status IS NULL))
+        -- an operator's hold and request stay
+        AND (id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered')) OR EXISTS (
+            SELECT FROM outcome AS o
+            WHERE o.id = queue.id AND o.token = queue.lease_token AND o.status IS NULL
+                AND (queue.status = 'SENDING'
+                    OR (o.event = 'unknown' AND queue.status NOT IN ('HOLD', 'DELETE', 'REPORT')))))
     RETURNING id
-){successes}{delayed}, moved AS (
+), delayed AS (
+    INSERT INTO delays (row_id, after, message_id)
+    SELECT id, make_interval(secs => overdue), message_id FROM outcome WHERE overdue > 0
+    ON CONFLICT DO NOTHING
+), moved AS (
     -- No join: if a partition was empty when the plan was made, a join later reads all its rows for
     -- each outcome (docs/decisions/0005).
     UPDATE queue
     SET (status, last_reply, next_attempt, attempts, hold_reason, report_kind, held_by,
             hold_until, lease_owner, lease_since, lease_token, lease_until) = (
-        SELECT CASE WHEN queue.status = 'SENDING' THEN coalesce(o.status, 'HOLD')
+        SELECT CASE WHEN queue.status = 'SENDING' OR o.success THEN coalesce(o.status, 'HOLD')
                 WHEN o.final AND queue.status <> 'DELETE' THEN 'HOLD' ELSE queue.status END,
             coalesce(nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''),
                 queue.last_reply),
             CASE WHEN queue.status = 'SENDING' AND (o.status = 'DEFERRED' OR o.event = 'postponed')
                 THEN now() + make_interval(secs => o.delay) ELSE queue.next_attempt END,
             greatest(queue.attempts - CASE WHEN o.event IN ('handed back', 'postponed') THEN 1 ELSE 0 END, 0),
-            CASE WHEN o.event = 'failed' AND queue.status = 'SENDING'
-                THEN 'undeliverable'
+            CASE WHEN o.success THEN NULL
+                WHEN o.event = 'failed' AND queue.status = 'SENDING' THEN 'undeliverable'
                 WHEN o.final AND queue.status <> 'DELETE'
                 THEN concat_ws('; ', 'outcome unknown: a release may send a second copy',
                     queue.hold_reason)
                 ELSE queue.hold_reason END,
-            CASE WHEN o.event = 'failed' AND queue.status = 'SENDING' THEN 'failed'
+            CASE WHEN o.success THEN o.report
+                WHEN o.event = 'failed' AND queue.status = 'SENDING' THEN 'failed'
                 WHEN o.final AND queue.status <> 'DELETE' THEN 'unknown' ELSE queue.report_kind END,
-            CASE WHEN (o.event = 'failed' OR o.final) AND queue.status = 'SENDING'
+            CASE WHEN o.success OR (o.event = 'failed' OR o.final) AND queue.status = 'SENDING'
                 THEN %(worker)s ELSE queue.held_by END,
-            CASE WHEN NOT o.final THEN queue.hold_until END,
+            CASE WHEN NOT o.final AND NOT o.success THEN queue.hold_until END,
             NULL::text, NULL::timestamptz, NULL::bigint, NULL::timestamptz
         FROM (
-            SELECT *, event = 'unknown' AND status IS DISTINCT FROM 'DEFERRED' AS final FROM outcome
+            SELECT *, event = 'delivered' AS success,
+                event = 'unknown' AND status IS DISTINCT FROM 'DEFERRED' AS final FROM outcome
         ) AS o
-        WHERE o.id = queue.id AND o.token = queue.lease_token AND o.event <> 'delivered')
-    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event <> 'delivered')) {kept}
-        AND lease_token = ANY (ARRAY(
-            SELECT o.token FROM outcome AS o WHERE o.id = queue.id AND o.event <> 'delivered'))
+        WHERE o.id = queue.id AND CASE WHEN o.success THEN o.report <> '' ELSE o.token = queue.lease_token END
+        ORDER BY o.success DESC LIMIT 1)
+    WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event <> 'delivered' OR report <> ''))
+        AND id <> ALL (ARRAY(SELECT id FROM gone))  -- also one whose status changed while this statement waited
+        AND (SELECT true FROM outcome AS o WHERE o.id = queue.id
+            AND (o.event <> 'delivered' AND o.token = queue.lease_token OR o.report <> '') LIMIT 1)
     RETURNING id
 )
-SELECT id FROM gone UNION ALL SELECT id FROM moved{and_successes}
+SELECT id FROM gone UNION ALL SELECT id FROM moved
+
+-- name: delivered
+-- The same if all were delivered, and nothing else is to be written, which is mostly so: half of the cost of a
+-- statement is its set-up, and this one is smaller.
+WITH logged AS MATERIALIZED (
+    {log}
+)
+DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) AND (SELECT rows FROM logged) >= 0 RETURNING id
 
 -- name: log
 -- Part of both: the attempts in the log, before their rows change.
@@ -60,54 +85,8 @@ SELECT attempts_log(%(worker)s,
         %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[], %(metadata)b::text[],
         %(places)b::smallint[], %(facts)b::text[], %(times)b::real[], again => %(again)s) AS rows
 
--- name: removable
--- Part of settle if not only deliveries remove rows. An operator's hold and request stay.
-AND (id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered')) OR EXISTS (
-    SELECT FROM outcome AS o
-    WHERE o.id = queue.id AND o.token = queue.lease_token AND o.status IS NULL
-        AND (queue.status = 'SENDING'
-            OR (o.event = 'unknown' AND queue.status NOT IN ('HOLD', 'DELETE', 'REPORT')))))
-
--- name: kept
--- Part of settle likewise: the other rows, also one whose status changed while this statement waited.
-AND id <> ALL (ARRAY(SELECT id FROM gone))
-
--- name: successes
--- Part of settle if a sender wants to know of a success: whatever the lease, because it is a fact.
-, succeeded AS (
-    UPDATE queue
-    SET (status, report_kind, held_by, last_reply) = (
-            SELECT 'REPORT', s.kind, %(worker)s, coalesce(
-                nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''), queue.last_reply)
-            FROM unnest(%(succeeded)b::bigint[], %(successes)b::text[]) AS s (id, kind), outcome AS o
-            WHERE s.id = queue.id AND o.id = s.id AND o.event = 'delivered' LIMIT 1),
-        hold_reason = NULL, hold_until = NULL,
-        lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
-    WHERE id = ANY (%(succeeded)b::bigint[])
-    RETURNING id
-)
-
--- name: and_successes
--- Part of settle likewise.
- UNION ALL SELECT id FROM succeeded
-
--- name: kept_successes
--- Part of settle likewise, as `kept`.
- AND id <> ALL (%(succeeded)b::bigint[])
-
--- name: delayed
--- Part of settle if mail that waits again has passed a time of `bounces.delay`. Each time counts once for a row. Whether the
--- row still waits is seen when its sender is notified.
-, delayed AS (
-    INSERT INTO delays (row_id, after, message_id)
-    SELECT row_id, make_interval(secs => after), message_id
-    FROM unnest(%(delayed)b::bigint[], %(overdue)b::float8[], %(delayed_of)b::bigint[])
-        AS d (row_id, after, message_id)
-    ON CONFLICT DO NOTHING
-)
-
 -- name: transcripts
--- Part of both if there are any: one for all rows of a transaction.
+-- Part of settle if there are any: one for all rows of a transaction.
 , said AS (
     INSERT INTO transcripts (ended_at, message_id, lease_token, row_ids, traces, dialogue)
     SELECT ended_at, message_id, token, rows::bigint[], nullif(traces, '')::bigint[], dialogue
@@ -119,14 +98,6 @@ AND id <> ALL (ARRAY(SELECT id FROM gone))
         WHERE t.message_id = s.message_id AND t.lease_token = s.token AND t.ended_at = s.ended_at
             AND t.row_ids = s.rows::bigint[]))
 )
-
--- name: delivered
--- The same if all were delivered, which is mostly so: half of the cost of a statement is its set-up,
--- and this one is smaller.
-WITH logged AS MATERIALIZED (
-    {log}
-){transcripts}
-DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) AND (SELECT rows FROM logged) >= 0 RETURNING id
 
 -- name: set_aside
 -- Put the row of a refused outcome on hold, with the reason, for example of an operator's trigger. A

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -21,15 +20,12 @@ from pgmta.postgres.binary import (
 )
 from pgmta.postgres.link import Link
 from pgmta.states import Event, after
-from pgmta.store.queries import Statement, queries
+from pgmta.store.queries import queries
 
 _SQL = queries("settle")
-_PARTS = {
-    "transcripts": ("transcripts",),
-    "removing": ("removable", "kept"),
-    "reporting": ("successes", "and_successes", "kept_successes"),
-    "delayed": ("delayed",),
-}
+_DELIVERED = _SQL["delivered"].fill(log=_SQL["log"])
+_SETTLE = _SQL["settle"].fill(log=_SQL["log"], transcripts="")
+_WITH_TRANSCRIPTS = _SQL["settle"].fill(log=_SQL["log"], transcripts=_SQL["transcripts"])
 _OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata")
 _ENHANCED = ENHANCED.match
 _WIDTH = 5  # facts of a connection in each of two arrays
@@ -91,15 +87,14 @@ class Settlements:
         for name in _OFTEN_EMPTY:
             column = [getattr(o.item, name) or "" for o in outcomes]
             values[name] = Texts(column) if any(column) else _EMPTY
-        parts: list[str] = []
         values["events"] = values["classes"] = _EMPTY
-        plain = not again and all(o.event is Event.DELIVERED and not o.report for o in outcomes)
-        if not plain:
-            values |= _moves(outcomes, parts)
+        statement = _DELIVERED
         if any(o.dialogue for o in outcomes):
-            parts.append("transcripts")
-            values |= _transcripts(outcomes)
-        statement = _statement("delivered" if plain else "settle", *parts)
+            statement = _WITH_TRANSCRIPTS
+            values |= _moves(outcomes) | _transcripts(outcomes)
+        elif again or any(o.event is not Event.DELIVERED or o.report for o in outcomes):
+            statement = _SETTLE
+            values |= _moves(outcomes)
         return {row[0] for row in await self._link.run(statement, values)}
 
     async def set_aside(self, outcome: Outcome, refusal: str) -> None:
@@ -128,37 +123,16 @@ class Settlements:
         await self._link.end(backends)
 
 
-def _moves(outcomes: list[Outcome], parts: list[str]) -> dict[str, Any]:
-    """Return what becomes of the rows, and add the parts that the statement needs for it."""
-    statuses = [_status_after(o) for o in outcomes]
-    values: dict[str, Any] = {
+def _moves(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Return what becomes of the rows."""
+    return {
         "events": Texts(o.event.value for o in outcomes),
-        "statuses": statuses,
+        "statuses": [_status_after(o) for o in outcomes],
         "delays": [o.delay for o in outcomes],
         "classes": Texts([o.answer_class for o in outcomes]),
+        "reports": Texts([o.report if o.event is Event.DELIVERED else "" for o in outcomes]),
+        "overdue": Reals([o.overdue for o in outcomes]),
     }
-    successes = [o for o in outcomes if o.report and o.event is Event.DELIVERED]
-    gone = sum(o.event is Event.DELIVERED for o in outcomes) - len(successes)
-    if statuses.count(None) > gone:
-        parts.append("removing")
-    if successes:
-        parts.append("reporting")
-        values["succeeded"] = Bigints(o.item.id for o in successes)
-        values["successes"] = Texts(o.report for o in successes)
-    if delayed := [o for o in outcomes if o.overdue]:
-        parts.append("delayed")
-        values["delayed"] = Bigints(o.item.id for o in delayed)
-        values["overdue"] = [o.overdue for o in delayed]
-        values["delayed_of"] = Bigints(o.item.message_id for o in delayed)
-    return values
-
-
-@cache
-def _statement(name: str, *parts: str) -> Statement:
-    """Return a statement with these parts."""
-    left_out = {part: b"" for names in _PARTS.values() for part in names}
-    taken = {part: _SQL[part] for each in parts for part in _PARTS[each]}
-    return _SQL[name].fill(log=_SQL["log"], **left_out | taken)
 
 
 def _transcripts(outcomes: list[Outcome]) -> dict[str, Any]:

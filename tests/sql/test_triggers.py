@@ -1,0 +1,93 @@
+"""Each trigger of the schema has a statement here whose result depends on it."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.support.rows import column, message, row
+
+PREPARED = """
+INSERT INTO rules (name, condition, reason, action, origin)
+    VALUES ('r', 'true', 'why', 'hold', 'operator');
+INSERT INTO users (name, password) VALUES ('u', '$argon2id$');
+INSERT INTO user_networks (name, network) VALUES ('u', '192.0.2.0/24');
+"""
+INSERT = "INSERT INTO queue (message_id, sender, recipient, domain) VALUES "
+WITNESSES = {
+    "queue_sender_domain": (
+        INSERT + "(1, 's@A.example', 'r@b.example', 'b.example') RETURNING sender_domain",
+        "a.example",
+    ),
+    "queue_sender_domain_changed": (
+        "UPDATE queue SET sender = 's@B.example' RETURNING sender_domain",
+        "b.example",
+    ),
+    "queue_message": (
+        INSERT + "(9, 's@a.example', 'r@b.example', 'b.example') RETURNING message_id",
+        "ForeignKeyViolation",
+    ),
+    "queue_message_changed": (
+        "UPDATE queue SET message_id = 9 RETURNING message_id",
+        "ForeignKeyViolation",
+    ),
+    "queue_hold_stamp": (
+        "UPDATE queue SET status = 'REPORT' RETURNING report_kind || ', ' || hold_reason",
+        "bounced, no reason given",
+    ),
+    "messages_refcount": ("DELETE FROM queue; SELECT count(*) FROM messages", "0"),
+    "messages_in_use": ("DELETE FROM messages RETURNING id", "ForeignKeyViolation"),
+    "messages_renumbered": ("UPDATE messages SET id = 9 RETURNING id", "ForeignKeyViolation"),
+    "messages_truncated": (
+        "TRUNCATE messages; SELECT count(*) FROM messages",
+        "ForeignKeyViolation",
+    ),
+    "rules_valid": ("UPDATE rules SET condition = 'nothing = 1'", "UndefinedColumn"),
+    "rules_renumbered": (
+        "WITH former AS (SELECT id FROM rules)"
+        " UPDATE rules SET condition = 'false' RETURNING id > (SELECT id FROM former)",
+        "True",
+    ),
+    "rules_changed": ("UPDATE rules SET reason = 'x'; SELECT version FROM rules_version", "3"),
+    "rules_emptied": ("TRUNCATE rules; SELECT version FROM rules_version", "3"),
+    "users_touched": (
+        "WITH former AS (SELECT version FROM users)"
+        " UPDATE users SET tenant = 't' RETURNING version > (SELECT version FROM former)",
+        "True",
+    ),
+    "users_changed": ("UPDATE users SET tenant = 't'; SELECT version FROM users_version", "3"),
+    "users_forgotten": ("DELETE FROM users; SELECT count(*) FROM user_networks", "0"),
+    "dkim_keys_changed": ("TRUNCATE dkim_keys; SELECT version FROM dkim_keys_version", "2"),
+}
+"""By trigger: statements, and the value of the last one or the error of the first that fails."""
+
+
+def result(db: psycopg.Connection, statements: str) -> str:
+    """The first value of the last statement, or the name of the error."""
+    try:
+        with db.transaction(force_rollback=True):
+            for statement in statements.split(";"):
+                cursor = db.execute(statement.encode())
+            return str((cursor.fetchone() or ("",))[0] if cursor.description else "")
+    except psycopg.Error as error:
+        return type(error).__name__
+
+
+def test_every_trigger_has_a_witness(db: psycopg.Connection) -> None:
+    triggers = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgparentid = 0"
+    assert sorted(column(db, triggers)) == sorted(WITNESSES)
+
+
+@pytest.mark.parametrize("name", WITNESSES)
+def test_the_result_depends_on_the_trigger(db: psycopg.Connection, name: str) -> None:
+    row(db, message(db, 1))
+    db.execute(PREPARED)
+    statements, expected = WITNESSES[name]
+    assert result(db, statements) == expected
+    (table,) = column(
+        db,
+        "SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = %s AND tgparentid = 0",
+        name,
+    )
+    db.execute(f"ALTER TABLE {table} DISABLE TRIGGER {name}".encode())
+    assert result(db, statements) != expected

@@ -16,7 +16,7 @@ from pgmta.config.types import (
     Whole,
     parse_host_port,
 )
-from smtpd.config.domain_set import DomainSet
+from pgmta.selection import Term
 from smtpd.config.role import parse_domain
 
 
@@ -90,10 +90,10 @@ class Relay(Section):
 
     @model_validator(mode="after")
     def _of_domains(self) -> Relay:
-        served = DomainSet(self.domains)
+        served = Term.of("domain", self.domains)
         for number, entry in enumerate(self.recipients):
             for domain in entry.domains or ():
-                if domain not in served:
+                if not served.fits(domain):
                     raise ValueError(
                         f"recipients[{number}].domains: {domain!r} is not in relay.domains"
                     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pgmta.accounts.networks import Networks
+from pgmta.selection import Term
 from smtpd.config import Relay
-from smtpd.config.domain_set import DomainSet
 
 _ROUTED = frozenset("%!@")
 
@@ -13,7 +13,7 @@ class Policy:
     """Relay rules of smtpd.yaml."""
 
     def __init__(self, relay: Relay) -> None:
-        self._domains = DomainSet(relay.domains)
+        self._domains = Term.of("domain", relay.domains)
         self.trusted = Networks(relay.networks).contains
 
     def admits(self, mailbox: str, domain: str) -> bool:
@@ -27,4 +27,4 @@ class Policy:
 
     def serves(self, domain: str) -> bool:
         """Return whether a normalised domain is one of `relay.domains`."""
-        return domain in self._domains
+        return self._domains.fits(domain)

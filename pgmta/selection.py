@@ -21,12 +21,12 @@ from pgmta.mail.metadata import values_of
 _ADDRESSES = ("sender", "recipient")
 _DOMAINS = ("domain", "sender_domain", "from_domain")  # all are in lower case
 _METADATA = "metadata."
-_PRIORITIES = range(10)
+_BELOW = re.compile(r"\*\.[^*]+")
 _RANGE = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", re.ASCII)
 _COMPARISON = re.compile(r"\s*(<=|>=|<|>|=)?\s*(\d+)\s*", re.ASCII)
-_MOST = (1 << 31) - 1
+_END = 1 << 31
 
-_values = lru_cache(maxsize=1024)(values_of)  # several terms ask for the metadata of a row
+_values = lru_cache(maxsize=16)(values_of)  # several terms ask for the metadata of a row
 
 
 class Term:
@@ -53,16 +53,12 @@ class Term:
         self._key = field.removeprefix(_METADATA) if field.startswith(_METADATA) else None
         self._fold = fold
         self._words = frozenset(str(word).lower() for word in words) if fold else frozenset(words)
-        self._patterns = list(patterns)
+        self._patterns = frozenset(patterns)
         self._absent = absent
-        below = {
-            text[2:]: text
-            for text in self._patterns
-            if field in _DOMAINS and text[:2] == "*." and "*" not in text[1:]
-        }
+        below = filter(_BELOW.fullmatch, self._patterns if field in _DOMAINS else ())
         self._below = frozenset(below)  # a look into a set takes no longer with many
-        others = [_expression(text) for text in self._patterns if text not in below.values()]
-        self._like = re.compile("|".join(others), re.DOTALL | re.IGNORECASE) if others else None
+        like = "|".join(map(_expression, self._patterns - self._below))
+        self._like = re.compile(like, re.DOTALL | re.IGNORECASE) if like else None
 
     @classmethod
     def of(cls, field: str, texts: Sequence[str]) -> Term:
@@ -90,7 +86,7 @@ class Term:
             return self._absent if value is None else type(value) is int and value in self._words
         return (
             (value.lower() if self._fold else value) in self._words
-            or (bool(self._below) and any(name in self._below for name in domains_above(value)))
+            or (bool(self._below) and any(f"*.{n}" in self._below for n in domains_above(value)))
             or (self._like is not None and self._like.fullmatch(value) is not None)
         )
 
@@ -105,7 +101,7 @@ class Term:
             listed = f"= {words[0]}" if len(words) == 1 else f"IN ({', '.join(words)})"
             found.append(f"lower({column}) {listed}" if self._fold else f"{column} {listed}")
         like = "LIKE" if self.field in _DOMAINS else "ILIKE"
-        for text in self._patterns:
+        for text in sorted(self._patterns):
             pattern = re.sub(r"([\\%_])", r"\\\1", text).replace("*", "%")
             found.append(f"{column} {like} {quoted(pattern)}")
         if self._absent:
@@ -200,16 +196,16 @@ def numbers(text: str, flag: str) -> range:
         return range(int(match[1]), int(match[2]) + 1)
     if match := _COMPARISON.fullmatch(text):
         number = int(match[2])
-        low = {"<": 0, "<=": 0, ">": number + 1}.get(match[1], number)
-        high = {">": _MOST, ">=": _MOST, "<": number - 1}.get(match[1], number)
-        return range(low, high + 1)
+        least = {"<": 0, "<=": 0, ">": number + 1}.get(match[1], number)
+        end = {"<": number, ">": _END, ">=": _END}.get(match[1], number + 1)
+        return range(least, end)
     raise ValueError(f"{flag}{text!r}: expected a number, >3, <=3 or 2..5")
 
 
 def priorities(text: str, flag: str = "") -> list[int]:
     """Return the priorities of such a text. Raises ValueError likewise."""
     wanted = numbers(text, flag)
-    if not (found := [priority for priority in _PRIORITIES if priority in wanted]):
+    if not (found := [priority for priority in range(10) if priority in wanted]):
         raise ValueError(f"{flag}{text!r}: priorities are 0 to 9")
     return found
 

@@ -7,8 +7,8 @@ from typing import Literal
 from pgmta.accounts.networks import Networks
 from pgmta.errors import AddressError
 from pgmta.mail.address import domain_of, normalise_domain, parse_mailbox, unquoted
+from pgmta.selection import Term
 from smtpd.config import Relay, SmtpdConfig
-from smtpd.config.relay import DomainSet
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 from smtpd.recipients.directory import Directory
@@ -27,7 +27,7 @@ class Policy:
     """Relay rules of smtpd.yaml."""
 
     def __init__(self, relay: Relay) -> None:
-        self._domains = DomainSet(relay.domains)
+        self._domains = Term.of("domain", relay.domains)
         self.trusted = Networks(relay.networks).contains
 
     def admits(self, mailbox: str, domain: str) -> bool:
@@ -41,7 +41,7 @@ class Policy:
 
     def serves(self, domain: str) -> bool:
         """Return whether a normalised domain is one of `relay.domains`."""
-        return domain in self._domains
+        return self._domains.fits(domain)
 
 
 class Postmaster:

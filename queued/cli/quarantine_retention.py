@@ -20,7 +20,7 @@ from pgmta.command import (
 from pgmta.store.changes.change import BATCH, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.row_change import RowChange
-from pgmta.store.queue.filters import Filter
+from pgmta.store.queue.filters import filter_condition
 from queued.cli.commands.change import EXIT_INTERRUPTED, apply_change, seconds, who
 from queued.cli.options.target import CONFIG, database_of
 
@@ -61,11 +61,11 @@ def main(
     It may run twice, also at the same time, and from cron. queued does the deletion.
     """
     age = seconds(older, "--older")
-    where = Filter(
+    where = filter_condition(
         where=f"ts < now() - interval '{age:f} seconds'",
         status=["HOLD"],
         metadata=[f"_quarantineid={quarantine}"],
-    ).condition()
+    )
     reason = f"quarantine {quarantine} ended"
     change = RowChange(action, where or "false", who(), reason=reason)
     uri = database_of(config)

@@ -149,7 +149,7 @@ class SigningRule(MailConditions):
 
     @cached_property
     def of_path(self) -> Selection:
-        """Return the conditions on the reverse-path, as mailbox_key() has it, and on the field From."""
+        """Return the conditions on the reverse-path, in its one spelling, and on From."""
         author = domain_term("from_domain", self.author)
         addresses = None if self.sender is None else Term("sender", map(mailbox_key, self.sender))
         domain = domain_term("sender_domain", self.sender_domain)

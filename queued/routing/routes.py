@@ -60,8 +60,7 @@ class Route:
     """Recipient domains; None: all."""
     rest: Selection
     """The other conditions."""
-    label: str
-    by_domain: bool
+    labelled: Labelled
     routed: Routed
     _found: dict[str, Routed] = field(default_factory=dict)
 
@@ -70,14 +69,9 @@ class Route:
         """Whether more than the recipient's domain counts."""
         return bool(self.rest.groups)
 
-    @property
-    def labelled(self) -> Labelled:
-        """Its mail, as claims know it."""
-        return Labelled(Selection.every(self.domain) & self.rest, self.label, self.by_domain)
-
     def to(self, domain: str) -> Routed:
         """Return the destination of mail for a domain that takes the route."""
-        if not self.by_domain:
+        if not self.labelled.by_domain:
             return self.routed
         found = self._found.get(domain)
         if found is None:
@@ -93,14 +87,10 @@ class Route:
         name = entry.name or f"routes[{number}]"
         rewriting = Rewriting(entry.rewrite, keys, name) if entry.rewrite else None
         destination = Destination(entry.transport, parameters)
-        routed = Routed(destination, name, entry.retry, rewriting)
-        return cls(
-            domain_term("domain", entry.domain),
-            entry.of_path & entry.of_row,
-            f"route {number}",
-            entry.transport in SMTP and not entry.to,
-            routed,
-        )
+        domain, rest = domain_term("domain", entry.domain), entry.of_path & entry.of_row
+        mail = Selection.every(domain) & rest
+        labelled = Labelled(mail, f"route {number}", entry.transport in SMTP and not entry.to)
+        return cls(domain, rest, labelled, Routed(destination, name, entry.retry, rewriting))
 
 
 class Routes:
@@ -124,7 +114,7 @@ class Routes:
 
     def may_use_dane(self, usual: TlsMode) -> bool:
         """Return whether TLSA records of MX hosts may count; `usual` is delivery.tls.mode."""
-        found = (r.routed.destination.parameters for r in self._routes if r.by_domain)
+        found = (r.routed.destination.parameters for r in self._routes if r.labelled.by_domain)
         modes = {each.tls for each in found if isinstance(each, SmtpParameters)}
         if "mx" in self._short.values():
             modes.add(None)
@@ -137,14 +127,13 @@ class Routes:
         It is empty if the domain alone decides on every destination.
         """
         found: list[Labelled] = []
-        for by_mail, group in groupby(self._labelled, lambda route: route.by_mail):
-            routes = list(group)
+        for by_mail, routes in groupby(self._labelled, lambda route: route.by_mail):
             if by_mail:
                 found += [route.labelled for route in routes]
-            else:
-                domains = tuple(route.domain for route in routes if route.domain)
-                groups = (domains,) if len(domains) == len(routes) else ()
-                found.append(Labelled(Selection(groups), OTHER_MAIL))
+                continue
+            domains = [route.domain for route in routes]
+            some = tuple(domain for domain in domains if domain)
+            found.append(Labelled(Selection((some,) if all(domains) else ()), OTHER_MAIL))
         return found
 
     def find(self, mail: Mail) -> Routed:
@@ -188,7 +177,8 @@ class Routes:
             return domain
         if not (route and route.by_mail):
             return f"{OTHER_MAIL} {domain}"
-        return f"{route.label} {domain}" if route.by_domain else route.label
+        found = route.labelled
+        return f"{found.label} {domain}" if found.by_domain else found.label
 
     def _settled(self, domain: str) -> bool:
         """Return whether the domain alone decides, once `_first` has seen it."""

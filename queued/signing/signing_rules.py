@@ -103,10 +103,12 @@ class SigningRules:
         path = _Path(mailbox_key(sender) if self._by_address else sender, from_domain(fields))
         for rule in rules:
             if rule.of_path.takes(path):
-                if rule.sign == "none":
+                sign = rule.sign
+                if sign == "none":
                     return None, ""
-                by = {"from": path.from_domain, "sender": domain_of(sender)}
-                return rule, by.get(rule.sign, rule.sign)
+                if sign == "from":
+                    return rule, path.from_domain
+                return rule, domain_of(sender) if sign == "sender" else sign
         return None, ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -17,6 +16,7 @@ from pgmta.config.types import (
     Whole,
     parse_host_port,
 )
+from pgmta.selection import Term
 from smtpd.config.role import parse_domain
 
 
@@ -90,24 +90,11 @@ class Relay(Section):
 
     @model_validator(mode="after")
     def _of_domains(self) -> Relay:
-        served = DomainSet(self.domains)
+        served = Term.of("domain", self.domains)
         for number, entry in enumerate(self.recipients):
             for domain in entry.domains or ():
-                if domain not in served:
+                if not served.fits(domain):
                     raise ValueError(
                         f"recipients[{number}].domains: {domain!r} is not in relay.domains"
                     )
         return self
-
-
-class DomainSet:
-    """Normalised domains; `*.domain` stands for all domains below it."""
-
-    def __init__(self, domains: Iterable[str]) -> None:
-        self._domains = frozenset(domains)
-
-    def __contains__(self, domain: object) -> bool:
-        if domain in self._domains:
-            return True
-        parts = str(domain).split(".")
-        return any("*." + ".".join(parts[i:]) in self._domains for i in range(1, len(parts)))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pgmta.mail.address import unquoted
 from pgmta.postgres.resources import Resources
+from pgmta.selection import Term
 from pgmta.store.accounts.recipients import Recipients
 from smtpd.config import SmtpdConfig
-from smtpd.config.relay import DomainSet
 from smtpd.recipients.file import RecipientFile, lower
 from smtpd.recipients.table import RecipientTable
 from smtpd.recipients.verdict import Source, Verdict
@@ -16,7 +16,7 @@ from smtpd.recipients.verdict import Source, Verdict
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    domains: DomainSet
+    domains: Term
     source: Source
     delimiter: str
     spelled: bool  # the source has to get the address as the client wrote it
@@ -45,7 +45,7 @@ class Directory:
             else:
                 assert table  # noqa: S101 - for the type checker
                 source = table
-            domains = DomainSet(relay.domains if entry.domains is None else entry.domains)
+            domains = Term.of("domain", relay.domains if entry.domains is None else entry.domains)
             self._entries.append(
                 _Entry(domains, source, entry.delimiter or "", spelled=bool(entry.callout))
             )
@@ -53,7 +53,7 @@ class Directory:
     def verdict(self, mailbox: str, domain: str) -> Verdict | None:
         """Return whether a recipient is known, None if `look_up` has to be awaited first."""
         for entry in self._entries:
-            if domain in entry.domains:
+            if entry.domains.fits(domain):
                 addresses = _spellings(entry, mailbox, domain)
                 return entry.source.verdict(addresses) if addresses else Verdict.KNOWN
         return Verdict.KNOWN
@@ -61,7 +61,7 @@ class Directory:
     async def look_up(self, mailbox: str, domain: str) -> None:
         """Find out whether a recipient is known."""
         for entry in self._entries:
-            if domain in entry.domains:
+            if entry.domains.fits(domain):
                 if addresses := _spellings(entry, mailbox, domain):
                     await entry.source.look_up(addresses)
                 return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pgmta.config.types import parse_duration
 from pgmta.selection import numbers, parse
@@ -13,53 +12,38 @@ _RANGE = re.compile(r"(.*?)\.\.(.*)")
 _COMPARISON = re.compile(r"(<=|>=|<|>|=)?\s*(.+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """The values of the flags. Values of one flag are alternatives; different flags must all hold.
+def filter_condition(
+    *,
+    where: str | None = None,
+    id: Sequence[int] = (),
+    status: Sequence[str] = (),
+    age: Sequence[str] = (),
+    attempts: Sequence[str] = (),
+    reply: Sequence[str] = (),
+    hold_reason: Sequence[str] = (),
+    **mail: Sequence[str],
+) -> str | None:
+    """Return the SQL condition of the values of the flags, None if there is no filter.
 
-    Patterns know `*` for any text. Addresses, domains and patterns ignore case. `age`, `attempts`
-    and `priority` know `>2h`, `<=3`, `10m..2h` and a bare value: for an age at least that old, for
-    others the exact number.
+    Values of one flag are alternatives; different flags must all hold. `mail` is for `parse`.
+    Patterns know `*` for any text, and ignore case. `age`, `attempts` and `priority` know `>2h`,
+    `<=3`, `10m..2h` and a bare value: for an age at least that old, for others the exact number.
+    Raises ValueError, which names the flag.
     """
-
-    where: str | None = None
-    id: Sequence[int] = ()
-    sender: Sequence[str] = ()
-    recipient: Sequence[str] = ()
-    domain: Sequence[str] = ()
-    tenant: Sequence[str] = ()
-    priority: Sequence[str] = ()
-    status: Sequence[str] = ()
-    age: Sequence[str] = ()
-    attempts: Sequence[str] = ()
-    metadata: Sequence[str] = ()
-    reply: Sequence[str] = ()
-    hold_reason: Sequence[str] = ()
-
-    def condition(self) -> str | None:
-        """Return the SQL condition, None if there is no filter.
-
-        Raises ValueError, which names the flag.
-        """
-        selection = parse(
-            message_id=[str(number) for number in self.id],
-            sender=self.sender,
-            recipient=self.recipient,
-            domain=self.domain,
-            tenant=self.tenant,
-            priority=self.priority,
-            status=[text.upper() for text in self.status],
-            metadata=self.metadata,
-            last_reply=_within(self.reply),
-            hold_reason=_within(self.hold_reason),
-        )
-        groups = [map(_age, self.age), map(_attempts, self.attempts)]
-        parts = [f"({found})" for group in groups if (found := " OR ".join(group))]
-        if selection.groups:
-            parts.append(selection.condition())
-        if self.where:
-            parts.append(f"(\n{self.where}\n)")
-        return " AND ".join(parts) or None
+    selection = parse(
+        message_id=[str(number) for number in id],
+        status=[text.upper() for text in status],
+        last_reply=_within(reply),
+        hold_reason=_within(hold_reason),
+        **mail,
+    )
+    groups = [map(_age, age), map(_attempts, attempts)]
+    parts = [f"({found})" for group in groups if (found := " OR ".join(group))]
+    if selection.groups:
+        parts.append(selection.condition())
+    if where:
+        parts.append(f"(\n{where}\n)")
+    return " AND ".join(parts) or None
 
 
 def _within(texts: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from pgmta.command import print_line
 from pgmta.errors import ConfigError
 from pgmta.states import Status
 from pgmta.store.queue.conditions import case_hint, check_conditions
-from pgmta.store.queue.filters import Filter
+from pgmta.store.queue.filters import filter_condition
 
 _OF_MAIL = (
     click.option("--sender", multiple=True, help="Reverse-path, * for any text."),
@@ -73,6 +73,6 @@ def condition(uri: str, options: dict[str, Any]) -> str | None:
         if hint := case_hint(where):
             print_line(f"warning: {hint}", err=True)
     try:
-        return Filter(**options).condition()
+        return filter_condition(**options)
     except ValueError as error:
         raise ConfigError([str(error)]) from None

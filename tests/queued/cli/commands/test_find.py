@@ -77,6 +77,15 @@ def test_mail_is_found_where_it_is_now(config: Path) -> None:
     assert len(found(config, "--recipient", "*", "--limit", "1", "--since", "90d")) == 2
 
 
+@pytest.mark.usefixtures("mail")
+def test_mail_is_found_by_its_tenant(config: Path, db: psycopg.Connection) -> None:
+    db.execute("UPDATE queue SET tenant = 'shop' WHERE message_id = 2")
+    db.execute("UPDATE attempts SET tenant = 'shop' WHERE row_id = 90")
+    waits, gone = (2, "HOLD", "eve@c.example"), (3, "delivered", "Bob@b.example")
+    assert found(config, "--tenant", "shop") == [waits, gone]
+    assert found(config, "--tenant", "S*p", "--sender", "") == [waits]
+
+
 def test_nothing_found_and_mistakes(config: Path) -> None:
     nothing = run(config, "--recipient", "x' OR true --@b.example")
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (1, "", "error: nothing found\n")

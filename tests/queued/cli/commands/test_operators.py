@@ -57,6 +57,31 @@ async def _repeat(database: str, change: RowChange) -> None:
         await link.close()
 
 
+def test_filters_know_tenant_and_priority(db: psycopg.Connection, command: Command) -> None:
+    message(db, 1)
+    rows = {
+        row(db, 1, tenant=tenant, priority=priority): (tenant, priority)
+        for tenant in ("", "shop", "Shop") for priority in (1, 5, 9)
+    }  # fmt: skip
+
+    def listed(*words: str) -> set[tuple[str, int]]:
+        return {rows[each["id"]] for each in json.loads(command("list", *words, "--json").stdout)}
+
+    assert listed("--tenant", "shop", "--priority", "<=5") == {("shop", 1), ("shop", 5)}
+    assert listed("--tenant", "", "--tenant", "S*", "--priority", "6..9") == {
+        ("", 9), ("shop", 9), ("Shop", 9),
+    }  # fmt: skip
+    assert listed("--priority", "1", "--priority", ">8") == {
+        (tenant, priority) for tenant, priority in rows.values() if priority != 5
+    }
+    assert command("set", "--tenant", "shop", "--priority", "0", "--yes").exit_code == 0
+    assert listed("--priority", "0") == set(rows.values()) & {("shop", p) for p in (1, 5, 9)}
+    assert "priorities are 0 to 9" in command("list", "--priority", "10").stderr
+    logged = command("count", "--since", "1d", "--priority", "1")
+    assert "--priority is about rows of the queue" in logged.stderr
+    assert command("count", "--since", "1d", "--tenant", "shop").exit_code == 0
+
+
 def test_a_hold_without_an_end_has_none(
     database: str, db: psycopg.Connection, command: Command
 ) -> None:

@@ -113,6 +113,7 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
         {
             "metadata.stream": ["42"],
             "tenant": 42,
+            "priority": "<=3",
             "to": [relay],
             "login": "relay",
             "implicit": True,
@@ -123,7 +124,9 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
         b="127.0.0.1:1",
     )
     (folder / "password").unlink()  # it is not needed
-    found = route(path, "x@b.example", "--metadata", "stream=42", "--tenant", "42")
+    found = route(
+        path, "x@b.example", "--metadata", "stream=42", "--tenant", "42", "--priority", "3"
+    )
     assert found.stdout == (
         "route      routes[0]\nto         [::1]:1\ntransport  smtp, TLS from the first octet\n"
         "tls        verify\nlogin      relay, as shop\n"

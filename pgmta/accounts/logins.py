@@ -210,7 +210,7 @@ class Logins:
         elif entry.listed(client):
             gates = counted = [own_unit, *places]
         if throttle.blocked(gates):
-            self._refuse(client, gates, entry.verifier.name if entry.exists else "")
+            self._refuse(client, gates, entry.user)
         return entry, _Attempt(client, network, gates, counted, own, throttle.blocked(others))
 
     async def _own_unit(self, name: str, network: Network | None) -> str:
@@ -226,7 +226,7 @@ class Logins:
     async def _check(self, entry: Entry, attempt: _Attempt, password: bytes, digest: bytes) -> bool:
         """Check a password; the failure counts although the client may have gone."""
         if not await self.throttle.enter(attempt.gates):
-            self._refuse(attempt.client, attempt.gates, entry.verifier.name if entry.exists else "")
+            self._refuse(attempt.client, attempt.gates, entry.user)
         failed = True
         try:
             failed = not await self.users.check(
@@ -261,7 +261,7 @@ class Logins:
         if right:
             self._count(attempt)
         reason = objection or "wrong password"
-        self._log(attempt.client, mechanism, entry.verifier.name if entry.exists else "", reason)
+        self._log(attempt.client, mechanism, entry.user, reason)
         if attempt.quiet:
             raise TooManyFailures("too many failed logins")
         return None

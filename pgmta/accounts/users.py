@@ -56,6 +56,11 @@ class Entry:
         """Whether there is such a user."""
         return self.verifier.version is not None
 
+    @property
+    def user(self) -> str:
+        """The name of the user for the log, '' if there is none: it may be a password."""
+        return self.verifier.name if self.exists else ""
+
     def verdict(self, digest: bytes, now: float) -> bool | None:
         """Return whether a password is right; None if that is not remembered."""
         right, until = self._right

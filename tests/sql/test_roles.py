@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgmta.action import Action
-from pgmta.postgres.embedded.database import Server
+from pgmta.postgres.embedded.server import Server
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.accounts.logins import LoginStore

@@ -24,8 +24,8 @@ from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
 from pgmta.port_user import bind_problem
-from pgmta.postgres.embedded.database import DATABASE, OWNER, Server
 from pgmta.postgres.embedded.folders import locked, make_parents, open_own
+from pgmta.postgres.embedded.server import DATABASE, OWNER, Server
 from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
 from pgmta.service import Signals, first
 from pgmta.shipped import shipped

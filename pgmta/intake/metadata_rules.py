@@ -30,7 +30,7 @@ class MetadataRules:
         self._rules = dict(rules)
         self._of_recipients = {key: rule for key, rule in rules.items() if rule.of_recipient}
 
-    def rows(
+    def row_metadata(
         self,
         origin: MessageOrigin,
         recipients: list[tuple[str, str]],

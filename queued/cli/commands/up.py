@@ -58,10 +58,10 @@ def make_user(directory: Path, uri: str) -> Path:
     path = directory / "password"
     if not path.exists():
         _write(path, secrets.token_urlsafe(12).encode())
-    secret = Secret.of(path.read_text(encoding="ascii"))
+    secret = Secret.of_password(path.read_text(encoding="ascii"))
     accounts = UserAccounts(uri, "queuectl up")
     try:
-        accounts.add(USER, secret, Rights(senders=[USER]))
+        accounts.add_user(USER, secret, Rights(senders=[USER]))
     finally:
         accounts.close()
     return path

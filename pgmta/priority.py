@@ -75,7 +75,7 @@ class PriorityLock:
         self._waiting: AgingQueue[asyncio.Future[None]] = AgingQueue()
 
     @asynccontextmanager
-    async def of(self, number: int) -> AsyncIterator[None]:
+    async def hold(self, number: int) -> AsyncIterator[None]:
         """Wait for the lock under this number, and hold it."""
         if self._taken:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -82,7 +82,7 @@ class Logins:
         if entry and (login := await self._again(entry, digest, mechanism, client)):
             return login
         entry, attempt = await self._attempt(name, client)
-        right = entry.verdict(digest, time.monotonic())
+        right = entry.remembered_verdict(digest, time.monotonic())
         if right is None:
             key = digest, entry.verifier.version  # a password from before `passwd` proves nothing
             check = self._checks.get(key)
@@ -98,7 +98,7 @@ class Logins:
     ) -> Login | None:
         """Return the user if the password is remembered and all is as it was."""
         network, users = network_of(client), self.users
-        if network not in entry.own or not entry.verdict(digest, time.monotonic()):
+        if network not in entry.own or not entry.remembered_verdict(digest, time.monotonic()):
             return None
         if not users.fresh:
             await users.refresh()
@@ -133,7 +133,7 @@ class Logins:
 
         A name that is not in the table has the rights of a user of a hook. Raises AuthUnavailable.
         """
-        entry, _ = await self.users.find(name)
+        entry, _ = await self.users.find_user(name)
         if not entry.exists:
             return Login(name, _VOUCHED)
         if objection := entry.objection(client):
@@ -201,7 +201,7 @@ class Logins:
         if entry and not unread and not self.users.fresh:
             await self.users.refresh()
         if not entry or unread or not self.users.current(entry):
-            entry, levels = await self.users.find(name, unread)
+            entry, levels = await self.users.find_user(name, unread)
             throttle.learn(unread, levels, self._notes.failures)
         others = [*places, user]
         gates, counted, own = others, others, network in entry.own
@@ -210,7 +210,7 @@ class Logins:
         elif entry.listed(client):
             gates = counted = [own_unit, *places]
         if throttle.blocked(gates):
-            self._refuse(client, gates, entry.verifier.name if entry.exists else "")
+            self._refuse(client, gates, entry.user)
         return entry, _Attempt(client, network, gates, counted, own, throttle.blocked(others))
 
     async def _own_unit(self, name: str, network: Network | None) -> str:
@@ -226,7 +226,7 @@ class Logins:
     async def _check(self, entry: Entry, attempt: _Attempt, password: bytes, digest: bytes) -> bool:
         """Check a password; the failure counts although the client may have gone."""
         if not await self.throttle.enter(attempt.gates):
-            self._refuse(attempt.client, attempt.gates, entry.verifier.name if entry.exists else "")
+            self._refuse(attempt.client, attempt.gates, entry.user)
         failed = True
         try:
             failed = not await self.users.check(
@@ -248,7 +248,7 @@ class Logins:
 
     def _count(self, attempt: _Attempt) -> None:
         for unit in attempt.counted:
-            self._notes.failed(unit)
+            self._notes.add_failure(unit)
 
     def _conclude(
         self, entry: Entry, attempt: _Attempt, mechanism: str, *, right: bool
@@ -261,7 +261,7 @@ class Logins:
         if right:
             self._count(attempt)
         reason = objection or "wrong password"
-        self._log(attempt.client, mechanism, entry.verifier.name if entry.exists else "", reason)
+        self._log(attempt.client, mechanism, entry.user, reason)
         if attempt.quiet:
             raise TooManyFailures("too many failed logins")
         return None
@@ -271,7 +271,7 @@ class Logins:
         if network and now > entry.noted.get(network, -_DAY) + _DAY:
             entry.noted[network] = now
             entry.own.add(network)
-            self._notes.seen(entry.verifier.name, network)
+            self._notes.add_network(entry.verifier.name, network)
 
     def refuse_identity(self, mechanism: str, client: str) -> None:
         """Log a login that was refused because the user may not act for others."""

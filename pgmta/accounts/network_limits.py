@@ -33,7 +33,7 @@ class Rate:
         until = self._busy_until.get(network, 0.0)
         return until + _MINUTE / limit > self._clock() + _MINUTE + 1e-6
 
-    def count(self, network: Network, limit: int) -> None:
+    def count_event(self, network: Network, limit: int) -> None:
         """Count an event."""
         now = self._clock()
         self._busy_until[network] = max(self._busy_until.get(network, 0.0), now) + _MINUTE / limit
@@ -95,7 +95,7 @@ class NetworkLimits:
                 return fast
         for unit, bound in units:
             self._counts[unit] += 1
-            self._rate.count(unit, bound.new)
+            self._rate.count_event(unit, bound.new)
         return None
 
     def release(self, client: str) -> None:

@@ -53,12 +53,7 @@ class Throttle:
         self._clock = clock
         self.period = limits.period
         """Seconds after which all failures are forgotten."""
-        self._costs = {
-            "address": limits.period / limits.address,
-            "network": limits.period / limits.network,
-            "user": limits.period / limits.user,
-            "own": limits.period / limits.own,
-        }
+        self._limits = limits
         self._exempt = Networks(limits.exempt)
         self._levels: OrderedDict[str, _Level] = OrderedDict()
         self._waiting: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
@@ -73,7 +68,8 @@ class Throttle:
 
     def cost(self, unit: str) -> float:
         """Return the seconds that a failure adds."""
-        return self._costs[unit.partition(" ")[0]]
+        limit: int = getattr(self._limits, unit.partition(" ")[0])
+        return self.period / limit
 
     def blocked(self, units: Iterable[str]) -> bool:
         """Return whether the failures of some unit leave no room for another."""
@@ -124,7 +120,7 @@ class Throttle:
                 if not turn.done():
                     turn.set_result(None)
 
-    def failed(self, unit: str) -> None:
+    def add_failure(self, unit: str) -> None:
         """Count a failure."""
         level = self._level(unit)
         level.until = max(level.until, self._clock()) + self.cost(unit)
@@ -178,14 +174,14 @@ class Notes:
         self._writes = 0
         self._logged = -_LOG_INTERVAL
 
-    def failed(self, unit: str) -> None:
+    def add_failure(self, unit: str) -> None:
         """Count a failure, here and soon over all processes."""
-        self._throttle.failed(unit)
+        self._throttle.add_failure(unit)
         if unit in self.failures or len(self.failures) < _DUE:
             self.failures[unit] += 1
             self._begin()
 
-    def seen(self, name: str, network: Network) -> None:
+    def add_network(self, name: str, network: Network) -> None:
         """Note that a user logged in from a network, if not too much else is to be noted."""
         if len(self._seen) < _DUE:
             self._seen.add((name, network))
@@ -201,16 +197,16 @@ class Notes:
     async def _run(self) -> None:
         while self.failures or self._seen:
             await asyncio.sleep(_INTERVAL)
-            await self.write()
+            await self.write_due()
 
-    async def write(self) -> None:
+    async def write_due(self) -> None:
         """Write the first of the failures and logins that are due."""
         try:
             async with asyncio.timeout(_TIME):
                 await self._write_failures()
                 await self._write_seen()
                 if not self._writes % _FORGET:
-                    await self._store.forget()
+                    await self._store.forget_failures()
                 self._writes += 1
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             now = time.monotonic()
@@ -224,7 +220,7 @@ class Notes:
         if not most:
             return
         rows = [(unit, count, count * throttle.cost(unit)) for unit, count in most]
-        levels = await self._store.failed(rows, 2 * throttle.period)
+        levels = await self._store.add_failures(rows, 2 * throttle.period)
         for unit, count in most:
             self.failures[unit] -= count
             if not self.failures[unit]:
@@ -234,7 +230,7 @@ class Notes:
     async def _write_seen(self) -> None:
         some = list(self._seen)[:_SEEN]
         if some:
-            await self._store.seen(some)
+            await self._store.add_networks(some)
             self._seen.difference_update(some)
 
     async def close(self) -> None:
@@ -243,4 +239,4 @@ class Notes:
             self._task.cancel()
             await asyncio.wait([self._task])
         if self.failures or self._seen:
-            await self.write()
+            await self.write_due()

@@ -56,7 +56,12 @@ class Entry:
         """Whether there is such a user."""
         return self.verifier.version is not None
 
-    def verdict(self, digest: bytes, now: float) -> bool | None:
+    @property
+    def user(self) -> str:
+        """The name of the user for the log, '' if there is none: it may be a password."""
+        return self.verifier.name if self.exists else ""
+
+    def remembered_verdict(self, digest: bytes, now: float) -> bool | None:
         """Return whether a password is right; None if that is not remembered."""
         right, until = self._right
         if now < until and hmac.compare_digest(right, digest):
@@ -158,13 +163,13 @@ class Users:
         """Return whether no user has changed since; `changes` has to be fresh."""
         return entry.verifier.changes == self.changes
 
-    async def find(self, name: str, units: Collection[str] = ()) -> tuple[Entry, Levels]:
+    async def find_user(self, name: str, units: Collection[str] = ()) -> tuple[Entry, Levels]:
         """Return a name as the database has it now, and the levels of some units.
 
         Passwords that were checked stay remembered if the user is the same. Raises AuthUnavailable.
         """
         before, began = self.remembered(name), time.monotonic()
-        verifier, levels = await _answer(self._store.find(name, units))
+        verifier, levels = await _answer(self._store.find_user(name, units))
         if began > self._asked:
             self.changes, self._asked = verifier.changes, began
         if before and before.verifier.version == verifier.version:

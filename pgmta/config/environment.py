@@ -17,11 +17,6 @@ from pgmta.mail.address import normalise_domain
 _QUOTED = re.compile(r'".*"', re.DOTALL)
 
 
-def default_hostname() -> str:
-    """Return this host's full name, for 220, EHLO and Received."""
-    return socket.getfqdn()
-
-
 class Database(Section):
     """Name the PostgreSQL that holds the queue, and choose the rows of this configuration."""
 
@@ -54,7 +49,7 @@ class Environment(Section):
     """Describe the host and the folder of the process."""
 
     hostname: str = Field(
-        default_factory=default_hostname,
+        default_factory=socket.getfqdn,
         description="name in 220, EHLO and Received; default: this host's full name",
     )
     directory: FilePath = Field(

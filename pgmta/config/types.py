@@ -140,12 +140,12 @@ def parse_host_port(value: Any, default_port: int = 25) -> HostPort:
     """Return `host`, `host:port` or `[IPv6]:port` as a HostPort; raises ValueError otherwise."""
     if isinstance(value, HostPort):
         return value
-    match = _HOST_PORT.fullmatch(value.strip()) if isinstance(value, str) else None
+    text = value.strip() if isinstance(value, str) else ""
+    match = _HOST_PORT.fullmatch(text)
     if not match or (match[1] and not is_address(match[1])):
-        named = _BRACKETS.match(value.strip()) if isinstance(value, str) else None
-        if named and not is_address(named[1]):
-            raise ValueError(f"{value!r} is no host:port (write a name without brackets)")
-        raise ValueError(f"{value!r} is no host:port (write an IPv6 address in brackets)")
+        named = _BRACKETS.match(text)
+        wanted = "a name without" if named and not is_address(named[1]) else "an IPv6 address in"
+        raise ValueError(f"{value!r} is no host:port (write {wanted} brackets)")
     port = int(match[3]) if match[3] else default_port
     if not 1 <= port <= 65535:
         raise ValueError(f"port {port} is not between 1 and 65535")

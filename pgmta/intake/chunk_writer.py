@@ -50,7 +50,7 @@ class Part:
         """Whether nothing waits for it any more."""
         return self.content.state is not State.WRITING
 
-    def end(self, error: Exception | None) -> None:
+    def answer(self, error: Exception | None) -> None:
         """Report the result; the octets go at once, because part and callback know each other."""
         self.octets = b""
         try:
@@ -96,7 +96,7 @@ class ChunkWriter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def put(self, part: Part) -> None:
+    def put_part(self, part: Part) -> None:
         """Write the part of a content in state WRITING.
 
         `part.done` gets StoreUnavailable if it is unknown which chunks are stored.
@@ -104,7 +104,7 @@ class ChunkWriter:
         self._waiting.put(_FIRST if part.whole else part.content.id, part)
         self._work.set()
 
-    async def write(self, content: Content, octets: bytes) -> None:
+    async def write_part(self, content: Content, octets: bytes) -> None:
         """Write a part of a content that has an id. Raises StoreUnavailable, psycopg.Error.
 
         The content is WRITTEN then, or else FAILED.
@@ -116,7 +116,7 @@ class ChunkWriter:
                 end.set_result(error)
 
         content.state = State.WRITING
-        self.put(Part(content, octets, done))
+        self.put_part(Part(content, octets, done))
         try:
             if error := await end:
                 raise error
@@ -126,7 +126,7 @@ class ChunkWriter:
             if content.state is State.WRITING:
                 content.state = State.FAILED
 
-    def drop(self, content: Content) -> None:
+    def drop_chunks(self, content: Content) -> None:
         """Remove the chunks of a discarded content, after a write of it that is under way."""
         if content in self._writing:
             return  # `_run` calls this again
@@ -154,7 +154,7 @@ class ChunkWriter:
     def purge(self) -> None:
         """Forget the octets of dead parts."""
         for part in self._waiting.remove(lambda part: part.dead):
-            part.end(StoreUnavailable("the content was given up"))
+            part.answer(StoreUnavailable("the content was given up"))
 
     def _take(self) -> list[Part]:
         self.purge()
@@ -176,9 +176,9 @@ class ChunkWriter:
             error = await self._write(store, group)
             rest = _REST if any(part.whole for part in group) else _REST_AHEAD
             for part in group:
-                part.end(error)
+                part.answer(error)
                 if part.content.state is State.DISCARDED:
-                    self.drop(part.content)
+                    self.drop_chunks(part.content)
             del group, part  # or the content would stay until the next one
             if self.small != small:
                 await asyncio.sleep(rest * (time.monotonic() - began))

@@ -112,7 +112,7 @@ class Committer:
             content.state = State.WRITING
             self._storing.add(content)
             stored = partial(self._stored, content)
-            self.chunks.put(Part(content, message.body, stored, whole=True))
+            self.chunks.put_part(Part(content, message.body, stored, whole=True))
         else:
             content.state = _WAITING
             self._pending.append(content)

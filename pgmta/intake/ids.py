@@ -30,7 +30,7 @@ class Ids:
         if not self._ahead:
             self._ahead = asyncio.create_task(self._fill_ahead())
 
-    async def take(self) -> int:
+    async def take_id(self) -> int:
         """Return an id. Raises StoreUnavailable, psycopg.Error."""
         while not self.available:
             await self._fill(1)
@@ -49,6 +49,6 @@ class Ids:
         try:
             await self._fill(LOW)
         except (StoreUnavailable, psycopg.Error):
-            pass  # `take` raises it for the session that needs the next block
+            pass  # `take_id` raises it for the session that needs the next block
         finally:
             self._ahead = None

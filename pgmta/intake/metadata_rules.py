@@ -28,9 +28,9 @@ class MetadataRules:
 
     def __init__(self, rules: Mapping[str, MetadataSource]) -> None:
         self._rules = dict(rules)
-        self._once = all(not rule.of_recipient for rule in rules.values())
+        self._of_recipients = {key: rule for key, rule in rules.items() if rule.of_recipient}
 
-    def rows(
+    def row_metadata(
         self,
         origin: MessageOrigin,
         recipients: list[tuple[str, str]],
@@ -41,22 +41,19 @@ class MetadataRules:
         A key whose source is empty and that has no default is left out. `own` are keys of the
         user, which count more than the rules.
         """
-        if not self._rules:
-            return [_dump(dict(own))] * len(recipients)
         common = {
             key: _derive(rule, _value(rule, origin, "", ""))
             for key, rule in self._rules.items()
             if not rule.of_recipient  # a search in the header may take as long as a message
         }
-        if self._once:
+        if not self._of_recipients:
             return [_dump({**common, **own})] * len(recipients)
         return [
             _dump(
-                {
-                    key: common[key]
-                    if key in common
-                    else _derive(rule, _value(rule, origin, mailbox, domain))
-                    for key, rule in self._rules.items()
+                common
+                | {
+                    key: _derive(rule, _value(rule, origin, mailbox, domain))
+                    for key, rule in self._of_recipients.items()
                 }
                 | dict(own)
             )

@@ -63,7 +63,7 @@ class NewlineGuard:
         tail = _collapsed_tail(octets) if nul else octets[-_BEFORE:]
         self.tail = tail if len(tail) == _BEFORE else _collapsed_tail(self.tail + tail)
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         """Check the end of the content, with the final CRLF that it may lack."""
         if not self.tail.endswith(_CRLF):
             self.see(_CRLF)
@@ -80,7 +80,7 @@ def check(content: bytes, mode: Mode) -> str:
         return ""
     guard = NewlineGuard(mode)
     guard.see(content)
-    guard.end()
+    guard.check_end()
     return guard.problem
 
 

@@ -237,7 +237,7 @@ class Link:
             raise StoreUnavailable(_words(error)) from error
         raise AnswerLost(_words(error), connection.backend) from error
 
-    async def end(self, backends: list[Backend]) -> None:
+    async def end_backends(self, backends: list[Backend]) -> None:
         """Return when each statement whose answer was lost is done, or will never be done.
 
         PostgreSQL ends the connections that broke and that it still works on. A process that has

@@ -10,7 +10,8 @@ import psycopg
 
 from pgmta.config.environment import Environment
 from pgmta.errors import StoreUnavailable
-from pgmta.postgres.embedded.database import DATABASE, Server, directory_of, join, start
+from pgmta.postgres.embedded.database import directory_of, join, start
+from pgmta.postgres.embedded.server import DATABASE, Server
 
 _NARROW = "SET search_path = pgmta, pg_temp"
 _CONDITIONS = """

@@ -46,7 +46,7 @@ class CheckedStream:
             guard.see(part)
             self._look(guard)
             yield part
-        guard.end()
+        guard.check_end()
         self._look(guard)
 
     def _look(self, guard: NewlineGuard) -> None:

@@ -161,7 +161,7 @@ class ReportRound:
         letters: list[Letter] = []
         now = datetime.now(UTC)
         for place, plan in enumerate(group, 1):
-            number = await self._ids.take()
+            number = await self._ids.take_id()
             try:
                 original = messages.get(plan.message_id)
                 letters.append(self._writer.write(plan, original, number, config, now))

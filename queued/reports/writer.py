@@ -165,7 +165,7 @@ class ReportWriter:
             guard.see(part)
             _refuse(original, guard)
             yield part
-        guard.end()
+        guard.check_end()
         _refuse(original, guard)
 
     async def _parts(self, original: ReportedMessage) -> AsyncIterator[bytes]:

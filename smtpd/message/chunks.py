@@ -47,5 +47,5 @@ class Chunks:
             self.rest = data[len(content) :]
             if self._last:
                 self.done = True
-                self.guard.end()
+                self.guard.check_end()
         return content

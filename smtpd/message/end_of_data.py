@@ -64,7 +64,7 @@ class EndOfData:
         else:
             guard.tail = content[-5:] if len(content) >= 5 else (guard.tail + content)[-5:]
         if self.done and guard.tail[-2:] != b"\r\n":
-            guard.end()
+            guard.check_end()
         return content
 
 

@@ -66,7 +66,7 @@ class IncomingMessage:
         self.wire_form = wire_form
         """Finds the end of the content in the input."""
         self._header_rules = header_rules  # None once the header is complete
-        self.content = Content(committer.chunks.drop)
+        self.content = Content(committer.chunks.drop_chunks)
         """The owner of the octets."""
         self.size = 0
         """Octets of content so far."""
@@ -257,8 +257,8 @@ class IncomingMessage:
             return
         try:
             async with asyncio.timeout(_PATIENCE):
-                content.id = content.id or await self._committer.ids.take()
-                await self._committer.chunks.write(content, part)
+                content.id = content.id or await self._committer.ids.take_id()
+                await self._committer.chunks.write_part(content, part)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("can't store a part of a message", reason=str(error))
             content.state, self.refused = State.FAILED, True
@@ -274,7 +274,7 @@ class IncomingMessage:
                     await self._store(content.join())
                     content.collected = 0
                 async with asyncio.timeout(self._wait):
-                    content.id = content.id or await self._committer.ids.take()
+                    content.id = content.id or await self._committer.ids.take_id()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
             content.state = State.FAILED
         return replies.UNAVAILABLE if content.state is State.FAILED else ""

@@ -176,7 +176,7 @@ class Renewal:
             await users.refresh()
         changes = users.changes
         if changes != self._changes:
-            entry, _ = await users.find(login.user)
+            entry, _ = await users.find_user(login.user)
             if entry.verifier.version != login.version:
                 return False
             self._changes = changes

@@ -33,7 +33,7 @@ def compose(
     login, options = commands.login, transaction.options
     if server.metadata or (login and login.metadata):
         user = login.user if login else ""
-        metadata = (server.metadata or _NO_RULES).rows(
+        metadata = (server.metadata or _NO_RULES).row_metadata(
             MessageOrigin(listener.label, client, user, transaction.sender, incoming.header),
             recipients,
             login.metadata if login else {},

@@ -33,7 +33,7 @@ class Ids:
         self.available = deque(range(1, 100))
         self._next = 100
 
-    async def take(self) -> int:
+    async def take_id(self) -> int:
         await let_others_run()
         self._next += 1
         return self._next
@@ -59,8 +59,8 @@ class Store:
         """Content without a message."""
         self.contents: list[Content] = []
 
-    async def write(self, content: Content, octets: bytes) -> None:
-        """Store a part, as ChunkWriter.write does."""
+    async def write_part(self, content: Content, octets: bytes) -> None:
+        """Store a part, as ChunkWriter.write_part does."""
         content.state = State.WRITING
         try:
             await take_time_async(5.0 if self.mood is Mood.SLOW else 0.0)
@@ -73,7 +73,7 @@ class Store:
             if content.state is State.WRITING:
                 content.state = State.FAILED
 
-    def drop(self, content: Content) -> None:
+    def drop_chunks(self, content: Content) -> None:
         """Remove the parts of a content."""
         self.parts.pop(content.id, None)
 
@@ -110,7 +110,7 @@ class Store:
 class Accounts:
     """Has the interface of a LoginStore, with one user."""
 
-    async def find(self, name: str, units: Collection[str]) -> tuple[Verifier, Levels]:
+    async def find_user(self, name: str, units: Collection[str]) -> tuple[Verifier, Levels]:
         """Return the user of this name."""
         found = name == USER
         verifier = Verifier(
@@ -123,15 +123,15 @@ class Accounts:
         """Return the version of all users, and the secret for names."""
         return 1, b"s" * 32
 
-    async def failed(self, failures: Sequence[tuple[str, int, float]], most: float) -> Levels:
+    async def add_failures(self, failures: Sequence[tuple[str, int, float]], most: float) -> Levels:
         """Forget failures."""
         return {}
 
-    async def forget(self) -> int:
+    async def forget_failures(self) -> int:
         """Do nothing."""
         return 0
 
-    async def seen(self, logins: Collection[tuple[str, Network]]) -> None:
+    async def add_networks(self, logins: Collection[tuple[str, Network]]) -> None:
         """Do nothing."""
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from psycopg.pq import Conninfo
 
-from pgmta.postgres.embedded.database import Server
+from pgmta.postgres.embedded.server import Server
 from pgmta.store.schema import TOPICS, migrations
 from tests.support.daemons import ROOT
 from tests.support.database import data_folder

@@ -45,13 +45,13 @@ def test_lowest_first_also_after_cancellations(callers: list[tuple[int, str]]) -
     served: list[int] = []
 
     async def caller(turns: PriorityLock, number: int) -> None:
-        async with turns.of(number):
+        async with turns.hold(number):
             served.append(number)
             await let_others_run()
 
     async def work() -> None:
         turns = PriorityLock()
-        async with turns.of(0):
+        async with turns.hold(0):
             tasks = [asyncio.create_task(caller(turns, number)) for number, _ in callers]
             await let_others_run()
             assert served == []
@@ -62,7 +62,7 @@ def test_lowest_first_also_after_cancellations(callers: list[tuple[int, str]]) -
             if what == "go late":  # the first of these may have the lock already
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        async with turns.of(0):  # no task kept it
+        async with turns.hold(0):  # no task kept it
             pass
 
     asyncio.run(work())

@@ -20,7 +20,9 @@ import psycopg
 import pytest
 import yaml
 
-from pgmta.postgres.embedded.database import DATABASE, QUEUED, SMTPD, Server, tool
+from pgmta.postgres.embedded.database import QUEUED, SMTPD
+from pgmta.postgres.embedded.programs import tool
+from pgmta.postgres.embedded.server import DATABASE, Server
 from tests.support.daemons import ROOT, Daemon, Smtpd, lives
 from tests.support.database import data_folder
 from tests.support.nexthop import NextHop

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 
-from pgmta.postgres.embedded.database import Server
+from pgmta.postgres.embedded.server import Server
 from pgmta.store.admin.migrate import migrate
 from tests.support.database import data_folder
 

@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgmta.action import Action
-from pgmta.postgres.embedded.database import Server
+from pgmta.postgres.embedded.server import Server
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.accounts.logins import LoginStore
@@ -85,30 +85,32 @@ async def test_smtpd_knows_one_user_at_a_time(database: str, db: psycopg.Connect
     home = ipaddress.ip_network("192.0.2.0/24")
     async with linked(database, role="pgmta_smtpd") as link:
         store = LoginStore(link)
-        await store.seen([("ann", home), ("of a hook", home), ("ann", home)])
-        ann, levels = await store.find("ann", ["user x"])
+        await store.add_networks([("ann", home), ("of a hook", home), ("ann", home)])
+        ann, levels = await store.find_user("ann", ["user x"])
         assert (ann.tenant, set(ann.own_networks), levels) == ("t", {home}, {})
         assert ann.version
         assert "argon2" not in repr(ann)
-        nobody, _ = await store.find("nobody", [])
+        nobody, _ = await store.find_user("nobody", [])
         assert (nobody.version, nobody.own_networks) == (None, frozenset())
-        hooked, _ = await store.find("of a hook", [])
+        hooked, _ = await store.find_user("of a hook", [])
         assert (hooked.version, set(hooked.own_networks)) == (None, {home})
         assert (await store.changes())[0] == ann.changes == nobody.changes
         failures = [("user x", 2, 60.0), ("address y", 1, 900.0)]
-        assert (await store.failed(failures, 300.0))["user x"] == pytest.approx(60, abs=2)
-        levels = await store.failed(failures[:1], 300.0)
+        assert (await store.add_failures(failures, 300.0))["user x"] == pytest.approx(60, abs=2)
+        levels = await store.add_failures(failures[:1], 300.0)
         assert levels == {"user x": pytest.approx(120, abs=2)}
-        _, levels = await store.find("ann", ["user x", "address y", "user z"])
+        _, levels = await store.find_user("ann", ["user x", "address y", "user z"])
         assert levels == {
             "user x": pytest.approx(120, abs=2),
             "address y": pytest.approx(300, abs=2),
         }
-        await store.seen([("ann", ipaddress.ip_network(f"10.0.{n}.0/24")) for n in range(40)])
-        assert len((await store.find("ann", []))[0].own_networks) == 32
+        await store.add_networks(
+            [("ann", ipaddress.ip_network(f"10.0.{n}.0/24")) for n in range(40)]
+        )
+        assert len((await store.find_user("ann", []))[0].own_networks) == 32
         db.execute("UPDATE user_networks SET last_login = now() - interval '91 d' "
                    "WHERE name <> 'ann'")  # fmt: skip
-        assert await store.forget() == 0
+        assert await store.forget_failures() == 0
         assert one(db, "SELECT array_agg(DISTINCT name) FROM user_networks") == ["ann"]
     with accounts(acting(database, "pgmta_operator")) as operator:
         assert [user["name"] for user in operator.users()] == ["ann"]

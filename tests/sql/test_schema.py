@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from pgmta.errors import MigrationError, SchemaMismatch
-from pgmta.postgres.embedded.database import tool
+from pgmta.postgres.embedded.programs import tool
 from pgmta.postgres.operator import connect_operator
 from pgmta.states import Event, Removal, Status
 from pgmta.store.admin import migrate as migrate_module

@@ -22,7 +22,7 @@ from psycopg import sql
 from pgmta.action import Action
 from pgmta.errors import Stage, StoreUnavailable
 from pgmta.model import Item, NewMessage, Outcome, Reply
-from pgmta.postgres.embedded.database import tool
+from pgmta.postgres.embedded.programs import tool
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.changes.change import WorkerChanges

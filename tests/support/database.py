@@ -16,7 +16,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgmta.postgres.embedded.database import Server, start
+from pgmta.postgres.embedded.database import start
+from pgmta.postgres.embedded.server import Server
 from pgmta.store.admin.migrate import migrate
 from tests.support.waiting import until
 

@@ -26,12 +26,12 @@ def accounts(uri: str) -> Iterator[UserAccounts]:
 
 
 def secret(password: str) -> Secret:
-    return Secret.of(password)
+    return Secret.of_password(password)
 
 
 def add_user(uri: str, name: str, password: str, **rights: Any) -> None:
     with accounts(uri) as users:
-        assert users.add(name, secret(password), Rights(**rights))
+        assert users.add_user(name, secret(password), Rights(**rights))
 
 
 def encoded(text: str | bytes) -> str:

@@ -19,21 +19,7 @@ from pathlib import Path
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres.embedded.folders import make_parents, open_own
-from pgmta.postgres.embedded.programs import VERSION, tool
 from pgmta.postgres.embedded.server import DATABASE, OWNER, Server
-
-__all__ = [
-    "DATABASE",
-    "OWNER",
-    "QUEUED",
-    "SMTPD",
-    "VERSION",
-    "Server",
-    "directory_of",
-    "join",
-    "start",
-    "tool",
-]
 
 SMTPD = "pgmta_smtpd"
 """The role of smtpd."""

@@ -48,12 +48,7 @@ def make_private(path: Path, uid: int, gid: int) -> None:
     No symbolic link is followed. Raises ServerRefused if the path is no folder, belongs to another
     user, or may be written by others.
     """
-    folder = _open_folder(path, uid, _PRIVATE)
-    try:
-        if os.fstat(folder).st_uid != uid:
-            os.fchown(folder, uid, gid)
-    finally:
-        os.close(folder)
+    _give(_open_folder(path, uid, _PRIVATE), uid, gid)
 
 
 def open_shared(path: Path) -> int:
@@ -114,7 +109,11 @@ def make_file(path: Path, uid: int, gid: int) -> None:
 
     Raises ServerRefused as `open_own` does.
     """
-    number = open_own(path)
+    _give(open_own(path), uid, gid)
+
+
+def _give(number: int, uid: int, gid: int) -> None:
+    """Make an open file or folder the user's, and close it."""
     try:
         if os.fstat(number).st_uid != uid:
             os.fchown(number, uid, gid)

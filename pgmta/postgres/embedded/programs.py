@@ -91,7 +91,9 @@ class Programs:
                 f"the user id {os.geteuid()} has no name on this system, which PostgreSQL needs"
             ) from None
 
-    def run(self, command: str, *arguments: str, keep: Sequence[int] = (), given: str = "") -> str:
+    def run_program(
+        self, command: str, *arguments: str, keep: Sequence[int] = (), given: str = ""
+    ) -> str:
         """Run a program of PostgreSQL or of the system, and return its output.
 
         The program inherits the descriptors `keep`, and reads `given`. pg_ctl has no output here:
@@ -119,11 +121,11 @@ class Programs:
         )
         return done.stdout or ""
 
-    def write(self, path: Path, text: str, *, append: bool = False) -> None:
+    def write_file(self, path: Path, text: str, *, append: bool = False) -> None:
         """Write a file as the user, so that root follows no link that the user has made."""
         with self.way(path.parent) as (folder, keep):
             options = ["-a"] if append else []
-            self.run("tee", *options, f"{folder}/{path.name}", keep=keep, given=text)
+            self.run_program("tee", *options, f"{folder}/{path.name}", keep=keep, given=text)
 
     def check_name(self, path: Path) -> None:
         """Check that PostgreSQL's programs can quote the path and their own.
@@ -160,7 +162,7 @@ class Programs:
         if not self.user:
             return True
         try:
-            self.run("test", "-r", str(path))
+            self.run_program("test", "-r", str(path))
         except subprocess.CalledProcessError:
             return False
         return True

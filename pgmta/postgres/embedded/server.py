@@ -137,7 +137,7 @@ class Server:
     def _control(self, *arguments: str, keep: Sequence[int] = ()) -> None:
         """Run pg_ctl on the data directory. Raises CalledProcessError."""
         with self._programs.way(self.data) as (data, own):
-            self._programs.run("pg_ctl", "-D", data, "-s", *arguments, keep=[*own, *keep])
+            self._programs.run_program("pg_ctl", "-D", data, "-s", *arguments, keep=[*own, *keep])
 
     def _pid_file(self) -> list[str]:
         """Return the lines of postmaster.pid."""
@@ -170,13 +170,13 @@ class Server:
                 shutil.rmtree(new)
             make_private(new, owner.pw_uid, owner.pw_gid)
             with self._programs.way(new) as (data, keep):
-                self._programs.run(
+                self._programs.run_program(
                     "initdb", "-D", data, "-U", OWNER, "--encoding=UTF8", "--no-locale",
                     "--auth-local=peer", "--auth-host=reject", "--no-instructions",
                     keep=keep,
                 )  # fmt: skip
-            self._programs.write(new / "postgresql.auto.conf", _SETTINGS, append=True)
-            self._programs.write(new / "pg_hba.conf", "local all all peer map=pgmta\n")
+            self._programs.write_file(new / "postgresql.auto.conf", _SETTINGS, append=True)
+            self._programs.write_file(new / "pg_hba.conf", "local all all peer map=pgmta\n")
             new.rename(self.data)
             folder = os.open(self.directory, os.O_RDONLY)
             os.fsync(folder)
@@ -283,7 +283,9 @@ class Server:
         lines = {f"pgmta {name} all" for name in names}
         if missing := sorted(lines - set(path.read_text(errors="replace").splitlines())):
             try:
-                self._programs.write(path, "".join(f"{line}\n" for line in missing), append=True)
+                self._programs.write_file(
+                    path, "".join(f"{line}\n" for line in missing), append=True
+                )
                 if reload:
                     self._control("reload")
             except subprocess.CalledProcessError as error:

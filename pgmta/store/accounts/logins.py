@@ -50,13 +50,13 @@ def name_key(secret: bytes, name: str) -> str:
 class LoginStore:
     """Reads users and writes failures. Each method raises StoreUnavailable and psycopg.Error.
 
-    `find` raises ValueError for a row that no program of ours has written.
+    `find_user` raises ValueError for a row that no program of ours has written.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    async def find(self, name: str, units: Collection[str]) -> tuple[Verifier, Levels]:
+    async def find_user(self, name: str, units: Collection[str]) -> tuple[Verifier, Levels]:
         """Return the user of a name, and the levels of some units."""
         rows = await self._link.run(_SQL["find"], {"name": name, "units": list(units)})
         *user, named, seconds = rows[0]
@@ -72,7 +72,7 @@ class LoginStore:
         rows = await self._link.run(_SQL["unbound"], {"most": most})
         return [name for (name,) in rows]
 
-    async def failed(self, failures: Sequence[tuple[str, int, float]], most: float) -> Levels:
+    async def add_failures(self, failures: Sequence[tuple[str, int, float]], most: float) -> Levels:
         """Add failures: unit, number, and seconds until they are forgotten, `most` at most.
 
         Returns the levels of these units.
@@ -85,12 +85,12 @@ class LoginStore:
         }
         return dict(await self._link.run(_SQL["failed"], params))
 
-    async def forget(self) -> int:
+    async def forget_failures(self) -> int:
         """Remove failures that were forgotten over a day ago; return how many."""
         ((count,),) = await self._link.run(_SQL["forget"])
         return int(count)
 
-    async def seen(self, logins: Collection[tuple[str, Network]]) -> None:
+    async def add_networks(self, logins: Collection[tuple[str, Network]]) -> None:
         """Note from which networks some users have logged in."""
         params = {
             "names": [name for name, _ in logins],

@@ -43,7 +43,7 @@ class Heartbeat:
             "schema": schema.name,
         }
 
-    async def look(self) -> None:
+    async def learn_schema(self) -> None:
         """Learn which schema the database has.
 
         Raises LoginRefused if the login lacks its role; SchemaMismatch if the database is from
@@ -59,7 +59,7 @@ class Heartbeat:
 
         Raises StoreUnavailable, psycopg.Error.
         """
-        await self.look()
+        await self.learn_schema()
         try:
             await self._link.run(_SQL["beat"], self._fields)
         except psycopg.Error as error:
@@ -125,10 +125,8 @@ async def _names(link: Link, role: str) -> set[str]:
     except (pg_errors.InsufficientPrivilege, pg_errors.UndefinedTable):
         try:
             await _require_role(link, role)
-        finally:
-            await (
-                link.close()
-            )  # up to PostgreSQL 16 a session does not see a schema by a later GRANT
+        finally:  # up to PostgreSQL 16 a session does not see a schema by a later GRANT
+            await link.close()
         return set()
 
 

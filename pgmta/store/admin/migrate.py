@@ -10,7 +10,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 
@@ -319,15 +319,13 @@ class _Cycles:
             thread.join()
 
     def _watch(self, done: threading.Event) -> None:
-        try:
-            with psycopg.connect(
-                self._uri, autocommit=True, application_name="pgmta migrate"
-            ) as db:
-                while not done.wait(_LOOK):
-                    for pid, role in db.execute(_CYCLE, {"pid": self._pid}).fetchall():
-                        self._cancel(db, pid, role)
-        except psycopg.OperationalError:
-            return
+        with (
+            suppress(psycopg.OperationalError),
+            psycopg.connect(self._uri, autocommit=True, application_name="pgmta migrate") as db,
+        ):
+            while not done.wait(_LOOK):
+                for pid, role in db.execute(_CYCLE, {"pid": self._pid}).fetchall():
+                    self._cancel(db, pid, role)
 
     def _cancel(self, db: psycopg.Connection, pid: int, role: str) -> None:
         try:

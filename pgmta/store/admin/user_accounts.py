@@ -27,7 +27,7 @@ class Secret:
     scram: str | None = field(repr=False)
 
     @classmethod
-    def of(cls, password: str, *, scram: bool = True) -> Secret:
+    def of_password(cls, password: str, *, scram: bool = True) -> Secret:
         """Return that of a password, with new salts. It takes some ten milliseconds."""
         keys = scram_keys(password, secrets.token_bytes(_SALT)) if scram else None
         return cls(hashed(prepared(password.encode()), secrets.token_bytes(_SALT)), keys)
@@ -76,7 +76,7 @@ class UserAccounts(OperatorLink):
         super().__init__(uri)
         self._who = who
 
-    def add(self, name: str, secret: Secret, rights: Rights) -> bool:
+    def add_user(self, name: str, secret: Secret, rights: Rights) -> bool:
         """Add a user; return False if there is one of that name."""
         params = {
             **rights.params(),

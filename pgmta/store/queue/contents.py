@@ -31,6 +31,6 @@ class Contents:
     ) -> bytes | None:
         """Return `number` chunks of the content from `first` on, None if one of them is gone."""
         params = {"id": message_id, "first": first, "number": number}
-        async with self._turns.of(-1 if urgent else message_id):
+        async with self._turns.hold(-1 if urgent else message_id):
             rows = await self._link.run(_SQL["chunks"], params)
         return b"".join(row[0] for row in rows) if len(rows) == number else None

@@ -105,7 +105,7 @@ class Enqueue:
         while True:
             try:
                 # first: what still works on it could commit after we have looked
-                await self._link.end(lost)
+                await self._link.end_backends(lost)
                 if await self._link.run(_SQL["known"], {"ids": [m.id for m in group]}):
                     return
             except StoreUnavailable as error:

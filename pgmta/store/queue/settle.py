@@ -120,7 +120,7 @@ class Settlements:
 
     async def end(self, backends: list[Backend]) -> None:
         """Return when the statements of these backends are done. Raises StoreUnavailable."""
-        await self._link.end(backends)
+        await self._link.end_backends(backends)
 
 
 def _moves(outcomes: list[Outcome]) -> dict[str, Any]:

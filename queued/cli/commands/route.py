@@ -27,7 +27,7 @@ from pgmta.config.types import HostPort
 from pgmta.errors import AddressError, DeliveryError, StoreUnavailable
 from pgmta.mail.address import normalise_domain, parse_mailbox
 from pgmta.model import Item, StsPolicy
-from pgmta.postgres.embedded.database import OWNER
+from pgmta.postgres.embedded.server import OWNER
 from pgmta.postgres.locate import running
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.options.target import CONFIG

@@ -24,8 +24,8 @@ from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
 from pgmta.port_user import bind_problem
-from pgmta.postgres.embedded.database import DATABASE, OWNER, Server
 from pgmta.postgres.embedded.folders import locked, make_parents, open_own
+from pgmta.postgres.embedded.server import DATABASE, OWNER, Server
 from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
 from pgmta.service import Signals, first
 from pgmta.shipped import shipped
@@ -58,10 +58,10 @@ def make_user(directory: Path, uri: str) -> Path:
     path = directory / "password"
     if not path.exists():
         _write(path, secrets.token_urlsafe(12).encode())
-    secret = Secret.of(path.read_text(encoding="ascii"))
+    secret = Secret.of_password(path.read_text(encoding="ascii"))
     accounts = UserAccounts(uri, "queuectl up")
     try:
-        accounts.add(USER, secret, Rights(senders=[USER]))
+        accounts.add_user(USER, secret, Rights(senders=[USER]))
     finally:
         accounts.close()
     return path

@@ -74,7 +74,7 @@ def add(config: Path, name: str, **options: Any) -> None:
         rights = read_rights({**options, "sender": (name,)})
     with _accounts(config) as accounts:
         given = None if accounts.users(name) else read_secret(**chosen(options))
-        if not given or not accounts.add(name, given.secret, rights):
+        if not given or not accounts.add_user(name, given.secret, rights):
             raise PgmtaError(f"there is a user {name} already")
     print_line(f"user {name} added")
     _print_password(given)

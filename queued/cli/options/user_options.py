@@ -79,7 +79,7 @@ def read_secret(*, stdin: bool, generate: bool, no_scram: bool) -> Given:
         raise ConfigError(
             [f"a password needs {_SHORTEST} characters, at most {LONGEST} octets, and no NUL"]
         )
-    return Given(Secret.of(text, scram=not no_scram), text if generate else "")
+    return Given(Secret.of_password(text, scram=not no_scram), text if generate else "")
 
 
 def _terminal() -> bool:

@@ -48,7 +48,7 @@ def test_no_more_guesses_than_the_limits_in_any_order(
         await let_others_run()
         for unit in units:
             guesses.setdefault(unit, []).append(clock.now)
-            throttle.failed(unit)
+            throttle.add_failure(unit)
         throttle.leave(units)
 
     async def play() -> None:
@@ -144,16 +144,16 @@ class Store:
         self.writes: list[int] = []
         self.failures: dict[str, int] = {}
 
-    async def failed(self, failures: Sequence[tuple[str, int, float]], most: float) -> Any:
+    async def add_failures(self, failures: Sequence[tuple[str, int, float]], most: float) -> Any:
         self.writes.append(len(failures))
         for unit, count, _ in failures:
             self.failures[unit] = self.failures.get(unit, 0) + count
         return {}
 
-    async def seen(self, logins: Any) -> None:
+    async def add_networks(self, logins: Any) -> None:
         self.writes.append(len(logins))
 
-    async def forget(self) -> int:
+    async def forget_failures(self) -> int:
         return 0
 
 
@@ -161,10 +161,10 @@ async def test_writes_are_bounded_whatever_comes() -> None:
     store: Any = Store()
     notes = Notes(store, Throttle(Failures()))
     for number in range(30_000):
-        notes.failed(f"address 10.{number % 20_000}")
+        notes.add_failure(f"address 10.{number % 20_000}")
     assert len(notes.failures) == 10_000
     for _ in range(3):
-        await notes.write()
+        await notes.write_due()
     assert store.writes == [64, 64, 64]
     assert all(count == 2 for count in store.failures.values())  # the most come first
     await notes.close()

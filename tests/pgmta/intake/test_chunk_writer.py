@@ -32,15 +32,15 @@ async def test_a_whole_message_first_then_the_oldest(
     writer = ChunkWriter(resources)
 
     def content(number: int) -> Content:
-        made = Content(writer.drop)
+        made = Content(writer.drop_chunks)
         made.id, made.state = number, State.WRITING
         return made
 
     ids = [5, 3, 9, 1, 7]
-    writes = [asyncio.create_task(writer.write(content(i), bytes(PART_SIZE))) for i in ids]
+    writes = [asyncio.create_task(writer.write_part(content(i), bytes(PART_SIZE))) for i in ids]
     await let_others_run()
     whole = asyncio.Event()
-    writer.put(Part(content(11), b"x" * 9000, lambda _: whole.set(), whole=True))
+    writer.put_part(Part(content(11), b"x" * 9000, lambda _: whole.set(), whole=True))
     writer.start()
     await asyncio.gather(*writes, whole.wait())
     await writer.stop()

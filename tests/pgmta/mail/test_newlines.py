@@ -50,7 +50,7 @@ def test_what_the_guard_passes_ends_once_for_every_receiver(
     guard = NewlineGuard("guard")
     for buffer in cut_up(content, seen):
         guard.see(buffer)
-    guard.end()
+    guard.check_end()
     # and what it refuses would end early
     assert bool(guard.problem) == (lone_dots(wire(content, sent)) > 1)
     assert guard.problem == check(content, "guard")
@@ -64,6 +64,6 @@ def test_reject_finds_every_bare_newline(content: bytes, seen: list[int]) -> Non
     guard = NewlineGuard("reject")
     for buffer in cut_up(content, seen):
         guard.see(buffer)
-    guard.end()
+    guard.check_end()
     bare = re.search(rb"[\r\n]", content.replace(b"\r\n", b""))
     assert bool(guard.problem) == (bool(bare) or bool(check(content, "guard")))

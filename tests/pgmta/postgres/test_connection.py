@@ -198,7 +198,7 @@ async def test_what_was_under_way_on_a_lost_connection_ends(
         assert failure.value.backend == backend
         assert running(db)  # and would commit as soon as it has the lock
         lost = [backend]
-        await other.end(lost)
+        await other.end_backends(lost)
         assert lost == []
     assert db.execute("SELECT * FROM t").fetchall() == []
     for one in (link, other):

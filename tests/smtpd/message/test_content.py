@@ -213,15 +213,15 @@ class Committed:
         self.ids = self
         self.available: list[int] = []
 
-    async def take(self) -> int:
+    async def take_id(self) -> int:
         return 1
 
-    async def write(self, content: Content, octets: bytes) -> None:
+    async def write_part(self, content: Content, octets: bytes) -> None:
         content.state = State.WRITING
         content.chunks += len(octets) // CHUNK_SIZE
         content.state = State.WRITTEN
 
-    def drop(self, content: Content) -> None:
+    def drop_chunks(self, content: Content) -> None:
         pass
 
 
@@ -230,7 +230,7 @@ def test_a_body_without_header_gives_no_metadata() -> None:
     for start, rows in ((b"X-Tenant: 7", ['{"tenant": "7"}']), (b"\r\nX-Tenant: 7", ["{}"])):
         content = receive(stuffed(start + CRLF, []), [], "guard")[0]
         origin = MessageOrigin("", "", "", "", partial(header_block, content))
-        assert MetadataRules(rules).rows(origin, [("a@b.example", "b.example")]) == rows
+        assert MetadataRules(rules).row_metadata(origin, [("a@b.example", "b.example")]) == rows
 
 
 @pytest.mark.parametrize("kinds", [(kind,) for kind in stringzilla.__capabilities__] + [()])

@@ -81,7 +81,7 @@ class Committer:
         self.taken.append(message)
         done(None)
 
-    def drop(self, content: Content) -> None:
+    def drop_chunks(self, content: Content) -> None:
         pass
 
 

@@ -75,7 +75,7 @@ def test_rate(events: list[tuple[float, str]], limit: int) -> None:
         now += wait
         tried = sum(1 for at, one in admitted if one == name and at > now - 60)
         if not rate.exceeded(networks[name], limit):
-            rate.count(networks[name], limit)
+            rate.count_event(networks[name], limit)
             admitted.append((now, name))
         else:
             assert tried >= 1
@@ -92,7 +92,7 @@ def test_networks_that_are_quiet_are_forgotten() -> None:
     rate = Rate(lambda: now)
     for number in range(20_000):
         now += 0.001
-        rate.count(parse_network(f"10.1.{number // 250}.{number % 250}"), 600)
+        rate.count_event(parse_network(f"10.1.{number // 250}.{number % 250}"), 600)
     assert len(rate._busy_until) < 2500  # ten connections per second count for 0.1 s each
 
 

@@ -18,8 +18,9 @@ from structlog.testing import capture_logs
 
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.postgres.embedded import programs
-from pgmta.postgres.embedded.database import DATABASE, SMTPD, Server, Supervisor, start
+from pgmta.postgres.embedded.database import SMTPD, Supervisor, start
 from pgmta.postgres.embedded.folders import make_parents
+from pgmta.postgres.embedded.server import DATABASE, Server
 from tests.support.database import data_folder
 from tests.support.waiting import until
 

@@ -106,8 +106,8 @@ async def test_who_is_locked_until_when_and_by_which_failures(
 
     for _ in range(5):
         for unit in (user, here, own, "address 192.0.2.7"):
-            notes.failed(unit)
-        await notes.write()
+            notes.add_failure(unit)
+        await notes.write_due()
         shown = run(config, "show ann@a.example").stdout
         for unit, place in ((user, "elsewhere"), (here, "192.0.2.0/24")):
             (line,) = [each for each in shown.splitlines() if f"failed logins from {place}" in each]

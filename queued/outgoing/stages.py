@@ -108,7 +108,9 @@ class Stages:
         except Exception as error:
             log.error("no envelope", message=outgoing.message.id,
                       rows=[item.id for item in outgoing.items], exc_info=error)  # fmt: skip
-            self.context.end(outgoing.items, Result.of(internal(error), ""), outgoing.started)
+            self.context.end(
+                outgoing.items, Result.from_error(internal(error), ""), outgoing.started
+            )
             return
         for envelope in found:
             self.context.room -= envelope.room

@@ -185,11 +185,11 @@ class Dispatch:
         """Give an envelope to its destination."""
         queue = self._queues.get(destination.key)
         if queue is None:
-            transport = self._transports.find(destination.transport)
+            transport = self._transports.find_transport(destination.transport)
             queue = DestinationQueue(destination, transport, self, *self._limits)
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
-        queue.put(envelope)
+        queue.put_envelope(envelope)
 
     def _labels(self, group: list[Item]) -> set[str]:
         """Return the labels by which claims can leave out these rows."""
@@ -200,7 +200,7 @@ class Dispatch:
         """End the attempt of rows that an error of this program stops; the others go on."""
         log.error("no envelope", message=group[0].message_id, rows=[i.id for i in group],
                   exc_info=error)  # fmt: skip
-        self._end(group, Result.of(internal(error), ""))
+        self._end(group, Result.from_error(internal(error), ""))
 
     def _end(self, items: list[Item], result: Result, started: datetime | None = None) -> None:
         """End the attempt of rows with the same result."""
@@ -224,7 +224,7 @@ class Dispatch:
             else:
                 outcome = self._judge.judge(item, result, started, now)
                 self._observer.see(outcome, result)
-            self._settler.put(outcome)
+            self._settler.put_outcome(outcome)
         return delivered
 
     # -- what the destinations report --

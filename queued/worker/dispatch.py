@@ -73,9 +73,8 @@ class Dispatch:
             dispatch=self.dispatch,
             room=_MEMORY,
         )
-        self.stages = Stages(context, guard, self._admit, self._put)
+        self.stages = Stages(context, guard, self._put)
         """The stages, and in their context the room for content."""
-        self._back = 0  # rows of a claim that found no room
         self.left_out = LeftOut(self._queues, self.stages)
         """The mail that the next claim leaves out."""
         self.configure(config)
@@ -89,7 +88,7 @@ class Dispatch:
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
-        self.stages.configure(config)
+        self.stages.configure(config, self.left_out.admit)
         reserved = config.urgent.connections(config.delivery.connections)
         self._limits = config.delivery, reserved
         for queue in self._queues.values():
@@ -103,7 +102,7 @@ class Dispatch:
         One envelope has the rows with the same message, next hop and reverse-path. Rows in
         `reserved` slots are handed back if their next hop has its share of these.
         """
-        self._back = 0
+        self.left_out.returned = 0
         started = datetime.now(UTC)
         for key, (routed, group) in self._groups(items, messages).items():
             number, _, sender, utf8 = key
@@ -132,7 +131,7 @@ class Dispatch:
                 self._fail(group, error)
                 continue
             self.stages.send(outgoing, self.stages.steps)
-        return self._back
+        return self.left_out.returned
 
     def _stream(self, message: Message, group: list[Item]) -> StoredContent:
         urgent = any(item.urgent for item in group)
@@ -163,23 +162,6 @@ class Dispatch:
             else:
                 groups[key] = routed, [item]
         return groups
-
-    def _admit(self, outgoing: Outgoing) -> Outgoing | Result | None:
-        """Return the message if its destination has room for it."""
-        destination, group = outgoing.destination, outgoing.items
-        # its domain was not known to go there
-        if down := self.left_out.down.get(destination.key):
-            if not destination.wish:
-                down.domains.update(outgoing.names)
-            return down.result
-        if outgoing.reserved and self.left_out.full(destination.key):
-            self.left_out.crowd(destination.key, outgoing.names)
-            self._back += len(group)
-            return NOT_BEGUN
-        stalled = not outgoing.reserved and destination.key in self.left_out.stalled
-        if stalled and self.left_out.stall(destination.key, outgoing.names):
-            return NOT_BEGUN
-        return outgoing
 
     def _put(self, destination: Destination, envelope: Envelope) -> None:
         """Give an envelope to its destination."""
@@ -238,9 +220,7 @@ class Dispatch:
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
-        # other mail of the domain may find a host that is no good for REQUIRETLS
-        names = set() if destination.wish else domains
-        self.left_out.unreachable(destination.key, names, result)
+        self.left_out.unreachable(destination, domains, result)
 
     def closed(self, destination: Destination) -> None:
         """Forget a destination without mail and connections."""

@@ -96,7 +96,7 @@ class Daemon:
             ReportDuty(process).run(),
             *(task for worker in self._workers for task in worker.tasks()),
             repeat("heartbeat", presence.do, presence.pause),
-            repeat("turns", turns.do, turns.pause),
+            repeat("turns", turns.ask_places, turns.pause),
             *(duty.run(process) for duty in DUTIES),
         ]
 

@@ -80,7 +80,8 @@ class Presence:
         handled = {runner.name: runner.handled for runner in self._runners}
         if not await self._registry.beat(handled) and not self._leaving:
             await self.register()
-        await self._traces.look()  # the last heartbeat says that the traces before it are known
+        # the last heartbeat says that the traces before it are known
+        await self._traces.read_traces()
 
     def pause(self) -> float:
         """Return the seconds between two heartbeats."""

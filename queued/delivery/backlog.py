@@ -41,7 +41,7 @@ class Backlog:
             channel, given = self.idle[-1]
             if channel.closed or given.done():
                 _give_none(given)
-            elif envelope := self.take():
+            elif envelope := self.take_next():
                 given.set_result(envelope)
             else:
                 return
@@ -70,7 +70,7 @@ class Backlog:
         for _, given in self.idle:
             _give_none(given)
 
-    def take(self) -> Envelope | None:
+    def take_next(self) -> Envelope | None:
         """Return the next envelope for a free connection, and count that connection."""
         if self.urgent:
             return self.urgent.popleft()

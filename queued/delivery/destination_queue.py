@@ -81,7 +81,7 @@ class ConnectionPacing:
         self.limit += 1  # one connection finds out
         self._grow()
 
-    def end(self) -> None:
+    def end_pause(self) -> None:
         """End a pause; `grow` is not called for it."""
         if self._timer:
             self._timer.cancel()
@@ -130,7 +130,7 @@ class DestinationQueue:
         """The domains, or labels, of the rows that wait or are under way."""
         return {name for envelope in self.backlog.envelopes for name in envelope.domains}
 
-    def put(self, envelope: Envelope) -> None:
+    def put_envelope(self, envelope: Envelope) -> None:
         """Deliver the envelope as soon as a connection is free for it."""
         backlog = self.backlog
         backlog.envelopes.add(envelope)
@@ -196,7 +196,7 @@ class DestinationQueue:
             )
         self.grow()
         if not self._tasks:
-            self._pacing.end()
+            self._pacing.end_pause()
             self._others.end_idle()
             self._reporter.closed(self.destination)
 
@@ -247,7 +247,7 @@ class DestinationQueue:
             self._pacing.refused(len(self._open))
             return
         batch = self.backlog.clear()
-        result = Result.of(error, "")
+        result = Result.from_error(error, "")
         if batch and not error.permanent:
             self._reporter.unreachable(self.destination, self.domains, result)
         for each in batch:
@@ -261,11 +261,11 @@ class DestinationQueue:
         backlog = self.backlog
         self._open.add(channel)
         # before others get a connection for it
-        envelope = None if channel.closed else backlog.take()
+        envelope = None if channel.closed else backlog.take_next()
         kept = envelope is None
         self.grow()
         while not (channel.closed or channel.spent):
-            envelope = envelope or backlog.take()
+            envelope = envelope or backlog.take_next()
             if envelope is None and not self._draining:
                 envelope = await backlog.await_next(channel, self._delivery.idle)
             if envelope is None:

@@ -57,7 +57,7 @@ class Transports:
         for transport in self._made.values():
             transport.configure(delivery)
 
-    def find(self, name: str) -> Transport:
+    def find_transport(self, name: str) -> Transport:
         """Return the transport of this name; it is made at its first use."""
         kind = TRANSPORTS[name]
         found = self._made.get(kind)

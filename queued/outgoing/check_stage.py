@@ -75,7 +75,7 @@ class CheckStage(OutgoingStage):
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message with the rows that can be sent."""
-        transport = self.context.transports.find(outgoing.destination.transport)
+        transport = self.context.transports.find_transport(outgoing.destination.transport)
         items = outgoing.items
         if unfit := transport.find_unfit(items):
             for item in items:

@@ -206,8 +206,8 @@ class SignStage(OutgoingStage):
         if job.error:
             if not isinstance(job.error, DeliveryError):
                 log.error("can't sign", exc_info=job.error)
-                return Result.of(internal(job.error), "")
-            return Result.of(job.error, "")
+                return Result.from_error(internal(job.error), "")
+            return Result.from_error(job.error, "")
         if not job.problem:
             return None
         self.signers.name(job.problem)
@@ -230,7 +230,7 @@ class SignStage(OutgoingStage):
         while self._late:
             late, self._late = self._late, []
             try:
-                await keyring.look()
+                await keyring.read_table()
             except StoreUnavailable:
                 if not keyring.ready:
                     self._late[:0] = late

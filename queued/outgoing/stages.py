@@ -39,21 +39,18 @@ log = get("worker")
 class Stages:
     """The stages of one worker, in order: they take messages, and envelopes come out.
 
-    `admit` comes after those of STAGES: it says whether a destination has room. `put` gets the
-    envelopes.
+    `put` gets the envelopes.
     """
 
     def __init__(
         self,
         context: StageContext,
         guard: LeaseGuard,
-        admit: Prepare,
         put: Callable[[Destination, Envelope], None],
     ) -> None:
         self.context = context
         """The load and the room of the stages."""
         self._guard = guard
-        self._admit = admit
         self._put = put
         context.go_on = self._go_on
         self._first = [make(context) for make in STAGES]
@@ -61,15 +58,18 @@ class Stages:
         self.all: list[OutgoingStage] = [*self._first, *self._last]
         """All stages, in order."""
 
-    def configure(self, config: QueuedConfig) -> None:
-        """Use another configuration from now on."""
+    def configure(self, config: QueuedConfig, admit: Prepare) -> None:
+        """Use another configuration from now on.
+
+        `admit` comes after the stages of STAGES: it says whether a destination has room.
+        """
         self._most = config.delivery.recipients
         self.steps: list[Prepare] = []
         """The steps of a message that has passed none."""
         self._later: dict[OutgoingStage, list[Prepare]] = {}
         for stage in reversed(self._last):
             self._add(stage, config)
-        self.steps = [self._admit, *self.steps]
+        self.steps = [admit, *self.steps]
         for stage in reversed(self._first):
             self._add(stage, config)
 
@@ -108,7 +108,9 @@ class Stages:
         except Exception as error:
             log.error("no envelope", message=outgoing.message.id,
                       rows=[item.id for item in outgoing.items], exc_info=error)  # fmt: skip
-            self.context.end(outgoing.items, Result.of(internal(error), ""), outgoing.started)
+            self.context.end(
+                outgoing.items, Result.from_error(internal(error), ""), outgoing.started
+            )
             return
         for envelope in found:
             self.context.room -= envelope.room

@@ -126,7 +126,7 @@ class ReportWriter:
         )
         if plan.kind == "delayed":
             for row, recipient in zip(plan.rows, report.recipients, strict=True):
-                recipient.until = self._until.of(row, config)
+                recipient.until = self._until.find_end(row, config)
             ends = [each.until for each in report.recipients if each.until]
             report.until = max(ends, default=None)
         if original is None:

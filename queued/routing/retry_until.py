@@ -16,7 +16,7 @@ class RetryUntil:
     def __init__(self) -> None:
         self._config: QueuedConfig | None = None
 
-    def of(self, row: ReportRow, config: QueuedConfig) -> datetime | None:
+    def find_end(self, row: ReportRow, config: QueuedConfig) -> datetime | None:
         """Return the time after which a row is not tried; None if there is none.
 
         The number of attempts may end it before.

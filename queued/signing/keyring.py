@@ -94,7 +94,7 @@ class Keyring:
         failed = False
         while True:
             try:
-                await self.look()
+                await self.read_table()
                 failed = False
             except (StoreUnavailable, psycopg.Error) as error:
                 if not failed:
@@ -102,7 +102,7 @@ class Keyring:
                 failed = True
             await asyncio.sleep(_EVERY)
 
-    async def look(self) -> None:
+    async def read_table(self) -> None:
         """Read the table if it is used and has changed. Raises StoreUnavailable, psycopg.Error."""
         if not self.uses_table:
             return

@@ -35,7 +35,7 @@ class SignedHeader:
 
     @cached_property
     def covered(self) -> tuple[str, bytes]:
-        """The value of the tag `h=`, folded, and the canonical data for it."""
+        """Return the value of the tag `h=`, folded, and the canonical data for it."""
         fields = self.fields
         there = sorted(fields, key=_PLACES.__getitem__)
         # the last field is the first to be signed (section 5.4.2)

@@ -60,7 +60,7 @@ class QueuedProcess:
     @property
     def smtp(self) -> SmtpTransport:
         """The transport of mail by SMTP."""
-        found = self.transports.find("smtp")
+        found = self.transports.find_transport("smtp")
         assert isinstance(found, SmtpTransport)  # noqa: S101 - for the type checker
         return found
 

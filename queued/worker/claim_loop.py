@@ -121,7 +121,7 @@ class Claimer:
         if claim.items:
             if self.claimed:
                 self.claimed(claim.items)
-            fresh = self._leases.add(claim.items, claimed, self._reserved)
+            fresh = self._leases.add_claimed(claim.items, claimed, self._reserved)
             self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
         if self in (failing := self._context.failing):
             failing.remove(self)
@@ -179,7 +179,7 @@ class ClaimLoop(Claimer):
             return  # the worker whose turn it is looks ahead
         if vain:
             self.due.forget()
-        await self.due.look(claimed)
+        await self.due.ask_next(claimed)
 
     async def _woken_or_room(self, busy: set[str]) -> None:
         """Wait for a notification, or until one of the busy domains may be claimed again."""

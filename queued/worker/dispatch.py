@@ -73,9 +73,8 @@ class Dispatch:
             dispatch=self.dispatch,
             room=_MEMORY,
         )
-        self.stages = Stages(context, guard, self._admit, self._put)
+        self.stages = Stages(context, guard, self._put)
         """The stages, and in their context the room for content."""
-        self._back = 0  # rows of a claim that found no room
         self.left_out = LeftOut(self._queues, self.stages)
         """The mail that the next claim leaves out."""
         self.configure(config)
@@ -89,7 +88,7 @@ class Dispatch:
         self.left_out.forget()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
-        self.stages.configure(config)
+        self.stages.configure(config, self.left_out.admit)
         reserved = config.urgent.connections(config.delivery.connections)
         self._limits = config.delivery, reserved
         for queue in self._queues.values():
@@ -103,7 +102,7 @@ class Dispatch:
         One envelope has the rows with the same message, next hop and reverse-path. Rows in
         `reserved` slots are handed back if their next hop has its share of these.
         """
-        self._back = 0
+        self.left_out.returned = 0
         started = datetime.now(UTC)
         for key, (routed, group) in self._groups(items, messages).items():
             number, _, sender, utf8 = key
@@ -132,7 +131,7 @@ class Dispatch:
                 self._fail(group, error)
                 continue
             self.stages.send(outgoing, self.stages.steps)
-        return self._back
+        return self.left_out.returned
 
     def _stream(self, message: Message, group: list[Item]) -> StoredContent:
         urgent = any(item.urgent for item in group)
@@ -162,38 +161,21 @@ class Dispatch:
                 groups[key] = routed, [item]
         return groups
 
-    def _admit(self, outgoing: Outgoing) -> Outgoing | Result | None:
-        """Return the message if its destination has room for it."""
-        destination, group = outgoing.destination, outgoing.items
-        # its domain was not known to go there
-        if down := self.left_out.down.get(destination.key):
-            if not destination.wish:
-                down.domains.update(outgoing.names)
-            return down.result
-        if outgoing.reserved and self.left_out.full(destination.key):
-            self.left_out.crowd(destination.key, outgoing.names)
-            self._back += len(group)
-            return NOT_BEGUN
-        stalled = not outgoing.reserved and destination.key in self.left_out.stalled
-        if stalled and self.left_out.stall(destination.key, outgoing.names):
-            return NOT_BEGUN
-        return outgoing
-
     def _put(self, destination: Destination, envelope: Envelope) -> None:
         """Give an envelope to its destination."""
         queue = self._queues.get(destination.key)
         if queue is None:
-            transport = self._transports.find(destination.transport)
+            transport = self._transports.find_transport(destination.transport)
             queue = DestinationQueue(destination, transport, self, *self._limits)
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
-        queue.put(envelope)
+        queue.put_envelope(envelope)
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""
         log.error("no envelope", message=group[0].message_id, rows=[i.id for i in group],
                   exc_info=error)  # fmt: skip
-        self._end(group, Result.of(internal(error), ""))
+        self._end(group, Result.from_error(internal(error), ""))
 
     def _end(self, items: list[Item], result: Result, started: datetime | None = None) -> None:
         """End the attempt of rows with the same result."""
@@ -217,7 +199,7 @@ class Dispatch:
             else:
                 outcome = self._judge.judge(item, result, started, now)
                 self._observer.see(outcome, result)
-            self._settler.put(outcome)
+            self._settler.put_outcome(outcome)
         return delivered
 
     # -- what the destinations report --
@@ -231,9 +213,7 @@ class Dispatch:
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
-        # other mail of the domain may find a host that is no good for REQUIRETLS
-        names = set() if destination.wish else domains
-        self.left_out.unreachable(destination.key, names, result)
+        self.left_out.unreachable(destination, domains, result)
 
     def closed(self, destination: Destination) -> None:
         """Forget a destination without mail and connections."""

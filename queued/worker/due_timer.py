@@ -35,7 +35,7 @@ class DueTimer:
         self._timer: asyncio.TimerHandle | None = None
         self._free = 0.0  # when it may end again
 
-    async def look(self, claimed: float) -> None:
+    async def ask_next(self, claimed: float) -> None:
         """Ask the database for the next row, unless the answer is known.
 
         Rows count that became due after the last claim, which began at `claimed` by the monotonic

@@ -50,7 +50,7 @@ class Leases:
         self._watchers.append(event)
         return event
 
-    def add(self, items: list[Item], claimed: float, reserved: bool = False) -> list[Item]:
+    def add_claimed(self, items: list[Item], claimed: float, reserved: bool = False) -> list[Item]:
         """Note the rows of a claim that was sent at `claimed`, by the monotonic clock.
 
         `reserved` says that they are urgent rows for reserved slots.

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.result import Result
+from queued.delivery.transport.result import NOT_BEGUN, Result
+from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stages import Stages
 
 _KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
@@ -44,12 +45,12 @@ class LeftOut:
         self.pause = 0.0
         self._stages = stages
         self._queues = queues
-        self.down: dict[str, _Down] = {}
-        """The failures of destinations that could not be reached a moment ago, by key."""
+        self.returned = 0
+        """Rows of the claim that found no reserved slot at their next hop."""
+        self._down: dict[str, _Down] = {}  # by key
         self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
         self._free = self._most = 0  # slots at the last claim, and the largest number so far
-        self.stalled: dict[str, set[str]] = {}
-        """Names of mail for destinations that may have no connection yet, by their keys."""
+        self._stalled: dict[str, set[str]] = {}  # names of mail for destinations without connection
 
     def watch(self, destination: Destination) -> None:
         """See whether a destination gets a connection; it hands mail back otherwise.
@@ -76,29 +77,42 @@ class LeftOut:
             return
         names = queue.domains
         if len(names) <= _KNOWN and queue.release(_KEPT):
-            self.stalled[key] = names
+            self._stalled[key] = names
 
     def _still_stalled(self, key: str) -> bool:
         """Return whether a destination waits for its first connection, and hand its mail back."""
         queue = self._queues.get(key)
         if queue is None or not queue.release(_KEPT):  # it has ended, or it delivers
-            del self.stalled[key]
+            del self._stalled[key]
             return False
         return True
 
-    def stall(self, key: str, names: set[str]) -> bool:
-        """Return whether mail with these names has to wait for the destination's first connection.
+    def admit(self, outgoing: Outgoing) -> Outgoing | Result:
+        """Return the message if its destination has room for it, else the result of its rows.
 
-        Later claims leave it out. Claims can't name more than 1,000 domains: the mail of further
-        ones gets slots.
+        Claims can't name more than 1,000 domains: the mail of further ones gets slots.
         """
-        if key not in self.stalled or not self._still_stalled(key):
-            return False
-        known = self.stalled[key]
-        if not names <= known and len(known) >= _KNOWN:
-            return False
-        known |= names
-        return True
+        destination = outgoing.destination
+        key = destination.key
+        if down := self._down.get(key):  # its domain was not known to go there
+            if not destination.wish:
+                down.domains.update(outgoing.names)
+            return down.result
+        if outgoing.reserved:
+            queue = self._queues.get(key)
+            if queue is None or queue.backlog.urgent_load < self.bound:
+                return outgoing
+            known = self._crowded.setdefault(key, set())
+            if len(known) < _KNOWN:
+                known |= outgoing.names
+            self.returned += len(outgoing.items)
+            return NOT_BEGUN
+        if key in self._stalled and self._still_stalled(key):
+            known = self._stalled[key]
+            if outgoing.names <= known or len(known) < _KNOWN:
+                known |= outgoing.names  # later claims leave it out
+                return NOT_BEGUN
+        return outgoing
 
     def busy(self, free: int) -> tuple[list[str], int]:
         """Return domains that the next claim leaves out, and how many rows they have.
@@ -109,7 +123,7 @@ class LeftOut:
         """
         self._free = free
         self._most = max(self._most, free)
-        stalled = [key for key in list(self.stalled) if self._still_stalled(key)]
+        stalled = [key for key in list(self._stalled) if self._still_stalled(key)]
         loaded = [
             queue
             for key, queue in self._queues.items()
@@ -117,8 +131,8 @@ class LeftOut:
         ]
         domains = {domain for queue in loaded for domain in queue.domains}
         for key in stalled:
-            domains |= self.stalled[key]
-        if self.down:
+            domains |= self._stalled[key]
+        if self._down:
             domains.update(*(down.domains for down in self._still_down()))
         load = sum(queue.backlog.load for queue in loaded)
         if (waiting := self._stages.context.load) and waiting >= free:  # signing is slow
@@ -142,29 +156,20 @@ class LeftOut:
 
     def _still_down(self) -> Iterable[_Down]:
         now = time.monotonic()
-        for key in [key for key, down in self.down.items() if down.until <= now]:
-            del self.down[key]
-        return self.down.values()
+        for key in [key for key, down in self._down.items() if down.until <= now]:
+            del self._down[key]
+        return self._down.values()
 
-    def full(self, key: str) -> bool:
-        """Return whether the next hop has its share of reserved slots."""
-        queue = self._queues.get(key)
-        return queue is not None and queue.backlog.urgent_load >= self.bound
-
-    def crowd(self, key: str, domains: set[str]) -> None:
-        """Note domains of rows that found no room at the next hop."""
-        known = self._crowded.setdefault(key, set())
-        if len(known) < _KNOWN:
-            known.update(domains)
-
-    def unreachable(self, key: str, domains: set[str], result: Result) -> None:
-        """Leave a destination out for a while."""
-        down = self.down.setdefault(key, _Down(0.0, result, set()))
+    def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
+        """Leave a destination out for a while, and the mail of these domains with it."""
+        down = self._down.setdefault(destination.key, _Down(0.0, result, set()))
         down.until = time.monotonic() + self.pause
         down.result = result
-        down.domains.update(domains)
+        # other mail of the domain may find a host that is no good for REQUIRETLS
+        if not destination.wish:
+            down.domains.update(domains)
 
     def forget(self) -> None:
         """Leave no destination out for an earlier failure: its route may have changed."""
-        self.down.clear()
+        self._down.clear()
         self._crowded.clear()

@@ -101,7 +101,7 @@ class TraceWatch:
         self._learn = learn
         self._known: set[int] = set()
 
-    async def look(self) -> None:
+    async def read_traces(self) -> None:
         """Read the traces. Raises StoreUnavailable, psycopg.Error."""
         traces = await self._traces.active()
         for learn in self._learn:

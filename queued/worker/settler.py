@@ -109,7 +109,7 @@ class Settler:
         outcomes = (*self._writing, *self._kept, *self._pending)
         return list({id(outcome): outcome for outcome in outcomes}.values())
 
-    def put(self, outcome: Outcome) -> None:
+    def put_outcome(self, outcome: Outcome) -> None:
         """Take an outcome."""
         self._pending.append(outcome)
         self._idle.clear()
@@ -242,7 +242,7 @@ class Settler:
     def _hand_back(self, item: Item) -> None:
         """Give up the lease of a row that was claimed again while its outcome was not written."""
         now = datetime.now(UTC)
-        self.put(Outcome(item, Event.HAND_BACK, Reply(0, ""), started=now, ended=now))
+        self.put_outcome(Outcome(item, Event.HAND_BACK, Reply(0, ""), started=now, ended=now))
 
 
 def _is_reported(outcome: Outcome) -> bool:

@@ -142,7 +142,7 @@ class TurnKeeper:
         self._schedules = schedules
         self._left = _LOOKS
 
-    async def do(self) -> None:
+    async def ask_places(self) -> None:
         """Ask the database once. Raises StoreUnavailable, psycopg.Error."""
         asked = time.monotonic()
         places = await self._registry.places()

@@ -55,7 +55,7 @@ class UrgentLoop(Claimer):
                     # the ordinary loop has other mail, and wakes for no urgent row
                     if notified:
                         self.due.forget(_OLD)
-                    await self.due.look(began)
+                    await self.due.ask_next(began)
 
     async def _notified(self, busy: list[str]) -> bool:
         """Wait for a notification, for the poll, or for room for rows that were left.

@@ -138,8 +138,23 @@ def judge(
         item = replace(item, once=True, on_failed=end)
     note, wait = "", 0.0
     if event is Event.DEFER or (event is Event.UNKNOWN and not item.once):
-        wait, note = _wait(item, event, answer_class, retry, now, chance, first=first)
-        if wait < 0:
+        own = retry.of_class(answer_class)
+        expire, most = own.expire or retry.expire, own.attempts or retry.attempts
+        left = expire - (now - item.ts).total_seconds()
+        wait = delay(retry, item.attempts, chance, answer_class, first=first)
+        if first and wait > left:  # the usual wait may leave time for an attempt
+            wait = delay(retry, item.attempts, chance, answer_class)
+        wait, problem = _until_deadline(item, wait, now)
+        note = f" ({problem})" if problem else ""
+        given_up = True
+        if most and item.attempts >= most:
+            note = f" (given up after {item.attempts} attempts)"
+        elif wait > left:
+            why = "outcome unknown" if event is Event.UNKNOWN else "undelivered"
+            note = f" (given up: {why} for too long)"
+        else:
+            given_up = False
+        if given_up:
             event, wait, answer_class = Event.FAIL, 0.0, AnswerClass.EXPIRED
     outcome = settled(item, event, result, started, now)
     if note:
@@ -147,33 +162,6 @@ def judge(
     outcome.delay = wait
     outcome.answer_class = answer_class
     return outcome
-
-
-def _wait(
-    item: Item,
-    event: Event,
-    answer_class: str,
-    retry: Retry,
-    now: datetime,
-    chance: float,
-    *,
-    first: bool,
-) -> tuple[float, str]:
-    """Return the seconds to the next attempt and a note for the reply; negative: there is none."""
-    own = retry.of_class(answer_class)
-    expire, most = own.expire or retry.expire, own.attempts or retry.attempts
-    left = expire - (now - item.ts).total_seconds()
-    wait = delay(retry, item.attempts, chance, answer_class, first=first)
-    if first and wait > left:  # the usual wait may leave time for an attempt
-        wait = delay(retry, item.attempts, chance, answer_class)
-    wait, problem = _until_deadline(item, wait, now)
-    note = f" ({problem})" if problem else ""
-    if most and item.attempts >= most:
-        return -1.0, f" (given up after {item.attempts} attempts)"
-    if wait > left:
-        why = "outcome unknown" if event is Event.UNKNOWN else "undelivered"
-        return -1.0, f" (given up: {why} for too long)"
-    return wait, note
 
 
 def _until_deadline(item: Item, wait: float, now: datetime) -> tuple[float, str]:

@@ -24,7 +24,7 @@ SECURED = "## From a destination to the first MAIL under DANE: the functions"
 BOUNCED = "## From a 5xx to the row of its DSN: the functions"
 FIRST = "queued/delivery/smtp/protocol.py: ClientProtocol.data_received"
 LAST = "pgmta/postgres/link.py: Link.run_together"
-OPENED = "queued/delivery/destination_queue.py: DestinationQueue.put"
+OPENED = "queued/delivery/destination_queue.py: DestinationQueue.put_envelope"
 MAIL = "queued/delivery/smtp/commands.py: mail_command"
 LEFT_OUT = (
     "pgmta/mail/",

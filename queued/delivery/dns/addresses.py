@@ -121,7 +121,7 @@ class Addresses:
             None if delivery.dns.servers else SystemNames(delivery.dns.timeout, delivery.ipv6)
         )
 
-    async def of(self, name: str, *, listed: bool) -> list[str]:
+    async def find_addresses(self, name: str, *, listed: bool) -> list[str]:
         """Return at most `delivery.addresses` addresses of a host, at least one.
 
         IPv6 and IPv4 take turns. Those that did not answer a moment ago come last. A host that is
@@ -185,14 +185,16 @@ class Addresses:
 
         Raises DeliveryError if no name server answers, or without any address.
         """
-        found = [(each, self._forbidden.find(each)) for each in await self._find(name, False)]
+        found = [
+            (each, self._forbidden.find_network(each)) for each in await self._find(name, False)
+        ]
         return [f"{each}: delivery.forbidden has {network}" for each, network in found if network]
 
     def _allowed(self, name: str, found: list[Address]) -> list[Address]:
         """Return the addresses that are not forbidden, at least one. Raises DeliveryError."""
-        allowed = [each for each in found if not self._forbidden.find(each)]
+        allowed = [each for each in found if not self._forbidden.find_network(each)]
         if not allowed:
-            network = self._forbidden.find(found[0])
+            network = self._forbidden.find_network(found[0])
             raise DeliveryError(
                 f"5.4.4 {name} has the address {found[0]}, and delivery.forbidden has {network}",
                 Stage.ADDRESS,

@@ -31,7 +31,7 @@ class ForbiddenNetworks:
         self._networks = tuple(networks)
         self._allowed = tuple(allowed)
 
-    def find(self, address: Address) -> Network | None:
+    def find_network(self, address: Address) -> Network | None:
         """Return the network that has the address, or the IPv4 address in it; None without any."""
         for each in embedded(address):
             network = _first(self._networks, each)

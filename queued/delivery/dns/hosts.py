@@ -127,7 +127,7 @@ class Hosts:
         self._unresponsive = unresponsive
         self._addresses = Addresses(delivery, questions, unresponsive)
 
-    async def of(
+    async def find_hosts(
         self,
         target: Target,
         port: int | None = None,
@@ -185,7 +185,7 @@ class Hosts:
         Raises DeliveryError, as Addresses says, and for a host from the DNS that is this one: the
         answer that says so may have come too late for the order of hosts.
         """
-        found = await self._addresses.of(host.name, listed=host.listed)
+        found = await self._addresses.find_addresses(host.name, listed=host.listed)
         if not host.listed and any(map(self._own.has_address, map(ipaddress.ip_address, found))):
             raise DeliveryError(
                 f"4.4.6 {host.name} is this host: mail would go round", Stage.ADDRESS
@@ -198,7 +198,7 @@ class Hosts:
 
     async def web_addresses(self, name: str) -> list[str]:
         """Return the addresses of a web server, which may be on this host. Raises DeliveryError."""
-        return await self._addresses.of(name, listed=False)
+        return await self._addresses.find_addresses(name, listed=False)
 
     async def _literal(self, domain: str, port: int) -> AsyncIterator[Host]:
         """Iterate over the host of an address literal (RFC 5321, section 4.1.3)."""

@@ -16,6 +16,7 @@ import dns.nameserver
 import dns.query
 import dns.resolver
 
+from pgmta.config.types import is_address
 from queued.config import Dns
 
 _FILE = "/etc/resolv.conf"
@@ -107,20 +108,12 @@ def _resolver(config: Dns) -> dns.asyncresolver.Resolver:
         resolver.nameservers = [_NameServer(server.host, server.port) for server in config.servers]
     else:
         resolver.nameservers = [
-            _NameServer(each) if isinstance(each, str) and _is_address(each) else each
+            _NameServer(each) if isinstance(each, str) and is_address(each) else each
             for each in resolver.nameservers
         ]
     resolver.timeout = min(_TRY, config.timeout)
     resolver.lifetime = config.timeout
     return resolver
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:  # a URL
-        return False
-    return True
 
 
 def _on_loopback(resolver: dns.asyncresolver.Resolver) -> bool:

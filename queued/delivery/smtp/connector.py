@@ -165,7 +165,7 @@ class Connector:
         # a resumed session has no certificates, and TLSA records may have changed since
         if session.connection.tls and policy.mode is not TlsMode.DANE:
             name = server_name(policy, session.host.name)
-            self._security.contexts.of(policy.mode).keep(name, session.connection.tls)
+            self._security.contexts.find_context(policy.mode).keep(name, session.connection.tls)
         if policy.requiretls and "REQUIRETLS" not in session.extensions:
             session.close()
             raise DeliveryError(

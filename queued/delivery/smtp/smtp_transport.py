@@ -44,7 +44,9 @@ class Tries:
     def __len__(self) -> int:
         return len(self._failed)
 
-    def add(self, host: HostPort, address: str, error: DeliveryError, seconds: float = 0.0) -> None:
+    def add_failure(
+        self, host: HostPort, address: str, error: DeliveryError, seconds: float = 0.0
+    ) -> None:
         """Note that a connection to an address, or the search for addresses, has failed."""
         error.host, error.address = str(host), address
         self._failed.append((f"{host.host}[{address}]" if address else host.host, error))
@@ -147,10 +149,10 @@ class SmtpTransport:
         earlier: int = 0,
         further: list[Host] | None = None,
     ) -> AsyncIterator[Host]:
-        """Iterate over the hosts of a destination, as `Hosts.of` says."""
+        """Iterate over the hosts of a destination, as `Hosts.find_hosts` says."""
         parameters = parameters_of(destination)
         target = parameters.hops or destination.domain
-        return self.hosts.of(target, parameters.port, tried, earlier, further)
+        return self.hosts.find_hosts(target, parameters.port, tried, earlier, further)
 
     async def open(
         self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
@@ -188,7 +190,7 @@ class SmtpTransport:
             policy = await self.security.policy(demand_of(destination), host)
             addresses = await self.hosts.addresses(host)
         except Exception as error:
-            tries.add(where, "", _problem(error, host))
+            tries.add_failure(where, "", _problem(error, host))
             return None
         connector = Connector(self._hostname, self._delivery, self.security)
         parameters, lmtp = parameters_of(destination), destination.transport == "lmtp"
@@ -203,7 +205,7 @@ class SmtpTransport:
                 problem.facts = facts
                 took = time.monotonic() - begun
                 facts.count(problem.stage, took)
-                tries.add(where, address, problem, took)
+                tries.add_failure(where, address, problem, took)
                 if took >= SLOW and not problem.code:
                     self._unresponsive.add(address)
                     silent += 1

@@ -41,7 +41,7 @@ async def shake_hands(
 
     Raises BrokenTls, and the errors of `start` of other kinds. The connection is of no use then.
     """
-    context, name = contexts.of(policy.mode), server_name(policy, host)
+    context, name = contexts.find_context(policy.mode), server_name(policy, host)
     try:
         session = await start(context, name)
     except (OSError, ValueError) as error:

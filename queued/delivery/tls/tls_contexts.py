@@ -106,7 +106,7 @@ class TlsContexts:
             context.load_verify_locations(self._ca)
         return context
 
-    def of(self, mode: TlsMode) -> ResumingContext:
+    def find_context(self, mode: TlsMode) -> ResumingContext:
         """Return the settings for a policy of this mode."""
         if mode is TlsMode.VERIFY:
             return self.pkix

@@ -87,10 +87,6 @@ class HostPolicy:
             return f" (asked for by MTA-STS of {self.report[1]})"
         return f" (asked for by {'the route' if self.source == 'route' else 'delivery.tls'})"
 
-    def plain(self) -> HostPolicy:
-        """Return the same policy without TLS."""
-        return replace(self, mode=TlsMode.NONE, testing=False)
-
     def weaker(self) -> HostPolicy | None:
         """Return the policy for a new connection after TLS failed; None if there must be none.
 
@@ -100,4 +96,6 @@ class HostPolicy:
             return None
         if self.mode in (TlsMode.VERIFY, TlsMode.DANE):
             return replace(self, mode=TlsMode.OPPORTUNISTIC, tlsa=(), testing=False)
-        return None if self.mode is TlsMode.NONE else self.plain()
+        if self.mode is TlsMode.NONE:
+            return None
+        return replace(self, mode=TlsMode.NONE, testing=False)

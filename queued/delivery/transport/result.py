@@ -66,7 +66,7 @@ class Result:
     until: datetime | None = None
 
     @classmethod
-    def of(cls, error: DeliveryError, host: str) -> Result:
+    def from_error(cls, error: DeliveryError, host: str) -> Result:
         """Return the result for every recipient of a dialogue that failed as a whole."""
         event = Event.FAIL if error.permanent else Event.DEFER
         if error.unknown:

@@ -112,4 +112,4 @@ def failed(error: Exception, channel: Channel, envelope: Envelope) -> list[Resul
         unknown = channel.in_doubt
         channel.abort()
         error = internal(error, unknown=unknown)
-    return [Result.of(error, channel.name)] * len(envelope.items)
+    return [Result.from_error(error, channel.name)] * len(envelope.items)

@@ -101,7 +101,7 @@ def put(number: int) -> Callable[[Trial], Awaitable[None]]:
 
     async def act(trial: Trial) -> None:
         for n in range(number):
-            trial.queue.put(envelope(n))
+            trial.queue.put_envelope(envelope(n))
         await eventually(lambda: len(trial.results) == number)
 
     return act
@@ -139,7 +139,7 @@ def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def act(trial: Trial) -> None:
         for n in range(20):
-            trial.queue.put(envelope(n))
+            trial.queue.put_envelope(envelope(n))
         await eventually(lambda: hop.connections >= 6)  # four, and then one after each pause
         assert hop.open <= 2
         await eventually(
@@ -184,10 +184,10 @@ def test_connection_that_hangs_holds_no_mail() -> None:
     hop = RawHop({"greeting": lambda number: HANG if number == 1 else None})
 
     async def act(trial: Trial) -> None:
-        trial.queue.put(envelope(0))
+        trial.queue.put_envelope(envelope(0))
         await eventually(lambda: hop.connections)
         for n in range(1, 3):
-            trial.queue.put(envelope(n))
+            trial.queue.put_envelope(envelope(n))
         await eventually(lambda: len(trial.results) == 3)
 
     trial = play(hop, act)
@@ -308,7 +308,7 @@ def test_drain_hands_back_what_waits_for_a_connection() -> None:
 
     async def act(trial: Trial) -> None:
         for n in range(9):
-            trial.queue.put(envelope(n))
+            trial.queue.put_envelope(envelope(n))
         await eventually(lambda: hop.open)
         assert len(trial.queue.drain()) == 9
         await trial.queue.wait()  # for no greeting
@@ -320,10 +320,10 @@ def test_drain_hands_back_what_waits_for_a_connection() -> None:
 
 def test_envelope_given_right_before_the_end_is_handed_back() -> None:
     async def act(trial: Trial) -> None:
-        trial.queue.put(envelope(0))
+        trial.queue.put_envelope(envelope(0))
         await eventually(lambda: 0 in trial.results)
         await let_others_run()  # its connection waits for more
-        trial.queue.put(envelope(1))
+        trial.queue.put_envelope(envelope(1))
         assert trial.queue.drain() == []
         trial.queue.abort()
         await trial.queue.wait()
@@ -347,11 +347,11 @@ def test_urgent_mail_goes_first_and_has_connections_of_its_own() -> None:
     async def act(trial: Trial) -> None:
         trial.queue.configure(trial.delivery, 2)
         for n in range(10):
-            trial.queue.put(envelope(n))
+            trial.queue.put_envelope(envelope(n))
         await eventually(lambda: trial.queue.backlog.ordinary == 3)
         hop.says["MAIL"] = lambda number: None if number > 3 else HANG
         for n in range(10, 30):
-            trial.queue.put(replace(envelope(n), urgent=True))
+            trial.queue.put_envelope(replace(envelope(n), urgent=True))
             assert trial.queue.backlog.urgent_load
         await eventually(lambda: len(trial.results) == 20)
         assert (
@@ -374,7 +374,7 @@ def test_ordinary_mail_uses_connections_that_urgent_mail_leaves() -> None:
     async def act(trial: Trial) -> None:
         trial.queue.configure(trial.delivery, 2)
         for n in range(300):
-            trial.queue.put(replace(envelope(n), urgent=n % 7 == 3))
+            trial.queue.put_envelope(replace(envelope(n), urgent=n % 7 == 3))
             most.append(trial.queue.backlog.ordinary)
             if n % 20 == 0:
                 await eventually(lambda: len(trial.results) >= n // 2)  # noqa: B023

@@ -120,7 +120,7 @@ def play(
             trial = Trial(hops, Delivery.model_validate(keys))
             number = sum(len(each.items) for each in mail)
             for each in mail:
-                trial.queue.put(each)
+                trial.queue.put_envelope(each)
             await eventually(lambda: len(trial.results) == number)
             trial.queue.drain()
             await trial.queue.wait()
@@ -288,7 +288,7 @@ def test_mail_that_waits_for_other_hosts_when_the_worker_stops() -> None:
         hops = [RawHop({"RCPT": b"450 4.2.0 Later\r\n"}), RawHop({"dot": HANG})]
         async with serving(hops[0]), serving(hops[1]):
             trial = Trial(hops, Delivery(hosts=3))
-            trial.queue.put(envelope(1, 3))
+            trial.queue.put_envelope(envelope(1, 3))
             await eventually(lambda: hops[1].messages)
             trial.queue.drain()
             trial.queue.abort()

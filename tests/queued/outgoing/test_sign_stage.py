@@ -63,7 +63,7 @@ class Site:
             self.changed.set()
 
         monkeypatch.setattr(SigningKey, "sign", slowly)
-        monkeypatch.setattr(DestinationQueue, "put", put)
+        monkeypatch.setattr(DestinationQueue, "put_envelope", put)
         self.signers = Signers(Keyring(cast(Any, None)), config.signing)
         transports = Transports("client.example", config.delivery)
         self.dispatch = Dispatch(
@@ -74,8 +74,6 @@ class Site:
     def put_outcome(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.changed.set()
-
-    put = put_outcome  # as a Settler has it
 
     async def until(self, sent: int = 0, outcomes: int = 0) -> None:
         """Wait for that many envelopes and outcomes."""

@@ -50,9 +50,9 @@ def config() -> QueuedConfig:
     ],
 )
 def test_the_earlier_of_policy_and_deadline_counts(late: ReportRow, minutes: int) -> None:
-    assert RetryUntil().of(late, config()) == BORN + timedelta(minutes=minutes)
+    assert RetryUntil().find_end(late, config()) == BORN + timedelta(minutes=minutes)
 
 
 def test_a_row_from_the_end_of_the_calendar_has_no_such_time() -> None:
     late = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
-    assert RetryUntil().of(row("b.example", ts=late), config()) is None
+    assert RetryUntil().find_end(row("b.example", ts=late), config()) is None

@@ -38,7 +38,7 @@ class Outcomes:
     def __init__(self) -> None:
         self.found: list[Outcome] = []
 
-    def put(self, outcome: Outcome) -> None:
+    def put_outcome(self, outcome: Outcome) -> None:
         self.found.append(outcome)
 
 
@@ -52,7 +52,9 @@ async def test_group_that_can_not_be_built_is_deferred_alone(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     envelopes: list[Envelope] = []
-    monkeypatch.setattr(DestinationQueue, "put", lambda _, envelope: envelopes.append(envelope))
+    monkeypatch.setattr(
+        DestinationQueue, "put_envelope", lambda _, envelope: envelopes.append(envelope)
+    )
     outcomes = Outcomes()
     found = outcomes.found
     dispatch = dispatcher(CONFIG, outcomes)
@@ -79,7 +81,9 @@ async def test_rows_share_an_envelope_if_they_have_the_same_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     envelopes: list[Envelope] = []
-    monkeypatch.setattr(DestinationQueue, "put", lambda _, envelope: envelopes.append(envelope))
+    monkeypatch.setattr(
+        DestinationQueue, "put_envelope", lambda _, envelope: envelopes.append(envelope)
+    )
     outcomes = Outcomes()
     dispatch = dispatcher(CONFIG, outcomes)
     texts = [

@@ -207,7 +207,7 @@ def test_attempts_that_were_cut_off_and_those_that_never_began() -> None:
         (DeliveryError("5.1.2 no such domain", Stage.MX, permanent=True), Event.FAIL),
         (DeliveryError("connection reset", Stage.END_OF_DATA, unknown=True), Event.UNKNOWN),
     ]:
-        result = Result.of(error, "h:25")
+        result = Result.from_error(error, "h:25")
         assert judged(item(age=1), result).event is event
         assert (result.reply, result.host) == (Reply(0, error.line), "h:25")
         assert not error.retry_elsewhere

@@ -41,7 +41,7 @@ async def test_only_rows_in_report_wake_the_duty(event: Event, report: str, on_f
         cast(Settlements, taken), cast(Leases, taken), calls.append, lambda: calls.append("report")
     )
     task = asyncio.create_task(settler.run())
-    settler.put(outcome)
+    settler.put_outcome(outcome)
     await settler.flush()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -218,7 +218,7 @@ async def test_an_operator_traces_lists_and_stops(
     assert begun.exit_code == 0, begun.output
     assert "no delivering worker runs" in begun.stderr
     observer = Observer()
-    await TraceWatch(Traces(link), [observer.learn]).look()
+    await TraceWatch(Traces(link), [observer.learn]).read_traces()
     (mail,) = await claimed(db, link, 1)
     delivered = outcome(mail, Event.DELIVERED, facts=TLS, seconds=0.5)
     said: list[Entry] = [(0.0, NOTE, "connect"), (0.0, RECEIVED, b"220 \x1b[2J hop\r\n")]
@@ -239,7 +239,7 @@ async def test_an_operator_traces_lists_and_stops(
     assert not orders.lasts(number)
     orders.close()
     assert run("--stop", str(listed["id"])).exit_code == 0
-    await TraceWatch(Traces(link), [observer.learn]).look()
+    await TraceWatch(Traces(link), [observer.learn]).read_traces()
     assert not observer.on
     actions = [action for (action,) in db.execute("SELECT action FROM audit ORDER BY id")]
     assert actions == ["trace start", "trace start", "trace stop", "trace stop"]

@@ -35,7 +35,7 @@ from queued.delivery.dns.forbidden import ForbiddenNetworks
     ],
 )  # fmt: skip
 def test_networks_that_are_forbidden_by_default(address: str, network: str | None) -> None:
-    found = ForbiddenNetworks(Delivery().forbidden).find(ipaddress.ip_address(address))
+    found = ForbiddenNetworks(Delivery().forbidden).find_network(ipaddress.ip_address(address))
     assert (found and str(found)) == network
 
 
@@ -47,6 +47,6 @@ def test_networks_that_are_forbidden_by_default(address: str, network: str | Non
 )  # fmt: skip
 def test_ipv4_addresses_in_ipv6_ones(address: str) -> None:
     (ten,) = Delivery.model_validate({"forbidden": ["10.0.0.0/8"]}).forbidden
-    assert ForbiddenNetworks([ten]).find(ipaddress.ip_address(address)) is ten
+    assert ForbiddenNetworks([ten]).find_network(ipaddress.ip_address(address)) is ten
     other = ipaddress.ip_network("11.0.0.0/8")
-    assert ForbiddenNetworks([other]).find(ipaddress.ip_address(address)) is None
+    assert ForbiddenNetworks([other]).find_network(ipaddress.ip_address(address)) is None

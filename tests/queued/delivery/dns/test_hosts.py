@@ -98,7 +98,7 @@ async def names(
     found: Hosts, domain: str, tried: tuple[str, ...] = (), earlier: int = 0
 ) -> list[str]:
     places = [f"{name}:25" for name in tried]
-    hosts = [host async for host in found.of(domain, None, places, earlier)]
+    hosts = [host async for host in found.find_hosts(domain, None, places, earlier)]
     assert all(host.port == 25 and not host.listed for host in hosts)
     return [host.name for host in hosts]
 
@@ -149,7 +149,7 @@ async def test_each_attempt_begins_after_the_hosts_of_the_one_before(
     for domain in ("second.example", "hidden.example"):  # this host cuts off all but one
         assert await names(few, domain, earlier=1) == ["a.example"]
     hops = *(Hop(f"relay{n}.example") for n in range(5)), Hop("last.example", fallback=True)
-    first, *others = [host.name async for host in found.of(hops, earlier=1)]
+    first, *others = [host.name async for host in found.find_hosts(hops, earlier=1)]
     assert (first, len(others)) == ("last.example", 4)
 
 
@@ -178,19 +178,19 @@ async def test_port_and_security_of_hosts(name_server: NameServer) -> None:
     found = hosts_of(name_server, port=2525)
     for domain, secure in [("signed.example", True), ("xn--bcher-kva.example", False)]:
         for port in (None, 26):
-            hosts = [host async for host in found.of(domain, port)]
+            hosts = [host async for host in found.find_hosts(domain, port)]
             assert hosts == [Host("a.example", port or 2525, secure=secure)]
 
 
 async def test_fixed_hops_and_address_literals_ask_no_name_server(name_server: NameServer) -> None:
     found = hosts_of(name_server, literals=True)
     hops = Hop("second.example", 587, fallback=True), Hop("first.example", 2525)
-    assert [host async for host in found.of(hops)] == [
+    assert [host async for host in found.find_hosts(hops)] == [
         Host("first.example", 2525, listed=True),
         Host("second.example", 587, listed=True),
     ]
     same = Hop("relay.example", 587), Hop("relay.example", 25)
-    left = [host.port async for host in found.of(same, None, ["relay.example:587"])]
+    left = [host.port async for host in found.find_hosts(same, None, ["relay.example:587"])]
     assert left == [25], "a host is known by its name and port"
     assert await names(found, "[192.0.2.1]") == ["192.0.2.1"]
     assert await names(found, "[IPv6:2001:db8::1]") == ["2001:db8::1"]

@@ -70,7 +70,7 @@ async def attempt(hop: RawHop, mail: Envelope, timeouts: Timeouts) -> list[Resul
             await session.open("client.example")
             return await session.send(mail)
         except DeliveryError as error:
-            return [Result.of(error, "hop")] * len(mail.items)
+            return [Result.from_error(error, "hop")] * len(mail.items)
         finally:
             session.connection.quit()
             await eventually(lambda: not hop.open)  # the hop reads what has come to it

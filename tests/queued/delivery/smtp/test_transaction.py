@@ -66,7 +66,7 @@ async def attempt(
             await session.open("client.example")
             return await session.send(mail)
         except DeliveryError as error:
-            return [Result.of(error, "hop")] * len(mail.items)
+            return [Result.from_error(error, "hop")] * len(mail.items)
         finally:
             connection.quit()
             await connection.wait_closed()

@@ -72,7 +72,7 @@ class Internet:
     async def validating(self) -> bool:
         return True
 
-    async def of(self, *_: object) -> AsyncIterator[Host]:
+    async def find_hosts(self, *_: object) -> AsyncIterator[Host]:
         yield Host(MX, self.port, secure=self.secure)
 
     async def addresses(self, *_: object) -> list[str]:

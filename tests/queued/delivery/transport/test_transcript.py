@@ -213,7 +213,7 @@ def test_all_hosts_that_were_tried_are_in_the_transcript_and_the_last_in_the_fac
             await let_others_run()
             return error.value
 
-    result = Result.of(run(main()), "")
+    result = Result.from_error(run(main()), "")
     name = f"127.0.0.1:{refusing.port}"
     assert result.facts
     assert (result.host, result.facts.address) == (name, "127.0.0.1")

@@ -86,7 +86,7 @@ class Asking:
         self.idle = Envelope()
 
     def tell(self, steps: tuple[Step, ...]) -> None:
-        """Call steps whose answer nobody waits for."""
+        """Call steps, and do not wait for an answer."""
         arguments = (self.server, self.commands.session, self.envelope())
         for step in steps:
             step.tell(arguments, self.client)

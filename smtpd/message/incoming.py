@@ -164,11 +164,6 @@ class IncomingMessage:
         return self.content.octets + len(self._head)
 
     @property
-    def excessive(self) -> bool:
-        """Whether the client has sent so much that its end need not be waited for."""
-        return self.size > _EXCESS * self._limits.message_size
-
-    @property
     def room(self) -> int:
         """Octets that may come before the end is not waited for any more."""
         return _EXCESS * self._limits.message_size - self.size

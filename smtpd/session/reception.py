@@ -5,7 +5,6 @@ The answer to the end of data is 250 after the commit (RFC 5321, sections 4.2.5 
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -49,7 +48,6 @@ class Reception:
         self.began = math.inf
         """When the content under way began, by the loop's clock; inf without any."""
         self._hooked = ""  # the 250 of a hook, for the message under way
-        self._asking: asyncio.Task[None] | None = None
         self._gaps: Sequence[str] = ()  # of the line in the log
         self._named: Login | None = None  # the user in them
 
@@ -123,7 +121,7 @@ class Reception:
             connection.suspend(incoming.store())
         elif incoming.whole and self._server.memory.over and incoming.size > _HOOK_LEAST:
             incoming.give_up()
-        elif incoming.excessive:
+        elif incoming.room < 0:
             connection.closing.refuse(self._too_large())
 
     def write_ahead(self) -> bool:
@@ -172,11 +170,10 @@ class Reception:
         if refusal:
             self._refused(refusal)
         elif session.hooks and session.hooks.judges_content:
-            self._connection.begin_wait()  # until the hooks answer
             if incoming.spool:
-                self._asking = asyncio.create_task(self._ask_about_file(incoming))
-                self._asking.add_done_callback(self._asked)
+                self._connection.suspend(self._ask_about_file(incoming))
             else:
+                self._connection.begin_wait()  # until the hooks answer
                 self._ask(incoming, incoming.body())
         elif incoming.ready:
             self._connection.begin_wait()  # until the commit
@@ -198,10 +195,6 @@ class Reception:
             self._ask(incoming, content)
         else:
             self._answered(replies.UNAVAILABLE, None)
-
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self._connection.closing.fail(error)
 
     def _answered(self, reply: str, changed: bytes | None) -> None:
         """Have a message committed that the hooks accept, with their content if they changed it."""

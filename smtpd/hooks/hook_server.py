@@ -33,9 +33,9 @@ class HookTransport:
         self._current = current  # TLS changes the transport
         self._loop = loop
         self._extra: dict[str, Any] = {}
-        self.look()
+        self.read_extra_info()
 
-    def look(self) -> None:
+    def read_extra_info(self) -> None:
         """Take the values of `get_extra_info` from the transport, in the sessions' thread."""
         if transport := self._current():
             self._extra = {name: transport.get_extra_info(name) for name in _EXTRA}

@@ -49,7 +49,7 @@ class Dialogue:
         self._keep = keep
         self._envelope: Envelope | None = None
 
-    def run(self) -> None:
+    def answer_commands(self) -> None:
         """Answer commands until QUIT or the end of input."""
         self._say(f"220 {self._hostname} ESMTP, mail waits until smtpd is back")
         while line := self._source.readline():

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pgmta.accounts.login import Login
-from pgmta.accounts.sender_rights import may_send_from
-from pgmta.intake.header_rules import HeaderRules
 from pgmta.model import CHUNK_SIZE
 from smtpd.commands.listener import SmtpListener
 from smtpd.message.chunks import Chunks
@@ -21,7 +18,7 @@ from smtpd.message.end_of_data import EndOfData
 from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
 from smtpd.server.server import Server
-from smtpd.session.composition import compose
+from smtpd.session.composition import compose, header_rules
 
 if TYPE_CHECKING:
     from smtpd.session.connection import Connection
@@ -65,19 +62,14 @@ class Reception:
             server.config,
             server.committer,
             wire_form,
-            header_rules=self._header_rules(
-                completes=self._listener.fix_ups, refuses=server.config.submission.check_from
+            header_rules=header_rules(
+                server,
+                self._session.commands.login,
+                completes=self._listener.fix_ups,
+                refuses=server.config.submission.check_from,
             ),
             whole=bool(hooks and hooks.whole),
         )
-
-    def _header_rules(self, *, completes: bool, refuses: bool) -> HeaderRules | None:
-        login = self._session.commands.login
-        if not (login or completes):
-            return None
-        may_send = partial(may_send_from, login.addresses) if login else None
-        hostname = self._server.hostname
-        return HeaderRules(hostname, completes=completes, may_send=may_send, refuses=refuses)
 
     def take_chunk(self) -> None:
         """Take the content that follows BDAT; if it is refused, its reply follows it too."""
@@ -87,7 +79,7 @@ class Reception:
         assert isinstance(incoming.wire_form, Chunks)  # noqa: S101 - DATA is refused after BDAT
         if commands.transaction and commands.transaction.broken:
             incoming.give_up(replies.IN_CHUNKS)
-        incoming.wire_form.begin(size, last=last)
+        incoming.wire_form.begin_chunk(size, last=last)
         self.incoming = incoming
         self._connection.begin_content()
         if size > incoming.room:
@@ -225,10 +217,12 @@ class Reception:
             self._server.config,
             self._server.committer,
             EndOfData(self._listener.bare_newlines),
-            header_rules=self._header_rules(completes=False, refuses=False),
+            header_rules=header_rules(
+                self._server, self._session.commands.login, completes=False, refuses=False
+            ),
             whole=True,
         )
-        incoming.take(content)
+        incoming.take_content(content)
         return incoming
 
     async def _prepare(self, incoming: IncomingMessage) -> None:
@@ -267,7 +261,7 @@ class Reception:
             reply = session.repeated(reply)
         self._connection.resume(reply, accepted=not error)
         if self._server.stopping:
-            self._connection.closing.stop()
+            self._connection.closing.stop_if_idle()
 
     def _refused(self, reply: str) -> None:
         """End the transaction: its content is not accepted."""
@@ -277,7 +271,7 @@ class Reception:
         self._connection.end_content()
         self._session.reply(reply)
         if self._server.stopping:
-            self._connection.closing.stop()
+            self._connection.closing.stop_if_idle()
 
     def _end_chunk(self) -> None:
         """Answer a chunk that is not the last, and wait for the next one."""
@@ -304,7 +298,7 @@ class Reception:
         self.parked, self.began = None, math.inf
         self._connection.end_content()
         if self._server.stopping:
-            self._connection.closing.stop()
+            self._connection.closing.stop_if_idle()
 
     def abandon(self) -> None:
         """Forget the message: the connection has ended."""

@@ -105,7 +105,9 @@ class SmtpSession:
         if self.auth and word == b"MAIL" and self.auth.delays(line):
             return
         if self.hooks and word in self.hooks.words:
-            reply = self.hooks.ask(word, argument, partial(self._answered, word, known))
+            reply = self.hooks.ask_about_command(
+                word, argument, partial(self._answered, word, known)
+            )
             if reply is replies.LOOK_UP:
                 self._go_on(reply, argument)
             elif reply:

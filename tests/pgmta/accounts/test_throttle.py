@@ -14,7 +14,7 @@ from pgmta.accounts import passwords
 from pgmta.accounts.authenticator import AuthUnavailable
 from pgmta.accounts.notes import Notes
 from pgmta.accounts.throttle import Throttle
-from smtpd.config import Failures
+from pgmta.config.authentication import Failures
 from tests.support.waiting import let_others_run
 
 LIMITS = Failures(period=100.0, address=3, network=5, user=4, own=2)

@@ -257,7 +257,7 @@ class Reception:
         reply = replies.UNAVAILABLE
         if not error:
             reply = hooked or replies.QUEUED.format(incoming.content.id)
-        if session.copies:
+        if session.replies_owed:
             reply = session.repeated(reply)
         self._connection.resume(reply, accepted=not error)
         if self._server.stopping:

@@ -66,7 +66,7 @@ class SmtpSession:
         """The message under way."""
         self._early = listener.early == "refuse"
         self._data_refused = False  # a client that does not listen sends its content
-        self.copies = 0
+        self.replies_owed = 0
         """How often the reply to the end of data is sent, beside once in SMTP."""
         self.auth: AuthCommand | None = None
         """AUTH of the session, once there was one."""
@@ -315,13 +315,13 @@ class LmtpSession(SmtpSession):
             return
         if reply[0] == "2":
             if self._word in _FRESH:
-                self.copies = 0
+                self.replies_owed = 0
             elif self._word == b"RCPT":
-                self.copies += 1
+                self.replies_owed += 1
         self._content = reply is replies.DATA_GO
         super().reply(reply)
 
     def repeated(self, reply: str) -> str:
         """Return the reply to the end of data as often as there are recipients."""
-        copies, self.copies, self._content = self.copies, 0, False
-        return "\r\n".join([reply] * copies)
+        owed, self.replies_owed, self._content = self.replies_owed, 0, False
+        return "\r\n".join([reply] * owed)

@@ -14,7 +14,6 @@ from typing import Any
 from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import Envelope, Session
 
-from pgmta.intake.header_rules import HeaderRules
 from pgmta.logs import get
 from pgmta.mail.address import parse_mailbox
 from smtpd.commands.commands import Commands
@@ -28,7 +27,7 @@ from smtpd.message.end_of_data import EndOfData
 from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
 from smtpd.server.server import Server
-from smtpd.session.composition import compose
+from smtpd.session.composition import compose, header_rules
 from smtpd.tls.facts import TlsFacts
 
 _LOCAL = ("127.0.0.1", 0)  # the peer of a Unix socket
@@ -156,15 +155,9 @@ class AiosmtpdHandler:
 
         A message whose client goes before its commit begins is given up.
         """
-        rules = None
-        if user := commands.login:
-            rules = HeaderRules(
-                relay.hostname,
-                completes=False,
-                may_send=user.may_send_from,
-                refuses=self._config.submission.check_from,
-            )
-        listener = self._listener
+        user, listener = commands.login, self._listener
+        check = self._config.submission.check_from
+        rules = header_rules(relay, user, completes=False, refuses=check)
         incoming = IncomingMessage(
             self._config, relay.committer, EndOfData(listener.bare_newlines), header_rules=rules
         )
@@ -178,7 +171,7 @@ class AiosmtpdHandler:
                 answer.set_result(replies.UNAVAILABLE if error else replies.QUEUED.format(number))
 
         try:
-            incoming.take(content)
+            incoming.take_content(content)
             refusal = incoming.finish()
             if not (refusal or incoming.ready):
                 refusal = await incoming.prepare()

@@ -61,7 +61,7 @@ class Postmaster:
         self._address = config.postmaster or f"postmaster@{host}"
         self.held = not (config.postmaster or served)
 
-    def find(self, path: str) -> str:
+    def recipient_of(self, path: str) -> str:
         """Return the recipient if the path means the postmaster of this host, or nothing."""
         local, at, domain = path.rpartition("@")
         plain = f"{unquoted(local)}@{domain}" if at else unquoted(path)
@@ -104,7 +104,7 @@ class RelayHandler:
 
         A `directory` has to know the recipient. LOOK_UP says that it has to be asked first.
         """
-        ours = self._postmaster.find(path) if path[:1] in 'pP"' else ""
+        ours = self._postmaster.recipient_of(path) if path[:1] in 'pP"' else ""
         utf8 = transaction.envelope.smtp_utf8 or bool(ours)
         try:
             mailbox, domain = parse_mailbox(ours or path, utf8=utf8)
@@ -136,7 +136,7 @@ class RelayHandler:
         return (
             transaction.trusted
             or self._policy.admits(mailbox, domain_of(mailbox))
-            or bool(self._postmaster.find(path))
+            or bool(self._postmaster.recipient_of(path))
         )
 
 

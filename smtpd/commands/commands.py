@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from aiosmtpd.smtp import Session
@@ -13,13 +15,15 @@ from pgmta.mail.address import split_path
 from pgmta.model import Origin
 from smtpd.commands.listener import SmtpListener
 from smtpd.commands.parameters import Dsn, separated
-from smtpd.commands.received import protocol, received
 from smtpd.commands.tally import Tally
 from smtpd.message import chunks
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 from smtpd.server.server import Server
 from smtpd.tls.facts import TlsFacts
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
+_FUNCTION = {(False, False): "", (True, False): "S", (False, True): "A", (True, True): "SA"}
 
 
 class Commands:
@@ -204,7 +208,7 @@ class Commands:
         name = self._extended if self.session.extended_smtp else "SMTP"
         if tls or login or transaction.envelope.smtp_utf8:
             utf8 = transaction.envelope.smtp_utf8
-            name = protocol(name, utf8=utf8, tls=tls, login=bool(login))
+            name = _protocol(name, utf8=utf8, tls=tls, login=bool(login))
         self.trace = received(self.session.host_name, self._client, self._hostname, name)
         self.transaction = transaction
         if transaction.priority_given is None:
@@ -302,3 +306,28 @@ _BEFORE_TLS = {
 }
 JUNK = frozenset(b"HELO EHLO RSET NOOP VRFY HELP EXPN STARTTLS AUTH".split())
 """Commands that carry no mail."""
+
+
+def _protocol(name: str, *, utf8: bool, tls: TlsFacts | None, login: bool) -> str:
+    """Return the name of the protocol of a session, with its TLS version and cipher.
+
+    `name` is SMTP, ESMTP or LMTP. The others are those of RFC 3848, and of RFC 6531, section 4.3.
+    """
+    extended = utf8 or name != "SMTP"  # there are no other names for HELO
+    if utf8:
+        name = f"UTF8{name.removeprefix('E')}"
+    if extended:
+        name += _FUNCTION[bool(tls), login]
+    return f"{name} ({tls.version} {tls.cipher})\r\n\t" if tls else name
+
+
+@lru_cache(maxsize=1024)
+def received(helo: str, client: str, hostname: str, protocol: str) -> str:
+    """Return a folded Received field up to the message id; `client` is an IP address.
+
+    The name that the client gave is cut down to the characters of a host name.
+    """
+    literal = f"[IPv6:{client}]" if ":" in client else f"[{client}]"
+    name = _UNSAFE.sub("?", helo)[:255] or "unknown"
+    gap = "" if protocol.endswith("\t") else " "
+    return f"Received: from {name} ({literal})\r\n\tby {hostname} (pgmta) with {protocol}{gap}id "

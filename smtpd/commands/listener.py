@@ -125,7 +125,7 @@ class Bouncing:
         elif not self._rules and self._usual != "authenticated":
             self.always = "bounce" if self._usual == "anybody" else "hold"
 
-    def of(self, client: str, user: str, *, identified: bool) -> str:
+    def choose(self, client: str, user: str, *, identified: bool) -> str:
         """Return the word for a client, if it is not `always` the same.
 
         `identified` clients have logged in, or have a trusted certificate.

@@ -24,24 +24,8 @@ class Consequence(Enum):
 class Tally:
     """Counts the mail of a session; and since its last mail errors and commands without mail."""
 
-    __slots__ = (
-        "_limits",
-        "_most_messages",
-        "_most_recipients",
-        "_since",
-        "errors",
-        "junk_level",
-        "messages",
-        "recipients",
-        "spared",
-        "unknown_commands",
-        "unknown_recipients",
-    )
-
     def __init__(self, limits: Limits, *, spared: bool = False) -> None:
         self._limits = limits
-        self._most_messages = limits.messages_per_session
-        self._most_recipients = limits.recipients_per_session
         self.spared = spared
         """Whether the limits of messages, recipients and unknown recipients do not count."""
         self.messages = 0
@@ -60,8 +44,10 @@ class Tally:
     @property
     def full(self) -> bool:
         """Whether the session has had as much mail as it may."""
+        limits = self._limits
         return not self.spared and (
-            self.messages >= self._most_messages or self.recipients >= self._most_recipients
+            self.messages >= limits.messages_per_session
+            or self.recipients >= limits.recipients_per_session
         )
 
     def count_message(self, recipients: int, *, accepted: bool) -> None:

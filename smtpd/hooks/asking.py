@@ -86,7 +86,7 @@ class Asking:
         self.idle = Envelope()
 
     def tell(self, steps: tuple[Step, ...]) -> None:
-        """Call steps whose answer nobody waits for."""
+        """Call steps, and do not wait for an answer."""
         arguments = (self.server, self.commands.session, self.envelope())
         for step in steps:
             step.tell(arguments, self.client)
@@ -114,7 +114,7 @@ class Asking:
             self.attempt(partial(self._go_on, came), answer)
 
         self._consultation = Consultation(steps, self.server, self.client, arguments, answered)
-        self._consultation.begin()
+        self._consultation.ask_next()
 
     def _go_on(self, came: Callable[[str | None], None], answer: str | None) -> None:
         """Give the answer on, after a look for recipients that hooks have added."""
@@ -207,7 +207,7 @@ class Consultation:
         self._saved = self._before = _Saved(server.envelope)
         self._call: HookCall | None = None
 
-    def begin(self) -> None:
+    def ask_next(self) -> None:
         """Ask the first step; `answered` is called later."""
         step, server = self._steps[self._index], self._server
         server.pushed = []
@@ -248,7 +248,7 @@ class Consultation:
             self._end(late=late)
         else:
             self._index += 1
-            self.begin()
+            self.ask_next()
 
     def _treat_as_missing(self, *, late: bool) -> None:
         """Go on as if the step had returned MISSING."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from smtpd.hooks.methods import Method
@@ -15,6 +16,7 @@ class HookTimeout(Exception):
     """A hook did not answer within its time."""
 
 
+@dataclass(eq=False, slots=True)
 class HookCall:
     """Carries the arguments to the hook, and its answer back.
 
@@ -22,44 +24,23 @@ class HookCall:
     handler alone writes `answer`, `error` and `task`, before it gives the call back.
     """
 
-    __slots__ = (
-        "answer",
-        "arguments",
-        "deadline",
-        "done",
-        "error",
-        "failed",
-        "loop",
-        "method",
-        "over",
-        "rescue",
-        "task",
-    )
-
-    def __init__(
-        self,
-        method: Method,
-        rescue: Method | None,
-        arguments: tuple[Any, ...],
-        done: Done,
-    ) -> None:
-        self.method = method
-        self.rescue = rescue
-        """The handler's `handle_exception`, which answers in place of a method that raises."""
-        self.arguments = arguments
-        """Server, session, envelope, and the hook's own arguments."""
-        self.done = done
-        self.deadline = 0.0
-        """Time of the sessions' event loop at which the session stops to wait, in seconds."""
-        self.over = False
-        """Whether the session has its answer, or waits no longer."""
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """The loop of the thread that the call was handed to."""
-        self.task: asyncio.Task[None] | None = None
-        self.answer: Any = None
-        self.error: BaseException | None = None
-        self.failed = False
-        """Whether the method raised, `handle_exception` or not."""
+    method: Method
+    rescue: Method | None
+    """The handler's `handle_exception`, which answers in place of a method that raises."""
+    arguments: tuple[Any, ...]
+    """Server, session, envelope, and the hook's own arguments."""
+    done: Done
+    deadline: float = 0.0
+    """Time of the sessions' event loop at which the session stops to wait, in seconds."""
+    over: bool = False
+    """Whether the session has its answer, or waits no longer."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """The loop of the thread that the call was handed to."""
+    task: asyncio.Task[None] | None = None
+    answer: Any = None
+    error: BaseException | None = None
+    failed: bool = False
+    """Whether the method raised, `handle_exception` or not."""
 
     async def rescued(self, error: BaseException) -> None:
         """Keep what the hook raised, or the answer of `handle_exception` to it."""

@@ -10,6 +10,9 @@ from typing import Any
 
 from aiosmtpd.smtp import MISSING, Envelope, Session
 
+from smtpd.protocol import replies
+from smtpd.server.server import Server
+
 _CHALLENGE = re.compile(r"[ -~]{0,12000}")  # a line has 12,288 octets (RFC 4954, section 4)
 _EXTRA = ("peername", "sockname", "peercert", "cipher", "compression")
 
@@ -30,9 +33,9 @@ class HookTransport:
         self._current = current  # TLS changes the transport
         self._loop = loop
         self._extra: dict[str, Any] = {}
-        self.look()
+        self.read_extra_info()
 
-    def look(self) -> None:
+    def read_extra_info(self) -> None:
         """Take the values of `get_extra_info` from the transport, in the sessions' thread."""
         if transport := self._current():
             self._extra = {name: transport.get_extra_info(name) for name in _EXTRA}
@@ -73,19 +76,10 @@ class HookServer:
     tls_context = None
     enable_SMTPUTF8 = True  # noqa: N815 - aiosmtpd's name
 
-    def __init__(
-        self,
-        *,
-        hostname: str,
-        ident: str,
-        message_size: int,
-        session: Session,
-        transport: HookTransport,
-        main: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.hostname = hostname
-        self.__ident__ = ident
-        self.data_size_limit = message_size
+    def __init__(self, server: Server, session: Session, transport: HookTransport) -> None:
+        self.hostname = server.hostname
+        self.__ident__ = replies.IDENT
+        self.data_size_limit = server.config.limits.message_size
         self.session = session
         self.envelope = Envelope()
         """That of the command that the hook is asked about."""
@@ -94,7 +88,7 @@ class HookServer:
         """Lines of the reply that the hook has not returned yet."""
         self.ask: Ask | None = None
         """Asks the client a question, during AUTH."""
-        self._main = main
+        self._main = server.loop
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -97,7 +97,7 @@ class HookSet:
         )
         make = construct if entry.handler else construct_authenticator
         # in the thread of its methods: a constructor may take the running event loop
-        future = runner.run(lambda: make(name, entry.arguments))
+        future = runner.run_function(lambda: make(name, entry.arguments))
         try:
             async with asyncio.timeout(_START):
                 handler = await asyncio.wrap_future(future)

@@ -26,7 +26,7 @@ class Judgement:
         self, handler: RelayHandler, client: str, directory: Directory | None = None
     ) -> None:
         self.handler = handler
-        """What smtpd itself says of addresses."""
+        """Judges addresses as those of a client."""
         self._client = client
         self._directory = directory
 

@@ -71,9 +71,9 @@ class HookRunner:
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None  # `stop` waits for the last open call
 
-    def run[T](self, function: Callable[[], T]) -> Future[T]:
+    def run_function[T](self, function: Callable[[], T]) -> Future[T]:
         """Call a function in the thread of the handler."""
-        return (self._places[0] if self._places else self._add()).thread.run(function)
+        return (self._places[0] if self._places else self._add()).thread.run_function(function)
 
     def call(
         self,
@@ -97,7 +97,7 @@ class HookRunner:
         call.deadline = self._loop.time() + self._time
         self._open[call] = None
         if self._pool and not asks:
-            self._pool.put(call)
+            self._pool.put_call(call)
         else:
             self._put(call)
         if not self._look_handle:
@@ -145,13 +145,13 @@ class HookRunner:
     def _put(self, call: HookCall) -> None:
         places = self._places
         if places and not places[0].stuck:  # mostly
-            places[0].thread.put(call)
+            places[0].thread.put_call(call)
             return
         place = next((place for place in places if not place.stuck), None)
         if not place and len(self._places) < self._most:
             place = self._add()
         if place:
-            place.thread.put(call)
+            place.thread.put_call(call)
         else:
             self._overflow.append(call)
 
@@ -192,7 +192,7 @@ class HookRunner:
         for place in list(self._places):
             self._look_at(place, now)
         if self._pool:
-            self._pool.look(now)
+            self._pool.interrupt_late(now)
         while self._overflow and any(not place.stuck for place in self._places):
             self._put(self._overflow.popleft())
         self._drop_overflow()

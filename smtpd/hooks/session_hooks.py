@@ -82,7 +82,7 @@ class SessionHooks:
         """Note the TLS of the session; forget what came before it (RFC 3207, section 4.2)."""
         self._asking.forget_envelope()
         transport, session = self._asking.server.transport, cast(Any, self._commands.session)
-        transport.look()
+        transport.read_extra_info()
         session.ssl = {
             "peercert": transport.get_extra_info("peercert"),
             "cipher": transport.get_extra_info("cipher") or (facts.cipher, facts.version, 0),
@@ -107,7 +107,7 @@ class SessionHooks:
                 return False
         return True
 
-    def ask(self, word: bytes, argument: str, answered: Replied) -> str:
+    def ask_about_command(self, word: bytes, argument: str, answered: Replied) -> str:
         """Do a command and ask its hooks; return the reply, or nothing: `answered` gets it later.
 
         The reply is there at once if smtpd itself refuses the command.

@@ -75,7 +75,7 @@ class HookThread:
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def put(self, call: HookCall) -> None:
+    def put_call(self, call: HookCall) -> None:
         """Hand a call over."""
         call.loop = self.loop
         self.queue.append(call)
@@ -87,7 +87,7 @@ class HookThread:
     def _wake(self) -> None:
         self.loop.call_soon_threadsafe(self._take)
 
-    def run[T](self, function: Callable[[], T]) -> Future[T]:
+    def run_function[T](self, function: Callable[[], T]) -> Future[T]:
         """Call a function in the thread; the future gets what it returns or raises."""
         future: Future[T] = Future()
 
@@ -224,7 +224,7 @@ class HookPool:
         self._workers: list[_Worker] = []
         self._calls = 0  # that no thread has given back
 
-    def put(self, call: HookCall) -> None:
+    def put_call(self, call: HookCall) -> None:
         """Hand a call over."""
         self._calls += 1
         if self._calls > len(self._workers) < self._most:
@@ -233,7 +233,7 @@ class HookPool:
             worker.start()
         self._queue.put(call)
 
-    def look(self, now: float) -> None:
+    def interrupt_late(self, now: float) -> None:
         """Interrupt the threads whose call is over for its session; `now` is of its loop."""
         for worker in self._workers:
             call = worker.call
@@ -252,7 +252,7 @@ class HookPool:
             if not worker.call:
                 worker.join(seconds)
 
-    def take(self) -> HookCall | None:
+    def take_call(self) -> HookCall | None:
         """Wait for the next call, in a thread of the pool; None: the thread ends."""
         return self._queue.get()
 
@@ -295,7 +295,7 @@ class _Worker:
         while True:
             call: HookCall | None = None
             try:
-                call = self._pool.take()
+                call = self._pool.take_call()
                 if not call:
                     break
                 self._serve(call, loop)

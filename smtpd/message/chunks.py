@@ -34,7 +34,7 @@ class Chunks:
         self.rest: bytes | None = None
         """The octets after the chunk, once it is complete."""
 
-    def begin(self, size: int, *, last: bool) -> None:
+    def begin_chunk(self, size: int, *, last: bool) -> None:
         """Begin a chunk of `size` octets."""
         self._left, self._last, self.rest = size, last, None
 

@@ -90,7 +90,7 @@ class Spool:
             view = view[self._file.write(view) :]
         self.size += len(octets)
 
-    def open(self) -> ContentFile:
+    def open_content(self) -> ContentFile:
         """Return the content so far."""
         assert self._file  # noqa: S101 - it was written before
         return ContentFile(_Octets(self._file.fileno(), self.size))

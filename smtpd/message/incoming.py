@@ -164,11 +164,6 @@ class IncomingMessage:
         return self.content.octets + len(self._head)
 
     @property
-    def excessive(self) -> bool:
-        """Whether the client has sent so much that its end need not be waited for."""
-        return self.size > _EXCESS * self._limits.message_size
-
-    @property
     def room(self) -> int:
         """Octets that may come before the end is not waited for any more."""
         return _EXCESS * self._limits.message_size - self.size
@@ -202,7 +197,7 @@ class IncomingMessage:
             self.give_up(_HEADER_REFUSALS[refusal])
         return self._refusal
 
-    def take(self, octets: bytes) -> None:
+    def take_content(self, octets: bytes) -> None:
         """Take the whole content, without transparency dots."""
         stuffed = octets.replace(b"\r\n.", b"\r\n..")
         stuffed = b"." + stuffed if stuffed.startswith(b".") else stuffed
@@ -220,7 +215,7 @@ class IncomingMessage:
         None says that the file could not be written.
         """
         whole = await self._copy(bytes(self.content.buffers[0]))
-        return self.spool.open() if self.spool and whole else None
+        return self.spool.open_content() if self.spool and whole else None
 
     async def store(self, unit: int = PART_SIZE) -> None:
         """Write whole units ahead of the message: parts, or chunks of a part."""

@@ -70,13 +70,13 @@ def submit(options: Options, found: Settings, drop: Maildrop) -> int:
         raise Exit(exits.UNAVAILABLE, f"smtpd refuses the message: {error}") from None
     except Away as error:
         reason = f"{error}; smtpd may have taken it" if error.unknown else str(error)
-        name = drop.keep(envelope, content, reason)
+        name = drop.keep_message(envelope, content, reason)
         if options.verbose:
             print(f"sendmail: {reason}; the message waits as {name}", file=sys.stderr)
         return exits.OK
     client.quit()
     if taken.later:
-        drop.keep(envelope.only(taken.later), content, "refused for now")
+        drop.keep_message(envelope.only(taken.later), content, "refused for now")
     for recipient, reply in taken.refused.items():
         print(f"sendmail: {recipient}: {reply}", file=sys.stderr)
     return exits.NO_USER if taken.refused else exits.OK
@@ -92,9 +92,9 @@ def converse(found: Settings, drop: Maildrop) -> int:
         away = str(error)
 
         def keep(envelope: Envelope, content: bytes) -> str:
-            return drop.keep(envelope, content, away)
+            return drop.keep_message(envelope, content, away)
 
-        Dialogue(sys.stdin.buffer, found.domain, keep).run()
+        Dialogue(sys.stdin.buffer, found.domain, keep).answer_commands()
         return exits.OK
     try:
         relay(client.socket, sys.stdin.fileno(), sys.stdout.fileno())
@@ -111,7 +111,7 @@ def show(drop: Maildrop) -> int:
         raise Exit(exits.TEMPORARY, f"can't read {drop.directory}: {error.strerror}") from None
     for name in names:
         try:
-            with drop.take(name) as found:
+            with drop.take_message(name) as found:
                 text = "is being sent"
                 if found:
                     envelope, content = found
@@ -179,7 +179,7 @@ def _set_aside(drop: Maildrop, name: str, reason: str) -> None:
 
 
 def _send_kept(client: Client, drop: Maildrop, name: str, *, verbose: bool) -> None:
-    with drop.take(name, client.largest) as found:
+    with drop.take_message(name, client.largest) as found:
         if not found:
             return
         envelope, content = found
@@ -188,11 +188,11 @@ def _send_kept(client: Client, drop: Maildrop, name: str, *, verbose: bool) -> N
             print(f"sendmail: {name}: {recipient}: {reply}", file=sys.stderr)
         if taken.refused:
             rest = envelope.only(list(taken.refused))
-            drop.set_aside(drop.keep(rest, content, "refused"))
+            drop.set_aside(drop.keep_message(rest, content, "refused"))
         if taken.later:
             rest = envelope.only(taken.later)
-            drop.keep(rest, content, "refused for now", name)
+            drop.keep_message(rest, content, "refused for now", name)
         else:
-            drop.remove(name)
+            drop.remove_message(name)
         if verbose:
             print(f"sendmail: {name}: {taken.reply}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import socket
@@ -21,7 +22,7 @@ type Keep = Callable[[Envelope, bytes], str]
 def relay(server: socket.socket, source: int, target: int) -> None:
     """Pass octets between the caller and smtpd until one of them ends. Raises OSError."""
     ways: dict[int, Callable[[], bytes]] = {
-        source: lambda: _read(source),
+        source: lambda: os.read(source, 1 << 16),
         server.fileno(): lambda: server.recv(1 << 16),
     }
     server.settimeout(None)
@@ -35,20 +36,8 @@ def relay(server: socket.socket, source: int, target: int) -> None:
             elif fd == source:
                 server.sendall(octets)
             else:
-                _write(target, octets)
-
-
-def _read(fd: int) -> bytes:
-    import os
-
-    return os.read(fd, 1 << 16)
-
-
-def _write(fd: int, octets: bytes) -> None:
-    import os
-
-    while octets:
-        octets = octets[os.write(fd, octets) :]
+                while octets:
+                    octets = octets[os.write(target, octets) :]
 
 
 class Dialogue:
@@ -60,7 +49,7 @@ class Dialogue:
         self._keep = keep
         self._envelope: Envelope | None = None
 
-    def run(self) -> None:
+    def answer_commands(self) -> None:
         """Answer commands until QUIT or the end of input."""
         self._say(f"220 {self._hostname} ESMTP, mail waits until smtpd is back")
         while line := self._source.readline():

@@ -37,7 +37,7 @@ class Maildrop:
     def __init__(self, directory: str) -> None:
         self.directory = directory
 
-    def keep(self, envelope: Envelope, content: bytes, reason: str, name: str = "") -> str:
+    def keep_message(self, envelope: Envelope, content: bytes, reason: str, name: str = "") -> str:
         """Write the message and return its name; it is durable then. Raises Exit with code 75.
 
         With the `name` of a message it replaces that one.
@@ -91,7 +91,9 @@ class Maildrop:
         return [name for name in found if name.endswith(_SUFFIX) and not _NAME.fullmatch(name)]
 
     @contextlib.contextmanager
-    def take(self, name: str, largest: int = _LARGEST) -> Iterator[tuple[Envelope, bytes] | None]:
+    def take_message(
+        self, name: str, largest: int = _LARGEST
+    ) -> Iterator[tuple[Envelope, bytes] | None]:
         """Yield envelope and content of a message.
 
         The file is locked meanwhile; None if another command has it. Any user may have written it.
@@ -124,7 +126,7 @@ class Maildrop:
                 raise ValueError(f"it has over {largest} octets")
             yield _read(line, content)
 
-    def remove(self, name: str) -> None:
+    def remove_message(self, name: str) -> None:
         """Remove a message that smtpd has taken."""
         os.unlink(os.path.join(self.directory, name))
 

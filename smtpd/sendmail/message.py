@@ -41,7 +41,7 @@ class Message:
         """The whole message."""
         return b"".join(self.fields) + b"\r\n" + self.body
 
-    def find(self, name: str) -> list[bytes]:
+    def values_of(self, name: str) -> list[bytes]:
         """Return the values of the fields of that name, unfolded."""
         start = name.lower().encode()
         return [
@@ -51,7 +51,7 @@ class Message:
             if key.strip().lower() == start
         ]
 
-    def remove(self, name: str) -> None:
+    def remove_fields(self, name: str) -> None:
         """Remove all fields of that name."""
         start = name.lower().encode()
         self.fields = [f for f in self.fields if f.partition(b":")[0].strip().lower() != start]
@@ -64,31 +64,33 @@ class Message:
         """
         from email.utils import getaddresses  # slow to import, and only -t needs it
 
-        resent = [value for name in ("to", "cc", "bcc") for value in self.find(f"resent-{name}")]
+        resent = [
+            value for name in ("to", "cc", "bcc") for value in self.values_of(f"resent-{name}")
+        ]
         prefix = "resent-" if resent else ""
         found = []
         for name in ("to", "cc", "bcc"):
-            for value in self.find(prefix + name):
+            for value in self.values_of(prefix + name):
                 text = value.decode("utf-8", "surrogateescape")
                 pairs = getaddresses([text])
                 if text.strip() and pairs == [("", "")] and not text.rstrip().endswith(";"):
                     raise Exit(DATA_ERROR, f"can't read the addresses in {prefix + name}: {text}")
                 found += [qualified(address, domain) for _, address in pairs if address]
-        self.remove(f"{prefix}bcc")
+        self.remove_fields(f"{prefix}bcc")
         return found
 
     def complete(self, sender: str, full_name: str) -> None:
         """Add From, Date and Message-ID where they are missing (RFC 6409, section 8)."""
         now = time.time()
-        if not self.find("from"):
+        if not self.values_of("from"):
             address = sender or "MAILER-DAEMON"
             name = _phrase(full_name)
             text = f"{name} <{address}>" if name else address
             self.fields.append(f"From: {text}\r\n".encode("utf-8", "surrogateescape"))
-        if not self.find("date"):
+        if not self.values_of("date"):
             text = time.strftime("%a, %d %b %Y %H:%M:%S %z", time.localtime(now))
             self.fields.append(f"Date: {text}\r\n".encode())
-        if not self.find("message-id"):
+        if not self.values_of("message-id"):
             domain = sender.rpartition("@")[2] or "localhost"
             unique = f"{int(now):x}.{os.urandom(10).hex()}"
             self.fields.append(f"Message-ID: <{unique}@{domain}>\r\n".encode())

@@ -45,13 +45,13 @@ class Gate:
         self.closed = False
         """Clients are to come again later."""
 
-    async def run(self) -> None:
+    async def watch(self) -> None:
         """Look until cancelled."""
         while True:
-            await self.look()
+            await self.look_once()
             await asyncio.sleep(_PROBE if self._database.away else _LOOK)
 
-    async def look(self) -> None:
+    async def look_once(self) -> None:
         """Look once; a database that is away is probed."""
         database, limits = self._database, self._limits
         if database.away:

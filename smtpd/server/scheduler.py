@@ -51,7 +51,7 @@ class Scheduler:
             seconds = _SERVED
         self.spent += seconds
 
-    def add(self, turn: Turn, *, content: bool) -> None:
+    def add_turn(self, turn: Turn, *, content: bool) -> None:
         """Let a session have a turn."""
         (self._content if content else self._commands).add(turn)
 

@@ -103,7 +103,7 @@ class Server:
         """Begin to take mail to the database."""
         self._notifier.start()
         self.committer.start()
-        self.gating = self.loop.create_task(self.gate.run())
+        self.gating = self.loop.create_task(self.gate.watch())
 
     def admit(self, member: Member, client: str) -> str:
         """Count a connection; return the reply of a refusal if there are too many, or ''."""

@@ -1,4 +1,7 @@
-"""AUTH in a session: by a hook, by the authenticator of a hook, or by the table of users."""
+"""AUTH in a session: by a hook, by the authenticator of a hook, or by the table of users.
+
+RFC 4954, section 4.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bound_contextvars
 
-from pgmta.accounts.login import Authenticator, AuthRefused, AuthUnavailable, Login
+from pgmta.accounts.login import AuthRefused, AuthUnavailable, Login
 from pgmta.accounts.logins import Logins, TooManyFailures
 from pgmta.accounts.mechanisms import (
-    LINE,
     PASSWORD,
     SCRAM,
     USERNAME,
@@ -43,73 +45,70 @@ _FAILURES = 5  # failed logins of a session until smtpd hangs up
 
 
 class AuthCommand:
-    """Has the exchange of a session, and the hooks beside it.
+    """Does AUTH, and reads the client's responses.
 
-    It is the reader of the answers to questions of hooks.
+    The session has seen to it that AUTH may come now. An authenticator of a hook judges names and
+    passwords in place of the table of users; there is no SCRAM then.
     """
-
-    most = LINE
-    """Octets of a line, at most."""
 
     def __init__(self, session: SmtpSession, connection: Connection, logins: Logins | None) -> None:
         assert logins  # noqa: S101 - a listener of the process offers AUTH
         self._session = session
         self._connection = connection
+        self._logins = logins
         self._hooks = hooks = session.hooks.logins if session.hooks else None
+        self._authenticator = hooks if hooks and hooks.judges else None
         others = hooks.mechanisms if hooks else ()
-        self._exchange = AuthExchange(
-            session, connection, logins, hooks if hooks and hooks.judges else None, others
-        )
+        judged = bool(self._authenticator)
+        self._offered = offered(logins.mechanisms, authenticator=judged, others=others)
         self._renewal = Renewal(logins)
         self._asked: asyncio.Task[None] | None = None  # the hooks
-        self._take: Take | None = None  # gets the next line
+        self._take: Take | None = None  # gets the client's answer to the question of a hook
+        self._next: Callable[[bytes], None] = self._plain  # takes the next response
+        self._mechanism = ""  # of the AUTH under way
+        self._name = b""
+        self._scram: ScramExchange | None = None
+        self._login: Login | None = None  # the user, while SCRAM's last response is waited for
+        self._failures = 0
 
     def begin(self, argument: str) -> None:
         """Do AUTH with the words behind it."""
         words = argument.split()
         mechanism = words[0].upper() if words else ""
-        known = mechanism in self._exchange.offered and len(words) <= _WORDS
+        known = mechanism in self._offered and len(words) <= _WORDS
         if known and self._hooks and self._hooks.takes(mechanism):
             self._connection.begin_wait()
             self._asked = asyncio.create_task(self._ask_hooks(self._hooks, words, argument))
             self._asked.add_done_callback(self._ended)
         else:
-            self._exchange.begin(argument)
+            self._begin_exchange(argument)
+
+    # -- hooks --
 
     async def _ask_hooks(self, hooks: LoginHooks, words: list[str], argument: str) -> None:
         """Have hooks answer AUTH; the session goes on after the reply."""
-        mechanism = words[0].upper()
+        logins, mechanism, client = self._logins, words[0].upper(), self._connection.client
         authenticator = await hooks.answer(mechanism, words, self._question)
         if authenticator:
-            await self._exchange.judge(authenticator, mechanism)
+            await self._answer(partial(logins.other, authenticator, mechanism, None, client))
         self._session.read_commands()  # of a question whose answer the hook did not wait for
         if authenticator:
             self._connection.resume()
         else:
-            self._connection.go_on(lambda: self._exchange.begin(argument))
+            self._connection.go_on(lambda: self._begin_exchange(argument))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._connection.closing.fail(error)
 
-    # -- questions of hooks --
-
     def _question(self, reply: str, take: Take) -> None:
         """Send a reply; `take` gets the next line, or None if it is too long."""
         self._take = take
         self._session.reply(reply)
-        self._session.read_lines(self)
+        self._session.read_lines(self._answered)
         self._connection.resume()
 
-    def line(self, line: bytes) -> None:
-        """Give the hook the client's answer."""
-        self._answer(line)
-
-    def overlong(self) -> None:
-        """Say to the hook that the answer was too long."""
-        self._answer(None)
-
-    def _answer(self, line: bytes | None) -> None:
+    def _answered(self, line: bytes | None) -> None:
         """Do no more commands until the hook asks again, or has answered."""
         self._session.read_commands()
         self._connection.begin_wait()
@@ -117,114 +116,16 @@ class AuthCommand:
         if take:
             take(line)
 
-    # -- later --
-
-    def delays(self, line: bytes) -> bool:
-        """Return whether MAIL, in this line, has to wait for a look at the user.
-
-        `line` of the session gets it again then, if the user is as it was at its login.
-        """
-        login = self._session.commands.login
-        if not login or not self._renewal.needed(login):
-            return False
-        self._connection.suspend(self._renew(login, line))
-        return True
-
-    async def _renew(self, login: Login, line: bytes) -> None:
-        refusal = await self._renewal.refusal(login)
-        if self._connection.phase is not Phase.BUSY:
-            return  # its end has begun
-        if refusal is replies.LOGIN_CHANGED:
-            self._connection.closing.refuse(refusal)
-        elif refusal:
-            self._session.reply(refusal)
-        else:
-            self._session.line(line)
-
-    def abandon(self) -> None:
-        """Wait for nothing any more: the session has ended."""
-        if self._asked:
-            self._asked.cancel()
-
-
-class Renewal:
-    """Looks before a mail if some user has changed since the last one, of all sessions."""
-
-    def __init__(self, logins: Logins) -> None:
-        self._logins = logins
-        self._login: Login | None = None
-        self._changes = 0  # the version of all users, as of which the user holds
-
-    def needed(self, login: Login) -> bool:
-        """Return whether the user may have changed."""
-        users = self._logins.users
-        if login is not self._login:
-            self._login, self._changes = login, users.as_of(login)
-        return bool(login.version) and not (users.fresh and users.changes == self._changes)
-
-    async def refusal(self, login: Login) -> str:
-        """Look; return nothing, or the reply of a refusal."""
-        try:
-            return "" if await self._holds(login) else replies.LOGIN_CHANGED
-        except AuthUnavailable as error:
-            self._logins.unavailable(error)
-            return replies.UNAVAILABLE
-
-    async def _holds(self, login: Login) -> bool:
-        users = self._logins.users
-        if not users.fresh:
-            await users.refresh()
-        changes = users.changes
-        if changes != self._changes:
-            entry, _ = await users.find_user(login.user)
-            if entry.verifier.version != login.version:
-                return False
-            self._changes = changes
-        return True
-
-
-class AuthExchange:
-    """Does AUTH, and is the reader of the client's responses.
-
-    The session has seen to it that AUTH may come now. `authenticator` judges names and passwords
-    in place of the table of users; there is no SCRAM then.
-    """
-
-    most = LINE
-    """Octets of a line, at most."""
-
-    def __init__(
-        self,
-        session: SmtpSession,
-        connection: Connection,
-        logins: Logins,
-        authenticator: Authenticator | None = None,
-        others: tuple[str, ...] = (),
-    ) -> None:
-        self._session = session
-        self._connection = connection
-        self._logins = logins
-        self._authenticator = authenticator
-        self._next: Callable[[bytes], None] = self._plain  # takes the next response
-        self._mechanism = ""  # of the AUTH under way
-        self._name = b""
-        self._scram: ScramExchange | None = None
-        self._login: Login | None = None  # the user, while SCRAM's last response is waited for
-        self._failures = 0
-        self.offered = offered(logins.mechanisms, authenticator=bool(authenticator), others=others)
-        """All mechanisms; `others` are those of hooks, which this one does not do."""
-
     # -- lines --
 
-    def begin(self, argument: str) -> None:
-        """Do AUTH with the words behind it."""
+    def _begin_exchange(self, argument: str) -> None:
         mechanism, _, initial = argument.partition(" ")
         self._mechanism, self._login = mechanism.upper(), None
         if not mechanism or " " in initial.strip():
             self._session.reply(replies.SYNTAX_AUTH)
             return
-        if self._mechanism not in self.offered:
-            self._session.reply(replies.UNKNOWN_MECHANISM.format(" ".join(self.offered)))
+        if self._mechanism not in self._offered:
+            self._session.reply(replies.UNKNOWN_MECHANISM.format(" ".join(self._offered)))
             return
         self._next = {
             "PLAIN": self._plain,
@@ -235,22 +136,19 @@ class AuthExchange:
         if not text:
             self._ask(USERNAME if self._mechanism == "LOGIN" else b"")
         elif text == "=":  # an empty response (section 4)
-            self._take(b"")
+            self._respond(b"")
         else:
             self._decode(text.encode("utf-8", "surrogateescape"))
 
-    def line(self, line: bytes) -> None:
-        """Take a response of the client."""
+    def _line(self, line: bytes | None) -> None:
+        """Take a response of the client; None is one that is too long."""
         self._session.read_commands()
-        if line == b"*":
+        if line is None:
+            self._session.reply(replies.AUTH_TOO_LONG)
+        elif line == b"*":
             self._session.reply(replies.AUTH_CANCELLED)
         else:
             self._decode(line)
-
-    def overlong(self) -> None:
-        """End the exchange, because a line was too long."""
-        self._session.read_commands()
-        self._session.reply(replies.AUTH_TOO_LONG)
 
     def _decode(self, text: bytes) -> None:
         try:
@@ -258,9 +156,9 @@ class AuthExchange:
         except Malformed:
             self._session.reply(replies.AUTH_MALFORMED)
             return
-        self._take(response)
+        self._respond(response)
 
-    def _take(self, response: bytes) -> None:
+    def _respond(self, response: bytes) -> None:
         try:
             self._next(response)
         except Malformed:
@@ -272,7 +170,7 @@ class AuthExchange:
 
     def _ask(self, challenge: bytes) -> None:
         self._session.reply(f"334 {b64encode(challenge).decode()}")
-        self._session.read_lines(self)
+        self._session.read_lines(self._line)
 
     # -- responses --
 
@@ -305,11 +203,6 @@ class AuthExchange:
         self._connection.suspend(self._answer(partial(self._password, given)))
 
     # -- what has to be waited for --
-
-    async def judge(self, authenticator: Authenticator, mechanism: str) -> None:
-        """Have an authenticator judge that asks the client itself; send the reply."""
-        logins, client = self._logins, self._connection.client
-        await self._answer(partial(logins.other, authenticator, mechanism, None, client))
 
     async def _password(self, given: Credentials) -> Login | None:
         logins, client = self._logins, self._connection.client
@@ -379,6 +272,71 @@ class AuthExchange:
         self._failures += 1
         if self._failures >= _FAILURES:
             self._connection.closing.refuse(replies.TOO_MANY_LOGINS)
+
+    # -- later --
+
+    def delays(self, line: bytes) -> bool:
+        """Return whether MAIL, in this line, has to wait for a look at the user.
+
+        `line` of the session gets it again then, if the user is as it was at its login.
+        """
+        login = self._session.commands.login
+        if not login or not self._renewal.needed(login):
+            return False
+        self._connection.suspend(self._renew(login, line))
+        return True
+
+    async def _renew(self, login: Login, line: bytes) -> None:
+        refusal = await self._renewal.refusal(login)
+        if self._connection.phase is not Phase.BUSY:
+            return  # its end has begun
+        if refusal is replies.LOGIN_CHANGED:
+            self._connection.closing.refuse(refusal)
+        elif refusal:
+            self._session.reply(refusal)
+        else:
+            self._session.line(line)
+
+    def abandon(self) -> None:
+        """Wait for nothing any more: the session has ended."""
+        if self._asked:
+            self._asked.cancel()
+
+
+class Renewal:
+    """Looks before a mail if some user has changed since the last one, of all sessions."""
+
+    def __init__(self, logins: Logins) -> None:
+        self._logins = logins
+        self._login: Login | None = None
+        self._changes = 0  # the version of all users, as of which the user holds
+
+    def needed(self, login: Login) -> bool:
+        """Return whether the user may have changed."""
+        users = self._logins.users
+        if login is not self._login:
+            self._login, self._changes = login, users.as_of(login)
+        return bool(login.version) and not (users.fresh and users.changes == self._changes)
+
+    async def refusal(self, login: Login) -> str:
+        """Look; return nothing, or the reply of a refusal."""
+        try:
+            return "" if await self._holds(login) else replies.LOGIN_CHANGED
+        except AuthUnavailable as error:
+            self._logins.unavailable(error)
+            return replies.UNAVAILABLE
+
+    async def _holds(self, login: Login) -> bool:
+        users = self._logins.users
+        if not users.fresh:
+            await users.refresh()
+        changes = users.changes
+        if changes != self._changes:
+            entry, _ = await users.find_user(login.user)
+            if entry.verifier.version != login.version:
+                return False
+            self._changes = changes
+        return True
 
 
 async def _no_one() -> None:

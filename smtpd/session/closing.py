@@ -65,7 +65,7 @@ class Closing:
         self._connection.reply(replies.INTERNAL)
         self.hang_up()
 
-    def stop(self) -> None:
+    def stop_if_idle(self) -> None:
         """Hang up if no transaction is cut off by it: the process stops."""
         connection = self._connection
         if connection.phase is Phase.OPENING:
@@ -139,7 +139,7 @@ class Closing:
         left = min(connection.last_input + self._limits.timeout - now, content_left)
         waiting = connection.takes_input and connection.share.waits_for_client
         size = reception.incoming.size if reception.incoming else None
-        slow = self._pace.look(connection.session.commands, size, now, waiting=waiting)
+        slow = self._pace.judge_client(connection.session.commands, size, now, waiting=waiting)
         if connection.phase is Phase.CLOSING:
             left = self._over_at - now
             if left <= 0 or not transport.get_write_buffer_size():
@@ -176,7 +176,9 @@ class Pace:
         self._began = now
         self._content: tuple[float, int] | None = None  # when the window began, and its octets
 
-    def look(self, commands: Commands, size: int | None, now: float, *, waiting: bool) -> str:
+    def judge_client(
+        self, commands: Commands, size: int | None, now: float, *, waiting: bool
+    ) -> str:
         """Return the reply to a client that is too slow, or ''.
 
         `size` is that of the content under way, None without one. `waiting` says that smtpd waits

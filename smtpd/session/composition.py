@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 
 from pgmta.accounts.login import Login
+from pgmta.intake.header_rules import HeaderRules
 from pgmta.intake.metadata_rules import MessageOrigin, MetadataRules
 from pgmta.model import NewMessage, Options
 from smtpd.commands.commands import Commands
 from smtpd.commands.listener import SmtpListener
-from smtpd.commands.received import trace_date
 from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol.transaction import Transaction
 from smtpd.server.server import Server
@@ -47,7 +48,7 @@ def compose(
     if transaction.held:
         held = transaction.held
         holds = [_POSTMASTER if key in held else None for key in transaction.recipients]
-    on_failed = listener.bouncing.always or listener.bouncing.of(
+    on_failed = listener.bouncing.always or listener.bouncing.choose(
         client, login.user if login else "", identified=commands.identified
     )
     message = NewMessage(  # over 15 names would make Python build a dict for the call
@@ -74,6 +75,16 @@ def compose(
     return message
 
 
+def header_rules(
+    server: Server, login: Login | None, *, completes: bool, refuses: bool
+) -> HeaderRules | None:
+    """Return what completes and checks the header of a message, None if nothing has to."""
+    if not (login or completes):
+        return None
+    may_send = login.may_send_from if login else None
+    return HeaderRules(server.hostname, completes=completes, may_send=may_send, refuses=refuses)
+
+
 def _options(transaction: Transaction, login: Login | None) -> Options:
     """Return the options of a message of a user, or with recipients that have DSN parameters."""
     options = transaction.options or Options()
@@ -84,3 +95,9 @@ def _options(transaction: Transaction, login: Login | None) -> Options:
         options.notify = [notify for notify, _ in found]
         options.orcpt = [orcpt for _, orcpt in found]
     return options
+
+
+@lru_cache(maxsize=2)
+def trace_date(second: int) -> str:
+    """Return the date of a trace field (RFC 5322, section 3.3), for a second since the epoch."""
+    return time.strftime("%a, %d %b %Y %H:%M:%S +0000", time.gmtime(second))

@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None  # that a command waits for
         self.closing = Closing(self, server)
         """How it comes to its end."""
-        self.member = Member(self._hold_back, self.closing.stop)
+        self.member = Member(self._hold_back, self.closing.stop_if_idle)
         self.opening = Opening(self, server, listener)
         """How it begins, in plain text and in TLS."""
         kind = LmtpSession if listener.protocol == "lmtp" else SmtpSession
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or self.opening.local
         if peer:
-            self.opening.begin(peer)
+            self.opening.begin_connection(peer)
         else:  # reset before it was accepted: it is unknown what it may relay
             self.turn_away()
             self.transport.abort()
@@ -189,10 +189,10 @@ class Connection(asyncio.Protocol):
         self.phase = _CLOSING
 
     def begin_opening(self) -> None:
-        """Take no commands until `open`."""
+        """Take no commands until `end_opening`."""
         self.phase = _OPENING
 
-    def open(self, early: bytes) -> None:
+    def end_opening(self, early: bytes) -> None:
         """Take commands, and at first the octets that came early; a task that opens ends before."""
         self.phase = _BUSY if self._task and not self._task.done() else _IDLE
         self.read_on()

@@ -40,7 +40,7 @@ class Opening:
         self._in_handshake = False
         self._peer_is_proxy = False  # its certificate says nothing about the client
 
-    def begin(self, peer: Any) -> None:
+    def begin_connection(self, peer: Any) -> None:
         """Count a new connection, and begin; or turn it away."""
         connection, server = self._connection, self._server
         self._peer = peer
@@ -178,12 +178,12 @@ class Opening:
             return
         connection.reply(reply)
         if code == "421":
-            connection.open(b"")
+            connection.end_opening(b"")
             connection.closing.hang_up()
             return
         connection.flush()
         connection.session.refuse(replies.ONLY_QUIT)
-        connection.open(self._take())
+        connection.end_opening(self._take())
 
     def _greet(self, greeting: str) -> None:
         connection = self._connection
@@ -193,7 +193,7 @@ class Opening:
             return
         if transport := connection.transport:
             transport.write(greeting.encode())
-        connection.open(self._take())
+        connection.end_opening(self._take())
 
     def _has_input(self) -> bool:
         """Return whether the client sends before the greeting (RFC 5321, section 3.1).
@@ -231,7 +231,7 @@ class Opening:
         session = self._connection.session
         if session.hooks and not await session.hooks.admit_tls():
             session.refuse(replies.NOT_SECURE)
-        self._connection.open(self._take())
+        self._connection.end_opening(self._take())
 
     async def _secure(self) -> bool:
         """Do the handshake; return False if the connection is lost."""
@@ -255,7 +255,7 @@ class Opening:
         self._server.count_handshake()
         connection.secured(secured)
         clients = None if self._peer_is_proxy else contexts.clients
-        connection.session.secured(TlsFacts.of(secured.get_extra_info("ssl_object"), clients))
+        connection.session.secured(TlsFacts.read(secured.get_extra_info("ssl_object"), clients))
         return True
 
     def cancel(self, error: Exception | None) -> None:

@@ -5,13 +5,11 @@ The answer to the end of data is 250 after the commit (RFC 5321, sections 4.2.5 
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pgmta.accounts.login import Login
-from pgmta.intake.header_rules import HeaderRules
 from pgmta.model import CHUNK_SIZE
 from smtpd.commands.listener import SmtpListener
 from smtpd.message.chunks import Chunks
@@ -20,7 +18,7 @@ from smtpd.message.end_of_data import EndOfData
 from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
 from smtpd.server.server import Server
-from smtpd.session.composition import compose
+from smtpd.session.composition import compose, header_rules
 
 if TYPE_CHECKING:
     from smtpd.session.connection import Connection
@@ -47,7 +45,6 @@ class Reception:
         self.began = math.inf
         """When the content under way began, by the loop's clock; inf without any."""
         self._hooked = ""  # the 250 of a hook, for the message under way
-        self._asking: asyncio.Task[None] | None = None
         self._gaps: Sequence[str] = ()  # of the line in the log
         self._named: Login | None = None  # the user in them
 
@@ -65,19 +62,14 @@ class Reception:
             server.config,
             server.committer,
             wire_form,
-            header_rules=self._header_rules(
-                completes=self._listener.fix_ups, refuses=server.config.submission.check_from
+            header_rules=header_rules(
+                server,
+                self._session.commands.login,
+                completes=self._listener.fix_ups,
+                refuses=server.config.submission.check_from,
             ),
             whole=bool(hooks and hooks.whole),
         )
-
-    def _header_rules(self, *, completes: bool, refuses: bool) -> HeaderRules | None:
-        login = self._session.commands.login
-        if not (login or completes):
-            return None
-        may_send = login.may_send_from if login else None
-        hostname = self._server.hostname
-        return HeaderRules(hostname, completes=completes, may_send=may_send, refuses=refuses)
 
     def take_chunk(self) -> None:
         """Take the content that follows BDAT; if it is refused, its reply follows it too."""
@@ -87,7 +79,7 @@ class Reception:
         assert isinstance(incoming.wire_form, Chunks)  # noqa: S101 - DATA is refused after BDAT
         if commands.transaction and commands.transaction.broken:
             incoming.give_up(replies.IN_CHUNKS)
-        incoming.wire_form.begin(size, last=last)
+        incoming.wire_form.begin_chunk(size, last=last)
         self.incoming = incoming
         self._connection.begin_content()
         if size > incoming.room:
@@ -121,7 +113,7 @@ class Reception:
             connection.suspend(incoming.store())
         elif incoming.whole and self._server.memory.over and incoming.size > _HOOK_LEAST:
             incoming.give_up()
-        elif incoming.excessive:
+        elif incoming.room < 0:
             connection.closing.refuse(self._too_large())
 
     def write_ahead(self) -> bool:
@@ -170,11 +162,10 @@ class Reception:
         if refusal:
             self._refused(refusal)
         elif session.hooks and session.hooks.judges_content:
-            self._connection.begin_wait()  # until the hooks answer
             if incoming.spool:
-                self._asking = asyncio.create_task(self._ask_about_file(incoming))
-                self._asking.add_done_callback(self._asked)
+                self._connection.suspend(self._ask_about_file(incoming))
             else:
+                self._connection.begin_wait()  # until the hooks answer
                 self._ask(incoming, incoming.body())
         elif incoming.ready:
             self._connection.begin_wait()  # until the commit
@@ -196,10 +187,6 @@ class Reception:
             self._ask(incoming, content)
         else:
             self._answered(replies.UNAVAILABLE, None)
-
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self._connection.closing.fail(error)
 
     def _answered(self, reply: str, changed: bytes | None) -> None:
         """Have a message committed that the hooks accept, with their content if they changed it."""
@@ -230,10 +217,12 @@ class Reception:
             self._server.config,
             self._server.committer,
             EndOfData(self._listener.bare_newlines),
-            header_rules=self._header_rules(completes=False, refuses=False),
+            header_rules=header_rules(
+                self._server, self._session.commands.login, completes=False, refuses=False
+            ),
             whole=True,
         )
-        incoming.take(content)
+        incoming.take_content(content)
         return incoming
 
     async def _prepare(self, incoming: IncomingMessage) -> None:
@@ -268,11 +257,11 @@ class Reception:
         reply = replies.UNAVAILABLE
         if not error:
             reply = hooked or replies.QUEUED.format(incoming.content.id)
-        if session.copies:
+        if session.replies_owed:
             reply = session.repeated(reply)
         self._connection.resume(reply, accepted=not error)
         if self._server.stopping:
-            self._connection.closing.stop()
+            self._connection.closing.stop_if_idle()
 
     def _refused(self, reply: str) -> None:
         """End the transaction: its content is not accepted."""
@@ -282,7 +271,7 @@ class Reception:
         self._connection.end_content()
         self._session.reply(reply)
         if self._server.stopping:
-            self._connection.closing.stop()
+            self._connection.closing.stop_if_idle()
 
     def _end_chunk(self) -> None:
         """Answer a chunk that is not the last, and wait for the next one."""
@@ -309,7 +298,7 @@ class Reception:
         self.parked, self.began = None, math.inf
         self._connection.end_content()
         if self._server.stopping:
-            self._connection.closing.stop()
+            self._connection.closing.stop_if_idle()
 
     def abandon(self) -> None:
         """Forget the message: the connection has ended."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pgmta.accounts.login import Login
+from pgmta.accounts.mechanisms import LINE
 from pgmta.mail.address import parse_mailbox
 from smtpd.commands.commands import JUNK, Commands
 from smtpd.commands.listener import SmtpListener
@@ -24,21 +26,10 @@ if TYPE_CHECKING:
     from smtpd.session.connection import Connection
 
 
-class LineReader(Protocol):
-    """A command that asks for further lines, such as AUTH (RFC 4954)."""
-
-    most: int
-    """Octets of a line, at most."""
-
-    def line(self, line: bytes) -> None:
-        """Take a line, which has come without its line end."""
-
-    def overlong(self) -> None:
-        """Take note of a line that is too long."""
-
+type Reader = Callable[[bytes | None], None]
+"""Takes a line, which has come without its line end; None is one that is too long."""
 
 _COMMAND_SIZE = 2048  # octets of a command (RFC 5321, section 4.5.3.1.4 asks for 512 at least)
-_AUTH_SIZE = 12288  # octets of AUTH with an initial response (RFC 4954, section 4)
 _WAITED = frozenset((b"EHLO", b"HELO", b"DATA", b"AUTH"))  # last of a pipelined group (RFC 2920)
 _FURTHER = frozenset((replies.BYE, replies.CHUNK_GO, replies.AUTH_GO,
                       replies.READY_FOR_TLS, replies.XCLIENT_GO, replies.SYNTAX_BDAT,
@@ -75,22 +66,17 @@ class SmtpSession:
         """The message under way."""
         self._early = listener.early == "refuse"
         self._data_refused = False  # a client that does not listen sends its content
-        self.copies = 0
+        self.replies_owed = 0
         """How often the reply to the end of data is sent, beside once in SMTP."""
         self.auth: AuthCommand | None = None
         """AUTH of the session, once there was one."""
-        self._reader: LineReader | None = None  # gets the next lines
+        self._reader: Reader | None = None  # gets the next lines, of this many octets at most
+        self._longest = 0
 
     def _make_hooks(self, listener: SmtpListener, phases: Phases) -> SessionHooks:
         server, commands, connection = self._server, self.commands, self._connection
-        seen = HookServer(
-            hostname=server.hostname,
-            ident=replies.IDENT,
-            message_size=server.config.limits.message_size,
-            session=commands.session,
-            transport=HookTransport(lambda: connection.transport, server.loop),
-            main=server.loop,
-        )
+        transport = HookTransport(lambda: connection.transport, server.loop)
+        seen = HookServer(server, commands.session, transport)
         judgement = Judgement(listener.handler, connection.client, server.directory)
         return SessionHooks(phases, commands, judgement, seen, connection.closing.fail)
 
@@ -99,14 +85,11 @@ class SmtpSession:
     def line(self, line: bytes) -> None:
         """Do the command in a line, which has come without its line end."""
         if self._reader:
-            if len(line) <= self._reader.most:
-                self._reader.line(line)
-            else:
-                self._reader.overlong()
+            self._reader(line if len(line) <= self._longest else None)
             return
         word, _, rest = line.partition(b" ")
         word = word.upper()
-        if len(line) > _COMMAND_SIZE and (word != b"AUTH" or len(line) > _AUTH_SIZE):
+        if len(line) > _COMMAND_SIZE and (word != b"AUTH" or len(line) > LINE):
             self.reply(replies.LINE_TOO_LONG)
             return
         if (
@@ -122,7 +105,9 @@ class SmtpSession:
         if self.auth and word == b"MAIL" and self.auth.delays(line):
             return
         if self.hooks and word in self.hooks.words:
-            reply = self.hooks.ask(word, argument, partial(self._answered, word, known))
+            reply = self.hooks.ask_about_command(
+                word, argument, partial(self._answered, word, known)
+            )
             if reply is replies.LOOK_UP:
                 self._go_on(reply, argument)
             elif reply:
@@ -188,12 +173,23 @@ class SmtpSession:
         self.auth = AuthCommand(self, self._connection, self._server.logins)
 
     def refuse(self, reply: str) -> None:
-        """Answer all further commands but QUIT with this reply."""
-        self.read_lines(_RefusedLines(self, self._connection, reply))
+        """Answer all further commands but QUIT with this reply, and count the client's errors.
 
-    def read_lines(self, reader: LineReader) -> None:
-        """Give the next lines to a reader, until `read_commands`."""
-        self._reader = reader
+        The client has to hang up by itself (RFC 5321, section 3.1).
+        """
+
+        def read(line: bytes | None) -> None:
+            if line is not None and line.strip().upper() == b"QUIT":
+                self.reply(replies.BYE)
+                self._connection.closing.hang_up()
+            else:
+                self.reply(reply)
+
+        self.read_lines(read, _COMMAND_SIZE)
+
+    def read_lines(self, reader: Reader, longest: int = LINE) -> None:
+        """Give the next lines to a reader, such as AUTH (RFC 4954), until `read_commands`."""
+        self._reader, self._longest = reader, longest
 
     def read_commands(self) -> None:
         """Take the next lines for commands again."""
@@ -277,9 +273,10 @@ class SmtpSession:
 
     @property
     def committing(self) -> bool:
-        """Whether a message waits for its commit, or a command for its hooks."""
-        if incoming := self.reception.incoming:
-            return incoming.content.done is not None
+        """Whether a message waits for its commit, or a command or a message for its hooks."""
+        incoming = self.reception.incoming
+        if incoming and incoming.content.done is not None:
+            return True
         return self.hooks is not None and self.hooks.asking
 
     @property
@@ -318,37 +315,13 @@ class LmtpSession(SmtpSession):
             return
         if reply[0] == "2":
             if self._word in _FRESH:
-                self.copies = 0
+                self.replies_owed = 0
             elif self._word == b"RCPT":
-                self.copies += 1
+                self.replies_owed += 1
         self._content = reply is replies.DATA_GO
         super().reply(reply)
 
     def repeated(self, reply: str) -> str:
         """Return the reply to the end of data as often as there are recipients."""
-        copies, self.copies, self._content = self.copies, 0, False
-        return "\r\n".join([reply] * copies)
-
-
-class _RefusedLines:
-    """Reads the lines of a session in which no command is done any more: all but QUIT are alike.
-
-    The client has to hang up by itself (RFC 5321, section 3.1). Its errors are counted.
-    """
-
-    most = _COMMAND_SIZE
-
-    def __init__(self, session: SmtpSession, connection: Connection, reply: str) -> None:
-        self._session = session
-        self._connection = connection
-        self._reply = reply
-
-    def overlong(self) -> None:
-        self._session.reply(self._reply)
-
-    def line(self, line: bytes) -> None:
-        if line.strip().upper() == b"QUIT":
-            self._session.reply(replies.BYE)
-            self._connection.closing.hang_up()
-        else:
-            self._session.reply(self._reply)
+        owed, self.replies_owed, self._content = self.replies_owed, 0, False
+        return "\r\n".join([reply] * owed)

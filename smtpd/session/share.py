@@ -57,7 +57,7 @@ class Share:
         connection = self._connection
         if connection.takes_input and not self.queued:
             self.queued = True
-            self._scheduler.add(self._turn, content=connection.session.reception.collecting)
+            self._scheduler.add_turn(self._turn, content=connection.session.reception.collecting)
 
     def _turn(self) -> None:
         """Do some more commands, or let the next content come."""

@@ -25,7 +25,7 @@ class TlsFacts:
     client: str = ""
 
     @classmethod
-    def of(cls, session: ssl.SSLObject, clients: ClientCertificates | None) -> TlsFacts:
+    def read(cls, session: ssl.SSLObject, clients: ClientCertificates | None) -> TlsFacts:
         """Return the facts of a session; without `clients` no certificate is trusted."""
         cipher = session.cipher()
         name = _trusted_name(clients, session) if clients else ""

@@ -198,7 +198,7 @@ def test_only_who_may_remove_waiting_mail_sends_it(
     """Others would send the same files again and again."""
     tmp_path.chmod(0o1777)
     drop = Maildrop(str(tmp_path))
-    drop.keep(Envelope("a@b.example", ["c@d.example"]), b"x", "test")
+    drop.keep_message(Envelope("a@b.example", ["c@d.example"]), b"x", "test")
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(Exit, match=r"only the owner of .* can send what waits there"):
         flush(Settings(), drop, verbose=False)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pgmta.accounts import users
 from pgmta.accounts.login import AuthUnavailable
 from pgmta.accounts.throttle import Notes, Throttle
-from smtpd.config import Failures
+from pgmta.config.authentication import Failures
 from tests.support.waiting import let_others_run
 
 LIMITS = Failures(period=100.0, address=3, network=5, user=4, own=2)

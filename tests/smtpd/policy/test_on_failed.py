@@ -55,7 +55,7 @@ def test_the_first_rule_that_fits_decides(usual: str) -> None:
         elif client == "198.51.100.7":
             word = "none"
         told = {"anybody": True, "authenticated": known, "none": False}[word]
-        found = here.of(client, user, identified=identified)
+        found = here.choose(client, user, identified=identified)
         assert found == ("bounce" if told else "hold"), (client, user, identified)
 
 

@@ -41,11 +41,11 @@ async def test_states() -> None:
         (9.0, True, False),
         (0.0, False, False),
     ]:
-        await gate.look()
+        await gate.look_once()
         assert (gate.slow, gate.closed) == (slow, closed)
     database.away = True
     for database.back in (False, False, True):
-        await gate.look()
+        await gate.look_once()
         assert gate.closed is not database.back
     assert database.probes == 3
 

@@ -53,7 +53,7 @@ class Session:
         end = time.perf_counter() + self.seconds
         while time.perf_counter() < end:
             pass
-        self.scheduler.add(self.turn, content=self.content)
+        self.scheduler.add_turn(self.turn, content=self.content)
 
 
 def _scheduler(budget: int = 1 << 30) -> tuple[Loop, Scheduler]:
@@ -67,7 +67,7 @@ def _turns(*, content: bool, others: float) -> tuple[float, list[int]]:
     loop, scheduler = _scheduler()
     sessions = [Session(scheduler, 0.002, content=content) for _ in range(2)]
     for session in sessions:
-        scheduler.add(session.turn, content=content)
+        scheduler.add_turn(session.turn, content=content)
     while sum(session.turns for session in sessions) < 40:
         scheduler.spent += others
         loop.next()
@@ -88,7 +88,7 @@ def test_turns_leave_room_for_others_and_only_for_them() -> None:
 def test_work_for_others_is_remembered_for_later_pauses() -> None:
     loop, scheduler = _scheduler()
     scheduler.spent = 0.01  # once, for as much as many turns
-    scheduler.add(Session(scheduler, 0.001, content=True).turn, content=True)
+    scheduler.add_turn(Session(scheduler, 0.001, content=True).turn, content=True)
     for _ in range(40):
         loop.next()
     assert 0.1 <= loop.now <= 0.16 + 0.001
@@ -98,7 +98,7 @@ def test_content_waits_where_memory_is_used_up() -> None:
     for content in (False, True):
         loop, scheduler = _scheduler(budget=1000)
         scheduler.memory.used = 1001
-        scheduler.add(Session(scheduler, 0.0, content=content).turn, content=content)
+        scheduler.add_turn(Session(scheduler, 0.0, content=content).turn, content=content)
         for _ in range(10):
             loop.next()
         assert loop.now == pytest.approx(0.1 if content else 0.0)

@@ -156,7 +156,7 @@ def test_chunks_give_back_any_content_and_judge_it_as_a_whole(
         sizes = [len(part) for part in cut_up(content, chunks)] or [0]
         at = 0
         for number, size in enumerate(sizes, 1):
-            wire_form.begin(size, last=number == len(sizes))
+            wire_form.begin_chunk(size, last=number == len(sizes))
             chunk, at = content[at : at + size], at + size
             for part in cut_up(chunk, reads)[:-1]:
                 found += wire_form.feed(part)

@@ -144,7 +144,7 @@ def ended(
     now = 0.0
     pace, talk = Pace(Limits(data_rate=limit), 0.0), cast(Any, Talk())
     while now < 1200:
-        if pace.look(talk, int(rate(now)), now, waiting=waiting(now)):
+        if pace.judge_client(talk, int(rate(now)), now, waiting=waiting(now)):
             return now
         now += pace.interval
     return None

@@ -23,7 +23,7 @@ from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queries import queries
 from queued.cli.quarantine_retention import main as retention
 from queued.cli.queuectl import main
-from smtpd.commands.received import received
+from smtpd.commands.commands import received
 from tests.support.rows import column, fetch, message, row
 
 ROOT = Path(__file__).parents[4]

@@ -13,12 +13,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 from pgmta.accounts.throttle import Notes, Throttle
+from pgmta.config.authentication import Failures
 from pgmta.password import ITERATIONS, matches, parse_scram_keys
 from pgmta.postgres.link import Link
 from pgmta.store.accounts.logins import LoginStore, name_key
 from queued.cli.options import user_options
 from queued.cli.queuectl import main
-from smtpd.config import Failures
 
 
 @pytest.fixture

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import (
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-)
+from pgmta.command import age, print_json, print_line, print_table
 from pgmta.config.types import hint, parse_duration
 from pgmta.errors import ConfigError
 from pgmta.store.changes.listing import COLUMNS, LAST_CLASS, LOGGED, Listing
+from queued.cli.options.command import command
 from queued.cli.options.filters import condition, filter_options
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.target import database_of
 
 _OF_ROWS = ("status", "age", "hold_reason")
 """Filters for values that the log has not."""
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.option(
     "--by",
     metavar="COLUMN",
@@ -41,8 +34,6 @@ _OF_ROWS = ("status", "age", "hold_reason")
     help="Count attempts in the log that ended since then, in place of rows.",
 )
 @filter_options
-@json_option
-@reporting
 def count(config: Path, by: str | None, since: str | None, as_json: bool, **filters: Any) -> None:
     """Count rows by the values of a column; with --since attempts, also those of mail that left."""
     by = by or ("event" if since else "status")
@@ -52,11 +43,8 @@ def count(config: Path, by: str | None, since: str | None, as_json: bool, **filt
     seconds = _seconds(since, filters) if since else 0.0
     uri = database_of(config)
     where = condition(uri, filters) or "true"
-    listing = Listing(uri)
-    try:
+    with closing(Listing(uri)) as listing:
         found = listing.count_attempts(where, by, seconds) if since else listing.count(where, by)
-    finally:
-        listing.close()
     for fault in listing.faults:
         print_line(f"warning: {fault}; left out", err=True)
     if as_json:

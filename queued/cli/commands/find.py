@@ -9,28 +9,19 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-    shorten,
-)
+from pgmta.command import EXIT_FAILURE, print_json, print_line, print_table, shorten
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError
 from pgmta.store.changes.search import Wanted
 from pgmta.store.changes.search import find as find_mail
 from queued.cli.commands.show import why
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import command, instant
+from queued.cli.options.target import database_of
 from queued.config import read_config
 from queued.routing.routes import return_addresses
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.option("--recipient", multiple=True, help="Address of the recipient, * for any text.")
 @click.option("--sender", multiple=True, help="Reverse-path, * for any text.")
 @click.option(
@@ -51,8 +42,6 @@ from queued.routing.routes import return_addresses
     show_default=True,
     help="Print at most this number of each: waiting, and gone.",
 )
-@json_option
-@reporting
 def find(
     config: Path,
     recipient: tuple[str, ...],
@@ -87,7 +76,7 @@ def find(
                 [
                     row["message_id"],
                     row["state"],
-                    f"{row['at']:%Y-%m-%d %H:%M:%S%z}",
+                    instant(row["at"]),
                     f"<{row['sender']}>",
                     row["recipient"],
                     row["message_id_header"] or "-",

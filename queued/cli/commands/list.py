@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import (
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-    shorten,
-)
+from pgmta.command import print_json, print_line, print_table, shorten
 from pgmta.states import Status
 from pgmta.store.changes.listing import Listing
 from queued.cli.commands.show import why
+from queued.cli.options.command import command, since, until
 from queued.cli.options.filters import condition, filter_options
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.target import database_of
 
 
-@click.command("list")
-@config_option(CONFIG)
+@command(name="list", json=True)
 @filter_options
 @click.option(
     "--limit",
@@ -43,8 +33,6 @@ from queued.cli.options.target import CONFIG, database_of
     metavar="ROW",
     help="Go on after the row with this id: `id` with --json. The last line names it.",
 )
-@json_option
-@reporting
 def list_rows(config: Path, limit: int, after: int, as_json: bool, **filters: Any) -> None:
     """List rows of the queue, oldest first."""
     uri = database_of(config)
@@ -57,15 +45,14 @@ def list_rows(config: Path, limit: int, after: int, as_json: bool, **filters: An
     if as_json:
         print_json(rows)
         return
-    now = datetime.now(UTC)
     print_table(
         ["ID", "STATUS", "AGE", "NEXT", "TRIES", "SIZE", "SENDER", "RECIPIENT", "REPLY OR REASON"],
         [
             [
                 row["message_id"],
                 row["status"],
-                age((now - row["ts"]).total_seconds()),
-                age((row["next_attempt"] - now).total_seconds())
+                since(row["ts"]),
+                until(row["next_attempt"])
                 if row["status"] in (Status.QUEUED, Status.DEFERRED)
                 else "-",
                 row["attempts"],

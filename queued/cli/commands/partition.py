@@ -13,18 +13,11 @@ from typing import Any
 
 import click
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-)
+from pgmta.command import EXIT_FAILURE, print_json, print_line, print_table
 from pgmta.store.queue.partitions import Connection, Values, check, opened, tree
 from pgmta.store.queue.repartition import Moved, Repartition
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import command
+from queued.cli.options.target import database_of
 
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
 
@@ -74,11 +67,8 @@ def _partid_options[F: Callable[..., Any]](command: F) -> F:
     )(command)
 
 
-@partition.command("list")
-@config_option(CONFIG)
+@command(partition, "list", json=True)
 @click.option("--exact", is_flag=True, help="Count the rows; reads the whole queue.")
-@json_option
-@reporting
 def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
     """Show the tree: values, rows, size, oldest row and state of each partition.
 
@@ -112,13 +102,10 @@ def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
     )
 
 
-@partition.command()
-@config_option(CONFIG)
+@command(partition, json=True)
 @click.argument("name")
 @_partid_options
 @_wait
-@json_option
-@reporting
 def add(config: Path, name: str, values: Values, null: bool, wait: float, as_json: bool) -> None:
     """Give values of _partid a separate partition NAME; their rows move there.
 
@@ -129,14 +116,11 @@ def add(config: Path, name: str, values: Values, null: bool, wait: float, as_jso
         _print_moved(Repartition(db, wait).add(name, values + [None] * null), as_json)
 
 
-@partition.command()
-@config_option(CONFIG)
+@command(partition, json=True)
 @click.argument("name")
 @_partid_options
 @click.option("--into", required=True, metavar="NEW", help="Name of the new partition.")
 @_wait
-@json_option
-@reporting
 def split(
     config: Path, name: str, values: Values, null: bool, into: str, wait: float, as_json: bool
 ) -> None:
@@ -145,12 +129,9 @@ def split(
         _print_moved(Repartition(db, wait).split(name, values + [None] * null, into), as_json)
 
 
-@partition.command()
-@config_option(CONFIG)
+@command(partition, json=True)
 @click.argument("name")
 @_wait
-@json_option
-@reporting
 def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     """Move the rows of NAME into the default partition, and drop NAME.
 
@@ -160,8 +141,7 @@ def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
         _print_moved(Repartition(db, wait).drop(name), as_json)
 
 
-@partition.command("check")
-@config_option(CONFIG)
+@command(partition, "check", json=True)
 @click.option(
     "--worth",
     type=click.IntRange(1),
@@ -170,8 +150,6 @@ def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     metavar="ROWS",
     help="Hint at values of _partid with at least this number of rows in the default partition.",
 )
-@json_option
-@reporting
 def check_partitions(config: Path, worth: int, as_json: bool) -> None:
     """Report problems of the partitions; exit 1 if there is one, 0 if there are only hints.
 

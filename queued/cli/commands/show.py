@@ -6,25 +6,17 @@ import email.parser
 import email.policy
 import json
 import re
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    print_text,
-    reporting,
-)
+from pgmta.command import print_json, print_line, print_table, print_text
+from pgmta.errors import PgmtaError
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import command, instant
+from queued.cli.options.target import database_of
 from queued.rewriting.composed import COMPOSED, COMPOSERS, composed_or_stored
 
 # smtpd/commands/received.py writes the field, and replaces other characters of the name
@@ -39,12 +31,9 @@ type Came = dict[str, str | None]
 """User, client, helo (the name that the client gave), protocol and origin."""
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.argument("message_id", metavar="ID", type=int)
 @click.option("--transcript", is_flag=True, help="Also print the dialogues that were kept.")
-@json_option
-@reporting
 def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None:
     """Show a message: headers, recipients, next attempt, every attempt so far, and DSNs.
 
@@ -59,8 +48,7 @@ def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None
         reports = listing.reports(message_id)
         said = listing.transcripts(message_id) if transcript else None
     if not message and not history and not any(reports):
-        print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
-        sys.exit(EXIT_FAILURE)
+        raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
     _print_message(message_id, message, rows, history, reports, said, came, as_json=as_json)
 
 
@@ -115,7 +103,7 @@ def print_reports(reports: MessageReports) -> None:
         ["  AT", "RECIPIENT", "KIND", "NOTIFIED", "DSN", "CLASS", "REASON"],
         [
             [
-                f"  {each['at']:%Y-%m-%d %H:%M:%S%z}",
+                f"  {instant(each['at'])}",
                 each["recipient"],
                 each["kind"],
                 f"<{each['sent_to']}>" if each["report_id"] else "nobody",
@@ -163,7 +151,7 @@ def _print_message(
         )
         return
     if message:
-        received = _time(message["received_at"])
+        received = instant(message["received_at"])
         print_line(f"message {message_id}, {message['size']} octets, received {received}")
         if not rows:
             print_line("no recipient is waiting")
@@ -238,7 +226,7 @@ def _print_recipients(rows: list[dict[str, Any]]) -> None:
                 *[f"<{row['sender']}>"] * several,
                 row["status"],
                 row["attempts"],
-                _time(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",
+                instant(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",
                 *[row["hold_reason"] or "-"] * held,
                 row["last_reply"] or "-",
             ]
@@ -255,7 +243,7 @@ def print_history(history: list[dict[str, Any]]) -> None:
             ["  ENDED", "RECIPIENT", "TRY", "EVENT", "CLASS", "HOST", "TLS", "TOOK", "REPLY"],
             [
                 [
-                    f"  {_time(entry['ended_at'])}",
+                    f"  {instant(entry['ended_at'])}",
                     entry["recipient"],
                     entry["attempt"],
                     entry["event"],
@@ -275,7 +263,7 @@ def print_history(history: list[dict[str, Any]]) -> None:
             ["  AT", "RECIPIENT", "CLASS", "TEXT"],
             [
                 [
-                    f"  {_time(entry['returned_at'])}",
+                    f"  {instant(entry['returned_at'])}",
                     entry["recipient"],
                     entry["class"],
                     entry["returned"],
@@ -309,7 +297,7 @@ def _print_transcripts(transcripts: list[dict[str, Any]], history: list[dict[str
     for each in transcripts:
         names = [recipients.get(row, f"row {row}") for row in each["row_ids"]]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        print_text(f"\ntranscript of the attempt that ended {_time(each['ended_at'])}")
+        print_text(f"\ntranscript of the attempt that ended {instant(each['ended_at'])}")
         print_line(f"  to {names[0]}{more}")
         print_text("".join(f"  {line}\n" for line in each["dialogue"].splitlines()).rstrip())
 
@@ -321,7 +309,3 @@ def _headers(message: dict[str, Any]) -> list[tuple[str, str]]:
     header = head.partition(b"\r\n\r\n")[0]
     parsed = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(header)
     return [(name, " ".join(str(value).split())) for name, value in parsed.items()]
-
-
-def _time(moment: Any) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S%z}"

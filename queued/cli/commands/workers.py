@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pgmta.action import Action
-from pgmta.command import (
-    EXIT_FAILURE,
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-)
+from pgmta.command import EXIT_FAILURE, age, print_json, print_line, print_table
 from pgmta.store.changes.overview import Overview
 from pgmta.store.queue.reading import Fault
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import command, since
+from queued.cli.options.target import database_of
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.option("--check", is_flag=True, help="Exit with 1 if rows wait that no worker takes.")
-@json_option
-@reporting
 def workers(config: Path, check: bool, as_json: bool) -> None:
     """Show workers, what each matches and its lag, and rows that no worker matches."""
-    overview = Overview(database_of(config))
-    try:
+    with closing(Overview(database_of(config))) as overview:
         entries = overview.workers()
         rules = overview.rules()
         deliver = _distinct(entries)
@@ -44,8 +32,6 @@ def workers(config: Path, check: bool, as_json: bool) -> None:
             [rule["takes"] for rule in rules],
             [*(f"worker {e['name']}" for e in entries), *(f"rule {r['name']}" for r in rules)],
         )
-    finally:
-        overview.close()
     for number, entry in enumerate(entries):
         entry["matches"] = counts[f"n{number}"]
         entry["due"] = counts[f"due{number}"]
@@ -76,7 +62,6 @@ def _show(
             }
         )
         return
-    now = datetime.now(UTC)
     print_table(
         ["WORKER", "ACTION", "PROCESS", "SEEN", "DONE", "MATCHES", "DUE", "LAG", "WHERE"],
         [
@@ -84,7 +69,7 @@ def _show(
                 entry["name"],
                 entry["action"],
                 entry["owner"],
-                age((now - entry["seen_at"]).total_seconds()) if entry["alive"] else "dead",
+                since(entry["seen_at"]) if entry["alive"] else "dead",
                 entry["handled"],
                 entry["matches"],
                 entry["due"],

@@ -12,9 +12,6 @@ from pgmta.config.loader import load
 from pgmta.postgres.locate import existing, resolve
 from queued.config import QueuedConfig
 
-CONFIG = "etc/queued.yaml"
-"""The configuration of a command that is given none."""
-
 
 def database_of(config: Path) -> str:
     """Return the URI of the database of a queued.yaml. Raises ConfigError, StoreUnavailable."""

@@ -16,6 +16,7 @@ from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import normalise_domain, parse_mailbox
 from pgmta.password import LONGEST
 from pgmta.store.admin.user_accounts import Rights, Secret
+from queued.cli.options.command import parse_pairs
 
 _SHORTEST = 8  # characters of a password
 
@@ -96,7 +97,7 @@ def read_rights(
         raise ConfigError(["--network and --any-network exclude each other"])
     if options["metadata"] and no_metadata:
         raise ConfigError(["--metadata and --no-metadata exclude each other"])
-    metadata = dict(_pair(text) for text in options["metadata"])
+    metadata = parse_pairs(options["metadata"])
     return Rights(
         senders=[_sender(text) for text in options["sender"]] or None,
         any_sender=options["any_sender"],
@@ -124,13 +125,6 @@ def _network(text: str) -> Network:
         return ipaddress.ip_network(text)
     except ValueError as error:
         raise ConfigError([f"--network {text!r}: {error}"]) from None
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not (key and sign):
-        raise ConfigError([f"--metadata {text!r}: expected key=value"])
-    return key, value
 
 
 def _priorities(text: str) -> tuple[int, int]:

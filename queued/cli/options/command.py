@@ -1,0 +1,58 @@
+"""A command of queuectl: its decorator, and the values that several commands read or print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from pgmta.command import age, config_option, json_option, reporting
+from pgmta.errors import ConfigError
+
+CONFIG = "etc/queued.yaml"
+"""The configuration of a command that is given none."""
+
+
+def command(
+    group: click.Group | None = None, name: str | None = None, *, json: bool = False
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return the decorator of a command: --config, its own options, --json, and short errors."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        wrapped = config_option(CONFIG)(reporting(function))
+        if json:
+            wrapped = json_option(wrapped)
+        made = (group.command(name) if group else click.command(name))(wrapped)
+        if json:
+            made.params.append(made.params.pop(0))  # the last one in the help
+        return made
+
+    return decorate
+
+
+def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str]:
+    """Return the pairs `key=value` that were given to a flag. Raises ConfigError."""
+    pairs = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not (key and sign):
+            raise ConfigError([f"{flag} {text!r}: expected key=value"])
+        pairs[key] = value
+    return pairs
+
+
+def instant(moment: datetime) -> str:
+    """Return a time as commands print it."""
+    return f"{moment:%Y-%m-%d %H:%M:%S%z}"
+
+
+def since(moment: datetime) -> str:
+    """Return the age of something that happened then."""
+    return age((datetime.now(UTC) - moment).total_seconds())
+
+
+def until(moment: datetime) -> str:
+    """Return the time span until then."""
+    return age((moment - datetime.now(UTC)).total_seconds())

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import age, print_json, print_line, print_table
+from pgmta.command import print_json, print_line
 from pgmta.config.types import hint, parse_duration
 from pgmta.errors import ConfigError
 from pgmta.store.changes.listing import COLUMNS, LAST_CLASS, LOGGED, Listing
-from queued.cli.options.command import command
+from queued.cli.options.command import Column, age_of, command, print_rows
 from queued.cli.options.filters import condition, filter_options
 from queued.cli.options.target import database_of
 
@@ -51,19 +50,14 @@ def count(config: Path, by: str | None, since: str | None, as_json: bool, **filt
         names = {"value": by, "min": "oldest", "max": "latest"}
         print_json([{names.get(name, name): row[name] for name in row} for row in found])
         return
-    now = datetime.now(UTC)
-    times = ["min", "max"] if since else ["min"]
-    print_table(
-        [by.upper(), "COUNT", "OLDEST", *["LATEST"] * (len(times) - 1)],
-        [
-            [
-                "-" if row["value"] in (None, "") else row["value"],
-                row["count"],
-                *(age((now - row[name]).total_seconds()) for name in times),
-            ]
-            for row in found
-        ],
-    )
+    table: dict[str, Column] = {
+        by.upper(): lambda row: "-" if row["value"] in (None, "") else row["value"],
+        "COUNT": "count",
+        "OLDEST": lambda row: age_of(row["min"]),
+    }
+    if since:
+        table["LATEST"] = lambda row: age_of(row["max"])
+    print_rows(found, table)
 
 
 def _seconds(since: str, filters: dict[str, Any]) -> float:

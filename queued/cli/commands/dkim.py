@@ -13,13 +13,13 @@ from typing import Any
 import click
 import uvloop
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line, print_table, shorten
+from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.model import DkimKey
 from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.commands.change import who
 from queued.cli.commands.dkim_keys import UNPUBLISHED, ShownKey, check_keys, publish, shown_keys
-from queued.cli.options.command import command
+from queued.cli.options.command import Column, command, print_rows
 from queued.cli.options.target import database_of
 from queued.config import parse_instant, parse_selector, parse_signing_domain, read_config
 from queued.signing.signing_key import (
@@ -171,23 +171,16 @@ def list_keys(config: Path, domain: str | None, as_json: bool) -> None:
     Of the keys of a domain and type the last one that is active signs. No private part is shown.
     """
     found = _find(config, domain, None)
-    if as_json:
-        print_json([{**_facts(each), "state": each.state} for each in found])
-    else:
-        print_table(
-            ["DOMAIN", "SELECTOR", "TYPE", "ACTIVE FROM", "SOURCE", "STATE"],
-            [
-                [
-                    each.key.domain,
-                    each.key.selector,
-                    each.key.type or "-",
-                    _time(each.key.active_from) or "always",
-                    shorten(each.key.source),
-                    each.state,
-                ]
-                for each in found
-            ],
-        )
+    columns: dict[str, Column] = {
+        "DOMAIN": "domain",
+        "SELECTOR": "selector",
+        "TYPE": lambda each: each["type"] or "-",
+        "ACTIVE FROM": lambda each: each["active_from"] or "always",
+        "SOURCE": lambda each: shorten(each["source"]),
+        "STATE": "state",
+    }
+    rows = [{**_facts(each), "state": each.state} for each in found]
+    print_rows(rows, columns, as_json=as_json)
     if any(each.key.problem for each in found):
         sys.exit(EXIT_FAILURE)
 

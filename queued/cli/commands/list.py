@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from pgmta.command import print_json, print_line, print_table, shorten
+from pgmta.command import print_line, shorten
 from pgmta.states import Status
 from pgmta.store.changes.listing import Listing
 from queued.cli.commands.show import why
-from queued.cli.options.command import command, since, until
+from queued.cli.options.command import Column, age_of, command, print_rows, time_to
 from queued.cli.options.filters import condition, filter_options
 from queued.cli.options.target import database_of
 
@@ -42,27 +42,21 @@ def list_rows(config: Path, limit: int, after: int, as_json: bool, **filters: An
     for fault in listing.faults:
         print_line(f"warning: {fault}; left out", err=True)
     more, rows = len(rows) > limit, rows[:limit]
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        ["ID", "STATUS", "AGE", "NEXT", "TRIES", "SIZE", "SENDER", "RECIPIENT", "REPLY OR REASON"],
-        [
-            [
-                row["message_id"],
-                row["status"],
-                since(row["ts"]),
-                until(row["next_attempt"])
-                if row["status"] in (Status.QUEUED, Status.DEFERRED)
-                else "-",
-                row["attempts"],
-                row["size"],
-                f"<{row['sender']}>",
-                row["recipient"],
-                shorten(why(row)),
-            ]
-            for row in rows
-        ],
-    )
-    if more:
+    print_rows(rows, _COLUMNS, as_json=as_json)
+    if more and not as_json:
         print_line(f"{limit} rows; --after {rows[-1]['id']} shows the next", err=True)
+
+
+_COLUMNS: dict[str, Column] = {
+    "ID": "message_id",
+    "STATUS": "status",
+    "AGE": lambda row: age_of(row["ts"]),
+    "NEXT": lambda row: (
+        time_to(row["next_attempt"]) if row["status"] in (Status.QUEUED, Status.DEFERRED) else "-"
+    ),
+    "TRIES": "attempts",
+    "SIZE": "size",
+    "SENDER": lambda row: f"<{row['sender']}>",
+    "RECIPIENT": "recipient",
+    "REPLY OR REASON": lambda row: shorten(why(row)),
+}

@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line, print_table
+from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.store.queue.partitions import Connection, Values, check, opened, tree
 from pgmta.store.queue.repartition import Moved, Repartition
-from queued.cli.options.command import command
+from queued.cli.options.command import Column, command, print_rows
 from queued.cli.options.target import database_of
 
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
@@ -86,20 +86,17 @@ def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
     depth = {"queue": 0}
     for part in partitions:
         depth[part.name] = depth[part.parent] + 1
-    print_table(
-        ["PARTITION", "TAKES", "ROWS", "KB", "OLDEST", "STATE"],
-        [
-            [
-                "  " * (depth[part.name] - 1) + part.name,
-                part.takes,
-                part.rows,
-                None if part.size is None else part.size // 1024,
-                f"{part.oldest.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if part.oldest else "-",
-                "; ".join(problems.get(part.name, ["ok"])),
-            ]
-            for part in partitions
-        ],
-    )
+    columns: dict[str, Column] = {
+        "PARTITION": lambda part: "  " * (depth[part.name] - 1) + part.name,
+        "TAKES": lambda part: part.takes,
+        "ROWS": lambda part: part.rows,
+        "KB": lambda part: None if part.size is None else part.size // 1024,
+        "OLDEST": lambda part: (
+            f"{part.oldest.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if part.oldest else "-"
+        ),
+        "STATE": lambda part: "; ".join(problems.get(part.name, ["ok"])),
+    }
+    print_rows(partitions, columns)
 
 
 @command(partition, json=True)

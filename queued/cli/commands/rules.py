@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pgmta.action import Action
-from pgmta.command import print_json, print_line, print_table, shorten
+from pgmta.command import print_line, shorten
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.store.changes.overview import Overview
@@ -24,7 +24,7 @@ from queued.cli.commands.change import (
     seconds,
     who,
 )
-from queued.cli.options.command import command, since, until
+from queued.cli.options.command import Column, age_of, command, print_rows, time_to
 from queued.cli.options.filters import condition, filter_options
 from queued.cli.options.target import database_of
 
@@ -44,25 +44,17 @@ def list_rules(config: Path, as_json: bool) -> None:
         refused = overview.refused({f"rule {rule['name']}": rule["condition"] for rule in rules})
     for fault in refused:
         print_line(f"warning: {fault}", err=True)
-    if as_json:
-        print_json(rules)
-        return
-    print_table(
-        ["RULE", "ACTION", "BY", "AGE", "ENDS IN", "HOLDS", "REASON", "WHERE"],
-        [
-            [
-                r["name"],
-                r["action"],
-                r["created_by"],
-                since(r["created_at"]),
-                until(r["expires_at"]) if r["expires_at"] else "-",
-                r["held"],
-                shorten(r["reason"], 30),
-                " ".join(r["condition"].split()),  # whole: rules often begin alike
-            ]
-            for r in rules
-        ],
-    )
+    columns: dict[str, Column] = {
+        "RULE": "name",
+        "ACTION": "action",
+        "BY": "created_by",
+        "AGE": lambda rule: age_of(rule["created_at"]),
+        "ENDS IN": lambda rule: time_to(rule["expires_at"]) if rule["expires_at"] else "-",
+        "HOLDS": "held",
+        "REASON": lambda rule: shorten(rule["reason"], 30),
+        "WHERE": lambda rule: " ".join(rule["condition"].split()),  # whole: rules often begin alike
+    }
+    print_rows(rules, columns, as_json=as_json)
 
 
 @command(rule, "add")

@@ -11,12 +11,12 @@ from typing import BinaryIO
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line, print_table, shorten
+from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
-from queued.cli.options.command import command, instant, parse_pairs
+from queued.cli.options.command import Column, command, instant, parse_pairs, print_rows
 from queued.cli.options.target import database_of
 
 _BARE = re.compile(rb"(?<!\r)\n")
@@ -123,29 +123,24 @@ def status(config: Path, message_ids: tuple[int, ...], as_json: bool) -> None:
     """
     with connect_operator(database_of(config)) as db:
         rows = sql_interface.status(db, message_ids)
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(
-            ["ID", "RECIPIENT", "STATE", "TRIES", "AT", "NEXT ATTEMPT", "REPLY"],
-            [
-                [
-                    row["message_id"],
-                    row["recipient"],
-                    row["state"],
-                    row["attempts"],
-                    instant(row["at"]),
-                    instant(row["next_attempt"]) if row["next_attempt"] else "-",
-                    shorten(f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
-                ]
-                for row in rows
-            ],
-        )
+    if as_json or rows:
+        print_rows(rows, _STATUS, as_json=as_json)
     missing = sorted(set(message_ids) - {row["message_id"] for row in rows})
     for number in missing:
         print_line(f"error: no message {number}, neither in the queue nor in the log", err=True)
     if missing:
         sys.exit(EXIT_FAILURE)
+
+
+_STATUS: dict[str, Column] = {
+    "ID": "message_id",
+    "RECIPIENT": "recipient",
+    "STATE": "state",
+    "TRIES": "attempts",
+    "AT": lambda row: instant(row["at"]),
+    "NEXT ATTEMPT": lambda row: instant(row["next_attempt"]) if row["next_attempt"] else "-",
+    "REPLY": lambda row: shorten(f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
+}
 
 
 def _addresses(header: bytes, *names: str) -> list[str]:

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from pgmta.command import age, print_json, print_line, print_table, print_text, shorten
+from pgmta.command import age, print_json, print_line, print_text, shorten
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.store.records.trace_orders import TraceOrders
 from pgmta.store.records.traces import FIELDS, Trace
 from queued.cli.commands.change import who
-from queued.cli.options.command import command, since, until
+from queued.cli.options.command import Column, age_of, command, print_rows, time_to
 from queued.cli.options.filters import domain_as_stored
 from queued.cli.options.target import database_of
 
@@ -140,24 +140,15 @@ def _stop(orders: TraceOrders, number: int) -> None:
 
 
 def _list(orders: TraceOrders, as_json: bool) -> None:
-    traces = orders.last_day()
-    if as_json:
-        print_json(traces)
-        return
-    print_table(
-        ["TRACE", "BY", "AGE", "ENDS IN", "TRANSCRIPTS", "WANTED"],
-        [
-            [
-                each["id"],
-                each["created_by"],
-                since(each["created_at"]),
-                until(each["expires_at"]) if each["active"] else "ended",
-                each["transcripts"],
-                shorten(_words(each["wanted"])),
-            ]
-            for each in traces
-        ],
-    )
+    columns: dict[str, Column] = {
+        "TRACE": "id",
+        "BY": "created_by",
+        "AGE": lambda each: age_of(each["created_at"]),
+        "ENDS IN": lambda each: time_to(each["expires_at"]) if each["active"] else "ended",
+        "TRANSCRIPTS": "transcripts",
+        "WANTED": lambda each: shorten(_words(each["wanted"])),
+    }
+    print_rows(orders.last_day(), columns, as_json=as_json)
 
 
 def _words(wanted: dict[str, Any]) -> str:

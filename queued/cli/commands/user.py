@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line, print_table, shorten
+from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.password import login_name
 from pgmta.store.admin.user_accounts import Rights, UserAccounts
 from queued.cli.commands.change import who
-from queued.cli.options.command import command, instant, since
+from queued.cli.options.command import Column, age_of, command, instant, print_rows
 from queued.cli.options.target import database_of
 from queued.cli.options.user_options import (
     Given,
@@ -145,24 +145,16 @@ def list_users(config: Path, as_json: bool) -> None:
     """List all users; exit 1 if there are none."""
     with _accounts(config) as accounts:
         users = accounts.users()
-    if as_json:
-        print_json(users)
-    else:
-        print_table(
-            ["USER", "STATE", "SENDERS", "NETWORKS", "TENANT", "PRIORITIES", "LAST LOGIN"],
-            [
-                [
-                    each["name"],
-                    "disabled" if each["disabled"] else "active",
-                    shorten(_words(each["senders"] or [each["name"]])),
-                    shorten(_words(each["networks"])),
-                    each["tenant"] or "-",
-                    f"{each['priority_first']}-{each['priority_last']}",
-                    since(each["last_login"]) if each["last_login"] else "-",
-                ]
-                for each in users
-            ],
-        )
+    columns: dict[str, Column] = {
+        "USER": "name",
+        "STATE": lambda each: "disabled" if each["disabled"] else "active",
+        "SENDERS": lambda each: shorten(_words(each["senders"] or [each["name"]])),
+        "NETWORKS": lambda each: shorten(_words(each["networks"])),
+        "TENANT": lambda each: each["tenant"] or "-",
+        "PRIORITIES": lambda each: f"{each['priority_first']}-{each['priority_last']}",
+        "LAST LOGIN": lambda each: age_of(each["last_login"]) if each["last_login"] else "-",
+    }
+    print_rows(users, columns, as_json=as_json)
     if not users:
         sys.exit(EXIT_FAILURE)
 
@@ -211,23 +203,17 @@ def failures(config: Path, limit: int, as_json: bool) -> None:
     """List failed logins by address, network and user, the most first, and who is locked."""
     with _accounts(config) as accounts:
         found = accounts.all_failures(limit)
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ["OF", "NAME", "FROM", "FAILURES", "LAST", "LOCKED UNTIL"],
-        [
-            [
-                "user" if each["unit"].startswith("own ") else each["unit"].partition(" ")[0],
-                each["name"] or "(no user)",
-                each["unit"].split(" ")[2] if each["unit"].startswith("own ") else "-",
-                each["failures"],
-                instant(each["last_failure"]),
-                instant(each["locked_until"]) if each["locked_until"] else "-",
-            ]
-            for each in found
-        ],
-    )
+    columns: dict[str, Column] = {
+        "OF": lambda each: (
+            "user" if each["unit"].startswith("own ") else each["unit"].partition(" ")[0]
+        ),
+        "NAME": lambda each: each["name"] or "(no user)",
+        "FROM": lambda each: each["unit"].split(" ")[2] if each["unit"].startswith("own ") else "-",
+        "FAILURES": "failures",
+        "LAST": lambda each: instant(each["last_failure"]),
+        "LOCKED UNTIL": lambda each: instant(each["locked_until"]) if each["locked_until"] else "-",
+    }
+    print_rows(found, columns, as_json=as_json)
 
 
 def _print_password(given: Given) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 import click
 
 from pgmta.action import Action
-from pgmta.command import EXIT_FAILURE, age, print_json, print_line, print_table
+from pgmta.command import EXIT_FAILURE, age, print_json, print_line
 from pgmta.store.changes.overview import Overview
-from pgmta.store.queue.reading import Fault
-from queued.cli.options.command import command, since
+from queued.cli.options.command import Column, age_of, command, print_rows
 from queued.cli.options.target import database_of
 
 
@@ -37,50 +36,32 @@ def workers(config: Path, check: bool, as_json: bool) -> None:
         entry["due"] = counts[f"due{number}"]
         entry["lag"] = counts[f"lag{number}"]
     warnings = [*_warnings(entries, rules, counts), *map(str, overview.faults)]
-    _show(entries, rules, counts, overview.faults, warnings, as_json)
+    if as_json:
+        print_json({
+            "workers": entries, "rules": rules, "unmatched": counts["unmatched"],
+            "overlap": counts["overlap"], "faults": [asdict(fault) for fault in overview.faults],
+            "warnings": warnings,
+        })  # fmt: skip
+    else:
+        print_rows(entries, _COLUMNS)
+        for warning in warnings:
+            print_line(f"warning: {warning}", err=True)
     if check and counts["unmatched"]:
         sys.exit(EXIT_FAILURE)
 
 
-def _show(
-    entries: list[dict[str, Any]],
-    rules: list[dict[str, Any]],
-    counts: dict[str, Any],
-    faults: list[Fault],
-    warnings: list[str],
-    as_json: bool,
-) -> None:
-    if as_json:
-        print_json(
-            {
-                "workers": entries,
-                "rules": rules,
-                "unmatched": counts["unmatched"],
-                "overlap": counts["overlap"],
-                "faults": [asdict(fault) for fault in faults],
-                "warnings": warnings,
-            }
-        )
-        return
-    print_table(
-        ["WORKER", "ACTION", "PROCESS", "SEEN", "DONE", "MATCHES", "DUE", "LAG", "WHERE"],
-        [
-            [
-                entry["name"],
-                entry["action"],
-                entry["owner"],
-                since(entry["seen_at"]) if entry["alive"] else "dead",
-                entry["handled"],
-                entry["matches"],
-                entry["due"],
-                "-" if entry["lag"] is None else age(entry["lag"]),
-                " ".join((entry["takes"] or "every row").split()),  # whole: many begin alike
-            ]
-            for entry in entries
-        ],
-    )
-    for warning in warnings:
-        print_line(f"warning: {warning}", err=True)
+_COLUMNS: dict[str, Column] = {
+    "WORKER": "name",
+    "ACTION": "action",
+    "PROCESS": "owner",
+    "SEEN": lambda entry: age_of(entry["seen_at"]) if entry["alive"] else "dead",
+    "DONE": "handled",
+    "MATCHES": "matches",
+    "DUE": "due",
+    "LAG": lambda entry: "-" if entry["lag"] is None else age(entry["lag"]),
+    # whole: many begin alike
+    "WHERE": lambda entry: " ".join((entry["takes"] or "every row").split()),
+}
 
 
 def _distinct(entries: list[dict[str, Any]]) -> list[int]:

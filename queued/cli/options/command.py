@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from pgmta.command import age, config_option, json_option, reporting
+from pgmta.command import age, config_option, json_option, print_json, print_table, reporting
 from pgmta.errors import ConfigError
 
 CONFIG = "etc/queued.yaml"
@@ -43,16 +43,33 @@ def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str
     return pairs
 
 
+type Column = str | Callable[[Any], Any]
+"""The key of a value, or a function of the row."""
+
+
+def print_rows(
+    rows: Sequence[Any], columns: Mapping[str, Column], *, as_json: bool = False
+) -> None:
+    """Print a table with a line for each row, or the rows themselves as JSON."""
+    if as_json:
+        print_json(rows)
+        return
+    values = [
+        [row[of] if isinstance(of, str) else of(row) for of in columns.values()] for row in rows
+    ]
+    print_table(list(columns), values)
+
+
 def instant(moment: datetime) -> str:
     """Return a time as commands print it."""
     return f"{moment:%Y-%m-%d %H:%M:%S%z}"
 
 
-def since(moment: datetime) -> str:
+def age_of(moment: datetime) -> str:
     """Return the age of something that happened then."""
     return age((datetime.now(UTC) - moment).total_seconds())
 
 
-def until(moment: datetime) -> str:
+def time_to(moment: datetime) -> str:
     """Return the time span until then."""
     return age((moment - datetime.now(UTC)).total_seconds())

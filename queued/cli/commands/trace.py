@@ -14,8 +14,7 @@ import click
 from pgmta.command import age, print_json, print_line, print_text, shorten
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.store.records.trace_orders import TraceOrders
-from pgmta.store.records.traces import FIELDS, Trace
+from pgmta.store.records.traces import FIELDS, Trace, TraceOrders
 from queued.cli.commands.change import who
 from queued.cli.options.command import Column, age_of, command, print_rows, time_to
 from queued.cli.options.filters import domain_as_stored

@@ -23,8 +23,7 @@ from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.filters import Filter
 from queued.cli.commands.change import EXIT_INTERRUPTED, apply_change, seconds, who
-from queued.cli.options.command import CONFIG
-from queued.cli.options.target import database_of
+from queued.cli.options.command import CONFIG, database_of
 
 _DONE = {Action.DELETE.value: "deleted", Action.RELEASE.value: "released"}
 

@@ -59,7 +59,7 @@ class QueuedProcess:
     """The parts of one process that duties and workers use; `config` is the present one."""
 
     due_in: Callable[[float], float]
-    """Returns the seconds until a duty of all processes, due every so many, is due in this one.
+    """Returns the seconds until a duty of all processes is due in this one, given its interval.
 
     Set once the workers are there.
     """

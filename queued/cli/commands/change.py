@@ -30,9 +30,8 @@ from pgmta.store.changes.change import BATCH, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.row_change import RowChange
-from queued.cli.options.command import CONFIG, parse_pairs
+from queued.cli.options.command import CONFIG, database_of, parse_pairs
 from queued.cli.options.filters import condition, filter_options
-from queued.cli.options.target import database_of
 
 EXIT_INTERRUPTED = 130
 

@@ -12,9 +12,8 @@ from pgmta.command import print_json, print_line
 from pgmta.config.types import hint, parse_duration
 from pgmta.errors import ConfigError
 from pgmta.store.changes.listing import COLUMNS, LAST_CLASS, LOGGED, Listing
-from queued.cli.options.command import Column, age_of, command, print_rows
+from queued.cli.options.command import Column, age_of, command, database_of, print_rows
 from queued.cli.options.filters import condition, filter_options
-from queued.cli.options.target import database_of
 
 _OF_ROWS = ("status", "age", "hold_reason")
 """Filters for values that the log has not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +26,7 @@ from queued.cli.commands.show import (
     print_reports,
     print_senders,
 )
-from queued.cli.options.command import command, instant
-from queued.cli.options.target import database_of
+from queued.cli.options.command import command, database_of, instant
 from queued.config import QueuedConfig, read_config
 from queued.routing.retry_until import end_of
 from queued.routing.routes import Routes
@@ -37,8 +37,7 @@ from queued.routing.routes import Routes
 def explain(config: Path, message_id: int, as_json: bool) -> None:
     """Explain a message: status, worker, what it waits for, every attempt, DSNs."""
     uri = database_of(config)
-    listing, overview = Listing(uri), Overview(uri)
-    try:
+    with closing(Listing(uri)) as listing, closing(Overview(uri)) as overview:
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
         came = arrival(listing.arrival(message_id), history)
@@ -53,9 +52,6 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         (malformed,) = overview.verdict(message_id, [MALFORMED])
         names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
         refused = overview.refused(dict(zip(names, conditions, strict=True)))
-    finally:
-        listing.close()
-        overview.close()
     if not rows and not history and not any(reports):
         raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
     now = datetime.now(UTC)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC
 from pathlib import Path
@@ -14,10 +13,9 @@ from typing import Any
 import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
-from pgmta.store.queue.partitions import Connection, Values, check, opened, tree
+from pgmta.store.queue.partitions import Values, check, opened, tree
 from pgmta.store.queue.repartition import Moved, Repartition
-from queued.cli.options.command import Column, command, print_rows
-from queued.cli.options.target import database_of
+from queued.cli.options.command import Column, command, database_of, print_rows
 
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
 
@@ -34,12 +32,6 @@ _wait = click.option(
 @click.group()
 def partition() -> None:
     """Show, check and change the partitions of the queue."""
-
-
-@contextmanager
-def _database(config: Path) -> Iterator[Connection]:
-    with opened(database_of(config)) as db:
-        yield db
 
 
 def _split_list(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Values:
@@ -74,7 +66,7 @@ def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
 
     Without --exact, rows are estimates, and the oldest is the row with the lowest id.
     """
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         partitions = tree(db, exact=exact)
         problems: dict[str, list[str]] = {}
         for finding in check(db, None):
@@ -109,7 +101,7 @@ def add(config: Path, name: str, values: Values, null: bool, wait: float, as_jso
     NAME begins with queue_; the command puts it before another beginning. Mail flows meanwhile,
     except for the time that `stopped` shows.
     """
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         _print_moved(Repartition(db, wait).add(name, values + [None] * null), as_json)
 
 
@@ -122,7 +114,7 @@ def split(
     config: Path, name: str, values: Values, null: bool, into: str, wait: float, as_json: bool
 ) -> None:
     """Move values of _partid, with their rows, from NAME into a new partition."""
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         _print_moved(Repartition(db, wait).split(name, values + [None] * null, into), as_json)
 
 
@@ -134,7 +126,7 @@ def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
 
     Mail stops while they move: one or two seconds for 100,000 rows.
     """
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         _print_moved(Repartition(db, wait).drop(name), as_json)
 
 
@@ -152,7 +144,7 @@ def check_partitions(config: Path, worth: int, as_json: bool) -> None:
 
     Reads the default partition.
     """
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         findings = check(db, worth)
     if as_json:
         print_json([asdict(finding) for finding in findings])

@@ -16,8 +16,14 @@ from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
-from queued.cli.options.command import Column, command, instant, parse_pairs, print_rows
-from queued.cli.options.target import database_of
+from queued.cli.options.command import (
+    Column,
+    command,
+    database_of,
+    instant,
+    parse_pairs,
+    print_rows,
+)
 
 _BARE = re.compile(rb"(?<!\r)\n")
 _FIELDS = ("to", "cc", "bcc")

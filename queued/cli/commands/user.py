@@ -15,11 +15,9 @@ from pgmta.errors import ConfigError, PgmtaError
 from pgmta.password import login_name
 from pgmta.store.admin.user_accounts import Rights, UserAccounts
 from queued.cli.commands.change import who
-from queued.cli.options.command import Column, age_of, command, instant, print_rows
-from queued.cli.options.target import database_of
+from queued.cli.options.command import Column, age_of, command, database_of, instant, print_rows
 from queued.cli.options.user_options import (
     Given,
-    chosen,
     password_options,
     read_rights,
     read_secret,
@@ -55,7 +53,7 @@ def add(config: Path, name: str, **options: Any) -> None:
             raise ConfigError([f"{name} is no address: give --sender or --any-sender"])
         rights = read_rights({**options, "sender": (name,)})
     with _accounts(config) as accounts:
-        given = None if accounts.users(name) else read_secret(**chosen(options))
+        given = None if accounts.users(name) else read_secret(options)
         if not given or not accounts.add(name, given.secret, rights):
             raise PgmtaError(f"there is a user {name} already")
     print_line(f"user {name} added")
@@ -70,7 +68,7 @@ def passwd(config: Path, name: str, **options: Any) -> None:
     name = _name(name)
     with _accounts(config) as accounts:
         _exists(name, bool(accounts.users(name)))
-        given = read_secret(**chosen(options))
+        given = read_secret(options)
         _exists(name, accounts.passwd(name, given.secret))
     print_line(f"user {name} has another password")
     _print_password(given)

@@ -1,15 +1,28 @@
-"""A command of queuectl: its decorator, and the values that several commands read or print."""
+"""A command of queuectl: its decorator, its database, and values that several read or print."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from pgmta.command import age, config_option, json_option, print_json, print_table, reporting
+from pgmta.command import (
+    age,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    reporting,
+)
+from pgmta.config.loader import load
 from pgmta.errors import ConfigError
+from pgmta.postgres.locate import existing, resolve
+from queued.config import QueuedConfig
 
 CONFIG = "etc/queued.yaml"
 """The configuration of a command that is given none."""
@@ -30,6 +43,29 @@ def command(
         return made
 
     return decorate
+
+
+def database_of(config: Path) -> str:
+    """Return the URI of the database of a queued.yaml. Raises ConfigError, StoreUnavailable."""
+    return existing(load(config, QueuedConfig).environment)
+
+
+def database_to_migrate(config: Path) -> str:
+    """Return the same; without `--config` and without the default file, that of the defaults.
+
+    So `queuectl migrate` works in an empty folder: it makes the embedded PostgreSQL there. All
+    other commands need the file, because in a wrong folder they would make an empty queue.
+    """
+    source = click.get_current_context().get_parameter_source("config")
+    if config.exists() or source is not ParameterSource.DEFAULT:
+        return resolve(load(config, QueuedConfig).environment)
+    environment = QueuedConfig().environment
+    directory = environment.directory.resolve()
+    print_line(
+        f"{config} does not exist: the defaults hold, with an embedded PostgreSQL in {directory}",
+        err=True,
+    )
+    return resolve(environment)
 
 
 def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str]:

@@ -51,11 +51,6 @@ def rights_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def chosen(options: dict[str, Any]) -> dict[str, bool]:
-    """Return the options about a password."""
-    return {key: options[key] for key in ("stdin", "generate", "no_scram")}
-
-
 @dataclass(frozen=True, slots=True)
 class Given:
     """A password: its hash, and itself if the command has made it."""
@@ -64,8 +59,9 @@ class Given:
     generated: str = field(default="", repr=False)
 
 
-def read_secret(*, stdin: bool, generate: bool, no_scram: bool) -> Given:
-    """Ask for a password, and hash it."""
+def read_secret(options: dict[str, Any]) -> Given:
+    """Get a password as the options about it say, and hash it. Raises ConfigError."""
+    stdin, generate = options["stdin"], options["generate"]
     if stdin and generate:
         raise ConfigError(["--stdin and --generate exclude each other"])
     if generate:
@@ -80,7 +76,7 @@ def read_secret(*, stdin: bool, generate: bool, no_scram: bool) -> Given:
         raise ConfigError(
             [f"a password needs {_SHORTEST} characters, at most {LONGEST} octets, and no NUL"]
         )
-    return Given(Secret.of(text, scram=not no_scram), text if generate else "")
+    return Given(Secret.of(text, scram=not options["no_scram"]), text if generate else "")
 
 
 def _terminal() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -22,7 +23,7 @@ from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.filters import filter_condition
 from queued.cli.commands.change import EXIT_INTERRUPTED, apply_change, seconds, who
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import CONFIG, database_of
 
 _DONE = {Action.DELETE.value: "deleted", Action.RELEASE.value: "released"}
 
@@ -70,11 +71,8 @@ def main(
     change = RowChange(action, where or "false", who(), reason=reason)
     uri = database_of(config)
     asyncio.run(_require_rights(uri))
-    listing = Listing(uri)
-    try:
+    with closing(Listing(uri)) as listing:
         total = listing.matching(change.where)
-    finally:
-        listing.close()
     done, stopped = apply_change(uri, change, total, batch) if total and not dry_run else (0, False)
     if as_json:
         print_json({"quarantine": quarantine, "action": action, "matched": total,

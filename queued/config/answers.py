@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import re2
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from pgmta.config.loader import Problem, load_lines
+from pgmta.config.loader import Lines, Problem, load_lines
 from pgmta.config.types import Section, each_by, hint, listed, some_listed
 from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
@@ -238,10 +238,10 @@ class Answers(Section):
         """Return where the rule of this number is: file and line."""
         return self._places[number] if number < len(self._places) else f"rules[{number}]"
 
-    def found_at(self, places: list[str]) -> Answers:
-        """Return the same with the places of the rules."""
+    def found_at(self, name: str, lines: Lines) -> Answers:
+        """Return the same with the places of the rules: the file and their lines."""
         answers = self.model_copy()
-        answers._places = places
+        answers._places = [f"{name}:{lines['rules', n]}" for n in range(len(self.rules))]
         return answers
 
     def problems(self, shipped_groups: set[str]) -> list[Problem]:
@@ -268,5 +268,4 @@ def shipped_answers() -> tuple[Answers, ...]:
 
 def _shipped(name: str) -> Answers:
     answers, lines = load_lines(shipped("etc") / name, Answers)
-    numbers = range(len(answers.rules))
-    return answers.found_at([f"shipped {name}:{lines['rules', number]}" for number in numbers])
+    return answers.found_at(f"shipped {name}", lines)

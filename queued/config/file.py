@@ -146,32 +146,25 @@ class QueuedConfig(Section):
         """The content of the file `shaping`; without a file it is empty."""
         return self._routing
 
-    def with_routing(self, shaping: Shaping) -> QueuedConfig:
-        """Return the same with the content of the file `shaping`."""
-        config = self.model_copy()
-        config._routing = shaping
-        return config
-
     @property
     def answering(self) -> AnswerIndex:
         """The answer rules: those of the file `answers`, if there is one, before the shipped."""
         return self._answering or shipped_index()
-
-    def with_answering(self, answers: Answers) -> QueuedConfig:
-        """Return the same with the content of the file `answers`."""
-        config = self.model_copy()
-        config._answering = AnswerIndex([answers, *shipped_answers()])
-        return config
 
     @property
     def texts(self) -> BounceTexts:
         """The texts of DSNs; without a file they are the shipped ones."""
         return self._texts or shipped_texts()
 
-    def with_texts(self, texts: BounceTexts) -> QueuedConfig:
-        """Return the same with the texts of DSNs."""
+    def with_files(
+        self,
+        routing: Shaping,
+        answering: AnswerIndex | None = None,
+        texts: BounceTexts | None = None,
+    ) -> QueuedConfig:
+        """Return the same with the contents of other files."""
         config = self.model_copy()
-        config._texts = texts
+        config._routing, config._answering, config._texts = routing, answering, texts
         return config
 
 
@@ -189,17 +182,14 @@ def read_config(
 
     Raises ConfigError with the mistakes.
     """
-    config = _with_texts(path, load(path, QueuedConfig))
+    config = load(path, QueuedConfig)
+    texts = _texts(path, config)
     problems = _wrong_dane(config)
     problems += ((("retry", *keys), reason) for keys, reason in config.retry.problems())
     if problems:
         raise mistakes(path, problems)
-    if config.shaping is not None:
-        shaping = _shaping(path, config.shaping, config, transports, passwords=passwords)
-        config = config.with_routing(shaping)
-    if config.answers is not None:
-        config = config.with_answering(_answers(path, config.answers))
-    return config
+    routing = _shaping(path, config, transports, passwords=passwords)
+    return config.with_files(routing, _answers(path, config.answers), texts)
 
 
 def _wrong_dane(config: QueuedConfig) -> list[Problem]:
@@ -215,9 +205,11 @@ def _wrong_dane(config: QueuedConfig) -> list[Problem]:
 
 
 def _shaping(
-    path: Path, name: Path, config: QueuedConfig, transports: Parsers | None, *, passwords: bool
+    path: Path, config: QueuedConfig, transports: Parsers | None, *, passwords: bool
 ) -> Shaping:
-    file = _file(path, "shaping", name)
+    if config.shaping is None:
+        return config.routing
+    file = _file(path, "shaping", config.shaping)
     shaping = load(file, Shaping, transports=transports).with_retry(config.retry)
     problems = shaping.problems(config.delivery.tls.mode)
     if passwords:
@@ -227,14 +219,16 @@ def _shaping(
     return shaping
 
 
-def _answers(path: Path, name: Path) -> Answers:
+def _answers(path: Path, name: Path | None) -> AnswerIndex | None:
+    if name is None:
+        return None
     file = _file(path, "answers", name)
     answers, lines = load_lines(file, Answers)
-    groups = {name for book in shipped_answers() for name in book.providers}
+    groups = {group for book in shipped_answers() for group in book.providers}
     if problems := answers.problems(groups):
         raise mistakes(file, problems)
-    numbers = range(len(answers.rules))
-    return answers.found_at([f"{name}:{lines['rules', number]}" for number in numbers])
+    answers = answers.found_at(str(name), lines)
+    return AnswerIndex([answers, *shipped_answers()])
 
 
 def _file(path: Path, key: str, name: Path) -> Path:
@@ -247,8 +241,8 @@ def _file(path: Path, key: str, name: Path) -> Path:
     return file
 
 
-def _with_texts(path: Path, config: QueuedConfig) -> QueuedConfig:
-    """Return the configuration with the texts of DSNs. Raises ConfigError with their mistakes."""
+def _texts(path: Path, config: QueuedConfig) -> BounceTexts:
+    """Return the texts of DSNs. Raises ConfigError with their mistakes."""
     folder = config.bounces.templates
     if folder is not None:
         folder = path.parent / folder
@@ -258,6 +252,6 @@ def _with_texts(path: Path, config: QueuedConfig) -> QueuedConfig:
             reason = f"{folder}: has no text, such as en.txt"
             raise mistakes(path, [(("bounces", "templates"), reason)])
     try:
-        return config.with_texts(read_texts(folder, config.bounces.language))
+        return read_texts(folder, config.bounces.language)
     except ValueError as error:
         raise mistakes(path, [(("bounces", "language"), str(error))]) from None

@@ -45,10 +45,11 @@ class Daemon:
         chosen = [worker for worker in config.workers if not names or worker.name in names]
         self._workers = [make_worker(process, worker) for worker in chosen]
         self._loops = [loop for worker in self._workers for loop in worker.loops]
-        self._turns = process.turns = TurnKeeper(
+        self._turns = TurnKeeper(
             process.registry,
             {worker.name: loop.schedule for worker in self._workers for loop in worker.loops},
         )
+        process.due_in = self._turns.due_in
         self._presence = Presence(process, signals, chosen, self._workers)
 
     async def run(self) -> None:

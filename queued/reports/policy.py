@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pgmta.errors import AddressError
 from pgmta.mail.address import mailbox_key, parse_mailbox
 from pgmta.report_row import Kind, ReportRow
+from pgmta.store.records.reports import Closing, Entry, counted
 from queued.config import BounceLimits
 from queued.rewriting.composed import COMPOSERS
 
@@ -30,11 +31,10 @@ class Plan:
 
 @dataclass(slots=True)
 class Decision:
-    """The end of rows: DSNs that are due, rows without one, and rows that go on hold."""
+    """The end of rows: DSNs that are due, and the rows without one."""
 
     plans: list[Plan] = field(default_factory=list)
-    silent: list[tuple[ReportRow, str]] = field(default_factory=list)
-    held: list[tuple[ReportRow, str]] = field(default_factory=list)
+    closing: Closing = field(default_factory=Closing)
 
     def refuse(self, rows: Iterable[ReportRow], reason: str) -> None:
         """Send no DSN for these rows: a failure goes on hold, so that it is not lost.
@@ -43,9 +43,9 @@ class Decision:
         """
         for row in rows:
             if row.kind == "failed":
-                self.held.append((row, row.reason(reason)))
+                self.closing.held.append((row, row.reason(reason)))
             else:
-                self.silent.append((row, reason))
+                self.closing.gone.append(Entry(row, row.reason(reason)))
 
 
 def decide(rows: Iterable[ReportRow], postmaster: str | None) -> Decision:
@@ -59,7 +59,7 @@ def decide(rows: Iterable[ReportRow], postmaster: str | None) -> Decision:
     for row in rows:
         kind = row.kind
         if row.notify and not _wanted(row.notify, kind):
-            decision.silent.append((row, f"NOTIFY={row.notify[:60]}"))
+            decision.closing.gone.append(Entry(row, row.reason(f"NOTIFY={row.notify[:60]}")))
             continue
         # rows with other metadata may have other content
         parameters = row.metadata if COMPOSERS else None
@@ -103,12 +103,7 @@ def _target(row: ReportRow, postmaster: str | None) -> tuple[str, str]:
     return parse_mailbox(postmaster, utf8=True)
 
 
-def keep_to_limits(
-    decision: Decision,
-    limits: BounceLimits,
-    used: Mapping[str, int],
-    counted: Callable[[str], str],
-) -> bool:
+def keep_to_limits(decision: Decision, limits: BounceLimits, used: Mapping[str, int]) -> bool:
     """Take the surplus out of the plans; return whether there is one.
 
     `used` has the DSNs of the last hour by address, in the form of `counted`, and all under ''.

@@ -43,7 +43,15 @@ log = get("reports")
 
 
 class ReportRound:
-    """Ends batches of rows for one process. `left` has messages that are not tried now."""
+    """Ends batches of rows for one process, one after the other.
+
+    `_left` has messages that are not tried now, and until when.
+    """
+
+    # of the present batch
+    _config: QueuedConfig
+    _messages: dict[int, ReportedMessage]
+    _head: int  # chunks that have the header, or what composers need
 
     def __init__(self, reports: Reports, store: Enqueue, writer: ReportWriter) -> None:
         self._reports = reports
@@ -69,11 +77,13 @@ class ReportRound:
         Rows that the database refuses go on hold with the reason, and the others go on. Raises
         StoreUnavailable, and psycopg.Error if the reason is not the rows.
         """
-        messages = await self._reports.messages({row.message_id for row in rows})
+        self._config = config
+        self._head = -(-COMPOSED // CHUNK_SIZE) if COMPOSERS else HEAD
+        self._messages = await self._reports.messages({row.message_id for row in rows})
         for chance in range(_TRIES):
-            decision = await self._decide(rows, config)
+            decision = await self._decide(rows)
             try:
-                return await self._close(decision, messages, config)
+                return await self._close(decision)
             except psycopg.Error as error:
                 if not limited(error) or chance == _TRIES - 1:
                     raise
@@ -86,50 +96,53 @@ class ReportRound:
         others = {row.message_id for row in rows} - {row.message_id for row in delays}
         return delays + (await self._reports.rows(others, len(rows)) if others else [])
 
-    async def _decide(self, rows: Sequence[ReportRow], config: QueuedConfig) -> Decision:
-        decision = decide(rows, config.bounces.postmaster)
+    async def _decide(self, rows: Sequence[ReportRow]) -> Decision:
+        bounces = self._config.bounces
+        decision = decide(rows, bounces.postmaster)
         if decision.plans:
             used = await self._reports.used(counted(plan.sent_to) for plan in decision.plans)
-            surplus = keep_to_limits(decision, config.bounces.limits, used, counted)
+            surplus = keep_to_limits(decision, bounces.limits, used)
             if surplus and time.monotonic() > self._warned + _QUIET:
                 self._warned = time.monotonic()
                 log.warning("DSNs are over a limit: rows are on hold", reason=LIMIT)
         return decision
 
-    async def _close(
-        self, decision: Decision, messages: dict[int, ReportedMessage], config: QueuedConfig
-    ) -> int:
-        """Queue the DSNs of a decision, and end its rows."""
-        if closing := _without_dsn(decision):
-            await self._end_without(closing, config)
+    async def _close(self, decision: Decision) -> int:
+        """Queue the DSNs of a decision, and end its rows. Return the number of DSNs."""
+        if decision.closing:
+            await self._end_without(decision.closing)
+        messages = self._messages
         sizes: dict[int, int] = {}
         for plan in decision.plans:
             if found := messages.get(plan.message_id):
-                whole = returns_content(plan, found, config)
-                octets = found.size if whole else min(found.size, _head() * CHUNK_SIZE)
+                whole = returns_content(plan, found, self._config)
+                octets = found.size if whole else min(found.size, self._head * CHUNK_SIZE)
                 sizes[plan.message_id] = max(octets, sizes.get(plan.message_id, 0))
         number = 0
         for group in groups(decision.plans, sizes, _MEMORY):
-            await self._read(group, messages, config)
-            letters = await self._write(group, messages, config)
-            if letters:
-                number += await self._queue(letters, config)
+            await self._read(group)
+            letters = await self._write(group)
+            stored = await self._stored([each for each in letters if not each.streams])
+            for letter in letters:
+                if letter.streams:
+                    stored += await self._stored([letter])
+            number += await self._insert(stored)
             for plan in group:
                 if found := messages.get(plan.message_id):
                     found.content = b""
         return number
 
-    async def _end_without(self, closing: Closing, config: QueuedConfig) -> None:
+    async def _end_without(self, closing: Closing) -> None:
         """End rows without a DSN; if the database refuses some, the others go on."""
         try:
-            await self._commit([], closing, config)
+            await self._commit([], closing)
         except psycopg.Error as error:
             if not (moved(error) or faults.locked(error) or faults.about_row(error)):
                 raise
             gone, held = closing.gone, closing.held
             if len(gone) + len(held) > 1:
                 for part in closing.halves():
-                    await self._end_without(part, config)
+                    await self._end_without(part)
                 return
             row = gone[0].row if gone else held[0][0]
             self._leave(row.message_id)
@@ -137,50 +150,39 @@ class ReportRound:
                 log.error("can't end a row", message=row.message_id, row=row.id,
                           reason=faults.words(error))  # fmt: skip
 
-    async def _read(
-        self, group: list[Plan], messages: dict[int, ReportedMessage], config: QueuedConfig
-    ) -> None:
+    async def _read(self, group: list[Plan]) -> None:
         """Read what the DSNs return; large content is read while it is written."""
         whole: dict[int, ReportedMessage] = {}
         heads: dict[int, ReportedMessage] = {}
         for plan in group:
-            if message := messages.get(plan.message_id):
+            if message := self._messages.get(plan.message_id):
                 streams = message.chunks and message.size > LARGE
-                part = heads if streams or not returns_content(plan, message, config) else whole
+                returns = returns_content(plan, message, self._config)
+                part = whole if returns and not streams else heads
                 part[message.id] = message
         await self._reports.fill(
             list(whole.values()),
             [each for each in heads.values() if each.id not in whole],
-            _head(),
+            self._head,
         )
 
-    async def _write(
-        self, group: list[Plan], messages: dict[int, ReportedMessage], config: QueuedConfig
-    ) -> list[Letter]:
+    async def _write(self, group: list[Plan]) -> list[Letter]:
         """Compose the DSNs. One that can't be composed puts its rows on hold."""
         letters: list[Letter] = []
         now = datetime.now(UTC)
         for place, plan in enumerate(group, 1):
             number = await self._ids.take_id()
             try:
-                original = messages.get(plan.message_id)
-                letters.append(self._writer.write(plan, original, number, config, now))
+                original = self._messages.get(plan.message_id)
+                letters.append(self._writer.write(plan, original, number, self._config, now))
             except Exception as error:
                 log.error("can't compose a DSN", message=plan.message_id, exc_info=error)
-                await self._hold(plan, f"its DSN can't be composed: {faults.words(error)}", config)
+                await self._hold(plan, f"its DSN can't be composed: {faults.words(error)}")
             if place % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return letters
 
-    async def _queue(self, letters: list[Letter], config: QueuedConfig) -> int:
-        """Queue DSNs; if the database refuses some, the others go on. Return their number."""
-        stored = await self._stored([each for each in letters if not each.streams], config)
-        for letter in letters:
-            if letter.streams:
-                stored += await self._stored([letter], config)
-        return await self._insert(stored, config) if stored else 0
-
-    async def _stored(self, letters: list[Letter], config: QueuedConfig) -> list[Letter]:
+    async def _stored(self, letters: list[Letter]) -> list[Letter]:
         """Store the chunks of DSNs, and return those that can be queued now.
 
         A content may be gone or not fit to be sent: then its DSN returns the header alone. The
@@ -190,31 +192,32 @@ class ReportRound:
             await self._writer.store(letters)
         except LookupError:  # of a stream, which is stored by itself
             await self._drop(letters)
-            originals = {each.id: each for letter in letters if (each := letter.original)}
-            for original in originals.values():
-                original.torn = True
-            plans = [letter.plan for letter in letters]
-            return await self._stored(await self._write(plans, originals, config), config)
+            for letter in letters:
+                if letter.original:
+                    letter.original.torn = True
+            return await self._stored(await self._write([letter.plan for letter in letters]))
         except psycopg.Error as error:
             if not faults.about_row(error):
                 await self._drop(letters)
                 raise
             if len(letters) > 1:
                 half = len(letters) // 2
-                first = await self._stored(letters[:half], config)
-                return first + await self._stored(letters[half:], config)
-            await self._refused(letters[0], error, config)
+                return await self._stored(letters[:half]) + await self._stored(letters[half:])
+            await self._refused(letters[0], error)
             return []
         return letters
 
-    async def _insert(self, letters: list[Letter], config: QueuedConfig) -> int:
+    async def _insert(self, letters: list[Letter]) -> int:
+        """Queue DSNs; if the database refuses some, the others go on. Return their number."""
+        if not letters:
+            return 0
         entries = [
             Entry(row, row.reason(), letter.message.id, letter.plan.sent_to)
             for letter in letters
             for row in letter.plan.rows
         ]
         try:
-            await self._commit([letter.message for letter in letters], Closing(entries), config)
+            await self._commit([letter.message for letter in letters], Closing(entries))
         except psycopg.Error as error:
             if not (moved(error) or faults.locked(error) or faults.about_row(error)):
                 raise
@@ -223,13 +226,11 @@ class ReportRound:
                 raise
             free = await self._free(letters) if moved(error) and len(letters) > 1 else letters
             if len(free) < len(letters):
-                return await self._insert(free, config) if free else 0
+                return await self._insert(free)
             if len(letters) > 1:
                 half = len(letters) // 2
-                return await self._insert(letters[:half], config) + await self._insert(
-                    letters[half:], config
-                )
-            await self._refused(letters[0], error, config)
+                return await self._insert(letters[:half]) + await self._insert(letters[half:])
+            await self._refused(letters[0], error)
             return 0
         return len(letters)
 
@@ -243,16 +244,15 @@ class ReportRound:
             self._leave(letter.plan.message_id)
         return [each for each in letters if free.issuperset(rows[each.message.id])]
 
-    async def _commit(
-        self, group: list[NewMessage], closing: Closing, config: QueuedConfig
-    ) -> None:
-        limits = Limits(config.bounces.limits.sender, config.bounces.limits.all)
+    async def _commit(self, group: list[NewMessage], closing: Closing) -> None:
+        bounces = self._config.bounces
+        limits = Limits(bounces.limits.sender, bounces.limits.all)
         if group:
             await self._store.commit(group, beside=self._reports.closing(closing, limits))
         else:
             await self._reports.close(closing, limits)
 
-    async def _refused(self, letter: Letter, error: Exception, config: QueuedConfig) -> None:
+    async def _refused(self, letter: Letter, error: Exception) -> None:
         """Leave the rows of a DSN that are not ours now, and hold those that are refused."""
         await self._drop([letter])
         if moved(error) or faults.locked(error):
@@ -260,12 +260,12 @@ class ReportRound:
             return
         words = faults.words(error)
         log.error("a DSN is refused", message=letter.plan.message_id, reason=words)
-        await self._hold(letter.plan, f"its DSN is refused: {words}", config)
+        await self._hold(letter.plan, f"its DSN is refused: {words}")
 
-    async def _hold(self, plan: Plan, reason: str, config: QueuedConfig) -> None:
+    async def _hold(self, plan: Plan, reason: str) -> None:
         decision = Decision()
         decision.refuse(plan.rows, reason[:_REASON])
-        await self._end_without(_without_dsn(decision), config)
+        await self._end_without(decision.closing)
 
     def _leave(self, message_id: int) -> None:
         """Leave a message for a while; forget those whose time is over, which may be gone."""
@@ -282,17 +282,6 @@ class ReportRound:
                 await self._store.drop_chunks(ids)
             except (StoreUnavailable, psycopg.Error) as error:
                 log.warning("chunks of DSNs stay behind", reason=faults.words(error))
-
-
-def _head() -> int:
-    """Return the chunks of content that are read for its header; composers need more."""
-    return -(-COMPOSED // CHUNK_SIZE) if COMPOSERS else HEAD
-
-
-def _without_dsn(decision: Decision) -> Closing:
-    """Return the end of the rows of which no DSN goes out."""
-    gone = [Entry(row, row.reason(why)) for row, why in decision.silent]
-    return Closing(gone, decision.held)
 
 
 def _in_report(plan: Plan) -> list[int]:

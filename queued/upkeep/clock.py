@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from pgmta.logs import get
 from pgmta.store.admin.upkeep import ClockLook, DatabaseClock
@@ -16,34 +15,27 @@ STEP = 30.0  # seconds; a clock that is off by less is no reason
 log = get("upkeep")
 
 
-class Clock(Protocol):
-    """The clock of the database."""
-
-    async def look(self) -> ClockLook:
-        """Note the time, and shorten waits after a step back."""
-
-
 class ClockDuty:
     """Compares the clock of the database with the `monotonic` one, and with the time it showed.
 
-    `wake` is called if waits are shorter now.
+    `look` looks at that clock, and shortens waits after a step back. Then `wake` is called.
     """
 
     def __init__(
         self,
-        clock: Clock,
+        look: Callable[[], Awaitable[ClockLook]],
         wake: Callable[[], Awaitable[None]],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock
+        self._look = look
         self._wake = wake
         self._monotonic = monotonic
         self._ahead: float | None = None  # of the monotonic clock
 
-    async def look(self) -> None:
+    async def do(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
         asked = self._monotonic()
-        found = await self._clock.look()
+        found = await self._look()
         late = found.seen - self._monotonic()  # the answer may have taken a while
         before, self._ahead = self._ahead, late
         if found.back is not None:
@@ -59,7 +51,7 @@ class ClockDuty:
 
 def _make(process: QueuedProcess) -> Work:
     stored = DatabaseClock(process.link, STEP, process.config.process.lease)
-    return ClockDuty(stored, process.registry.wake).look
+    return ClockDuty(stored.look, process.registry.wake).do
 
 
 DUTY = Duty("clock", 5.0, _make)

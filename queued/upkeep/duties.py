@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from queued.upkeep import (
-    attempts,
     clock,
     dane_check,
+    days,
     final_leases,
     keys,
     orphans,
-    reports,
     requests,
     sts_policies,
-    transcripts,
     untaken,
 )
 from queued.upkeep.duty import Duty
@@ -21,13 +19,11 @@ DUTIES: list[Duty] = [
     requests.DUTY,
     requests.RULES,
     final_leases.DUTY,
-    attempts.DUTY,
-    transcripts.DUTY,
+    *days.DUTIES,
     clock.DUTY,
     orphans.DUTY,
     keys.DUTY,
     sts_policies.DUTY,
-    reports.DUTY,
     dane_check.DUTY,
     untaken.DUTY,
 ]

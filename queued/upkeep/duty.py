@@ -44,7 +44,7 @@ class Duty:
             await work()
 
         def pause() -> float:
-            return process.turns.due_in(every) if self.in_turn else every
+            return process.due_in(every) if self.in_turn else every
 
         await repeat(self.name, do, pause, self.first)
 

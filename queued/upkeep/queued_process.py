@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Protocol
+from collections.abc import Callable, Coroutine
 
 from pgmta.daemon_role import process_name
 from pgmta.postgres.resources import Resources
@@ -13,30 +12,64 @@ from pgmta.store.admin.upkeep import Upkeep
 from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.conditions import both
+from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.dkim_keys import DkimKeys
+from pgmta.store.records.sts_policies import StsPolicies
+from pgmta.store.records.tls_reports import TlsReports
 from pgmta.store.records.traces import Traces
 from pgmta.store.schema import Schema
-from queued.config import QueuedConfig, Worker
+from queued.config import QueuedConfig, Tls, Worker
 from queued.delivery.smtp.smtp_transport import SmtpTransport
+from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transports import Transports
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
 from queued.upkeep.space import Reclaimer
-from queued.upkeep.tls_memory import SharedTlsMemory
+
+_WRITTEN = 10.0  # seconds between two writes of the results about TLS
 
 
-class Turns(Protocol):
-    """Divides the work of several processes."""
+class SharedTlsMemory:
+    """Policies, broken hosts and results, over one connection to PostgreSQL."""
 
-    def due_in(self, every: float) -> float:
-        """Return the seconds until a duty of all processes is due in this one."""
+    def __init__(self, resources: Resources, config: Tls) -> None:
+        link = resources.link("queued tls")
+        self._reports = TlsReports(link)
+        self._broken = broken = BrokenTlsHosts(link, config.remember, config.minimum)
+        policies = StsPolicies(link)
+        self.memory = TlsMemory(
+            policies.find,
+            policies.keep,
+            broken.known,
+            broken.failed,
+            broken.worked,
+            self._reports.count,
+        )
+        """The functions that deliveries use."""
+
+    def configure(self, config: Tls) -> None:
+        """Keep broken hosts as these settings say, and forget those of other ones."""
+        self._broken.configure(config.remember, config.minimum)
+
+    async def run(self) -> None:
+        """Write the results again and again until cancelled."""
+        while True:
+            await asyncio.sleep(_WRITTEN)
+            await self._reports.write()
+
+    async def close(self) -> None:
+        """Write the last results."""
+        await self._reports.write()
 
 
 class QueuedProcess:
     """The parts of one process that duties and workers use; `config` is the present one."""
 
-    turns: Turns
-    """Set once the workers are there."""
+    due_in: Callable[[float], float]
+    """Returns the seconds until a duty of all processes is due in this one, given its interval.
+
+    Set once the workers are there.
+    """
 
     def __init__(self, config: QueuedConfig, uri: str) -> None:
         self.config = config

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from functools import partial
 
 import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
+from pgmta.postgres.link import Link
 from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.records.reports import Page, Place, Reports
 from queued.reports.round import ReportRound
 from queued.reports.writer import ReportWriter
-from queued.upkeep.duty import Duty
 from queued.upkeep.queued_process import QueuedProcess
 
 _EVERY = 1.0  # seconds between two looks at the rows of others, in our turn
@@ -28,10 +27,13 @@ _ROWS = 20_000  # rows of a batch: a DSN has no more recipients
 _REST = 0.01  # seconds between two rounds, in which rows gather
 _OLD = 10.0  # seconds after `gather`: rows that have waited for longer come in a turn
 _AGAIN = 10.0  # seconds after a failure, at most
-# Rows of an operator's transaction are locked for hours, perhaps.
-_LINK = "queued reports", SESSION | {"lock_timeout": "2s"}
 
 log = get("reports")
+
+
+def report_link(process: QueuedProcess) -> Link:
+    """Return the connection for reports: rows of an operator may be locked for hours, perhaps."""
+    return process.resources.link("queued reports", SESSION | {"lock_timeout": "2s"})
 
 
 class ReportDuty:
@@ -43,7 +45,7 @@ class ReportDuty:
 
     def __init__(self, process: QueuedProcess) -> None:
         self._process = process
-        link = process.resources.link(*_LINK)
+        link = report_link(process)
         self._reports = Reports(link, f"reports@{process.name}")
         store = Enqueue(link, process.schema)
         writer = ReportWriter(store, Contents(link), process.host)
@@ -56,7 +58,7 @@ class ReportDuty:
         process, failed = self._process, False
         looked = loop.time()
         while True:
-            pause = min(looked + process.turns.due_in(_EVERY), self._due) - loop.time()
+            pause = min(looked + process.due_in(_EVERY), self._due) - loop.time()
             if failed:
                 await asyncio.sleep(min(max(pause, _EVERY), _AGAIN))
             else:
@@ -64,7 +66,7 @@ class ReportDuty:
                     async with asyncio.timeout(max(pause, 0.0)):
                         await process.reported.wait()
             process.reported.clear()
-            turn = loop.time() >= looked + process.turns.due_in(_EVERY)
+            turn = loop.time() >= looked + process.due_in(_EVERY)
             looked = loop.time() if turn else looked
             try:
                 process.schema.require()
@@ -138,14 +140,3 @@ class ReportDuty:
             number = len(rows) + len(ended)
             if rows and await self._round.end(rows, self._process.config):
                 await self._reports.announce()
-
-
-async def _tidy(process: QueuedProcess) -> None:
-    """Make and drop partitions, remove old delays."""
-    reports = Reports(process.resources.link(*_LINK), f"reports@{process.name}")
-    made, dropped = await reports.tidy(process.config.retention.attempts)
-    if made or dropped:
-        log.info("reports partitions", made=made, dropped=dropped)
-
-
-DUTY = Duty("reports", 3600.0, lambda process: partial(_tidy, process))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pgmta.logs import get
 from pgmta.model import StsPolicy
@@ -21,35 +21,29 @@ _REPORTS = 35 * 86400.0  # seconds for which results are kept: reports are about
 log = get("upkeep")
 
 
+@dataclass(frozen=True, slots=True)
 class StsPolicyDuty:
     """Fetches the policies that are due. One that can't be fetched is kept until its end.
 
     `fetcher` returns None while MTA-STS is off.
     """
 
-    def __init__(
-        self,
-        policies: StsPolicies,
-        broken: BrokenTlsHosts,
-        reports: TlsReports,
-        fetcher: Callable[[], PolicyFetcher | None],
-    ) -> None:
-        self._policies = policies
-        self._broken = broken
-        self._reports = reports
-        self._fetcher = fetcher
+    policies: StsPolicies
+    broken: BrokenTlsHosts
+    reports: TlsReports
+    fetcher: Callable[[], PolicyFetcher | None]
 
     async def do(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
-        await self._policies.expire()
-        await self._broken.expire()
-        await self._reports.expire(_REPORTS)
-        if fetcher := self._fetcher():
-            due = await self._policies.due(_BATCH)
+        await self.policies.expire()
+        await self.broken.expire()
+        await self.reports.expire(_REPORTS)
+        if fetcher := self.fetcher():
+            due = await self.policies.due(_BATCH)
             found = await asyncio.gather(*(self._fetch(fetcher, each) for each in due))
             for policy in found:
                 if policy:
-                    await self._policies.keep(policy)
+                    await self.policies.keep(policy)
 
     async def _fetch(self, fetcher: PolicyFetcher, policy: StsPolicy) -> StsPolicy | None:
         try:

@@ -121,11 +121,3 @@ SELECT max(row_id), count(*) FROM page
 -- name: tidy_counts
 -- Counts of more than an hour ago.
 DELETE FROM report_counts WHERE minute < now() - interval '2 hours' AND minute > '-infinity'
-
--- name: ensure
--- Make missing day partitions of the log of reports.
-SELECT days_make('reports', %(days)s)
-
--- name: expire
--- Drop old day partitions of the log of reports.
-SELECT days_expire('reports', make_interval(secs => %(age)s))

@@ -35,10 +35,6 @@ WITH RECURSIVE walk AS (
 DELETE FROM message_chunks WHERE message_id = ANY (ARRAY(SELECT message_id FROM gone))
 RETURNING message_id
 
--- name: expire_attempts
--- Drop old day partitions of the attempts log.
-SELECT days_expire('attempts', make_interval(secs => %(age)s))
-
 -- name: expire_keys
 -- One batch of keys of submissions whose time is over. An open transaction has none of them locked for long.
 DELETE FROM idempotency_keys

@@ -33,7 +33,7 @@ from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.queue.lost import FinalLeases
 from pgmta.store.queue.settle import Settlements
-from pgmta.store.records.attempts import ensure_partitions
+from pgmta.store.records.days import keep_days
 from pgmta.store.schema import Schema
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
 from tests.support.database import memory_folder, with_database
@@ -138,8 +138,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         await registry.register([Entry("w", "deliver", None, "true")], [rule])
         assert await registry.beat({"w": 1})
         assert await registry.operator_rules() == []
-        assert await ensure_partitions(link) == 1
-        assert await upkeep.expire_attempts(86400) == 1
+        assert await keep_days(link, "attempts", 86400) == (1, 1)
 
         claims = Claims(link, "w", 0.01)
         lost = (await claims.claim(2, [])).items

@@ -20,14 +20,6 @@ REASON = "undeliverable"
 WAITING = "SELECT count(*) FROM queue WHERE status = 'REPORT'"
 
 
-class OwnTurn:
-    """Looks at the rows of others all the time."""
-
-    def due_in(self, every: float) -> float:
-        """Return the seconds until the turn."""
-        return min(every, 0.1)
-
-
 def config(**bounces: Any) -> QueuedConfig:
     """Return a configuration."""
     return QueuedConfig.model_validate(
@@ -38,7 +30,7 @@ def config(**bounces: Any) -> QueuedConfig:
 def process_of(uri: str, name: str = "p", **bounces: Any) -> QueuedProcess:
     """Return a process of that name."""
     process = QueuedProcess(config(**bounces), uri)
-    process.name, process.turns = name, OwnTurn()
+    process.name, process.due_in = name, lambda every: min(every, 0.1)  # looks all the time
     return process
 
 

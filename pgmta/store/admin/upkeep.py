@@ -40,11 +40,6 @@ class Upkeep:
         bodies = await self._link.run(_SQL["orphans"], params)
         return len(bodies) + len(await self._link.run(_SQL["orphan_chunks"], params))
 
-    async def expire_attempts(self, age: float) -> int:
-        """Drop day partitions of attempts older than `age` seconds; return how many."""
-        ((dropped,),) = await self._link.run(_SQL["expire_attempts"], {"age": age})
-        return int(dropped)
-
     async def expire_keys(self, age: float, batch: int) -> int:
         """Remove one batch of keys of submissions older than `age` seconds; return how many."""
         return len(await self._link.run(_SQL["expire_keys"], {"age": age, "batch": batch}))

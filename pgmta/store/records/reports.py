@@ -19,7 +19,6 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.report_row import ReportedMessage, ReportRow
 from pgmta.store.queries import queries
 from pgmta.store.queue.enqueue import Companion
-from pgmta.store.records.attempts import DAYS_AHEAD
 
 HEAD = 9
 """Chunks of content that have its header."""
@@ -259,16 +258,10 @@ class Reports:
         """Remove delays of rows that have ended. Raises StoreUnavailable."""
         await self._link.run(_SQL["ended"], {"ids": Bigints(ids)})
 
-    async def tidy(self, retention: float) -> tuple[int, int]:
-        """Make and drop day partitions, and remove delays and counts that are over.
-
-        Returns how many partitions were made and dropped. Raises StoreUnavailable, psycopg.Error.
-        """
-        ((made,),) = await self._link.run(_SQL["ensure"], {"days": DAYS_AHEAD})
-        ((dropped,),) = await self._link.run(_SQL["expire"], {"age": retention})
+    async def tidy(self) -> None:
+        """Remove delays and counts that are over. Raises StoreUnavailable, psycopg.Error."""
         await self._link.run(_SQL["tidy_counts"])
         after, number = 0, _TIDIED
         while number == _TIDIED:
             params = {"after": after, "batch": _TIDIED}
             ((after, number),) = await self._link.run(_SQL["tidy_delays"], params)
-        return made, dropped

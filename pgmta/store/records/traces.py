@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
+from pgmta.errors import PgmtaError
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres.link import Link
+from pgmta.postgres.operator import OperatorLink
 from pgmta.selection import Selection, parse
 from pgmta.store.queries import queries
 
@@ -16,6 +19,7 @@ FIELDS = ("domain", "recipient", "sender", "tenant", "priority", "metadata")
 """The lists of texts that a trace may have."""
 
 _SQL = queries("traces")
+_LATE = timedelta(seconds=60)  # for which an outcome may wait for its commit
 
 log = get("traces")
 
@@ -67,3 +71,65 @@ class Traces:
     async def remove(self) -> None:
         """Remove traces that ended over a day ago."""
         await self._link.run(_SQL["remove"])
+
+
+class TraceOrders(OperatorLink):
+    """Traces as an operator orders, lists and follows them, over a separate connection.
+
+    Raises StoreUnavailable when it opens.
+    """
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self._shown: dict[tuple[Any, ...], datetime] = {}
+
+    def start(self, wanted: dict[str, list[str]], seconds: float, who: str) -> dict[str, Any]:
+        """Begin a trace; return its `id` and `created_at`."""
+        text = json.dumps(wanted)
+        with self._db.transaction():
+            params = {"who": who, "seconds": seconds, "wanted": text}
+            row = self._db.execute(_SQL["start"], params).fetchone()
+            if row is None:
+                raise PgmtaError("the trace was not stored")
+            self._audit(who, "trace start", text, {"trace": row["id"], "seconds": seconds})
+        return row
+
+    def stop(self, number: int, who: str) -> bool:
+        """End a trace; return False if none of that number lasts."""
+        with self._db.transaction():
+            row = self._db.execute(_SQL["stop"], {"id": number}).fetchone()
+            if row:
+                self._audit(who, "trace stop", row["wanted"], {"trace": number})
+        return row is not None
+
+    def last_day(self) -> list[dict[str, Any]]:
+        """Return the traces of the last day."""
+        return self._db.execute(_SQL["list"]).fetchall()
+
+    def unaware(self, since: datetime) -> tuple[int, int]:
+        """Return the number of delivering workers, and of those that do not know a trace yet."""
+        row = self._db.execute(_SQL["unaware"], {"since": since}).fetchone() or {}
+        return row["workers"], row["unaware"]
+
+    def lasts(self, number: int) -> bool:
+        """Return whether the trace lasts."""
+        row = self._db.execute(_SQL["lasts"], {"id": number}).fetchone()
+        return bool(row and row["lasts"])
+
+    def fresh(self, number: int, since: datetime) -> list[dict[str, Any]]:
+        """Return the transcripts of a trace that this object has not returned yet."""
+        newest = max(self._shown.values(), default=since)
+        since = max(since, newest) - _LATE
+        self._shown = {key: ended for key, ended in self._shown.items() if ended > since}
+        rows = self._db.execute(_SQL["fresh"], {"id": number, "since": since}).fetchall()
+        found = []
+        for row in rows:
+            key = row["message_id"], row["lease_token"], row["ended_at"], *row["row_ids"]
+            if key not in self._shown:
+                self._shown[key] = row["ended_at"]
+                found.append(row)
+        return found
+
+    def _audit(self, who: str, action: str, condition: str, details: dict[str, Any]) -> None:
+        params = {"who": who, "action": action, "condition": condition}
+        self._db.execute(_SQL["audit"], {**params, "details": json.dumps(details)})

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,8 @@ from pgmta.store.changes.change import BATCH, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.row_change import RowChange
+from queued.cli.options.command import CONFIG, database_of, parse_pairs
 from queued.cli.options.filters import condition, filter_options
-from queued.cli.options.target import CONFIG, database_of
 
 EXIT_INTERRUPTED = 130
 
@@ -120,12 +121,7 @@ def delete(reason: str, **options: Any) -> None:
 def set_values(priority: int | None, pairs: tuple[str, ...], unset: tuple[str, ...],
                **options: Any) -> None:  # fmt: skip
     """Set priority or metadata of rows. A changed _partid moves rows to another worker."""
-    values = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key:
-            raise ConfigError([f"--set {pair!r}: expected key=value"])
-        values[key] = value
+    values = parse_pairs(pairs, "--set")
     if priority is None and not values and not unset:
         raise ConfigError(["nothing to set: give --priority, --set or --unset"])
     _run(Action.SET, options, priority=priority, metadata=values, unset=list(unset))
@@ -173,8 +169,7 @@ def _count(uri: str, change: RowChange) -> tuple[int, int]:
     """Return how many rows the change would change, and how many a release leaves on hold."""
     # the part that can't fail first: the parts of a condition are evaluated in their order
     where = f"{change.rows.takes} AND {change.where}"
-    listing = Listing(uri)
-    try:
+    with closing(Listing(uri)) as listing:
         total = listing.matching(where, failing=change.holds)
         for fault in listing.faults:
             then = "these are held as well" if change.holds else "these are left"
@@ -182,8 +177,6 @@ def _count(uri: str, change: RowChange) -> tuple[int, int]:
         stay = 0
         if total and change.action in (Action.RELEASE, Action.BOUNCE):
             stay = listing.matching(f"{MALFORMED} AND {where}")
-    finally:
-        listing.close()
     return total - stay, stay
 
 
@@ -192,12 +185,9 @@ def held_again(uri: str, where: str) -> dict[str, int | None]:
 
     The value is the number of rows, or None if a condition fails on one of them.
     """
-    overview = Overview(uri)
-    try:
-        held = ROW_ACTIONS[Action.RELEASE].takes
+    held = ROW_ACTIONS[Action.RELEASE].takes
+    with closing(Overview(uri)) as overview:
         again = overview.holding(f"{held} AND NOT {MALFORMED} AND (\n{where}\n)")
-    finally:
-        overview.close()
     for name, rows in again.items():
         some = "some" if rows is None else rows
         print_line(

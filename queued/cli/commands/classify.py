@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import config_option, json_option, print_json, print_line, reporting
+from pgmta.command import print_json, print_line
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, Stage
 from queued.answers.rules import AnswerRules
-from queued.cli.options.target import CONFIG
+from queued.cli.options.command import command
 from queued.config import read_config
 from queued.config.answer_text import parse_reply
 
@@ -25,8 +25,7 @@ def _step(_: click.Context, __: click.Parameter, value: str) -> Stage:
     return found
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.option("--host", default="", help="Next hop that said it, for the rules of its provider.")
 @click.option(
     "--command",
@@ -38,9 +37,7 @@ def _step(_: click.Context, __: click.Parameter, value: str) -> Stage:
     help="Step in which it came: connect, greeting, EHLO, STARTTLS, AUTH, MAIL, RCPT, DATA, "
     '"end of data" and so on.',
 )
-@json_option
 @click.argument("reply")
-@reporting
 def classify(config: Path, host: str, step: Stage, as_json: bool, reply: str) -> None:
     """Show the answer class of REPLY, and the rule that decided.
 

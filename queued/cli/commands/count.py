@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import (
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-)
+from pgmta.command import print_json, print_line
 from pgmta.config.types import hint, parse_duration
 from pgmta.errors import ConfigError
 from pgmta.store.changes.listing import COLUMNS, LAST_CLASS, LOGGED, Listing
+from queued.cli.options.command import Column, age_of, command, database_of, print_rows
 from queued.cli.options.filters import condition, filter_options
-from queued.cli.options.target import CONFIG, database_of
 
 _OF_ROWS = ("status", "age", "priority", "hold_reason")
 """Filters for values that the log has not."""
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.option(
     "--by",
     metavar="COLUMN",
@@ -41,8 +32,6 @@ _OF_ROWS = ("status", "age", "priority", "hold_reason")
     help="Count attempts in the log that ended since then, in place of rows.",
 )
 @filter_options
-@json_option
-@reporting
 def count(config: Path, by: str | None, since: str | None, as_json: bool, **filters: Any) -> None:
     """Count rows by the values of a column; with --since attempts, also those of mail that left."""
     by = by or ("event" if since else "status")
@@ -52,30 +41,22 @@ def count(config: Path, by: str | None, since: str | None, as_json: bool, **filt
     seconds = _seconds(since, filters) if since else 0.0
     uri = database_of(config)
     where = condition(uri, filters) or "true"
-    listing = Listing(uri)
-    try:
+    with closing(Listing(uri)) as listing:
         found = listing.count_attempts(where, by, seconds) if since else listing.count(where, by)
-    finally:
-        listing.close()
     for fault in listing.faults:
         print_line(f"warning: {fault}; left out", err=True)
     if as_json:
         names = {"value": by, "min": "oldest", "max": "latest"}
         print_json([{names.get(name, name): row[name] for name in row} for row in found])
         return
-    now = datetime.now(UTC)
-    times = ["min", "max"] if since else ["min"]
-    print_table(
-        [by.upper(), "COUNT", "OLDEST", *["LATEST"] * (len(times) - 1)],
-        [
-            [
-                "-" if row["value"] in (None, "") else row["value"],
-                row["count"],
-                *(age((now - row[name]).total_seconds()) for name in times),
-            ]
-            for row in found
-        ],
-    )
+    table: dict[str, Column] = {
+        by.upper(): lambda row: "-" if row["value"] in (None, "") else row["value"],
+        "COUNT": "count",
+        "OLDEST": lambda row: age_of(row["min"]),
+    }
+    if since:
+        table["LATEST"] = lambda row: age_of(row["max"])
+    print_rows(found, table)
 
 
 def _seconds(since: str, filters: dict[str, Any]) -> float:

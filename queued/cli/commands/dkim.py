@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,13 @@ from typing import Any
 import click
 import uvloop
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-    shorten,
-)
+from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.model import DkimKey
 from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.commands.change import who
 from queued.cli.commands.dkim_keys import UNPUBLISHED, ShownKey, check_keys, publish, shown_keys
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import Column, command, database_of, print_rows
 from queued.config import parse_instant, parse_selector, parse_signing_domain, read_config
 from queued.signing.signing_key import (
     LEAST_BITS,
@@ -56,8 +48,7 @@ def _argument(parse: Callable[[str], Any], name: str, text: str | None) -> Any:
         raise ConfigError([f"{name}: {error}"]) from None
 
 
-@dkim.command()
-@config_option(CONFIG)
+@command(dkim, json=True)
 @click.argument("domain")
 @click.argument("selector")
 @click.option("--type", "kind", type=click.Choice(["rsa", "ed25519"]), default="rsa",
@@ -73,8 +64,6 @@ def _argument(parse: Callable[[str], Any], name: str, text: str | None) -> Any:
 )
 @click.option("--active-from", metavar="TIME",
               help="Sign from this time on (RFC 3339); default: at once.")  # fmt: skip
-@json_option
-@reporting
 def new(
     config: Path,
     domain: str,
@@ -144,32 +133,24 @@ def _write(path: Path, text: str) -> None:
 
 def _store(config: Path, key: DkimKey, public: str, *, at_once: bool, unpublished: bool) -> None:
     used = read_config(config, passwords=False).signing.table
-    table = KeyTable(database_of(config), who())
-    try:
+    with closing(KeyTable(database_of(config), who())) as table:
         if not table.add(key, public, at_once=at_once, unpublished=unpublished):
             raise PgmtaError(f"there is a key {key.domain}/{key.selector} already")
-    finally:
-        table.close()
     if not used:
         print_line(f"warning: {config}: signing.table is false: queued does not use the key",
                    err=True)  # fmt: skip
 
 
-@dkim.command()
-@config_option(CONFIG)
+@command(dkim)
 @click.argument("domain")
 @click.argument("selector")
-@reporting
 def remove(config: Path, domain: str, selector: str) -> None:
     """Remove a key from the table; its record in DNS may go a week later."""
     domain = _argument(parse_signing_domain, "DOMAIN", domain)
     selector = _argument(parse_selector, "SELECTOR", selector)
-    table = KeyTable(database_of(config), who())
-    try:
+    with closing(KeyTable(database_of(config), who())) as table:
         if not table.remove(domain, selector):
             raise PgmtaError(f"the table has no key {domain}/{selector}")
-    finally:
-        table.close()
     print_line(f"key {domain}/{selector} removed")
 
 
@@ -181,44 +162,31 @@ def _find(config: Path, domain: str | None, selector: str | None) -> list[ShownK
     )
 
 
-@dkim.command("list")
-@config_option(CONFIG)
+@command(dkim, "list", json=True)
 @click.argument("domain", required=False)
-@json_option
-@reporting
 def list_keys(config: Path, domain: str | None, as_json: bool) -> None:
     """List the keys of queued.yaml and of the table; exit 1 if one is broken or there is none.
 
     Of the keys of a domain and type the last one that is active signs. No private part is shown.
     """
     found = _find(config, domain, None)
-    if as_json:
-        print_json([{**_facts(each), "state": each.state} for each in found])
-    else:
-        print_table(
-            ["DOMAIN", "SELECTOR", "TYPE", "ACTIVE FROM", "SOURCE", "STATE"],
-            [
-                [
-                    each.key.domain,
-                    each.key.selector,
-                    each.key.type or "-",
-                    _time(each.key.active_from) or "always",
-                    shorten(each.key.source),
-                    each.state,
-                ]
-                for each in found
-            ],
-        )
+    columns: dict[str, Column] = {
+        "DOMAIN": "domain",
+        "SELECTOR": "selector",
+        "TYPE": lambda each: each["type"] or "-",
+        "ACTIVE FROM": lambda each: each["active_from"] or "always",
+        "SOURCE": lambda each: shorten(each["source"]),
+        "STATE": "state",
+    }
+    rows = [{**_facts(each), "state": each.state} for each in found]
+    print_rows(rows, columns, as_json=as_json)
     if any(each.key.problem for each in found):
         sys.exit(EXIT_FAILURE)
 
 
-@dkim.command()
-@config_option(CONFIG)
+@command(dkim, json=True)
 @click.argument("domain", required=False)
 @click.argument("selector", required=False)
-@json_option
-@reporting
 def dns(config: Path, domain: str | None, selector: str | None, as_json: bool) -> None:
     """Print the records of the keys as a zone file has them, in strings of 255 octets.
 
@@ -238,12 +206,9 @@ def dns(config: Path, domain: str | None, selector: str | None, as_json: bool) -
         sys.exit(EXIT_FAILURE)
 
 
-@dkim.command()
-@config_option(CONFIG)
+@command(dkim, json=True)
 @click.argument("domain", required=False)
 @click.argument("selector", required=False)
-@json_option
-@reporting
 def test(config: Path, domain: str | None, selector: str | None, as_json: bool) -> None:
     """Check the records in DNS against the keys, then sign and verify a sample.
 

@@ -7,6 +7,7 @@ import base64
 import re
 import time
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import psycopg
 from pgmta.errors import DeliveryError, PgmtaError
 from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.commands.change import who
-from queued.cli.options.target import database_of
+from queued.cli.options.command import database_of
 from queued.config import QueuedConfig, read_config
 from queued.delivery.dns.dns import Questions, texts
 from queued.signing.canonical import BodyHash, split_header
@@ -59,8 +60,7 @@ def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[S
     public: dict[str, str] = {}
     unpublished: set[str] = set()
     if signing.table:
-        table = KeyTable(database_of(config), who())
-        try:
+        with closing(KeyTable(database_of(config), who())) as table:
             for row in table.rows():
                 key = SigningKey(
                     row["domain"], row["selector"], row["type"], row["active_from"].timestamp(),
@@ -73,8 +73,6 @@ def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[S
                 if row["unpublished"]:
                     unpublished.add(key.name)
                 keys.append(key)
-        finally:
-            table.close()
     found = _with_states(keys, public, unpublished)
     found = [
         each
@@ -95,14 +93,12 @@ def publish(config: Path, keys: Sequence[ShownKey]) -> bool:
 
     Raises StoreUnavailable.
     """
-    table = KeyTable(database_of(config), who())
-    try:
-        for each in keys:
-            table.publish(each.key.domain, each.key.selector, each.public)
-    except psycopg.errors.InsufficientPrivilege:
-        return False
-    finally:
-        table.close()
+    with closing(KeyTable(database_of(config), who())) as table:
+        try:
+            for each in keys:
+                table.publish(each.key.domain, each.key.selector, each.public)
+        except psycopg.errors.InsufficientPrivilege:
+            return False
     return True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,16 +12,8 @@ from typing import Any
 import click
 
 from pgmta.action import MALFORMED, Action
-from pgmta.command import (
-    EXIT_FAILURE,
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    reporting,
-)
-from pgmta.errors import ConfigError
+from pgmta.command import age, print_json, print_line
+from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.metadata import KEY as DEADLINE
 from pgmta.model import Item
 from pgmta.states import Status
@@ -35,22 +27,18 @@ from queued.cli.commands.show import (
     print_reports,
     print_senders,
 )
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import command, database_of, instant
 from queued.config import QueuedConfig, read_config
 from queued.routing.retry_until import end_of
 from queued.routing.routes import Routes
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.argument("message_id", metavar="ID", type=int)
-@json_option
-@reporting
 def explain(config: Path, message_id: int, as_json: bool) -> None:
     """Explain a message: status, worker, what it waits for, every attempt, DSNs."""
     uri = database_of(config)
-    listing, overview = Listing(uri), Overview(uri)
-    try:
+    with closing(Listing(uri)) as listing, closing(Overview(uri)) as overview:
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
         came = arrival(listing.arrival(message_id), history)
@@ -65,12 +53,8 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         (malformed,) = overview.verdict(message_id, [MALFORMED])
         names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
         refused = overview.refused(dict(zip(names, conditions, strict=True)))
-    finally:
-        listing.close()
-        overview.close()
     if not rows and not history and not any(reports):
-        print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
-        sys.exit(EXIT_FAILURE)
+        raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
     now = datetime.now(UTC)
     deliver = {w["name"]: w["takes"] for w in workers if w["action"] == Action.DELIVER}
     for row in rows:
@@ -115,9 +99,9 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         for name, error in row["fails"].items():
             print_line(f"  fails here {name}: {error}")
         if row["status"] in (Status.QUEUED, Status.DEFERRED):
-            print_line(f"  next       {row['next_attempt']:%Y-%m-%d %H:%M:%S%z}")
+            print_line(f"  next       {instant(row['next_attempt'])}")
         if end := row["tried_until"]:
-            print_line(f"  gives up   {end:%Y-%m-%d %H:%M:%S%z}")
+            print_line(f"  gives up   {instant(end)}")
         metadata = row["metadata"]
         if isinstance(metadata, dict) and (deadline := metadata.get(DEADLINE)):
             print_line(f"  deadline   {str(deadline)[:100]}")
@@ -135,7 +119,7 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
     leased = row["lease_until"] is not None and row["lease_until"] > now
     if status == Status.HOLD:
         until = row["hold_until"]
-        ends = f"until {until:%Y-%m-%d %H:%M:%S%z}" if until else "until an operator releases it"
+        ends = f"until {instant(until)}" if until else "until an operator releases it"
         if row["malformed"]:
             ends = "until an operator deletes it, as an address holds control characters"
         return f"on hold by {row['held_by']}, {ends}: {row['hold_reason']}"
@@ -159,7 +143,7 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
     if wait <= 0:
         return "its turn: it is due"
     if status == Status.QUEUED and row["last_reply"]:  # no attempt failed
-        until = f"{row['next_attempt']:%Y-%m-%d %H:%M:%S%z}"
+        until = f"{instant(row['next_attempt'])}"
         return f"its time in {age(wait)}: put off until {until}, {row['last_reply']}"
     return f"its next attempt in {age(wait)}"
 

@@ -9,28 +9,18 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-    shorten,
-)
+from pgmta.command import EXIT_FAILURE, print_line, shorten
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError
 from pgmta.store.changes.search import Wanted
 from pgmta.store.changes.search import find as find_mail
 from queued.cli.commands.show import why
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import Column, command, database_of, instant, print_rows
 from queued.config import read_config
 from queued.routing.routes import return_addresses
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.option("--recipient", multiple=True, help="Address of the recipient, * for any text.")
 @click.option("--sender", multiple=True, help="Reverse-path, * for any text.")
 @click.option("--tenant", multiple=True, help="For whom the mail is, * for any text.")
@@ -52,8 +42,6 @@ from queued.routing.routes import return_addresses
     show_default=True,
     help="Print at most this number of each: waiting, and gone.",
 )
-@json_option
-@reporting
 def find(
     config: Path,
     recipient: tuple[str, ...],
@@ -81,28 +69,23 @@ def find(
         rows = find_mail(database_of(config), wanted, seconds, limit)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(
-            ["ID", "STATE", "AT", "SENDER", "RECIPIENT", "MESSAGE-ID", "REPLY OR REASON"],
-            [
-                [
-                    row["message_id"],
-                    row["state"],
-                    f"{row['at']:%Y-%m-%d %H:%M:%S%z}",
-                    f"<{row['sender']}>",
-                    row["recipient"],
-                    row["message_id_header"] or "-",
-                    shorten(why(row) or "-"),
-                ]
-                for row in rows
-            ],
-        )
+    if as_json or rows:
+        print_rows(rows, _COLUMNS, as_json=as_json)
     if not rows:
         if not as_json:
             print_line("error: nothing found", err=True)
         sys.exit(EXIT_FAILURE)
+
+
+_COLUMNS: dict[str, Column] = {
+    "ID": "message_id",
+    "STATE": "state",
+    "AT": lambda row: instant(row["at"]),
+    "SENDER": lambda row: f"<{row['sender']}>",
+    "RECIPIENT": "recipient",
+    "MESSAGE-ID": lambda row: row["message_id_header"] or "-",
+    "REPLY OR REASON": lambda row: shorten(why(row) or "-"),
+}
 
 
 def _named_rows(config: Path, addresses: Sequence[str]) -> list[tuple[int, int]]:

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import (
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-    shorten,
-)
+from pgmta.command import print_line, shorten
 from pgmta.states import Status
 from pgmta.store.changes.listing import Listing
 from queued.cli.commands.show import why
+from queued.cli.options.command import Column, age_of, command, database_of, print_rows, time_to
 from queued.cli.options.filters import condition, filter_options
-from queued.cli.options.target import CONFIG, database_of
 
 
-@click.command("list")
-@config_option(CONFIG)
+@command(name="list", json=True)
 @filter_options
 @click.option(
     "--limit",
@@ -43,8 +32,6 @@ from queued.cli.options.target import CONFIG, database_of
     metavar="ROW",
     help="Go on after the row with this id: `id` with --json. The last line names it.",
 )
-@json_option
-@reporting
 def list_rows(config: Path, limit: int, after: int, as_json: bool, **filters: Any) -> None:
     """List rows of the queue, oldest first."""
     uri = database_of(config)
@@ -54,28 +41,21 @@ def list_rows(config: Path, limit: int, after: int, as_json: bool, **filters: An
     for fault in listing.faults:
         print_line(f"warning: {fault}; left out", err=True)
     more, rows = len(rows) > limit, rows[:limit]
-    if as_json:
-        print_json(rows)
-        return
-    now = datetime.now(UTC)
-    print_table(
-        ["ID", "STATUS", "AGE", "NEXT", "TRIES", "SIZE", "SENDER", "RECIPIENT", "REPLY OR REASON"],
-        [
-            [
-                row["message_id"],
-                row["status"],
-                age((now - row["ts"]).total_seconds()),
-                age((row["next_attempt"] - now).total_seconds())
-                if row["status"] in (Status.QUEUED, Status.DEFERRED)
-                else "-",
-                row["attempts"],
-                row["size"],
-                f"<{row['sender']}>",
-                row["recipient"],
-                shorten(why(row)),
-            ]
-            for row in rows
-        ],
-    )
-    if more:
+    print_rows(rows, _COLUMNS, as_json=as_json)
+    if more and not as_json:
         print_line(f"{limit} rows; --after {rows[-1]['id']} shows the next", err=True)
+
+
+_COLUMNS: dict[str, Column] = {
+    "ID": "message_id",
+    "STATUS": "status",
+    "AGE": lambda row: age_of(row["ts"]),
+    "NEXT": lambda row: (
+        time_to(row["next_attempt"]) if row["status"] in (Status.QUEUED, Status.DEFERRED) else "-"
+    ),
+    "TRIES": "attempts",
+    "SIZE": "size",
+    "SENDER": lambda row: f"<{row['sender']}>",
+    "RECIPIENT": "recipient",
+    "REPLY OR REASON": lambda row: shorten(why(row)),
+}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC
 from pathlib import Path
@@ -13,18 +12,10 @@ from typing import Any
 
 import click
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-)
-from pgmta.store.queue.partitions import Connection, Values, check, opened, tree
+from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.store.queue.partitions import Values, check, opened, tree
 from pgmta.store.queue.repartition import Moved, Repartition
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import Column, command, database_of, print_rows
 
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
 
@@ -41,12 +32,6 @@ _wait = click.option(
 @click.group()
 def partition() -> None:
     """Show, check and change the partitions of the queue."""
-
-
-@contextmanager
-def _database(config: Path) -> Iterator[Connection]:
-    with opened(database_of(config)) as db:
-        yield db
 
 
 def _split_list(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Values:
@@ -74,17 +59,14 @@ def _partid_options[F: Callable[..., Any]](command: F) -> F:
     )(command)
 
 
-@partition.command("list")
-@config_option(CONFIG)
+@command(partition, "list", json=True)
 @click.option("--exact", is_flag=True, help="Count the rows; reads the whole queue.")
-@json_option
-@reporting
 def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
     """Show the tree: values, rows, size, oldest row and state of each partition.
 
     Without --exact, rows are estimates, and the oldest is the row with the lowest id.
     """
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         partitions = tree(db, exact=exact)
         problems: dict[str, list[str]] = {}
         for finding in check(db, None):
@@ -96,72 +78,59 @@ def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
     depth = {"queue": 0}
     for part in partitions:
         depth[part.name] = depth[part.parent] + 1
-    print_table(
-        ["PARTITION", "TAKES", "ROWS", "KB", "OLDEST", "STATE"],
-        [
-            [
-                "  " * (depth[part.name] - 1) + part.name,
-                part.takes,
-                part.rows,
-                None if part.size is None else part.size // 1024,
-                f"{part.oldest.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if part.oldest else "-",
-                "; ".join(problems.get(part.name, ["ok"])),
-            ]
-            for part in partitions
-        ],
-    )
+    columns: dict[str, Column] = {
+        "PARTITION": lambda part: "  " * (depth[part.name] - 1) + part.name,
+        "TAKES": lambda part: part.takes,
+        "ROWS": lambda part: part.rows,
+        "KB": lambda part: None if part.size is None else part.size // 1024,
+        "OLDEST": lambda part: (
+            f"{part.oldest.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if part.oldest else "-"
+        ),
+        "STATE": lambda part: "; ".join(problems.get(part.name, ["ok"])),
+    }
+    print_rows(partitions, columns)
 
 
-@partition.command()
-@config_option(CONFIG)
+@command(partition, json=True)
 @click.argument("name")
 @_partid_options
 @_wait
-@json_option
-@reporting
 def add(config: Path, name: str, values: Values, null: bool, wait: float, as_json: bool) -> None:
     """Give values of _partid a separate partition NAME; their rows move there.
 
     NAME begins with queue_; the command puts it before another beginning. Mail flows meanwhile,
     except for the time that `stopped` shows.
     """
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         _print_moved(Repartition(db, wait).add(name, values + [None] * null), as_json)
 
 
-@partition.command()
-@config_option(CONFIG)
+@command(partition, json=True)
 @click.argument("name")
 @_partid_options
 @click.option("--into", required=True, metavar="NEW", help="Name of the new partition.")
 @_wait
-@json_option
-@reporting
 def split(
     config: Path, name: str, values: Values, null: bool, into: str, wait: float, as_json: bool
 ) -> None:
     """Move values of _partid, with their rows, from NAME into a new partition."""
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         _print_moved(Repartition(db, wait).split(name, values + [None] * null, into), as_json)
 
 
-@partition.command()
-@config_option(CONFIG)
+@command(partition, json=True)
 @click.argument("name")
 @_wait
-@json_option
-@reporting
 def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     """Move the rows of NAME into the default partition, and drop NAME.
 
     Mail stops while they move: one or two seconds for 100,000 rows.
     """
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         _print_moved(Repartition(db, wait).drop(name), as_json)
 
 
-@partition.command("check")
-@config_option(CONFIG)
+@command(partition, "check", json=True)
 @click.option(
     "--worth",
     type=click.IntRange(1),
@@ -170,14 +139,12 @@ def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     metavar="ROWS",
     help="Hint at values of _partid with at least this number of rows in the default partition.",
 )
-@json_option
-@reporting
 def check_partitions(config: Path, worth: int, as_json: bool) -> None:
     """Report problems of the partitions; exit 1 if there is one, 0 if there are only hints.
 
     Reads the default partition.
     """
-    with _database(config) as db:
+    with opened(database_of(config)) as db:
         findings = check(db, worth)
     if as_json:
         print_json([asdict(finding) for finding in findings])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,7 @@ import click
 import psycopg
 import uvloop
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    reporting,
-)
+from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.config.environment import Environment
 from pgmta.config.types import HostPort
 from pgmta.errors import AddressError, DeliveryError, StoreUnavailable
@@ -30,7 +23,7 @@ from pgmta.model import Item, StsPolicy
 from pgmta.postgres.embedded.server import OWNER
 from pgmta.postgres.locate import running
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
-from queued.cli.options.target import CONFIG
+from queued.cli.options.command import command, instant, parse_pairs
 from queued.config import SMTP, read_config
 from queued.delivery.smtp.parameters import parameters_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
@@ -85,18 +78,15 @@ def route_memory(environment: Environment, minimum: str) -> Iterator[tuple[Route
     except StoreUnavailable as error:
         yield RouteMemory(), " ".join(str(error).split())
         return
-    try:
+    with closing(knowledge):
         try:
             memory, problem = RouteMemory(knowledge, minimum), ""
         except psycopg.Error as error:
             memory, problem = RouteMemory(), " ".join(str(error).split())
         yield memory, problem
-    finally:
-        knowledge.close()
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.option("--sender", default="", help="Address of the sender; default: mail without one.")
 @click.option("--tenant", default="", help="For whom the mail is; default: no tenant.")
 @click.option(
@@ -108,9 +98,7 @@ def route_memory(environment: Environment, minimum: str) -> Iterator[tuple[Route
 @click.option(
     "--probe", is_flag=True, help="Connect to each host: EHLO, STARTTLS, login, QUIT. No mail."
 )
-@json_option
 @click.argument("address")
-@reporting
 def route(
     config: Path,
     address: str,
@@ -133,7 +121,7 @@ def route(
         _domain(sender, "sender")
     mail = Item(0, 0, sender, address, domain, 1, datetime.now(UTC), 0)
     mail.tenant, mail.priority = tenant, priority
-    mail.metadata = json.dumps(dict(map(_pair, pairs)))
+    mail.metadata = json.dumps(parse_pairs(pairs))
     settings = read_config(config, parsers(), passwords=probe)
     routed = Routes(settings.routes, settings.routing).find(mail)
     if routed.destination.transport not in SMTP:
@@ -181,13 +169,6 @@ def _domain(address: str, name: str) -> str:
         return parse_mailbox(address, utf8=True)[1] if "@" in address else normalise_domain(address)
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint=name) from None
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise click.BadParameter(f"{text!r} is no KEY=VALUE", param_hint="--metadata")
-    return key, value
 
 
 def _routed(routed: Routed) -> dict[str, Any]:
@@ -277,7 +258,7 @@ def _print(routed: Routed, found: list[SurveyedHost], error: str, memory: RouteM
         for key, value in rewriting.entry.shown.items():
             print_line(f"rewrite    {key}: {_words(value)}")
     if kept := _kept(memory):
-        until = f"{kept['until']:%Y-%m-%d %H:%M:%S%z}"
+        until = instant(kept["until"])
         print_line(f"mta-sts    {kept['mode']}, id {kept['id']}, kept until {until}")
     if error:
         print_line(f"error      {error}")
@@ -292,10 +273,7 @@ def _print(routed: Routed, found: list[SurveyedHost], error: str, memory: RouteM
             evidence = f": {policy.evidence}" if policy.evidence else ""
             print_line(f"policy     {policy.mode}, by {policy.source}{evidence}")
         if broken := _broken(each, memory):
-            print_line(
-                f"plain text until {broken.until:%Y-%m-%d %H:%M:%S%z}, as TLS failed: "
-                f"{broken.reason}"
-            )
+            print_line(f"plain text until {instant(broken.until)}, as TLS failed: {broken.reason}")
         if each.error:
             print_line(f"error      {each.error}")
         if each.answer:

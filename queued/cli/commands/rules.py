@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from datetime import UTC, datetime
+from contextlib import closing
 from pathlib import Path
 
 import click
 
 from pgmta.action import Action
-from pgmta.command import (
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-    shorten,
-)
+from pgmta.command import print_line, shorten
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.store.changes.overview import Overview
@@ -33,14 +24,10 @@ from queued.cli.commands.change import (
     seconds,
     who,
 )
+from queued.cli.options.command import Column, age_of, command, database_of, print_rows, time_to
 from queued.cli.options.filters import condition, filter_options
-from queued.cli.options.target import CONFIG, database_of
 
 _TRIAL = 5.0  # seconds for which a new rule is tried on the rows that are there
-
-
-def _overview(config: Path) -> Overview:
-    return Overview(database_of(config))
 
 
 @click.group()
@@ -48,42 +35,28 @@ def rule() -> None:
     """Hold mail by standing rules, also mail that comes later."""
 
 
-@rule.command("list")
-@config_option(CONFIG)
-@json_option
-@reporting
+@command(rule, "list", json=True)
 def list_rules(config: Path, as_json: bool) -> None:
     """List the standing rules, also those of workers."""
-    overview = _overview(config)
-    rules = overview.rules()
-    refused = overview.refused({f"rule {rule['name']}": rule["condition"] for rule in rules})
-    overview.close()
+    with closing(Overview(database_of(config))) as overview:
+        rules = overview.rules()
+        refused = overview.refused({f"rule {rule['name']}": rule["condition"] for rule in rules})
     for fault in refused:
         print_line(f"warning: {fault}", err=True)
-    if as_json:
-        print_json(rules)
-        return
-    now = datetime.now(UTC)
-    print_table(
-        ["RULE", "ACTION", "BY", "AGE", "ENDS IN", "HOLDS", "REASON", "WHERE"],
-        [
-            [
-                r["name"],
-                r["action"],
-                r["created_by"],
-                age((now - r["created_at"]).total_seconds()),
-                age((r["expires_at"] - now).total_seconds()) if r["expires_at"] else "-",
-                r["held"],
-                shorten(r["reason"], 30),
-                " ".join(r["condition"].split()),  # whole: rules often begin alike
-            ]
-            for r in rules
-        ],
-    )
+    columns: dict[str, Column] = {
+        "RULE": "name",
+        "ACTION": "action",
+        "BY": "created_by",
+        "AGE": lambda rule: age_of(rule["created_at"]),
+        "ENDS IN": lambda rule: time_to(rule["expires_at"]) if rule["expires_at"] else "-",
+        "HOLDS": "held",
+        "REASON": lambda rule: shorten(rule["reason"], 30),
+        "WHERE": lambda rule: " ".join(rule["condition"].split()),  # whole: rules often begin alike
+    }
+    print_rows(rules, columns, as_json=as_json)
 
 
-@rule.command("add")
-@config_option(CONFIG)
+@command(rule, "add")
 @click.argument("name")
 @filter_options
 @click.option("--quarantine", help="Put matching rows into this quarantine.")
@@ -97,7 +70,6 @@ def list_rules(config: Path, as_json: bool) -> None:
 @click.option(
     "--force", is_flag=True, help="Add it even if its condition fails on rows; it holds these."
 )
-@reporting
 def add_rule(
     config: Path,
     name: str,
@@ -118,12 +90,18 @@ def add_rule(
     if chosen is None:
         raise ConfigError(["a standing rule needs a condition"])
     asyncio.run(check_conditions(uri, {"rule": chosen}, {"rule"}))
-    overview = Overview(uri)
-    try:
+    values = {
+        "name": name,
+        "action": Action.QUARANTINE if quarantine else Action.HOLD,
+        "condition": chosen,
+        "reason": reason,
+        "quarantine": quarantine,
+        "release_after": seconds(release_after),
+        "expire": seconds(expire, "--expire"),
+    }
+    with closing(Overview(uri)) as overview:
         _try(overview, name, chosen, force=force)
-        _add(overview, name, chosen, quarantine, reason, expire, release_after)
-    finally:
-        overview.close()
+        overview.add_rule(values, who())
     print_line(f"rule {name} holds what matches from now on")
     if expire:
         print_line(f"it ends in {expire}; rows that it holds then stay on hold")
@@ -145,41 +123,15 @@ def _try(overview: Overview, name: str, chosen: str, *, force: bool) -> None:
         print_line(f"warning: {fault}; the rule holds what it fails on", err=True)
 
 
-def _add(
-    overview: Overview,
-    name: str,
-    chosen: str,
-    quarantine: str | None,
-    reason: str,
-    expire: str | None,
-    release_after: str | None,
-) -> None:
-    overview.add_rule(
-        {
-            "name": name,
-            "action": Action.QUARANTINE if quarantine else Action.HOLD,
-            "condition": chosen,
-            "reason": reason,
-            "quarantine": quarantine,
-            "release_after": seconds(release_after),
-            "expire": seconds(expire, "--expire"),
-        },
-        who(),
-    )
-
-
-@rule.command("remove")
-@config_option(CONFIG)
+@command(rule, "remove")
 @click.argument("name")
 @click.option("--release", is_flag=True, help="Also release the rows that it holds.")
-@reporting
 def remove_rule(config: Path, name: str, release: bool) -> None:
     """Remove the standing rule NAME. Rows that it holds stay on hold, if not --release."""
     uri = database_of(config)
-    overview = Overview(uri)
-    removed = overview.remove_rule(name, who())
-    others = [] if removed else [str(each["name"]) for each in overview.rules()]
-    overview.close()
+    with closing(Overview(uri)) as overview:
+        removed = overview.remove_rule(name, who())
+        others = [] if removed else [str(each["name"]) for each in overview.rules()]
     if not removed:
         near = f"; {hint(name, others)}" if others else ""
         raise PgmtaError(f"there is no rule {name!r}{near}")

@@ -6,25 +6,16 @@ import email.parser
 import email.policy
 import json
 import re
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    print_text,
-    reporting,
-)
+from pgmta.command import print_json, print_line, print_text
+from pgmta.errors import PgmtaError
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import Column, command, database_of, instant, print_rows
 from queued.rewriting.composed import COMPOSED, COMPOSERS, composed_or_stored
 
 # smtpd/commands/received.py writes the field, and replaces other characters of the name
@@ -39,12 +30,9 @@ type Came = dict[str, str | None]
 """User, client, helo (the name that the client gave), protocol and origin."""
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.argument("message_id", metavar="ID", type=int)
 @click.option("--transcript", is_flag=True, help="Also print the dialogues that were kept.")
-@json_option
-@reporting
 def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None:
     """Show a message: headers, recipients, next attempt, every attempt so far, and DSNs.
 
@@ -59,9 +47,44 @@ def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None
         reports = listing.reports(message_id)
         said = listing.transcripts(message_id) if transcript else None
     if not message and not history and not any(reports):
-        print_line(f"error: no message {message_id}, neither in the queue nor in the log", err=True)
-        sys.exit(EXIT_FAILURE)
-    _print_message(message_id, message, rows, history, reports, said, came, as_json=as_json)
+        raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
+    if message and COMPOSERS:
+        _compose(message, rows)
+    headers = _headers(message) if message else []
+    if as_json:
+        print_json({
+            "id": message_id,
+            "stored": message is not None,
+            "received_at": message["received_at"] if message else None,
+            "size": message["size"] if message else None,
+            **came,
+            "headers": headers,
+            "recipients": rows,
+            "history": history,
+            **reports.as_json(),
+            **({} if said is None else {"transcripts": said}),
+        })  # fmt: skip
+        return
+    if message:
+        received = instant(message["received_at"])
+        print_line(f"message {message_id}, {message['size']} octets, received {received}")
+        if not rows:
+            print_line("no recipient is waiting")
+    else:
+        print_line(f"message {message_id} is done; its content is gone")
+    print_senders(rows or history)
+    for name, value in headers:
+        if name.lower() in _SHOWN:
+            print_line(f"  {name}: {value}")
+    print_arrival(came)
+    print_origin(reports)
+    if rows:
+        _print_recipients(rows)
+        _print_composed(rows)
+    print_history(history)
+    print_reports(reports)
+    if said is not None:
+        _print_transcripts(said, history)
 
 
 def arrival(message: dict[str, Any] | None, history: list[dict[str, Any]]) -> Came:
@@ -111,78 +134,19 @@ def print_reports(reports: MessageReports) -> None:
     if not reports.notified:
         return
     print_text("\nreports")
-    print_table(
-        ["  AT", "RECIPIENT", "KIND", "NOTIFIED", "DSN", "CLASS", "REASON"],
-        [
-            [
-                f"  {each['at']:%Y-%m-%d %H:%M:%S%z}",
-                each["recipient"],
-                each["kind"],
-                f"<{each['sent_to']}>" if each["report_id"] else "nobody",
-                "-" if each["report_id"] is None else str(each["report_id"]),
-                each["class"] or "-",
-                each["reason"] or "-",
-            ]
-            for each in reports.notified
-        ],
-    )
+    columns: dict[str, Column] = {
+        "  AT": lambda each: f"  {instant(each['at'])}",
+        "RECIPIENT": "recipient",
+        "KIND": "kind",
+        "NOTIFIED": lambda each: f"<{each['sent_to']}>" if each["report_id"] else "nobody",
+        "DSN": lambda each: "-" if each["report_id"] is None else str(each["report_id"]),
+        "CLASS": lambda each: each["class"] or "-",
+        "REASON": lambda each: each["reason"] or "-",
+    }
+    print_rows(reports.notified, columns)
 
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
-
-
-def _print_message(
-    message_id: int,
-    message: dict[str, Any] | None,
-    rows: list[dict[str, Any]],
-    history: list[dict[str, Any]],
-    reports: MessageReports,
-    transcripts: list[dict[str, Any]] | None,
-    came: Came,
-    *,
-    as_json: bool,
-) -> None:
-    """Write the message for a reader, or everything for a machine; transcripts if given."""
-    if message and COMPOSERS:
-        _compose(message, rows)
-    headers = _headers(message) if message else []
-    if as_json:
-        print_json(
-            {
-                "id": message_id,
-                "stored": message is not None,
-                "received_at": message["received_at"] if message else None,
-                "size": message["size"] if message else None,
-                **came,
-                "headers": headers,
-                "recipients": rows,
-                "history": history,
-                **reports.as_json(),
-                **({} if transcripts is None else {"transcripts": transcripts}),
-            }
-        )
-        return
-    if message:
-        received = _time(message["received_at"])
-        print_line(f"message {message_id}, {message['size']} octets, received {received}")
-        if not rows:
-            print_line("no recipient is waiting")
-        print_senders(rows or history)
-        for name, value in headers:
-            if name.lower() in _SHOWN:
-                print_line(f"  {name}: {value}")
-    else:
-        print_line(f"message {message_id} is done; its content is gone")
-        print_senders(history)
-    print_arrival(came)
-    print_origin(reports)
-    if rows:
-        _print_recipients(rows)
-        _print_composed(rows)
-    print_history(history)
-    print_reports(reports)
-    if transcripts is not None:
-        _print_transcripts(transcripts, history)
 
 
 def _compose(message: dict[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -222,67 +186,49 @@ def _print_recipients(rows: list[dict[str, Any]]) -> None:
     held = any(row["hold_reason"] for row in rows)
     several = len(_senders(rows)) > 1
     print_text("\nrecipients")
-    print_table(
-        [
-            "  RECIPIENT",
-            *["SENDER"] * several,
-            "STATUS",
-            "TRIES",
-            "NEXT ATTEMPT",
-            *["ON HOLD"] * held,
-            "LAST REPLY",
-        ],
-        [
-            [
-                f"  {row['recipient']}",
-                *[f"<{row['sender']}>"] * several,
-                row["status"],
-                row["attempts"],
-                _time(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-",
-                *[row["hold_reason"] or "-"] * held,
-                row["last_reply"] or "-",
-            ]
-            for row in rows
-        ],
-    )
+    columns: dict[str, Column] = {"  RECIPIENT": lambda row: f"  {row['recipient']}"}
+    if several:
+        columns["SENDER"] = lambda row: f"<{row['sender']}>"
+    columns |= {
+        "STATUS": "status",
+        "TRIES": "attempts",
+        "NEXT ATTEMPT": lambda row: (
+            instant(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-"
+        ),
+    }
+    if held:
+        columns["ON HOLD"] = lambda row: row["hold_reason"] or "-"
+    columns["LAST REPLY"] = lambda row: row["last_reply"] or "-"
+    print_rows(rows, columns)
+
+
+_HISTORY: dict[str, Column] = {
+    "  ENDED": lambda entry: f"  {instant(entry['ended_at'])}",
+    "RECIPIENT": "recipient",
+    "TRY": "attempt",
+    "EVENT": "event",
+    "CLASS": lambda entry: entry["class"] or "-",
+    "HOST": lambda entry: _host(entry),
+    "TLS": lambda entry: _tls(entry),
+    "TOOK": lambda entry: _took(entry),
+    "REPLY": lambda entry: f"{entry['code'] or ''} {entry['reply']}".strip(),
+}
+_RETURNED: dict[str, Column] = {
+    "  AT": lambda entry: f"  {instant(entry['returned_at'])}",
+    "RECIPIENT": "recipient",
+    "CLASS": "class",
+    "TEXT": "returned",
+}
 
 
 def print_history(history: list[dict[str, Any]]) -> None:
     """Write every attempt, in order, and what came back of delivered mail."""
     print_text("\nhistory" if history else "\nno attempt yet")
     if history:
-        print_table(
-            ["  ENDED", "RECIPIENT", "TRY", "EVENT", "CLASS", "HOST", "TLS", "TOOK", "REPLY"],
-            [
-                [
-                    f"  {_time(entry['ended_at'])}",
-                    entry["recipient"],
-                    entry["attempt"],
-                    entry["event"],
-                    entry["class"] or "-",
-                    _host(entry),
-                    _tls(entry),
-                    _took(entry),
-                    f"{entry['code'] or ''} {entry['reply']}".strip(),
-                ]
-                for entry in history
-            ],
-        )
-
+        print_rows(history, _HISTORY)
     if returned := [entry for entry in history if entry["returned_at"]]:
         print_text("\ncame back")
-        print_table(
-            ["  AT", "RECIPIENT", "CLASS", "TEXT"],
-            [
-                [
-                    f"  {_time(entry['returned_at'])}",
-                    entry["recipient"],
-                    entry["class"],
-                    entry["returned"],
-                ]
-                for entry in returned
-            ],
-        )
+        print_rows(returned, _RETURNED)
 
 
 def _host(entry: dict[str, Any]) -> str:
@@ -309,7 +255,7 @@ def _print_transcripts(transcripts: list[dict[str, Any]], history: list[dict[str
     for each in transcripts:
         names = [recipients.get(row, f"row {row}") for row in each["row_ids"]]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        print_text(f"\ntranscript of the attempt that ended {_time(each['ended_at'])}")
+        print_text(f"\ntranscript of the attempt that ended {instant(each['ended_at'])}")
         print_line(f"  to {names[0]}{more}")
         print_text("".join(f"  {line}\n" for line in each["dialogue"].splitlines()).rstrip())
 
@@ -321,7 +267,3 @@ def _headers(message: dict[str, Any]) -> list[tuple[str, str]]:
     header = head.partition(b"\r\n\r\n")[0]
     parsed = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(header)
     return [(name, " ".join(str(value).split())) for name, value in parsed.items()]
-
-
-def _time(moment: Any) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S%z}"

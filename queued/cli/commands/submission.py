@@ -11,28 +11,25 @@ from typing import BinaryIO
 
 import click
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-    shorten,
-)
+from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import (
+    Column,
+    command,
+    database_of,
+    instant,
+    parse_pairs,
+    print_rows,
+)
 
 _BARE = re.compile(rb"(?<!\r)\n")
 _FIELDS = ("to", "cc", "bcc")
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.argument("file", type=click.File("rb"))
 @click.option("--sender", help="Reverse-path, '' for none.  [default: the address in From]")
 @click.option("--recipient", multiple=True, help="Address of a recipient.")
@@ -54,8 +51,6 @@ _FIELDS = ("to", "cc", "bcc")
     help="After a final failure: put the row on hold, remove it, or bounce it.",
 )
 @click.option("--once", is_flag=True, help="Never a second copy, if an outcome is unknown.")
-@json_option
-@reporting
 def submit(
     config: Path,
     file: BinaryIO,
@@ -86,8 +81,7 @@ def submit(
             raise ConfigError(["--sender: the file has no address in From, so name the sender"])
     if not recipients:
         raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
-    pairs = dict(_pair(text) for text in metadata)
-    more = sql_interface.Arguments(priority, pairs, key, tenant, on_failed, once)
+    more = sql_interface.Arguments(priority, parse_pairs(metadata), key, tenant, on_failed, once)
     with connect_operator(database_of(config)) as db:
         try:
             number = sql_interface.submit(db, sender, recipients, _BARE.sub(b"\r\n", content), more)
@@ -99,12 +93,9 @@ def submit(
         print_line(str(number))
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.argument("message_ids", metavar="ID...", type=int, nargs=-1, required=True)
 @click.option("--reason", help="Goes to the log.")
-@json_option
-@reporting
 def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_json: bool) -> None:
     """Stop mail that is not delivered yet. A recipient in flight stops after its attempt.
 
@@ -129,11 +120,8 @@ def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_js
         sys.exit(EXIT_FAILURE)
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.argument("message_ids", metavar="ID...", type=int, nargs=-1, required=True)
-@json_option
-@reporting
 def status(config: Path, message_ids: tuple[int, ...], as_json: bool) -> None:
     """Show the state of each recipient of messages, also of those that have left the queue.
 
@@ -141,24 +129,8 @@ def status(config: Path, message_ids: tuple[int, ...], as_json: bool) -> None:
     """
     with connect_operator(database_of(config)) as db:
         rows = sql_interface.status(db, message_ids)
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(
-            ["ID", "RECIPIENT", "STATE", "TRIES", "AT", "NEXT ATTEMPT", "REPLY"],
-            [
-                [
-                    row["message_id"],
-                    row["recipient"],
-                    row["state"],
-                    row["attempts"],
-                    f"{row['at']:%Y-%m-%d %H:%M:%S%z}",
-                    f"{row['next_attempt']:%Y-%m-%d %H:%M:%S%z}" if row["next_attempt"] else "-",
-                    shorten(f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
-                ]
-                for row in rows
-            ],
-        )
+    if as_json or rows:
+        print_rows(rows, _STATUS, as_json=as_json)
     missing = sorted(set(message_ids) - {row["message_id"] for row in rows})
     for number in missing:
         print_line(f"error: no message {number}, neither in the queue nor in the log", err=True)
@@ -166,14 +138,18 @@ def status(config: Path, message_ids: tuple[int, ...], as_json: bool) -> None:
         sys.exit(EXIT_FAILURE)
 
 
+_STATUS: dict[str, Column] = {
+    "ID": "message_id",
+    "RECIPIENT": "recipient",
+    "STATE": "state",
+    "TRIES": "attempts",
+    "AT": lambda row: instant(row["at"]),
+    "NEXT ATTEMPT": lambda row: instant(row["next_attempt"]) if row["next_attempt"] else "-",
+    "REPLY": lambda row: shorten(f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
+}
+
+
 def _addresses(header: bytes, *names: str) -> list[str]:
     fields = BytesHeaderParser().parsebytes(header)
     values = [str(value) for name in names for value in fields.get_all(name, [])]
     return [address for _, address in getaddresses(values) if address]
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign or not key:
-        raise ConfigError([f"--metadata {text!r}: expected key=value"])
-    return key, value

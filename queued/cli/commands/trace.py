@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from datetime import UTC, datetime
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import (
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    print_text,
-    reporting,
-    shorten,
-)
+from pgmta.command import age, print_json, print_line, print_text, shorten
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.selection import domain_as_stored
-from pgmta.store.records.trace_orders import TraceOrders
-from pgmta.store.records.traces import FIELDS, Trace
+from pgmta.store.records.traces import FIELDS, Trace, TraceOrders
 from queued.cli.commands.change import who
+from queued.cli.options.command import Column, age_of, command, database_of, print_rows, time_to
 from queued.cli.options.filters import mail_options
-from queued.cli.options.target import CONFIG, database_of
 
 _LOOK = 1.0  # seconds between two looks for new transcripts
 _AWARE = 15.0  # seconds in which every worker has read a new trace, by a heartbeat every 10 s
@@ -36,8 +26,7 @@ _LONGEST = 86400.0  # seconds
 _AFTER = 2.0  # seconds after its end in which outcomes of a trace may still come
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @mail_options
 @click.option(
     "--for", "length", default="10m", show_default=True, help="End after this time, at most 1d."
@@ -45,8 +34,6 @@ _AFTER = 2.0  # seconds after its end in which outcomes of a trace may still com
 @click.option("--background", is_flag=True, help="Begin the trace, and do not follow it.")
 @click.option("--list", "listed", is_flag=True, help="List the traces of the last day.")
 @click.option("--stop", type=int, metavar="ID", help="End the trace ID.")
-@json_option
-@reporting
 def trace(
     config: Path,
     length: str,
@@ -74,16 +61,13 @@ def trace(
         raise ConfigError([str(error)]) from None
     if not 0 < seconds <= _LONGEST:
         raise ConfigError([f"--for {length}: at most 1d"])
-    orders = TraceOrders(database_of(config))
-    try:
+    with closing(TraceOrders(database_of(config))) as orders:
         if listed:
             _list(orders, as_json)
         elif stop is not None:
             _stop(orders, stop)
         else:
             _start(orders, wanted, seconds, background, as_json)
-    finally:
-        orders.close()
 
 
 def _start(
@@ -151,25 +135,15 @@ def _stop(orders: TraceOrders, number: int) -> None:
 
 
 def _list(orders: TraceOrders, as_json: bool) -> None:
-    traces = orders.last_day()
-    if as_json:
-        print_json(traces)
-        return
-    now = datetime.now(UTC)
-    print_table(
-        ["TRACE", "BY", "AGE", "ENDS IN", "TRANSCRIPTS", "WANTED"],
-        [
-            [
-                each["id"],
-                each["created_by"],
-                age((now - each["created_at"]).total_seconds()),
-                age((each["expires_at"] - now).total_seconds()) if each["active"] else "ended",
-                each["transcripts"],
-                shorten(_words(each["wanted"])),
-            ]
-            for each in traces
-        ],
-    )
+    columns: dict[str, Column] = {
+        "TRACE": "id",
+        "BY": "created_by",
+        "AGE": lambda each: age_of(each["created_at"]),
+        "ENDS IN": lambda each: time_to(each["expires_at"]) if each["active"] else "ended",
+        "TRANSCRIPTS": "transcripts",
+        "WANTED": lambda each: shorten(_words(each["wanted"])),
+    }
+    print_rows(orders.last_day(), columns, as_json=as_json)
 
 
 def _words(wanted: dict[str, Any]) -> str:

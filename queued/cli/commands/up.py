@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -59,11 +59,8 @@ def make_user(directory: Path, uri: str) -> Path:
     if not path.exists():
         _write(path, secrets.token_urlsafe(12).encode())
     secret = Secret.of_password(path.read_text(encoding="ascii"))
-    accounts = UserAccounts(uri, "queuectl up")
-    try:
+    with closing(UserAccounts(uri, "queuectl up")) as accounts:
         accounts.add_user(USER, secret, Rights(senders=[USER]))
-    finally:
-        accounts.close()
     return path
 
 

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import (
-    EXIT_FAILURE,
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-    shorten,
-)
+from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.password import login_name
 from pgmta.store.admin.user_accounts import Rights, UserAccounts
 from queued.cli.commands.change import who
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import Column, age_of, command, database_of, instant, print_rows
 from queued.cli.options.user_options import (
     Given,
-    chosen,
     password_options,
     read_rights,
     read_secret,
@@ -46,21 +33,14 @@ def user() -> None:
     """
 
 
-@contextmanager
-def _accounts(config: Path) -> Iterator[UserAccounts]:
-    accounts = UserAccounts(database_of(config), who())
-    try:
-        yield accounts
-    finally:
-        accounts.close()
+def _accounts(config: Path) -> closing[UserAccounts]:
+    return closing(UserAccounts(database_of(config), who()))
 
 
-@user.command()
-@config_option(CONFIG)
+@command(user)
 @click.argument("name")
 @password_options
 @rights_options
-@reporting
 def add(config: Path, name: str, **options: Any) -> None:
     """Add a user, and ask for the password.
 
@@ -73,36 +53,32 @@ def add(config: Path, name: str, **options: Any) -> None:
             raise ConfigError([f"{name} is no address: give --sender or --any-sender"])
         rights = read_rights({**options, "sender": (name,)})
     with _accounts(config) as accounts:
-        given = None if accounts.users(name) else read_secret(**chosen(options))
+        given = None if accounts.users(name) else read_secret(options)
         if not given or not accounts.add_user(name, given.secret, rights):
             raise PgmtaError(f"there is a user {name} already")
     print_line(f"user {name} added")
     _print_password(given)
 
 
-@user.command()
-@config_option(CONFIG)
+@command(user)
 @click.argument("name")
 @password_options
-@reporting
 def passwd(config: Path, name: str, **options: Any) -> None:
     """Change the password of a user."""
     name = _name(name)
     with _accounts(config) as accounts:
         _exists(name, bool(accounts.users(name)))
-        given = read_secret(**chosen(options))
+        given = read_secret(options)
         _exists(name, accounts.passwd(name, given.secret))
     print_line(f"user {name} has another password")
     _print_password(given)
 
 
-@user.command("set")
-@config_option(CONFIG)
+@command(user, "set")
 @click.argument("name")
 @rights_options
 @click.option("--any-network", is_flag=True, help="May log in from any network.")
 @click.option("--no-metadata", is_flag=True, help="The user's mail gets no metadata of the user.")
-@reporting
 def set_rights(
     config: Path, name: str, any_network: bool, no_metadata: bool, **options: Any
 ) -> None:
@@ -120,19 +96,15 @@ def set_rights(
     print_line(f"user {name} changed")
 
 
-@user.command()
-@config_option(CONFIG)
+@command(user)
 @click.argument("name")
-@reporting
 def disable(config: Path, name: str) -> None:
     """Let a user log in no more, until `queuectl user enable`."""
     _disable(config, name, disabled=True)
 
 
-@user.command()
-@config_option(CONFIG)
+@command(user)
 @click.argument("name")
-@reporting
 def enable(config: Path, name: str) -> None:
     """Let a disabled user log in again."""
     _disable(config, name, disabled=False)
@@ -145,10 +117,8 @@ def _disable(config: Path, name: str, *, disabled: bool) -> None:
     print_line(f"user {name} {'disabled' if disabled else 'enabled'}")
 
 
-@user.command()
-@config_option(CONFIG)
+@command(user)
 @click.argument("name")
-@reporting
 def delete(config: Path, name: str) -> None:
     """Remove a user."""
     name = _name(name)
@@ -157,10 +127,8 @@ def delete(config: Path, name: str) -> None:
     print_line(f"user {name} deleted")
 
 
-@user.command()
-@config_option(CONFIG)
+@command(user)
 @click.argument("name")
-@reporting
 def unlock(config: Path, name: str) -> None:
     """Forget the failed logins of a user; smtpd sees it within seconds."""
     name = _name(name)
@@ -170,42 +138,27 @@ def unlock(config: Path, name: str) -> None:
     print_line(f"failed logins of {name} forgotten" if count else f"{name} has no failed logins")
 
 
-@user.command("list")
-@config_option(CONFIG)
-@json_option
-@reporting
+@command(user, "list", json=True)
 def list_users(config: Path, as_json: bool) -> None:
     """List all users; exit 1 if there are none."""
     with _accounts(config) as accounts:
         users = accounts.users()
-    if as_json:
-        print_json(users)
-    else:
-        now = datetime.now(UTC)
-        print_table(
-            ["USER", "STATE", "SENDERS", "NETWORKS", "TENANT", "PRIORITIES", "LAST LOGIN"],
-            [
-                [
-                    each["name"],
-                    "disabled" if each["disabled"] else "active",
-                    shorten(_words(each["senders"] or [each["name"]])),
-                    shorten(_words(each["networks"])),
-                    each["tenant"] or "-",
-                    f"{each['priority_first']}-{each['priority_last']}",
-                    age((now - each["last_login"]).total_seconds()) if each["last_login"] else "-",
-                ]
-                for each in users
-            ],
-        )
+    columns: dict[str, Column] = {
+        "USER": "name",
+        "STATE": lambda each: "disabled" if each["disabled"] else "active",
+        "SENDERS": lambda each: shorten(_words(each["senders"] or [each["name"]])),
+        "NETWORKS": lambda each: shorten(_words(each["networks"])),
+        "TENANT": lambda each: each["tenant"] or "-",
+        "PRIORITIES": lambda each: f"{each['priority_first']}-{each['priority_last']}",
+        "LAST LOGIN": lambda each: age_of(each["last_login"]) if each["last_login"] else "-",
+    }
+    print_rows(users, columns, as_json=as_json)
     if not users:
         sys.exit(EXIT_FAILURE)
 
 
-@user.command()
-@config_option(CONFIG)
+@command(user, json=True)
 @click.argument("name")
-@json_option
-@reporting
 def show(config: Path, name: str, as_json: bool) -> None:
     """Show a user: rights, networks of earlier logins, failed logins, and whether they lock it.
 
@@ -233,51 +186,38 @@ def show(config: Path, name: str, as_json: bool) -> None:
         until = failure["locked_until"]
         print_line(
             f"failed logins {_place(failure['unit'])}: {failure['failures']}, "
-            f"forgotten at {_time(failure['forgotten_at'])}"
-            + (f"; locked until {_time(until)}" if until else "")
+            f"forgotten at {instant(failure['forgotten_at'])}"
+            + (f"; locked until {instant(until)}" if until else "")
         )
     if any(failure["locked_until"] for failure in failures):
         print_line(f"`queuectl user unlock {name}` ends the lock")
 
 
-@user.command()
-@config_option(CONFIG)
+@command(user, json=True)
 @click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Lines at most."
 )
-@json_option
-@reporting
 def failures(config: Path, limit: int, as_json: bool) -> None:
     """List failed logins by address, network and user, the most first, and who is locked."""
     with _accounts(config) as accounts:
         found = accounts.all_failures(limit)
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ["OF", "NAME", "FROM", "FAILURES", "LAST", "LOCKED UNTIL"],
-        [
-            [
-                "user" if each["unit"].startswith("own ") else each["unit"].partition(" ")[0],
-                each["name"] or "(no user)",
-                each["unit"].split(" ")[2] if each["unit"].startswith("own ") else "-",
-                each["failures"],
-                _time(each["last_failure"]),
-                _time(each["locked_until"]) if each["locked_until"] else "-",
-            ]
-            for each in found
-        ],
-    )
+    columns: dict[str, Column] = {
+        "OF": lambda each: (
+            "user" if each["unit"].startswith("own ") else each["unit"].partition(" ")[0]
+        ),
+        "NAME": lambda each: each["name"] or "(no user)",
+        "FROM": lambda each: each["unit"].split(" ")[2] if each["unit"].startswith("own ") else "-",
+        "FAILURES": "failures",
+        "LAST": lambda each: instant(each["last_failure"]),
+        "LOCKED UNTIL": lambda each: instant(each["locked_until"]) if each["locked_until"] else "-",
+    }
+    print_rows(found, columns, as_json=as_json)
 
 
 def _print_password(given: Given) -> None:
     """Print a password that the command has made; the user is stored before."""
     if given.generated:
         print_line(f"password: {given.generated}")
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S%z}"
 
 
 def _place(unit: str) -> str:

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pgmta.action import Action
-from pgmta.command import (
-    EXIT_FAILURE,
-    age,
-    config_option,
-    json_option,
-    print_json,
-    print_line,
-    print_table,
-    reporting,
-)
+from pgmta.command import EXIT_FAILURE, age, print_json, print_line
 from pgmta.store.changes.overview import Overview
-from pgmta.store.queue.reading import Fault
-from queued.cli.options.target import CONFIG, database_of
+from queued.cli.options.command import Column, age_of, command, database_of, print_rows
 
 
-@click.command()
-@config_option(CONFIG)
+@command(json=True)
 @click.option("--check", is_flag=True, help="Exit with 1 if rows wait that no worker takes.")
-@json_option
-@reporting
 def workers(config: Path, check: bool, as_json: bool) -> None:
     """Show workers, what each matches and its lag, and rows that no worker matches."""
-    overview = Overview(database_of(config))
-    try:
+    with closing(Overview(database_of(config))) as overview:
         entries = overview.workers()
         rules = overview.rules()
         deliver = _distinct(entries)
@@ -44,58 +30,37 @@ def workers(config: Path, check: bool, as_json: bool) -> None:
             [rule["takes"] for rule in rules],
             [*(f"worker {e['name']}" for e in entries), *(f"rule {r['name']}" for r in rules)],
         )
-    finally:
-        overview.close()
     for number, entry in enumerate(entries):
         entry["matches"] = counts[f"n{number}"]
         entry["due"] = counts[f"due{number}"]
         entry["lag"] = counts[f"lag{number}"]
     warnings = [*_warnings(entries, rules, counts), *map(str, overview.faults)]
-    _show(entries, rules, counts, overview.faults, warnings, as_json)
+    if as_json:
+        print_json({
+            "workers": entries, "rules": rules, "unmatched": counts["unmatched"],
+            "overlap": counts["overlap"], "faults": [asdict(fault) for fault in overview.faults],
+            "warnings": warnings,
+        })  # fmt: skip
+    else:
+        print_rows(entries, _COLUMNS)
+        for warning in warnings:
+            print_line(f"warning: {warning}", err=True)
     if check and counts["unmatched"]:
         sys.exit(EXIT_FAILURE)
 
 
-def _show(
-    entries: list[dict[str, Any]],
-    rules: list[dict[str, Any]],
-    counts: dict[str, Any],
-    faults: list[Fault],
-    warnings: list[str],
-    as_json: bool,
-) -> None:
-    if as_json:
-        print_json(
-            {
-                "workers": entries,
-                "rules": rules,
-                "unmatched": counts["unmatched"],
-                "overlap": counts["overlap"],
-                "faults": [asdict(fault) for fault in faults],
-                "warnings": warnings,
-            }
-        )
-        return
-    now = datetime.now(UTC)
-    print_table(
-        ["WORKER", "ACTION", "PROCESS", "SEEN", "DONE", "MATCHES", "DUE", "LAG", "WHERE"],
-        [
-            [
-                entry["name"],
-                entry["action"],
-                entry["owner"],
-                age((now - entry["seen_at"]).total_seconds()) if entry["alive"] else "dead",
-                entry["handled"],
-                entry["matches"],
-                entry["due"],
-                "-" if entry["lag"] is None else age(entry["lag"]),
-                " ".join((entry["takes"] or "every row").split()),  # whole: many begin alike
-            ]
-            for entry in entries
-        ],
-    )
-    for warning in warnings:
-        print_line(f"warning: {warning}", err=True)
+_COLUMNS: dict[str, Column] = {
+    "WORKER": "name",
+    "ACTION": "action",
+    "PROCESS": "owner",
+    "SEEN": lambda entry: age_of(entry["seen_at"]) if entry["alive"] else "dead",
+    "DONE": "handled",
+    "MATCHES": "matches",
+    "DUE": "due",
+    "LAG": lambda entry: "-" if entry["lag"] is None else age(entry["lag"]),
+    # whole: many begin alike
+    "WHERE": lambda entry: " ".join((entry["takes"] or "every row").split()),
+}
 
 
 def _distinct(entries: list[dict[str, Any]]) -> list[int]:

@@ -1,1 +1,1 @@
-"""Options and arguments that several commands have."""
+"""The decorator of commands, and options and output that several commands have."""

@@ -16,6 +16,7 @@ from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import normalise_domain, parse_mailbox
 from pgmta.password import LONGEST
 from pgmta.store.admin.user_accounts import Rights, Secret
+from queued.cli.options.command import parse_pairs
 
 _SHORTEST = 8  # characters of a password
 
@@ -50,11 +51,6 @@ def rights_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def chosen(options: dict[str, Any]) -> dict[str, bool]:
-    """Return the options about a password."""
-    return {key: options[key] for key in ("stdin", "generate", "no_scram")}
-
-
 @dataclass(frozen=True, slots=True)
 class Given:
     """A password: its hash, and itself if the command has made it."""
@@ -63,8 +59,9 @@ class Given:
     generated: str = field(default="", repr=False)
 
 
-def read_secret(*, stdin: bool, generate: bool, no_scram: bool) -> Given:
-    """Ask for a password, and hash it."""
+def read_secret(options: dict[str, Any]) -> Given:
+    """Get a password as the options about it say, and hash it. Raises ConfigError."""
+    stdin, generate = options["stdin"], options["generate"]
     if stdin and generate:
         raise ConfigError(["--stdin and --generate exclude each other"])
     if generate:
@@ -79,7 +76,7 @@ def read_secret(*, stdin: bool, generate: bool, no_scram: bool) -> Given:
         raise ConfigError(
             [f"a password needs {_SHORTEST} characters, at most {LONGEST} octets, and no NUL"]
         )
-    return Given(Secret.of_password(text, scram=not no_scram), text if generate else "")
+    return Given(Secret.of_password(text, scram=not options["no_scram"]), text if generate else "")
 
 
 def _terminal() -> bool:
@@ -96,7 +93,7 @@ def read_rights(
         raise ConfigError(["--network and --any-network exclude each other"])
     if options["metadata"] and no_metadata:
         raise ConfigError(["--metadata and --no-metadata exclude each other"])
-    metadata = dict(_pair(text) for text in options["metadata"])
+    metadata = parse_pairs(options["metadata"])
     return Rights(
         senders=[_sender(text) for text in options["sender"]] or None,
         any_sender=options["any_sender"],
@@ -124,13 +121,6 @@ def _network(text: str) -> Network:
         return ipaddress.ip_network(text)
     except ValueError as error:
         raise ConfigError([f"--network {text!r}: {error}"]) from None
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not (key and sign):
-        raise ConfigError([f"--metadata {text!r}: expected key=value"])
-    return key, value
 
 
 def _priorities(text: str) -> tuple[int, int]:

@@ -133,8 +133,5 @@ def date(moment: datetime) -> str:
 @lru_cache(maxsize=1024)
 def day(moment: datetime) -> str:
     """Return a time for readers of any language: 2026-11-23 07:26 UTC."""
-    return (
-        (moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-        .astimezone(UTC)
-        .strftime("%Y-%m-%d %H:%M UTC")
-    )
+    moment = moment.replace(tzinfo=moment.tzinfo or UTC)
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M UTC}"

@@ -9,7 +9,7 @@ from pgmta.config.types import without_port
 from pgmta.mail.text import printable
 from queued.config import Language
 from queued.reports.text.fields import day, text_of
-from queued.reports.text.status import has_code
+from queued.reports.text.machine import has_code
 from queued.reports.text.values import Report, ReportedRecipient
 
 LISTED = 30

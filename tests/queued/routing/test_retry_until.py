@@ -33,7 +33,7 @@ def config() -> QueuedConfig:
         }
     )  # fmt: skip
     short = {"domain": "otp.example", "to": "mx", "retry": {"intervals": ["5s"], "expire": "10m"}}
-    return made.with_routing(Shaping.model_validate({"routes": [short]}).with_retry(made.retry))
+    return made.with_files(Shaping.model_validate({"routes": [short]}).with_retry(made.retry))
 
 
 @pytest.mark.parametrize(

@@ -67,19 +67,18 @@ async def test_each_step_is_named() -> None:
     now = 0.0
     woken: list[None] = []
 
-    class Stepping:
-        async def look(self) -> ClockLook:
-            seen, back = next(steps)
-            return ClockLook(1e9 + seen, back, 3 if back else None)
+    async def look() -> ClockLook:
+        seen, back = next(steps)
+        return ClockLook(1e9 + seen, back, 3 if back else None)
 
     async def wake() -> None:
         woken.append(None)
 
-    duty = ClockDuty(Stepping(), wake, lambda: now)
+    duty = ClockDuty(look, wake, lambda: now)
     with capture_logs() as logs:
         for each in times:
             now = float(each)
-            await duty.look()
+            await duty.do()
     assert [(entry["event"].partition(":")[0], entry["seconds"]) for entry in logs] == [
         ("the clock of the database was set forward", HOUR),
         ("the clock of the database was set back", HOUR),

@@ -16,7 +16,7 @@ from pgmta.model import NewMessage
 from pgmta.postgres.link import Link
 from pgmta.store.records.reports import Reports
 from queued.reports.round import ReportRound
-from queued.upkeep.reports import DUTY
+from queued.upkeep.days import DUTIES
 from tests.support.reporting import dsns, duty, ended, ends
 from tests.support.rows import column, fetch, message, row
 
@@ -234,7 +234,8 @@ async def test_the_role_of_queued_has_the_rights(database: str, db: psycopg.Conn
     async with duty(uri) as work:
         await ends(db)
         await ends(db, "SELECT count(*) FROM delays WHERE noticed_at IS NULL")
-        await DUTY.make(work._process)()
+        (tidy,) = [each for each in DUTIES if each.name == "reports"]
+        await tidy.make(work._process)()
     assert fetch(db, "SELECT count(*) FROM messages WHERE id > 1000") == (4,)
     with psycopg.connect(uri, autocommit=True) as queued:
         for query in (

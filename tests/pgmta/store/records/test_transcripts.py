@@ -20,9 +20,8 @@ from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.settle import Settlements
-from pgmta.store.records.trace_orders import TraceOrders
-from pgmta.store.records.traces import Trace, Traces
-from pgmta.store.records.transcripts import keep_partitions
+from pgmta.store.records.days import keep_days
+from pgmta.store.records.traces import Trace, TraceOrders, Traces
 from queued.cli.queuectl import main
 from queued.delivery.transport.facts import ConnectionFacts
 from queued.delivery.transport.result import Result
@@ -131,8 +130,8 @@ async def test_queued_makes_and_drops_the_days(db: psycopg.Connection, link: Lin
     db.execute(f"DROP TABLE transcripts_{today}".encode())
     db.execute("CREATE TABLE transcripts_20200101 PARTITION OF transcripts "
                "FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")  # fmt: skip
-    assert await keep_partitions(link, 86400) == (1, 1)
-    assert await keep_partitions(link, 86400) == (0, 0)
+    assert await keep_days(link, "transcripts", 86400) == (1, 1)
+    assert await keep_days(link, "transcripts", 86400) == (0, 0)
 
 
 def item(**fields: Any) -> Item:

@@ -12,8 +12,8 @@ from pgmta.mail.answer_class import AnswerClass
 from pgmta.report_row import Kind
 from queued.config import shipped_texts
 from queued.reports.text.compose import compose
+from queued.reports.text.machine import status_of
 from queued.reports.text.original import header_of
-from queued.reports.text.status import status_of
 from queued.reports.text.values import Dsn, Original, Report, ReportedRecipient
 from tests.queued.reports.text.dsn_parts import octets, parts
 

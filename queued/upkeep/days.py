@@ -1,0 +1,47 @@
+"""The days of the logs: partitions are made ahead, and old ones are dropped."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pgmta.logs import get
+from pgmta.postgres.link import Link
+from pgmta.store.records.days import keep_days
+from pgmta.store.records.reports import Reports
+from queued.upkeep.duty import Duty
+from queued.upkeep.queued_process import QueuedProcess
+from queued.upkeep.reports import report_link
+
+_EVERY = 3600.0  # seconds
+
+log = get("upkeep")
+
+
+async def _keep(link: Link, table: str, age: float) -> None:
+    made, dropped = await keep_days(link, table, age)
+    if made or dropped:
+        log.info(f"{table} partitions", made=made, dropped=dropped)
+
+
+async def _keep_attempts(process: QueuedProcess) -> None:
+    await _keep(process.link, "attempts", process.config.retention.attempts)
+
+
+async def _keep_transcripts(process: QueuedProcess) -> None:
+    """Also remove old traces."""
+    await _keep(process.link, "transcripts", process.config.retention.transcripts)
+    await process.traces.remove()
+
+
+async def _keep_reports(process: QueuedProcess) -> None:
+    """Also remove old delays, and counts of DSNs."""
+    link = report_link(process)
+    await _keep(link, "reports", process.config.retention.attempts)
+    await Reports(link, process.name).tidy()
+
+
+DUTIES = [
+    Duty("attempts", _EVERY, lambda process: partial(_keep_attempts, process)),
+    Duty("transcripts", _EVERY, lambda process: partial(_keep_transcripts, process)),
+    Duty("reports", _EVERY, lambda process: partial(_keep_reports, process)),
+]

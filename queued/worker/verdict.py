@@ -125,7 +125,8 @@ def judge(
         outcome = settled(item, event, result, started, now)
         if result.until:
             wait = max((result.until - now).total_seconds(), 0.0)
-            outcome.delay, _ = _until_deadline(item, wait, now)
+            # a deadline that is over ends the row in its own stage alone
+            outcome.delay = _until_deadline(item, wait, now)[0] or wait
         return outcome
     answer_class = answer.answer_class
     if result is DEADLINE_OVER:

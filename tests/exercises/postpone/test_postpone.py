@@ -62,7 +62,7 @@ def follow(uri: str, config: Path) -> None:
 async def test_rows_of_one_sender_are_put_off(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.outgoing.stages.STAGES", [SlowSender, *STAGES])
+    monkeypatch.setattr("queued.outgoing.stages.STAGES", [*STAGES, SlowSender])
     path = tmp_path / "queued.yaml"
     path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
     with NextHop() as hop:

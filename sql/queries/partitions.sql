@@ -90,7 +90,7 @@ WITH tree AS (
     FROM tree WHERE inhdetachpending
     UNION ALL
     SELECT 'problem', c.relname, 'looks like a partition of queue and is none: no statement sees its rows',
-        format('INSERT INTO pgmta.queue SELECT * FROM pgmta.%I; or attach or drop it', c.relname)
+        format('move its rows (TABLE pgmta.%I) into pgmta.queue, or attach or drop it', c.relname)
     FROM pg_class AS c
     WHERE c.relnamespace = 'pgmta'::regnamespace AND c.relkind IN ('r', 'p')
         AND starts_with(c.relname, 'queue_') AND NOT c.relispartition AND NOT EXISTS (

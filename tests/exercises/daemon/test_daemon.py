@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from psycopg.conninfo import make_conninfo
 from pgmta.config.environment import Environment
 from pgmta.errors import ConfigError
 from pgmta.postgres.link import Link
-from pgmta.service import Signals
 from pgmta.store.admin.daemons import others
 from tests.exercises.daemon import collector
+from tests.support.daemons import ROOT
 from tests.support.rows import fetch
 from tests.support.waiting import eventually
 
@@ -34,15 +35,15 @@ def uri(database: str, db: psycopg.Connection) -> Iterator[str]:
 async def test_a_daemon_with_its_own_role_puts_mail_in(
     uri: str, db: psycopg.Connection, tmp_path: Path
 ) -> None:
-    signals = Signals()
-    running = asyncio.create_task(collector.run(uri, "c.example", tmp_path, signals))
+    command = (sys.executable, "-m", "tests.exercises.daemon", uri, "c.example", str(tmp_path))
+    daemon = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
     (tmp_path / "1.eml").write_bytes(b"Subject: x\r\n\r\nx\r\n")
     mail = "SELECT count(*) FROM queue WHERE sender = 'c@a.example'"
     await eventually(lambda: fetch(db, mail) == (1,))
     (line,) = others(db, "0")  # as `queuectl migrate` names it
     assert line.startswith("collector on c.example, pid ")
-    signals.stop.set()
-    await running
+    daemon.terminate()
+    assert await daemon.wait() == 0
     assert fetch(db, "SELECT count(*) FROM daemons") == (0,)
 
 

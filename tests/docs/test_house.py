@@ -83,14 +83,9 @@ def classes(*folders: str) -> dict[str, tuple[bool, frozenset[str]]]:
                     if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
                 }
                 names |= {
-                    n.target.id
+                    n.attr if isinstance(n, ast.Attribute) else n.id
                     for n in ast.walk(node)
-                    if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
-                }
-                names |= {
-                    n.attr
-                    for n in ast.walk(node)
-                    if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+                    if isinstance(n, ast.Attribute | ast.Name) and isinstance(n.ctx, ast.Store)
                 }
                 found[f"{name}.{node.name}"] = protocol, frozenset(names)
     return found

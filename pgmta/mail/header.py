@@ -90,12 +90,13 @@ def hops(header: bytes) -> int:
 def tls_optional(header: bytes) -> bool:
     """Return whether the sender asks for delivery even if TLS fails (RFC 8689, section 3).
 
-    Its field TLS-Required has to be the only one. The function submit_tls_optional() of the
-    database finds the same.
+    Its field TLS-Required has to be the only one. Its value may be in folding white space. The
+    function submit_tls_optional() of the database finds the same.
     """
     if b"tls-required" not in header.lower():
         return False
-    return [value.strip().lower() for value in _TLS_REQUIRED.findall(header)] == [b"no"]
+    values = _TLS_REQUIRED.findall(header)
+    return [_FOLD_LINE.sub(b" ", value).strip(b" \t").lower() for value in values] == [b"no"]
 
 
 def fields(header: bytes) -> list[tuple[str, str]]:

@@ -187,7 +187,7 @@ def _parameters(given: Any, info: ValidationInfo) -> Any:
 
 def _targets(value: Any, info: ValidationInfo) -> Any:
     if value is None:
-        if info.data.get("transport", "smtp") in SMTP:
+        if info.data.get("transport") in SMTP:  # which is not there if it is unknown
             raise PydanticCustomError("missing", "is required")
         return []
     if isinstance(value, str) and value.lower() == "mx":

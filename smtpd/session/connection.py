@@ -193,10 +193,10 @@ class Connection(asyncio.Protocol):
         self.phase = _OPENING
 
     def end_opening(self, early: bytes) -> None:
-        """Take commands, and at first the octets that came early; a task that opens ends before."""
+        """Take commands: those behind XCLIENT, then `early` ones; a task that opens ends before."""
         self.phase = _BUSY if self._task and not self._task.done() else _IDLE
         self.read_on()
-        if early:
+        if early or self.unread:
             self.data_received(early)
 
     def secured(self, transport: asyncio.Transport) -> None:
@@ -349,7 +349,7 @@ class Connection(asyncio.Protocol):
         self._at = end + 1
         if self._skipped:
             self._skipped = 0
-            self.session.reply(replies.LINE_TOO_LONG)
+            self.session.skipped_line()
         else:
             self.session.line(self._input[at:end].rstrip(b"\r"))
         return True

@@ -178,6 +178,7 @@ class Opening:
             return
         connection.reply(reply)
         if code == "421":
+            connection.forget()
             connection.end_opening(b"")
             connection.closing.hang_up()
             return

@@ -129,6 +129,13 @@ class SmtpSession:
         else:
             self._unknown(word)
 
+    def skipped_line(self) -> None:
+        """Answer a line that was too long to be kept."""
+        if self._reader:
+            self._reader(None)
+        else:
+            self.reply(replies.LINE_TOO_LONG)
+
     def _unknown(self, word: bytes) -> None:
         """Refuse a command of no known name."""
         if word in HTTP:
@@ -319,6 +326,8 @@ class LmtpSession(SmtpSession):
             elif self._word == b"RCPT":
                 self.replies_owed += 1
         self._content = reply is replies.DATA_GO
+        if self._content:
+            self.replies_owed = max(1, self.replies_owed)  # a hook alone may name recipients
         super().reply(reply)
 
     def repeated(self, reply: str) -> str:

@@ -157,7 +157,7 @@ RETURN concat('Received: by ', coalesce(hostname, 'localhost'), ' (pgmta) with S
 COMMENT ON FUNCTION submit_trace IS 'The Received field of a submission (RFC 5321, section 4.4).';
 
 CREATE FUNCTION submit_tls_optional(header text) RETURNS boolean LANGUAGE sql AS $$
-    SELECT header ~ '(?in)^tls-required[ \t]*:([ \t]*\r\n)?[ \t]*no[ \t]*(?=\r|$)(?!\r\n[ \t])' COLLATE "C"
+    SELECT header ~ '(?in)^tls-required[ \t]*:((\r\n)?[ \t])*no((\r\n)?[ \t])*(?=\r|$)(?!\r\n[ \t])' COLLATE "C"
         AND regexp_count(header, '^tls-required[ \t]*:' COLLATE "C", 1, 'in') = 1
 $$;
 COMMENT ON FUNCTION submit_tls_optional IS

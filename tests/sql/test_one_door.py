@@ -10,7 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pgmta.mail.header import tls_optional
 from pgmta.model import NewMessage, Options
 from pgmta.postgres.link import Link
 from pgmta.store.queue.enqueue import Enqueue
@@ -114,6 +117,9 @@ async def test_each_way_finds_tls_required(database: str, db: psycopg.Connection
         b"TLS-Required: No": True,
         b"tls-required\t:\r\n\tnO ": True,
         b"TLS-Required:No": True,
+        b"TLS-Required:\r\n \r\n No \r\n\t": True,
+        b"TLS-Required: \x0bNo": False,
+        b"TLS-Required: No\r\n \x0c": False,
         b"Tls-Required: No\r\nTLS-Required: No": False,
         b"TLS-Required: No\r\n way": False,
         b"TLS-Required: Yes": False,
@@ -128,6 +134,23 @@ async def test_each_way_finds_tls_required(database: str, db: psycopg.Connection
             db.execute("DELETE FROM queue")
             assert found == [(wanted,)] * 2, content
     await submission.close()
+
+
+BLANKS = [b" ", b"\t", b"\r\n ", b"\r\n\t", b"\x0b", b"\x0c"]
+blanks = st.lists(st.sampled_from(BLANKS), max_size=3).map(b"".join)
+words = st.sampled_from([b"No", b"nO", b"no", b"n\r\n o", b"No\xff", b"No\\", b"Yes", b""])
+values = st.tuples(blanks, words, blanks).map(b"".join)
+names = st.sampled_from([b"TLS-Required:", b"tls-required :", b"X-TLS-Required:", b"X:"])
+headers = st.lists(st.tuples(names, values).map(b"".join), min_size=1, max_size=3)
+
+
+@given(headers)
+def test_sql_and_python_find_tls_required_alike(
+    template_db: psycopg.Connection, fields: list[bytes]
+) -> None:
+    header = b"\r\n".join(fields)
+    query = "SELECT submit_tls_optional(encode(%b, 'escape'))"
+    assert template_db.execute(query, (header,)).fetchone() == (tls_optional(header),)
 
 
 @pytest.mark.parametrize("locale", ["tr", "und-u-ks-level2"])

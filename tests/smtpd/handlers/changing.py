@@ -143,3 +143,14 @@ class Counter:
     ) -> Any:
         self.count += 1
         return MISSING
+
+
+class Archiver:
+    """Names the recipients itself, before any RCPT."""
+
+    async def handle_MAIL(
+        self, server: Any, session: Any, envelope: Any, address: str, options: list[str]
+    ) -> str:
+        envelope.mail_from = address
+        envelope.rcpt_tos.append("archive@x.example")
+        return "250 2.1.0 Noted"

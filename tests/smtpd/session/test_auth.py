@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,13 @@ import psycopg
 import pytest
 
 from pgmta.password import login_name, prepared
+from smtpd.session.connection import Connection
 from tests.smtpd.tls.test_tls import secure
 from tests.support.certificates import Certificate
 from tests.support.database import fresh_database
 from tests.support.serving import Client, serving
 from tests.support.users import accounts, add_user, encoded, log_in, plain, scram
-from tests.support.waiting import SLACK, until
+from tests.support.waiting import PATIENCE, SLACK, until
 
 OPEN = [{"name": "here", "auth": "offered", "auth_without_tls": True, "early": "allow"}]
 NO_TRUST: dict[str, Any] = {"relay": {"networks": []}, "listen": OPEN}
@@ -289,3 +291,30 @@ def test_the_database_is_away(database: str, db: psycopg.Connection) -> None:
         assert log_in(client, "ann", "right one").startswith(LATER)
         db.execute("ALTER FUNCTION other RENAME TO login_verifier")
         assert log_in(client, "ann", "right one").startswith(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "begin", "expected"),
+    [
+        ([], "AUTH LOGIN", "500 5.5.6"),
+        (["tests.smtpd.handlers.logins:Whole"], "AUTH PLAIN YXNr", "501 5.5.2"),
+    ],
+)
+def test_a_response_too_long_to_be_kept_ends_auth(
+    users: str, monkeypatch: pytest.MonkeyPatch, hooks: list[str], begin: str, expected: str
+) -> None:
+    skipped, skip = threading.Event(), Connection._skip
+
+    def note(connection: Connection, octets: int) -> None:
+        skip(connection, octets)
+        skipped.set()
+
+    monkeypatch.setattr(Connection, "_skip", note)
+    with serving(users, hooks=hooks, **NO_TRUST) as port, Client(port) as client:
+        client.reply()
+        client.say("EHLO c")
+        assert client.say(begin).startswith("334")
+        client.send(b"A" * 70_000)
+        assert skipped.wait(PATIENCE)  # the end of the line comes in another read
+        assert client.say("A").startswith(expected)
+        assert client.say("NOOP").startswith("250")

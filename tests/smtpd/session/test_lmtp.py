@@ -83,3 +83,18 @@ def test_a_refusal_of_content_is_repeated(database: str) -> None:
 def test_port_25_is_not_for_lmtp() -> None:
     with pytest.raises(ValueError, match="must not use port 25"):
         SmtpdConfig.model_validate({"listen": [{"protocol": "lmtp", "port": 25}]})
+
+
+def test_mail_whose_recipients_a_hook_alone_names_has_one_reply(database: str) -> None:
+    hooks = ["tests.smtpd.handlers.changing:Archiver"]
+    with serving(database, hooks=hooks, **LMTP) as port, Client(port) as client:
+        client.reply()
+        client.say("LHLO me")
+        for content, reply in (("x\r\n", "250"), ("x\n.\ny\r\n", "550"), ("x\r\n", "250")):
+            assert client.say("MAIL FROM:<>") == "250 2.1.0 Noted"
+            assert client.say("DATA")[:3] == "354"
+            assert client.say(f"\r\n{content}.")[:3] == reply
+            assert client.say("NOOP")[:3] == "250"
+        client.send(b"QUIT\r\n")
+        assert [reply[:3] for reply in client.rest()] == ["221"]
+    assert recipients(database) == ["archive@x.example"] * 2

@@ -179,6 +179,24 @@ def test_xclient_names_the_client(database: str, db: psycopg.Connection) -> None
             assert stranger.say("XCLIENT ADDR=192.0.2.7")[:3] == "500"
 
 
+@pytest.mark.parametrize(
+    ("address", "codes"),
+    [("127.0.0.2", ["554", "503", "221"]), ("127.0.0.3", ["421"]),
+     ("127.0.0.4", ["220", "250", "221"])],
+)  # fmt: skip
+@pytest.mark.parametrize("user", ["", " LOGIN=ann"])
+def test_commands_behind_xclient_wait_for_the_hooks(
+    database: str, address: str, codes: list[str], user: str
+) -> None:
+    listen = [{"xclient": ["127.0.0.1"], "early": "allow"}]
+    hooks = ["tests.smtpd.handlers.beyond:Watcher"]
+    with serving(database, listen=listen, hooks=hooks) as port, Client(port) as client:
+        assert client.reply()[:3] == "220"
+        client.say("EHLO c")
+        client.send(f"XCLIENT ADDR={address}{user}\r\nEHLO c\r\nQUIT\r\n".encode())
+        assert [reply[:3] for reply in client.rest()] == codes
+
+
 def test_xclient_names_the_user(database: str, db: psycopg.Connection) -> None:
     """LOGIN is the user that the proxy has let in, with the rights of the table of users."""
     db.execute(

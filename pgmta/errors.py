@@ -4,6 +4,7 @@
 
     PgmtaError
     ├── ConfigError        a configuration file is wrong; stops the start
+    │   └── FormerDatabase the database that it names is from before the first release
     ├── AddressError       a mailbox does not follow RFC 5321
     ├── SubmissionError    an argument of a submission is refused; nothing was stored
     ├── StoreUnavailable   PostgreSQL can't execute it now; this passes by itself
@@ -38,6 +39,16 @@ class ConfigError(PgmtaError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class FormerDatabase(ConfigError):
+    """The database has tables of a time before the baseline. Nothing works on it."""
+
+    def __init__(self) -> None:
+        super().__init__([
+            "the database is from before the first release: deliver its mail with the version that "
+            "made it, then give pgmta a new database"
+        ])  # fmt: skip
 
 
 class AddressError(PgmtaError):

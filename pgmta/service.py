@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from pgmta import signals
+from pgmta.errors import FormerDatabase
 from pgmta.logs import get
 
 _STDIN = 0
@@ -75,7 +76,8 @@ def report_error(part: str, task: asyncio.Task[Any], stop: asyncio.Event | None 
     def ended(task: asyncio.Task[Any]) -> None:
         if task.cancelled() or not (error := task.exception()):
             return
-        log.critical("a part of the process failed", part=part, exc_info=error)
+        if not isinstance(error, FormerDatabase):  # the command says it, and ends
+            log.critical("a part of the process failed", part=part, exc_info=error)
         if stop:
             stop.set()
 

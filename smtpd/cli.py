@@ -16,7 +16,7 @@ import uvloop
 from pgmta import logs, signals
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import load, mistakes
-from pgmta.errors import ConfigError
+from pgmta.errors import ConfigError, FormerDatabase
 from pgmta.postgres.embedded.database import SMTPD
 from pgmta.postgres.locate import resolve
 from smtpd.config import SmtpdConfig
@@ -179,6 +179,7 @@ def serve(config: Path, descriptors: str) -> None:
     """Serve inherited sockets; the master starts this."""
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
+    from smtpd.process.keeper import FORMER
     from smtpd.process.process import serve as serve_sockets
     from smtpd.tls.contexts import ContextSet
 
@@ -186,7 +187,10 @@ def serve(config: Path, descriptors: str) -> None:
     privileges.give_up(settings)
     uri = resolve(settings.environment, SMTPD)
     sockets = [int(part) for part in descriptors.split(",")]
-    uvloop.run(serve_sockets(settings, config, uri, sockets, tls))
+    try:
+        uvloop.run(serve_sockets(settings, config, uri, sockets, tls))
+    except FormerDatabase:
+        sys.exit(FORMER)  # the master says it
 
 
 @main.command()

@@ -35,7 +35,8 @@ _SETTINGS = {"default_transaction_isolation": "read committed"}
 _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
 _CANCEL = 5.0  # seconds for the server to end a statement whose caller has gone
 _BACKEND = """
-SELECT pg_backend_pid(), (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))
+SELECT pg_catalog.pg_backend_pid(),
+    (SELECT backend_start FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()))
 """
 _END = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -282,12 +283,12 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         pid, began = (await cursor.fetchall())[0]
         connection.backend = (pid, began)
         check_pooler(connection, pid)
+        for statement in LOOK_IN_PGMTA:
+            await connection.execute(statement, prepare=False)
         wanted = {**_SETTINGS, **(settings or {})}
         calls = ", ".join("set_config(%s, %s, false)" for _ in wanted)
         pairs = [part for pair in wanted.items() for part in pair]
         await connection.execute(f"SELECT {calls}".encode(), pairs, prepare=False)
-        for statement in LOOK_IN_PGMTA:
-            await connection.execute(statement, prepare=False)
     except BaseException:
         await connection.close()
         raise

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from pgmta.config.environment import Environment
-from pgmta.errors import StoreUnavailable
+from pgmta.errors import FormerDatabase, StoreUnavailable
 from pgmta.postgres.embedded.database import directory_of, join, start
 from pgmta.postgres.embedded.server import DATABASE, Server
 
@@ -30,13 +31,17 @@ LOOK_IN_PGMTA = (_NARROW, _CONDITIONS)
 
 An operator's condition may name functions in `public`. If a role beside the owner of our tables
 may create objects there, the path is without `public`. PostgreSQL prefers a function whose
-arguments fit better to its own, and the session would run it.
+arguments fit better to its own, and the session would run it. Before these statements a session
+calls functions with the prefix pg_catalog only.
 """
 
 _POOLER = (
     "the database is reached through a connection pooler, which pgmta's own connections can't use: "
     "name PostgreSQL itself in environment.database.uri; only SQL functions work behind a pooler"
 )
+
+BASELINE = "0001_baseline.sql"
+"""The first migration. A new database runs `sql/schema` instead."""
 
 INHERITED = "PGMTA_DATABASE_URI"
 """Environment variable in which a parent gives its children the URI that it has resolved."""
@@ -110,3 +115,9 @@ def check_pooler(connection: psycopg.BaseConnection[Any], pid: int) -> None:
     """
     if connection.info.backend_pid != pid:
         raise psycopg.OperationalError(_POOLER)
+
+
+def refuse_former(migrations: Collection[str]) -> None:
+    """Raise FormerDatabase if a database with these migrations lacks the baseline."""
+    if migrations and BASELINE not in migrations:
+        raise FormerDatabase

@@ -15,11 +15,16 @@ from psycopg.rows import dict_row, tuple_row
 from psycopg.types.datetime import TimestamptzLoader
 
 from pgmta.errors import LoginRefused, StoreUnavailable
-from pgmta.postgres.locate import LOOK_IN_PGMTA, check_pooler, writable
+from pgmta.postgres.locate import LOOK_IN_PGMTA, check_pooler, refuse_former, writable
 
 _SHUT_OUT = """
 SELECT quote_ident(current_user) WHERE NOT has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')
 """
+_READABLE = """
+SELECT FROM pg_class
+WHERE oid = to_regclass('pgmta.schema_migrations') AND has_table_privilege(oid, 'SELECT')
+"""
+_MIGRATIONS = "SELECT name FROM pgmta.schema_migrations"
 _FIRST = datetime(2, 1, 1, tzinfo=UTC)
 _LAST = datetime(9998, 1, 1, tzinfo=UTC)
 
@@ -73,7 +78,7 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
     """Make a connection look in schema pgmta, and read every time that PostgreSQL can store.
 
     Raises StoreUnavailable if a pooler stands before the server; LoginRefused if the login has no
-    role of pgmta; psycopg.Error.
+    role of pgmta; FormerDatabase; psycopg.Error.
     """
     forbid_pooler(connection)
     for statement in LOOK_IN_PGMTA:
@@ -83,6 +88,9 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
             f"the login {name} has no role of pgmta: a superuser runs `GRANT pgmta_operator TO "
             f"{name};`, or pgmta_reader, which changes nothing (docs/sql.md)"
         )
+    for _ in connection.execute(_READABLE):
+        found = connection.cursor(row_factory=tuple_row).execute(_MIGRATIONS)
+        refuse_former([name for (name,) in found])
     # to compile a query of a command takes longer than the query, over many partitions
     connection.execute("SET jit = off")
     connection.adapters.register_loader("timestamptz", _AnyTime)
@@ -90,5 +98,6 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
 
 def forbid_pooler(connection: psycopg.Connection[Any]) -> None:
     """Raise psycopg.OperationalError if a pooler stands before the server."""
-    for (pid,) in connection.cursor(row_factory=tuple_row).execute("SELECT pg_backend_pid()"):
+    cursor = connection.cursor(row_factory=tuple_row)
+    for (pid,) in cursor.execute("SELECT pg_catalog.pg_backend_pid()"):
         check_pooler(connection, pid)

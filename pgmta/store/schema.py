@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import version
 
-from pgmta.errors import SchemaMismatch
+from pgmta.errors import FormerDatabase, SchemaMismatch
 from pgmta.logs import get
+from pgmta.postgres.locate import refuse_former
 from pgmta.shipped import shipped
 
 log = get("schema")
-
-BASELINE = "0001_baseline.sql"
-"""The first migration. A new database runs `sql/schema` instead."""
 
 TOPICS = (
     "queue", "messages", "submission", "arguments", "days", "attempts", "transcripts", "reports",
@@ -21,12 +19,6 @@ TOPICS = (
     "roles",
 )  # fmt: skip
 """The files of `sql/schema`, in the order in which a new database runs them."""
-
-FORMER = (
-    "the database is from before the first release: deliver its mail with the version that made "
-    "it, then give pgmta a new database"
-)
-"""Why nothing works on a database without the baseline."""
 
 
 @cache
@@ -49,9 +41,11 @@ def program_version() -> str:
 
 
 def mismatch(known: Sequence[str], there: set[str]) -> str:
-    """Return why a program that knows some migrations does not fit a database; '' if it fits."""
-    if there and BASELINE not in there:
-        return FORMER
+    """Return why a program that knows some migrations does not fit a database; '' if it fits.
+
+    Raises FormerDatabase.
+    """
+    refuse_former(there)
     if unknown := sorted(there.difference(known)):
         return (
             f"the database has migration {unknown[-1]}, this program ends with {known[-1]}: "
@@ -81,7 +75,11 @@ class Schema:
 
     def learn(self, names: Iterable[str]) -> None:
         """Note which migrations the database has; a change is logged."""
-        problem = mismatch(self.known, set(names))
+        try:
+            problem = mismatch(self.known, set(names))
+        except FormerDatabase as error:  # the heartbeat ends the process with it
+            self.problem = str(error)
+            return
         if problem and problem != self.problem:
             log.error("the schema is of another version, no mail is taken", reason=problem)
         elif self.problem and not problem:

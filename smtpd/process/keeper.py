@@ -10,6 +10,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
+from pgmta.errors import FormerDatabase
 from pgmta.logs import get
 from pgmta.postgres.locate import handed_down
 from pgmta.service import first
@@ -19,6 +20,9 @@ GRACE = 40.0
 
 READY = b"ready\n"
 """The line that a serving process writes to its standard output once it accepts connections."""
+
+FORMER = 3
+"""Exit code of a serving process: the database is from before the first release."""
 
 _BACKOFF = (0.1, 5.0)  # seconds before a restart: at first, at most
 _STABLE = 10.0  # seconds after which a process counts as healthy
@@ -49,7 +53,7 @@ class Keeper:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until `stop`; return when the last process has ended."""
+        """Serve until `stop`; return when the last process has ended. Raises FormerDatabase."""
         backoff = _BACKOFF[0]
         while not self._stopping.is_set():
             if not self._current and not await self._begin():
@@ -59,6 +63,8 @@ class Keeper:
             if child is not self._current or self._stopping.is_set():
                 continue  # a process that was replaced, or a successor that did not start
             self._current = None
+            if child.returncode == FORMER:
+                raise FormerDatabase
             if time.monotonic() - self._since > _STABLE:
                 backoff = _BACKOFF[0]
             log.error("process died, restarting", pid=child.pid, status=child.returncode)

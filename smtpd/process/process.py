@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from pgmta.errors import FormerDatabase
 from pgmta.logs import get
 from pgmta.service import Signals, report_error, trim_memory, tune_memory
 from smtpd.commands.listener import SmtpListener
@@ -36,7 +37,7 @@ async def serve(
 ) -> None:
     """Take mail until SIGTERM, until the master is gone or until a part ends by an error.
 
-    Raises ConfigError if a hook of the file at `path` can't be loaded.
+    Raises ConfigError if a hook of the file at `path` can't be loaded; FormerDatabase.
     """
     signals = Signals()
     master = _keep_stdout_for_the_master()
@@ -75,8 +76,10 @@ async def serve(
     await hooks.stop(_END)
     for duty in duties.values():
         duty.cancel()
-    await asyncio.gather(*duties.values(), return_exceptions=True)
+    ends = await asyncio.gather(*duties.values(), return_exceptions=True)
     await heartbeat.leave()
+    if any(isinstance(end, FormerDatabase) for end in ends):
+        raise FormerDatabase
 
 
 def _report_errors(duties: dict[str, asyncio.Task[None]], shared: Server, signals: Signals) -> None:

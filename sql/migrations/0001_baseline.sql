@@ -1081,6 +1081,9 @@ DECLARE
     name text;
     dropped integer := 0;
 BEGIN
+    IF keep < interval '0' THEN
+        RAISE EXCEPTION 'the age % is negative', keep USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM pgmta.days_turn(log);
     FOR name IN
         SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
@@ -1094,7 +1097,8 @@ BEGIN
     RETURN dropped;
 END $$;
 COMMENT ON FUNCTION days_expire IS
-    'Drops the day partitions of a log that are older than that; returns how many. Gives up as days_make.';
+    'Drops the day partitions of a log that are older than that; returns how many. Refuses a negative age. Gives up '
+    'as days_make.';
 
 CREATE FUNCTION days_turn(log text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -2008,7 +2012,8 @@ COMMENT ON FUNCTION condition_path IS
     'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may '
     'create objects there. pgmta/postgres/locate.py has the same.';
 
-CREATE FUNCTION queue_condition(condition text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION queue_condition(condition text) RETURNS text
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     brackets text;
     probe refcursor;
@@ -2345,7 +2350,7 @@ CREATE FUNCTION queue_change_rows(
 ) RETURNS bigint LANGUAGE plpgsql
     -- A plan that was made for an empty partition would later read the whole of it. No other way: with
     -- force_custom_plan the trigger queue_hold_stamp plans each of its expressions for each row.
-    SET enable_seqscan = off AS $$
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     why text := details ->> 'reason';
     fault text := details ->> 'fault';
@@ -2615,7 +2620,7 @@ COMMENT ON COLUMN rules_version.one IS 'There is one row.';
 COMMENT ON CONSTRAINT rules_version_one_check ON rules_version IS 'One row.';
 INSERT INTO rules_version VALUES (1);
 
-CREATE FUNCTION rules_valid() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION rules_valid() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     fault text;
 BEGIN

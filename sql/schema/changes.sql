@@ -46,7 +46,7 @@ CREATE FUNCTION queue_change_rows(
 ) RETURNS bigint LANGUAGE plpgsql
     -- A plan that was made for an empty partition would later read the whole of it. No other way: with
     -- force_custom_plan the trigger queue_hold_stamp plans each of its expressions for each row.
-    SET enable_seqscan = off AS $$
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     why text := details ->> 'reason';
     fault text := details ->> 'fault';

@@ -15,7 +15,8 @@ COMMENT ON FUNCTION condition_path IS
     'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may '
     'create objects there. pgmta/postgres/locate.py has the same.';
 
-CREATE FUNCTION queue_condition(condition text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION queue_condition(condition text) RETURNS text
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     brackets text;
     probe refcursor;

@@ -39,6 +39,9 @@ DECLARE
     name text;
     dropped integer := 0;
 BEGIN
+    IF keep < interval '0' THEN
+        RAISE EXCEPTION 'the age % is negative', keep USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM pgmta.days_turn(log);
     FOR name IN
         SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
@@ -52,7 +55,8 @@ BEGIN
     RETURN dropped;
 END $$;
 COMMENT ON FUNCTION days_expire IS
-    'Drops the day partitions of a log that are older than that; returns how many. Gives up as days_make.';
+    'Drops the day partitions of a log that are older than that; returns how many. Refuses a negative age. Gives up '
+    'as days_make.';
 
 CREATE FUNCTION days_turn(log text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -47,7 +47,7 @@ COMMENT ON COLUMN rules_version.one IS 'There is one row.';
 COMMENT ON CONSTRAINT rules_version_one_check ON rules_version IS 'One row.';
 INSERT INTO rules_version VALUES (1);
 
-CREATE FUNCTION rules_valid() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION rules_valid() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     fault text;
 BEGIN

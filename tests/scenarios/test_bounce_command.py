@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from click.testing import CliRunner
 
 from queued.cli.queuectl import main
@@ -60,6 +61,35 @@ def test_mail_that_waits_is_given_up(system: System) -> None:
         assert {each["message_id"] for each in origin} == {message_id}
     (change,) = system.ask("SELECT action, rows, details FROM audit")
     assert change == {"action": "bounce", "rows": 3, "details": {"reason": REASON}}
+
+
+def test_mail_that_is_given_up_by_a_plain_update_leaves_a_trace(system: System) -> None:
+    """Whatever an operator writes as the reason: a word of a report, or none."""
+    later = {"next_attempt": "2030-01-01"}
+    kinds: dict[str, dict[str, Any]] = {
+        "queued": later,
+        "silent": {**later, "notify": "NEVER"},
+        "word": {**later, "notify": "SUCCESS"},
+        "held": {"status": "HOLD", "hold_reason": "x"},
+        "lost": {"status": "HOLD", "hold_reason": "x", "report_kind": "unknown"},
+        "relayed": {"status": "HOLD", "hold_reason": "x", "report_kind": "relayed"},
+    }
+    for name, columns in kinds.items():
+        system.enqueue(f"{name}@x.example", **columns)
+    with psycopg.connect(system.uri, options="-c role=pgmta_operator") as operator:
+        operator.execute("""
+            UPDATE pgmta.queue SET status = 'REPORT',
+                hold_reason = CASE WHEN recipient ^@ 'word' THEN 'delivered' END
+        """)
+    hop = system.hop()
+    system.queued(hop, bounces=FAST)
+    system.wait_empty()
+    for name in kinds:
+        assert system.events(f"{name}@x.example") == ["failed"], name
+    reports = system.ask("SELECT recipient, kind, report_id IS NULL AS no_dsn FROM reports")
+    assert {r["recipient"].partition("@")[0]: (r["kind"], r["no_dsn"]) for r in reports} == {
+        name: ("failed", name in ("silent", "word")) for name in kinds
+    }
 
 
 def test_mail_in_flight_is_reported_unless_it_is_delivered(system: System) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -82,6 +84,69 @@ async def test_public_is_left_out_if_others_may_create_objects_there(empty: str)
         assert await paths(empty) == {"pgmta"}
 
 
+async def test_nothing_of_others_runs_before_the_path_is_narrow(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each function that a session calls before names pg_catalog."""
+    said: list[str] = []
+    plain, plain_async = psycopg.Connection.execute, psycopg.AsyncConnection.execute
+
+    def execute(self: Any, query: Any, *args: Any, **options: Any) -> Any:
+        said.append(query.decode() if isinstance(query, bytes) else str(query))
+        asynchronous = isinstance(self, psycopg.AsyncConnection)
+        return (plain_async if asynchronous else plain)(self, query, *args, **options)
+
+    cursor = psycopg.Cursor.execute
+
+    def of_cursor(self: Any, query: Any, *args: Any, **options: Any) -> Any:
+        said.append(query.decode() if isinstance(query, bytes) else str(query))
+        return cursor(self, query, *args, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", execute)
+    monkeypatch.setattr(psycopg.AsyncConnection, "execute", execute)
+    monkeypatch.setattr(psycopg.Cursor, "execute", of_cursor)
+
+    def before() -> str:
+        narrow = next(n for n, query in enumerate(said) if query.startswith("SET search_path"))
+        words = " ".join(said[:narrow])
+        said.clear()
+        return words
+
+    migrate(empty)
+    opening = [before()]
+    await (await connect(empty, "test", {"work_mem": "4MB"})).close()
+    opening.append(before())
+    connect_operator(empty).close()
+    opening.append(before())
+    with opened(empty):
+        opening.append(before())
+    for words in opening:
+        assert "pg_catalog.pg_backend_pid()" in words
+        assert not re.search(r"(?<!pg_catalog\.)\b[a-z_]+\((?!SELECT)", words), words
+
+
+def test_a_migration_runs_nothing_of_others(empty: str) -> None:
+    with psycopg.connect(empty, autocommit=True) as db:
+        db.execute(f"GRANT CREATE ON SCHEMA public TO {ROLE}; SET ROLE {ROLE}".encode())
+        db.execute(TRAPS.encode())
+        db.execute("""
+            CREATE FUNCTION public.spy() RETURNS text LANGUAGE plpgsql AS
+                $$ BEGIN RAISE 'captured by a view'; END $$;
+            CREATE FUNCTION public.format(text, name, name) RETURNS text LANGUAGE plpgsql AS
+                $$ BEGIN RAISE 'captured by format'; END $$;
+            CREATE VIEW public.schema_migrations AS
+                SELECT spy() AS name, 'x' AS checksum, now() AS applied_at;
+        """)
+        db.execute("RESET ROLE")
+        db.execute(f"CREATE ROLE {ROLE}_2".encode())
+        try:
+            with pytest.raises(MigrationError, match="may not create schema pgmta"):
+                migrate(make_conninfo(empty, options=f"-c role={ROLE}_2"))
+            assert migrate(empty)
+        finally:
+            db.execute(f"DROP ROLE {ROLE}_2".encode())
+
+
 async def test_public_of_another_database_owner_is_left_out(empty: str) -> None:
     migrate(empty)
     assert await paths(empty) == {"pgmta, public"}
@@ -147,6 +212,39 @@ def test_what_a_login_compiles_in_its_session_does_nothing_as_the_owner(
         db.execute(SUBMIT, ("a@b_c.example", b"Message-ID: <a@b>\r\n" + MAIL))
         db.execute("RESET SESSION AUTHORIZATION")
         assert fetch(db, "SELECT message_id_header FROM messages") == ("<a@b>",)
+
+
+def test_an_operator_stores_no_condition_that_the_judge_refuses(db: psycopg.Connection) -> None:
+    """A temporary type has the name of a type of PostgreSQL."""
+    db.execute("SET SESSION AUTHORIZATION pgmta_operator")
+    db.execute("""
+        CREATE TYPE pg_temp.text AS (a int);
+        CREATE FUNCTION pg_temp.nothing(pg_catalog.text) RETURNS pg_temp.text LANGUAGE sql
+            AS 'SELECT NULL::pg_temp.text';
+        CREATE CAST (pg_catalog.text AS pg_temp.text)
+            WITH FUNCTION pg_temp.nothing(pg_catalog.text) AS ASSIGNMENT;
+    """)
+    with pytest.raises(pg_errors.InsufficientPrivilege, match="a subselect is not allowed"):
+        db.execute("INSERT INTO pgmta.rules (name, action, condition, reason, origin) VALUES"
+                   " ('x', 'hold', '(SELECT true FROM pg_sleep(0))', 'r', 'operator')")  # fmt: skip
+    db.execute("RESET SESSION AUTHORIZATION")
+    # functions without a search_path declare nothing
+    assert not db.execute("""
+        SELECT p.oid::regprocedure FROM pg_proc AS p JOIN pg_language AS l ON l.oid = prolang
+        WHERE pronamespace = 'pgmta'::regnamespace AND lanname = 'plpgsql' AND prosrc ~ 'DECLARE'
+            AND (prorettype = 'trigger'::regtype
+                OR has_function_privilege('pgmta_operator', p.oid, 'EXECUTE'))
+            AND NOT coalesce(array_to_string(proconfig, ','), '') ~ 'search_path='
+    """).fetchall()
+
+
+def test_a_rule_and_a_condition_leave_the_path_of_the_transaction(db: psycopg.Connection) -> None:
+    with db.transaction():
+        db.execute("SET LOCAL search_path = pg_catalog, public")
+        db.execute("SELECT pgmta.queue_condition('true')")
+        db.execute("INSERT INTO pgmta.rules (name, action, condition, reason, origin)"
+                   " VALUES ('x', 'hold', 'true', 'r', 'operator')")  # fmt: skip
+        assert fetch(db, "SHOW search_path") == ("pg_catalog, public",)
 
 
 @pytest.mark.parametrize("role", ["pgmta_smtpd", "pgmta_queued"])

@@ -12,14 +12,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pgmta.errors import MigrationError, SchemaMismatch
+from pgmta.errors import FormerDatabase, MigrationError
 from pgmta.postgres.embedded.programs import tool
+from pgmta.postgres.locate import BASELINE
 from pgmta.postgres.operator import connect_operator
 from pgmta.states import Event, Removal, Status
 from pgmta.store.admin import migrate as migrate_module
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.admin.migrate import migrate
-from pgmta.store.schema import BASELINE, FORMER, Schema, migrations
+from pgmta.store.schema import Schema, migrations
 from queued.cli.queuectl import main
 from tests.sql.test_surface import linked, one
 from tests.support.database import fresh_database
@@ -225,8 +226,8 @@ def test_a_database_from_before_the_baseline_is_refused_in_one_line(
         config.write_text(yaml.safe_dump({"environment": {"database": {"uri": uri}}}))
         for options in ([], ["--while-daemons-run"]):
             result = CliRunner().invoke(main, ["migrate", "-c", str(config), *options])
-            assert result.exit_code == 1
-            assert result.output == f"error: {FORMER}\n"
+            assert result.exit_code == 2
+            assert result.output == f"{FormerDatabase()}\n"
         if schema == "pgmta":
             asyncio.run(refused_by_daemons(uri))
         assert dump(uri) == before
@@ -236,6 +237,9 @@ async def refused_by_daemons(uri: str) -> None:
     """The heartbeat of a daemon, and its command `check`, name the reason and write nothing."""
     async with linked(uri) as link:
         heartbeat = Heartbeat(link, Schema(), "h:1:x", "queued", "h")
-        with pytest.raises(SchemaMismatch, match="from before the first release"):
+        with pytest.raises(FormerDatabase):
             await heartbeat.beat()
-        assert await misfit(link, "queued") == FORMER
+        await heartbeat.leave()
+    async with linked(uri) as link:
+        with pytest.raises(FormerDatabase):
+            await misfit(link, "queued")

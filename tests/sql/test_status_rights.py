@@ -256,3 +256,9 @@ def test_commands_of_a_login_that_only_submits(
             assert "partitions need the owner" in hint, words
     finally:
         db.execute(f"DROP ROLE {login}".encode())
+
+
+def test_no_day_of_the_log_expires_before_its_time(db: psycopg.Connection) -> None:
+    """The role of queued can't drop the log of today."""
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="-1 days is negative"):
+        db.execute("SET ROLE pgmta_queued; SELECT days_expire('attempts', '-1 days')")

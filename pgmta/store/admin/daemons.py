@@ -11,11 +11,12 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg_errors
 
-from pgmta.errors import LoginRefused, SchemaMismatch, StoreUnavailable
+from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.postgres.link import Link
+from pgmta.postgres.locate import refuse_former
 from pgmta.postgres.role import QUESTION, lacking
 from pgmta.store.queries import queries
-from pgmta.store.schema import FORMER, Schema, migrations, mismatch, program_version
+from pgmta.store.schema import Schema, migrations, mismatch, program_version
 from pgmta.waiting import Waiting
 
 BEAT = 10.0
@@ -42,26 +43,27 @@ class Heartbeat:
             "version": program_version(),
             "schema": schema.name,
         }
+        self._known = False  # to the database
 
     async def learn_schema(self) -> None:
         """Learn which schema the database has.
 
-        Raises LoginRefused if the login lacks its role; SchemaMismatch if the database is from
-        before the baseline, in which nothing is written; StoreUnavailable; psycopg.Error.
+        Raises LoginRefused if the login lacks its role; FormerDatabase, which ends the process;
+        StoreUnavailable; psycopg.Error.
         """
         names = await _names(self._link, self._role)
-        if mismatch(self._schema.known, names) == FORMER:
-            raise SchemaMismatch(FORMER)
+        refuse_former(names)
         self._schema.learn(names)
 
     async def beat(self) -> None:
         """Learn the schema and say that the process lives.
 
-        Raises StoreUnavailable, psycopg.Error.
+        Raises StoreUnavailable, FormerDatabase, psycopg.Error.
         """
         await self.learn_schema()
         try:
             await self._link.run(_SQL["beat"], self._fields)
+            self._known = True
         except psycopg.Error as error:
             if isinstance(error, pg_errors.InsufficientPrivilege):
                 await _require_role(self._link, self._role)
@@ -69,7 +71,7 @@ class Heartbeat:
                 raise
 
     async def run(self, shut: Callable[[], None], answered: asyncio.Event) -> None:
-        """Beat until cancelled, also while PostgreSQL is away.
+        """Beat until cancelled, also while PostgreSQL is away. Raises FormerDatabase.
 
         Sets `answered` after the first beat, unless PostgreSQL refuses the login. Logs why there is
         none yet, and calls `shut` then: no mail can be stored.
@@ -97,14 +99,16 @@ class Heartbeat:
         """Say that the process ends, within 2 s, and close the connection."""
         with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
             async with asyncio.timeout(_LEAVE):
-                await self._link.run(_SQL["leave"], self._fields)
+                if self._known:
+                    await self._link.run(_SQL["leave"], self._fields)
         await self._link.close()
 
 
 async def misfit(link: Link, program: str) -> str:
     """Return why a program can't work on the schema of a database, '' if it can; change nothing.
 
-    Raises LoginRefused, also if the login lacks its role; StoreUnavailable; psycopg.Error.
+    Raises LoginRefused, also if the login lacks its role; FormerDatabase; StoreUnavailable;
+    psycopg.Error.
     """
     role = f"pgmta_{program}"
     problem = mismatch(list(migrations()), await _names(link, role))

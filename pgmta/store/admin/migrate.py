@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 
 import psycopg
 
-from pgmta.errors import MigrationError, StoreUnavailable
+from pgmta.errors import FormerDatabase, MigrationError, StoreUnavailable
 from pgmta.postgres.faults import lost_race
-from pgmta.postgres.locate import writable
+from pgmta.postgres.locate import refuse_former, writable
 from pgmta.postgres.notify import NOTIFY
 from pgmta.postgres.operator import forbid_pooler
 from pgmta.store.admin.daemons import others
-from pgmta.store.schema import BASELINE, FORMER, migrations, topics
+from pgmta.store.schema import migrations, topics
 
 _LOCK = 0x70676D7461  # "pgmta"
 _MINIMUM = 150000
@@ -34,7 +34,7 @@ SELECT string_agg(format('%I.%I', nspname, relname), ', ' ORDER BY
         '{submit_settings,idempotency_keys,message_chunks,messages,queue}', relname::text
     ), relname)
 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace
-WHERE nspname = current_schema() AND relkind IN ('r', 'p') AND NOT relispartition
+WHERE nspname = 'pgmta' AND relkind IN ('r', 'p') AND NOT relispartition
 """
 _LOOK = 0.1  # seconds between two looks: PostgreSQL looks after 1 s, and may end the migration
 _CYCLE = """
@@ -91,15 +91,17 @@ def migrate(
     `warn` gets the warnings of PostgreSQL with their hints, such as of roles that could not be
     made. With `while_daemons_run` daemons of another version are no reason to refuse.
 
-    Several processes may call it at once. Raises StoreUnavailable. Raises MigrationError if an
-    applied file was changed since; if the database is newer; if daemons of another version live;
-    if schema pgmta has objects of another program; or if PostgreSQL is older than 15.
+    Several processes may call it at once. Raises StoreUnavailable, FormerDatabase. Raises
+    MigrationError if an applied file was changed since; if the database is newer; if daemons of
+    another version live; if schema pgmta has objects of another program; or if PostgreSQL is older
+    than 15.
     """
     try:
         with psycopg.connect(
             writable(uri), autocommit=True, application_name="pgmta migrate"
         ) as db:
             forbid_pooler(db)  # the lock is the session's
+            db.execute("SET search_path = pg_catalog")  # others may have functions elsewhere
             db.execute("SET client_min_messages = warning")
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
@@ -141,8 +143,7 @@ def _apply(
         _run(db, cycles, "the schema", [_MAKE, *topics().values()], sums, busy=False)
         _warn_of_makers(db, warn)
         return list(wanted)
-    if BASELINE not in known:
-        raise MigrationError(FORMER)
+    refuse_former(known)
     if unknown := sorted(set(known) - set(wanted)):
         raise MigrationError(f"the database is newer than this pgmta: it has {unknown[-1]}")
     for name, checksum in known.items():
@@ -160,14 +161,16 @@ def _apply(
 def _known(db: psycopg.Connection) -> dict[str, str]:
     """Return the checksums of the applied migrations by name, none of a new database.
 
-    Raises MigrationError if schema public has the queue of a former version. Other programs may
+    Raises FormerDatabase if schema public has the queue of a former version. Other programs may
     have a table of that name there.
     """
     for schema in ("pgmta", "public"):
         table = f"{schema}.schema_migrations"
         columns = db.execute(
-            "SELECT count(*) FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s)"
-            " AND attname IN ('name', 'checksum', 'applied_at')",
+            "SELECT count(*) FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid"
+            " WHERE c.oid = to_regclass(%s) AND attname IN ('name', 'checksum', 'applied_at')"
+            # a view, or a policy of another role, would run its functions
+            " AND relkind = 'r' AND pg_has_role(relowner, 'USAGE')",
             (table,),
         ).fetchone()
         if columns == (3,):
@@ -176,7 +179,7 @@ def _known(db: psycopg.Connection) -> dict[str, str]:
             if schema == "pgmta":
                 return known
             if "0001_queue.sql" in known:
-                raise MigrationError(FORMER)
+                raise FormerDatabase
     return {}
 
 
@@ -323,6 +326,7 @@ class _Cycles:
             suppress(psycopg.OperationalError),
             psycopg.connect(self._uri, autocommit=True, application_name="pgmta migrate") as db,
         ):
+            db.execute("SET search_path = pg_catalog")
             while not done.wait(_LOOK):
                 for pid, role in db.execute(_CYCLE, {"pid": self._pid}).fetchall():
                     self._cancel(db, pid, role)

@@ -12,7 +12,7 @@ from typing import Any
 
 from psycopg import errors as pg_errors
 
-from pgmta.errors import AnswerLost, Backend, StoreUnavailable, Undecided
+from pgmta.errors import AnswerLost, Backend, SchemaMismatch, StoreUnavailable, Undecided
 from pgmta.mail.address import domain_of
 from pgmta.model import CHUNK_SIZE, NewMessage, Options
 from pgmta.postgres.binary import (
@@ -26,7 +26,7 @@ from pgmta.postgres.binary import (
 )
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, queries
-from pgmta.store.schema import Schema
+from pgmta.store.schema import Schema, mismatch
 
 SESSION = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 """Run-time parameters for the connections that write messages."""
@@ -64,7 +64,10 @@ class Enqueue:
 
     async def block(self) -> range:
         """Reserve the next ids. Raises StoreUnavailable, also where the schema does not fit."""
-        ((first, names),) = await self._link.run(_SQL["block"])
+        try:
+            ((first, names),) = await self._link.run(_SQL["block"])
+        except pg_errors.UndefinedTable:
+            raise SchemaMismatch(mismatch(self._schema.known, set())) from None
         self._schema.learn(names)
         self._schema.require()
         return range(first, first + BLOCK)

@@ -10,9 +10,11 @@ from email.utils import parsedate_to_datetime
 import psycopg
 import pytest
 
-from pgmta.errors import AddressError
+from pgmta.errors import AddressError, SchemaMismatch
 from pgmta.model import PART_SIZE
 from pgmta.store.queue.submit import Mail, Submission
+from tests.sql.test_schema import FORMER_TABLES
+from tests.support.database import fresh_database
 from tests.support.rows import column, fetch
 
 TEXT = b"Subject: x\r\nDate: x\r\nMessage-ID: <1@x>\r\n\r\nx\r\n"
@@ -156,3 +158,18 @@ async def test_python_and_sql_add_the_same_fields(
         names = [name.partition(":")[0].rstrip().lower() for name in header.split("\r\n")]
         wanted = [w for w in (b"Date", b"Message-ID") if w.decode().lower() not in names]
         assert added == [wanted] * len(numbers), header[:99]
+
+
+async def test_a_database_without_the_present_queue(server: str) -> None:
+    """Empty, and then one from before the baseline, where nothing is written either."""
+    with fresh_database(server) as uri, psycopg.connect(uri, autocommit=True) as db:
+        submission = Submission(uri, "app.example")
+        mail = Mail("", ["r@a.example"], TEXT)
+        with pytest.raises(SchemaMismatch, match="run `queuectl migrate`"):
+            await submission.submit([mail], lambda ids: None)
+        db.execute("CREATE SCHEMA pgmta; CREATE SEQUENCE pgmta.message_ids")
+        db.execute(FORMER_TABLES.format(schema="pgmta").encode())
+        with pytest.raises(SchemaMismatch, match="from before the first release"):
+            await submission.submit([mail], lambda ids: None)
+        await submission.close()
+        assert fetch(db, "SELECT count(*) FROM pgmta.queue") == (0,)

@@ -19,7 +19,7 @@ from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageRep
 from queued.cli.options.command import Column, command, database_of, instant, print_rows
 from queued.rewriting.composed import COMPOSED, COMPOSERS, composed_or_stored
 
-# smtpd/commands/received.py writes the field, and replaces other characters of the name
+# smtpd/commands/commands.py writes the field, and replaces other characters of the name
 _RECEIVED = re.compile(
     r"Received: from (?P<helo>[A-Za-z0-9.:_\[\]?-]+) "
     r"\(\[(?:IPv6:)?(?P<address>[0-9A-Fa-f.:]+)\]\)\s+"

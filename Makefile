@@ -43,6 +43,7 @@ schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql and the baseline fro
 	@$(BIN)/python scripts/schema
 
 lock:  ## resolve the dependencies again (needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv, which is not installed" >&2; exit 1; }
 	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build pyproject.toml -o requirements.lock
 	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build --extra dev pyproject.toml -o requirements-dev.lock
 

@@ -16,7 +16,7 @@ import click
 from bench.burst import STAGES, Burst
 from bench.columns import aligned, number
 from bench.database import Server
-from bench.options import HELP, commands_of, failing, finish, opened
+from bench.options import FAILED, HELP, commands_of, failing, finish, opened
 from bench.progress import log
 
 BASELINE = Path(__file__).parent / "baseline.json"
@@ -154,6 +154,9 @@ def main(
     the interval of the ratio (95 %) is beyond it. Exit code: 0 all well; 2 could not run; 3 a
     limit was missed.
     """
+    if against and not (against / ".venv").is_dir():
+        log(f"{against} has no .venv: run `make .venv/.dev` there")
+        sys.exit(FAILED)
     other = "other" if against else "loop"
     rows = [["stage", "µs/message", other, "ratio", "from", "to"]]
     ratios: dict[str, float] = {}

@@ -5,6 +5,6 @@ import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
-module = sys.argv.pop(1)
-sys.argv[0] = "bench"
-importlib.import_module(module).main()
+program, module = sys.argv[1:3]
+del sys.argv[1:3]
+importlib.import_module(module).main(prog_name=f"bench/{Path(program).name}")

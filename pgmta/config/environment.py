@@ -41,6 +41,8 @@ class Database(Section):
             except psycopg.Error as error:
                 # libpq's message may repeat parts of the string, and a password may be one of them
                 reason = _QUOTED.sub('"…"', str(error).strip().replace(uri, "…"))
+                if re.match(r"(?!postgres(ql)?://)\w+://", uri):
+                    reason = "a URI of PostgreSQL begins with postgresql://"
                 raise ValueError(f"is no libpq connection string: {reason}") from None
         return uri
 

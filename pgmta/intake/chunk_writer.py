@@ -71,7 +71,7 @@ class ChunkWriter:
     """
 
     def __init__(self, resources: Resources) -> None:
-        self._links = [resources.link(f"smtpd chunks {n}", _SETTINGS) for n in range(_LINKS)]
+        self._links = [resources.link(f"chunks {n}", _SETTINGS) for n in range(_LINKS)]
         self._waiting: AgingQueue[Part] = AgingQueue(_PATIENCE)
         self._writing: set[Content] = set()  # each with one part at most
         self._work = asyncio.Event()

@@ -60,11 +60,11 @@ class Committer:
         # has no limit, because its result would be unknown then.
         limit, longer = _limit(config.wait), _limit(config.wait * _LONGER)
         self._links = [
-            resources.link(f"smtpd {number}", SESSION | limit)
+            resources.link(f"messages {number}", SESSION | limit)
             for number in range(config.connections)
         ]
-        self._large = resources.link("smtpd large", SESSION | longer)  # not connected until needed
-        self._side = resources.link("smtpd side")
+        self._large = resources.link("large", SESSION | longer)  # not connected until needed
+        self._side = resources.link("side")
         self.chunks = ChunkWriter(resources)
         self._storing: set[Content] = set()  # complete ones whose only part is being written
         self._pending: deque[Content] = deque()

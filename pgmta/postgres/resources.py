@@ -6,27 +6,28 @@ from pgmta.postgres.link import Connection, Link, connect
 
 
 class Resources:
-    """The connections to the database at `uri`. Each is `pgmta NAME` in pg_stat_activity."""
+    """The connections to the database at `uri`: `pgmta DAEMON NAME` in pg_stat_activity."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, daemon: str) -> None:
         self._uri = uri
+        self._daemon = daemon
         self._links: dict[str, Link] = {}
         self._others: set[str] = set()
 
     def link(self, name: str, settings: dict[str, str] | None = None) -> Link:
         """Return the link of that name. The first caller makes it, with the settings."""
         if name not in self._links:
-            self._links[name] = Link(self._uri, name, settings)
+            self._links[name] = Link(self._uri, f"{self._daemon} {name}", settings)
         return self._links[name]
 
     async def connect(self, name: str) -> Connection:
         """Open a connection that its user closes. Raises psycopg.Error."""
         self._others.add(name)
-        return await connect(self._uri, name)
+        return await connect(self._uri, f"{self._daemon} {name}")
 
     @property
     def names(self) -> set[str]:
-        """The connections that are open, once each has been needed."""
+        """The uses of the connections that are open, once each has been needed."""
         return self._links.keys() | self._others
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from pgmta.daemon_role import process_name
+from pgmta.daemon_role import QUEUED, process_name
 from pgmta.postgres.resources import Resources
 from pgmta.store.admin.space import Space
 from pgmta.store.admin.upkeep import Upkeep
@@ -33,7 +33,7 @@ class SharedTlsMemory:
     """Policies, broken hosts and results, over one connection to PostgreSQL."""
 
     def __init__(self, resources: Resources, config: Tls) -> None:
-        link = resources.link("queued tls")
+        link = resources.link("tls")
         self._reports = TlsReports(link)
         self._broken = broken = BrokenTlsHosts(link, config.remember, config.minimum)
         policies = StsPolicies(link)
@@ -75,17 +75,17 @@ class QueuedProcess:
         self.config = config
         self.host = config.environment.hostname
         self.name = process_name(self.host)
-        self.resources = Resources(uri)
+        self.resources = Resources(uri, QUEUED.name)
         self.schema = Schema()
-        self.link = self.resources.link("queued upkeep")
+        self.link = self.resources.link("upkeep")
         self.upkeep = Upkeep(self.link)
         self.changes = WorkerChanges(self.link)
         self.registry = Registry(self.link, self.name)
         self.traces = Traces(self.link)
-        self.reclaimer = Reclaimer(Space(self.resources.link("queued vacuum")))
+        self.reclaimer = Reclaimer(Space(self.resources.link("vacuum")))
         self.tls = SharedTlsMemory(self.resources, config.delivery.tls)
         self.transports = Transports(self.host, config.delivery, self.tls.memory)
-        keys = DkimKeys(self.resources.link("queued keys", {"lock_timeout": "2s"}))
+        keys = DkimKeys(self.resources.link("keys", {"lock_timeout": "2s"}))
         self.signers = Signers(Keyring(keys), config.signing)
         self.reported = asyncio.Event()
         """Set when this process has put rows into REPORT."""

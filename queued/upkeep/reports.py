@@ -33,7 +33,7 @@ log = get("reports")
 
 def report_link(process: QueuedProcess) -> Link:
     """Return the connection for reports: rows of an operator may be locked for hours, perhaps."""
-    return process.resources.link("queued reports", SESSION | {"lock_timeout": "2s"})
+    return process.resources.link("reports", SESSION | {"lock_timeout": "2s"})
 
 
 class ReportDuty:

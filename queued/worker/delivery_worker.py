@@ -46,7 +46,7 @@ class DeliveryWorker:
         self._registry = process.registry
         link = process.resources.link
         links = {
-            name: link(f"queued {worker.name} {name}", SESSION | _MORE.get(name, {}))
+            name: link(f"{worker.name} {name}", SESSION | _MORE.get(name, {}))
             for name in ("claim", "urgent", "settle", "renew", "content", "returned")
         }
         lease, poll = config.process.lease, config.process.poll

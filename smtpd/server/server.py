@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pgmta.accounts.logins import Logins
 from pgmta.accounts.network_limits import Bound, Excess, NetworkLimits
+from pgmta.daemon_role import SMTPD
 from pgmta.intake.committer import Committer
 from pgmta.intake.metadata_rules import MetadataRules
 from pgmta.postgres.notify import Notifier
@@ -57,7 +58,7 @@ class Server:
         self.hostname = config.environment.hostname
         self.metadata = MetadataRules(config.metadata) if config.metadata else None
         """The rules for metadata; without any, all rows have the same empty metadata."""
-        self.resources = Resources(uri)
+        self.resources = Resources(uri, SMTPD.name)
         """The connections to PostgreSQL."""
         self._notifier = Notifier(self.resources)
         logged = config.log.accepted and config.log.level in ("debug", "info")

@@ -1843,8 +1843,8 @@ BEGIN
     END IF;
     -- one error for both, so that ids of others can't be found out
     IF NOT FOUND OR login IS DISTINCT FROM session_user AND NOT sees_all_mail(cancelling => true) THEN
-        PERFORM submit_refuse('id', 'there is no such message of this login', NULL,
-            'It is the number that submit() returned.', 'no_data_found');
+        PERFORM submit_refuse('id', 'there is no message with this id that this login may cancel', NULL,
+            'The id is the number that submit() returned, or that the client got with its 250.', 'no_data_found');
     END IF;
     FOR chance IN 1 .. chances LOOP
         BEGIN

@@ -53,3 +53,9 @@ UPDATE submit_settings SET hostname = %(hostname)s WHERE hostname IS NULL
 -- Remove standing rules whose time is over, and count the rows that each leaves on hold.
 DELETE FROM rules WHERE expires_at <= now()
 RETURNING name, id, (SELECT count(*) FROM queue WHERE status = 'HOLD' AND held_under = 'rule ' || rules.id)
+
+-- name: clock
+-- Note the database's time, and shorten the waits after a step back. The time in seconds; the step back and the
+-- rows whose waits were shortened, null without one.
+SELECT extract(epoch FROM seen)::float8, extract(epoch FROM back)::float8, rows
+FROM database_clock_look(make_interval(secs => %(least)s), make_interval(secs => %(lease)s))

@@ -33,7 +33,7 @@ async def opened(resources: Resources, db: psycopg.Connection) -> int:
     """Let every link connect; return the number of backends, each of which has its own name."""
     for link in resources._links.values():
         await link.run("SELECT 1")
-    names = {f"pgmta {name}" for name in resources.names}
+    names = {f"pgmta {resources._daemon} {name}" for name in resources.names}
     query = "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
 
     def found() -> list[str]:

@@ -13,8 +13,10 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
-FOLDERS = "pgmta|smtpd|queued|sql|etc|docs|tests|bench|scripts|examples"
-PATH = re.compile(rf"`((?:{FOLDERS})/[A-Za-z0-9_./-]+\.[a-z]+)(?:: \w+)?`")
+PATH = re.compile(r"`([a-z_]+/[A-Za-z0-9_./-]+)(?:: \w+)?`")
+IN_CODE = re.compile(
+    r"\b(?:pgmta|smtpd|queued|sql|etc|docs|tests)/[a-z0-9_./-]+\.(?:py|sql|md|yaml)\b"
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -26,7 +28,15 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_files_exist(page: Path) -> None:
-    named = {name for name in PATH.findall(page.read_text(encoding="utf-8")) if "/X." not in name}
+    named = set(PATH.findall(page.read_text(encoding="utf-8")))
+    named = {name for name in named if "/X." not in name and not name.startswith("var/")}
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+@pytest.mark.parametrize("package", ["pgmta", "smtpd", "queued", "sql"])
+def test_files_named_in_code_exist(package: str) -> None:
+    files = [file for end in ("py", "sql") for file in (ROOT / package).rglob(f"*.{end}")]
+    named = {name for file in files for name in IN_CODE.findall(file.read_text(encoding="utf-8"))}
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 

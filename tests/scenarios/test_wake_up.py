@@ -18,7 +18,7 @@ from tests.support.waiting import SLACK, take_time, until
 NEVER = {"poll": "1h"}  # no test lasts for so long: only an event can wake the worker
 WATCHES = """
 SELECT pid, query_start FROM pg_stat_activity
-WHERE application_name = 'pgmta watch' AND datname = current_database()
+WHERE application_name = 'pgmta queued watch' AND datname = current_database()
 """
 
 

@@ -150,7 +150,7 @@ class House:
             ),
             "`ann@own.example`, hook": lambda case: self.send(case, hooked, user="ann@own.example"),
             "`submit()`": self.submit,
-            "earlier version": self.store,
+            "INSERT by a program": self.store,
             "`sendmail`": lambda case: str(
                 250 + local.run("-f", case.sender, case.recipient, given=case.content).returncode
             ),

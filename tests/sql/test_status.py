@@ -111,7 +111,7 @@ async def test_cancel_stops_what_waits(db: psycopg.Connection, link: Link) -> No
     assert fetch(db, last, mixed) == ("cancelled", "changed my mind", login)
     assert fetch(db, "SELECT count(*) FROM messages") == (0,)
     for bad in ("7", "NULL"):
-        with pytest.raises(pg_errors.NoDataFound, match="no such message"):
+        with pytest.raises(pg_errors.NoDataFound, match="no message with this id"):
             db.execute(f"SELECT cancel({bad})")
     with pytest.raises(pg_errors.InvalidParameterValue, match="reason: "):
         db.execute("SELECT cancel(1, E'a\\nb')")
@@ -194,7 +194,8 @@ async def test_a_login_sees_and_cancels_only_its_own_mail(
     for number in (other, 7):
         with pytest.raises(pg_errors.NoDataFound) as caught:
             db.execute("SELECT cancel(%s)", (number,))
-        assert caught.value.diag.message_primary == "id: there is no such message of this login"
+        said = "id: there is no message with this id that this login may cancel"
+        assert caught.value.diag.message_primary == said
     db.execute("RESET SESSION AUTHORIZATION")
     items = await claim(link)
     await Settlements(link, "w").settle([outcome(items["ready"], Event.DELIVERED)])

@@ -15,7 +15,7 @@ class Recipients:
     """Reads the table `recipients`."""
 
     def __init__(self, resources: Resources) -> None:
-        self._link = resources.link("smtpd recipients")
+        self._link = resources.link("recipients")
 
     async def known(self, addresses: Iterable[str]) -> set[str]:
         """Return those of the addresses that are in the table. Raises StoreUnavailable."""

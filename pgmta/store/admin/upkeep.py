@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 
-_SQL, _CLOCK = queries("upkeep"), queries("clock")
+_SQL = queries("upkeep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +79,5 @@ class DatabaseClock:
 
         Of several processes one does so. Raises StoreUnavailable, psycopg.Error.
         """
-        (row,) = await self._link.run(_CLOCK["look"], self._params)
+        (row,) = await self._link.run(_SQL["clock"], self._params)
         return ClockLook(*row)

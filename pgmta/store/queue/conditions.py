@@ -205,8 +205,8 @@ async def _problem(connection: Connection, condition: str) -> str | None:
     if "\0" in condition:
         return "a condition can't contain NUL"
     # Twice, in brackets of two kinds: an expression that closes the one leaves the other open.
-    for head, tail in (("SELECT FROM queue WHERE (\n", "\n)"),
-                       ("SELECT FROM queue WHERE (ARRAY[\n", "\n])[1]")):  # fmt: skip
+    for head, tail in (("SELECT FROM queue WHERE (ARRAY[\n", "\n])[1]"),
+                       ("SELECT FROM queue WHERE (\n", "\n)")):  # fmt: skip
         # libpq blocks in it
         text = f"{head}{condition}{tail}".encode()
         result = await asyncio.to_thread(connection.pgconn.prepare, b"", text)

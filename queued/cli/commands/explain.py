@@ -26,6 +26,7 @@ from queued.cli.commands.show import (
     print_origin,
     print_reports,
     print_senders,
+    quarantine_of,
 )
 from queued.cli.options.command import command, database_of, instant
 from queued.config import QueuedConfig, read_config
@@ -92,6 +93,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             f"{row['recipient']}: {row['status']}, {tries} attempt{'s' if tries != 1 else ''}"
         )
         print_line(f"  waits for  {row['waits_for']}")
+        if quarantine := quarantine_of(row):
+            print_line(f"  quarantine {quarantine}")
         if row["status"] != Status.REPORT:  # such a row needs none
             print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
         if row["rules"]:

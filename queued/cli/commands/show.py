@@ -14,11 +14,12 @@ import click
 
 from pgmta.command import print_json, print_line, print_text
 from pgmta.errors import PgmtaError
+from pgmta.states import Status
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.command import Column, command, database_of, instant, print_rows
 from queued.rewriting.composed import COMPOSED, COMPOSERS, composed_or_stored
 
-# smtpd/commands/received.py writes the field, and replaces other characters of the name
+# smtpd/commands/commands.py writes the field, and replaces other characters of the name
 _RECEIVED = re.compile(
     r"Received: from (?P<helo>[A-Za-z0-9.:_\[\]?-]+) "
     r"\(\[(?:IPv6:)?(?P<address>[0-9A-Fa-f.:]+)\]\)\s+"
@@ -171,6 +172,14 @@ def why(row: dict[str, Any]) -> str:
     return reply if reply and reason in ("", UNDELIVERABLE) else reason
 
 
+def quarantine_of(row: dict[str, Any]) -> str:
+    """Return the id of the quarantine of a row on hold; nothing for other rows."""
+    metadata = row["metadata"]
+    if row["status"] != Status.HOLD or not isinstance(metadata, dict):
+        return ""
+    return str(metadata.get("_quarantineid", ""))
+
+
 def print_senders(rows: list[dict[str, Any]]) -> None:
     """Write the sender of rows, or of attempts."""
     if senders := [f"<{sender}>" for sender in _senders(rows)]:
@@ -198,6 +207,8 @@ def _print_recipients(rows: list[dict[str, Any]]) -> None:
     }
     if held:
         columns["ON HOLD"] = lambda row: row["hold_reason"] or "-"
+    if any(quarantine_of(row) for row in rows):
+        columns["QUARANTINE"] = lambda row: quarantine_of(row) or "-"
     columns["LAST REPLY"] = lambda row: row["last_reply"] or "-"
     print_rows(rows, columns)
 

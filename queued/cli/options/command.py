@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,17 @@ CONFIG = "etc/queued.yaml"
 """The configuration of a command that is given none."""
 
 
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:  # click compares the dashes too
+            name = error.option_name.strip("-")
+            near = [each for each in error.possibilities or ()
+                    if get_close_matches(name, [each.strip("-")])]  # fmt: skip
+            raise click.NoSuchOption(error.option_name, possibilities=near, ctx=ctx) from None
+
+
 def command(
     group: click.Group | None = None, name: str | None = None, *, json: bool = False
 ) -> Callable[[Callable[..., Any]], click.Command]:
@@ -37,7 +49,7 @@ def command(
         wrapped = config_option(CONFIG)(reporting(function))
         if json:
             wrapped = json_option(wrapped)
-        made = (group.command(name) if group else click.command(name))(wrapped)
+        made = (group or click).command(name, cls=_Command)(wrapped)
         if json:
             made.params.append(made.params.pop(0))  # the last one in the help
         return made

@@ -19,11 +19,11 @@ _LOOK = 0.05  # seconds
 
 async def run(uri: str, host: str, folder: Path, signals: Signals) -> None:
     """Collect until SIGTERM or SIGINT."""
-    resources, schema, answered = Resources(uri), Schema(), asyncio.Event()
-    heartbeat = ROLE.heartbeat(resources.link("collector heartbeat"), schema, host)
+    resources, schema, answered = Resources(uri, ROLE.name), Schema(), asyncio.Event()
+    heartbeat = ROLE.heartbeat(resources.link("heartbeat"), schema, host)
     beating = asyncio.create_task(heartbeat.run(lambda: None, answered))
     report_error("heartbeat", beating, signals.stop)
-    link = resources.link("collector")
+    link = resources.link("messages")
     store = Enqueue(link, schema)
     await answered.wait()
     while not await first(signals.stop, timeout=_LOOK):

@@ -28,7 +28,7 @@ async def test_a_whole_message_first_then_the_oldest(
         await real(self, parts)
 
     monkeypatch.setattr(Enqueue, "chunks", chunks)
-    resources = Resources(database)
+    resources = Resources(database, "smtpd")
     writer = ChunkWriter(resources)
 
     def content(number: int) -> Content:

@@ -19,7 +19,7 @@ from tests.support.waiting import PATIENCE, eventually
 async def last(db: psycopg.Connection, statement: str) -> None:
     """Wait until that is the listener's last statement."""
     query = (
-        "SELECT query FROM pg_stat_activity WHERE application_name = 'pgmta listen'"
+        "SELECT query FROM pg_stat_activity WHERE application_name = 'pgmta smtpd listen'"
         " AND datname = current_database()"
     )
     await eventually(lambda: db.execute(query).fetchall() == [(f"{statement} {CHANNEL}",)])
@@ -34,7 +34,7 @@ async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connect
         woken.put_nowait(pause)
         return pause
 
-    task = asyncio.create_task(listen(Resources(database), [note]))
+    task = asyncio.create_task(listen(Resources(database, "smtpd"), [note]))
 
     async def wake() -> None:
         async with asyncio.timeout(PATIENCE):
@@ -64,13 +64,13 @@ async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
 ) -> None:
     monkeypatch.setattr(listening, "_END", 0.1)
     monkeypatch.setattr(link, "_CANCEL", 0.1)
-    resources = Resources(database)
+    resources = Resources(database, "smtpd")
     notifier = Notifier(resources)
     notifier.start()
     notifier.due.set()
     async with asyncio.timeout(PATIENCE):
         query = (
-            "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta notify'"
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta smtpd notify'"
             " AND datname = current_database() AND state = 'idle' AND query LIKE 'NOTIFY%'"
         )
         ((backend,),) = await eventually(lambda: db.execute(query).fetchall())

@@ -18,7 +18,7 @@ from tests.support.waiting import take_time_async, until
 CLIENTS = 9
 SMALL = b"x\r\n"
 LARGE = (b"x" * 998 + b"\r\n") * 1500  # several parts, written ahead
-WORKS = """SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta smtpd 0'
+WORKS = """SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta smtpd messages 0'
     AND state = 'active' AND wait_event_type = '{}'"""
 WAITS = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 

@@ -112,7 +112,7 @@ def test_content_whose_session_has_gone_is_removed(
 def test_content_that_came_too_late_is_neither_kept_nor_written(
     database: str, db: psycopg.Connection
 ) -> None:
-    resources = Resources(database)
+    resources = Resources(database, "smtpd")
     committer = Committer(resources, Ingest(wait=1.0), Notifier(resources))
     ends: list[Exception | None] = []
 
@@ -158,7 +158,7 @@ def test_content_is_freed_without_a_collection(database: str) -> None:
 
 
 async def test_a_message_that_cannot_be_encoded_stops_nobody(database: str) -> None:
-    resources = Resources(database)
+    resources = Resources(database, "smtpd")
     committer = Committer(resources, Ingest(), Notifier(resources))
     committer.start()
     try:
@@ -188,7 +188,7 @@ async def test_only_what_has_no_answer_is_named_at_the_end(
         "CREATE TRIGGER wait BEFORE INSERT ON messages FOR EACH ROW WHEN (NEW.id = 3)"
         " EXECUTE FUNCTION wait(); SELECT pg_advisory_lock(1)"
     )
-    resources = Resources(database)
+    resources = Resources(database, "smtpd")
     committer = Committer(resources, Ingest(connections=1), Notifier(resources))
     committer.start()
     ends: list[asyncio.Future[Exception | None]] = []

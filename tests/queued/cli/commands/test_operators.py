@@ -99,7 +99,10 @@ def test_a_hold_without_an_end_has_none(
     asyncio.run(_repeat(database, endless))
     assert column(db, "SELECT hold_until FROM queue WHERE recipient !~ 'r3'") == [None] * 3
     assert fetch(db, "SELECT sum(without_expiry)::int FROM hold_overview") == (3,)
-    assert "until an operator releases it" in command("explain", "1").stdout
+    explained = command("explain", "1").stdout
+    assert "until an operator releases it" in explained
+    assert explained.count("  quarantine q\n") == 1
+    assert "QUARANTINE" in command("show", "1").stdout
 
 
 def test_explain_of_a_row_that_can_only_be_deleted(

@@ -99,3 +99,17 @@ def test_unknown_ids_are_named(config: Path) -> None:
     stopped: Any = run(config, "cancel", "7", "--json")
     assert (stopped.exit_code, json.loads(stopped.stdout)) == (1, [])
     assert "message 7" in stopped.stderr
+
+
+def test_an_unknown_id_is_told_to_whoever_cancels(config: Path, db: psycopg.Connection) -> None:
+    done = run(config, "cancel", "99999", "--reason", "x")
+    assert done.exit_code == 1
+    assert done.stderr == (
+        "error: message 99999: id: there is no message with this id that this login may cancel. The"
+        " id is the number that submit() returned, or that the client got with its 250\n"
+    )
+
+
+def test_only_a_near_option_is_suggested(config: Path) -> None:
+    assert "mean" not in run(config, "submit", "-", "--where", "x").stderr
+    assert "Did you mean '--recipient'?" in run(config, "submit", "-", "--recipiant", "x").stderr

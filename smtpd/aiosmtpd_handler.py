@@ -28,7 +28,7 @@ from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
 from smtpd.server.server import Server
 from smtpd.session.composition import compose, header_rules
-from smtpd.tls.facts import TlsFacts
+from smtpd.tls.tls_facts import TlsFacts
 
 _LOCAL = ("127.0.0.1", 0)  # the peer of a Unix socket
 
@@ -100,7 +100,7 @@ class AiosmtpdHandler:
             return self._shutting_down
         commands = self._commands(server, session)
         path = address if address == "<>" else f"<{address}>"
-        reply = commands.do(b"MAIL", " ".join((f"FROM:{path}", *options)))
+        reply = commands.do_command(b"MAIL", " ".join((f"FROM:{path}", *options)))
         if transaction := commands.transaction:
             envelope.mail_from = transaction.sender or "<>"
             envelope.mail_options = options
@@ -114,10 +114,10 @@ class AiosmtpdHandler:
         """Take a recipient if the client may send to it."""
         commands: Commands = envelope.pgmta_commands
         directory = self._begin().directory
-        reply = commands.do(b"RCPT", f"TO:<{address}>")
+        reply = commands.do_command(b"RCPT", f"TO:<{address}>")
         while reply is replies.LOOK_UP and directory:
             await directory.look_up(*parse_mailbox(commands.path, utf8=True))
-            reply = commands.do(b"RCPT", f"TO:<{address}>")
+            reply = commands.do_command(b"RCPT", f"TO:<{address}>")
         envelope.pgmta_accepted += reply[0] == "2"
         return reply
 

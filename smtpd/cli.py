@@ -23,7 +23,7 @@ from smtpd.config import SmtpdConfig
 from smtpd.process import privileges
 from smtpd.process.risks import container_gateway, risks
 from smtpd.process.sockets import collisions
-from smtpd.recipients.file import check as check_recipients
+from smtpd.recipients.recipient_file import check as check_recipients
 
 if TYPE_CHECKING:
     from pgmta.postgres.link import Link
@@ -125,7 +125,7 @@ def _check_certificates(settings: SmtpdConfig, path: Path) -> list[str]:
 async def _check_hooks(settings: SmtpdConfig, path: Path) -> list[str]:
     from smtpd.hooks.hook_set import HookSet
 
-    hooks = await HookSet().load(settings, path)
+    hooks = await HookSet().load_hooks(settings, path)
     await hooks.stop(0.0)
     return hooks.warnings
 

@@ -12,7 +12,7 @@ from smtpd.config import Relay, SmtpdConfig
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 from smtpd.recipients.directory import Directory
-from smtpd.recipients.verdict import Verdict
+from smtpd.recipients.recipient_verdict import Verdict
 
 _ROUTED = frozenset("%!@")
 _REFUSALS = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pgmta.config.metadata import MetadataSource
+from pgmta.config.metadata_source import MetadataSource
 from pgmta.mail.header import header_value
 
 

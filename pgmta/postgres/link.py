@@ -47,7 +47,7 @@ WHERE (pid, backend_start) = (%(pid)s, %(began)s)
 Work = Generator[Any, Any, Any]
 
 
-class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
+class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """psycopg's connection, with a shorter way of waiting for an answer.
 
     For every 8 KB from the server psycopg wakes the caller's task, sets a timer and registers the
@@ -141,11 +141,11 @@ class Link:
         self._uri = uri
         self._name = name
         self._settings = settings or {}
-        self._connection: Connection | None = None
+        self._connection: LinkConnection | None = None
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[Connection]:
+    async def use(self) -> AsyncIterator[LinkConnection]:
         """Lend the connection to one user at a time.
 
         Raises StoreUnavailable if PostgreSQL can't be reached or can't do it now, and AnswerLost if
@@ -209,7 +209,7 @@ class Link:
                 await _rest(error, chance)
         raise StoreUnavailable(f"a transaction lost {tries} races in a row")
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> LinkConnection:
         """Connect again, before anything is sent: a statement that was sent may be done."""
         try:
             await self.close()
@@ -218,7 +218,7 @@ class Link:
             raise unavailable(error) from error
         return self._connection
 
-    async def _failed(self, connection: Connection, error: BaseException) -> None:
+    async def _failed(self, connection: LinkConnection, error: BaseException) -> None:
         """Close a connection that can't be used again, and raise the error that callers get.
 
         Returns if the error itself is theirs.
@@ -262,7 +262,7 @@ class Link:
             await connection.close()
 
 
-async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -> Connection:
+async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -> LinkConnection:
     """Open an autocommit connection that appears as `pgmta NAME` in pg_stat_activity.
 
     Raises psycopg.Error, also if a pooler stands before the server: settings, prepared statements,
@@ -270,7 +270,7 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     """
     given = psycopg.conninfo.conninfo_to_dict(uri)
     options = {key: value for key, value in _DEFAULTS.items() if key not in given}
-    connection = await Connection.connect(
+    connection = await LinkConnection.connect(
         writable(uri),
         autocommit=True,
         application_name=f"pgmta {name}",

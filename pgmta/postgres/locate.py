@@ -12,7 +12,7 @@ import psycopg
 from pgmta.config.environment import Environment
 from pgmta.errors import FormerDatabase, StoreUnavailable
 from pgmta.postgres.embedded.database import directory_of, join, start
-from pgmta.postgres.embedded.server import DATABASE, Server
+from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 
 _NARROW = "SET search_path = pgmta, pg_temp"
 _CONDITIONS = """
@@ -74,7 +74,7 @@ def existing(environment: Environment) -> str:
     """
     folder = environment.directory.resolve()
     named = environment.database.uri or INHERITED in os.environ or DIRECTORY in os.environ
-    if not named and not Server(folder).exists():
+    if not named and not EmbeddedServer(folder).exists():
         raise StoreUnavailable(
             f"environment.directory: no embedded PostgreSQL in {folder}; give the file of an "
             "installation by -c, or `queuectl migrate` makes one"
@@ -91,7 +91,7 @@ def handed_down(uri: str) -> dict[str, str]:
 def running(environment: Environment, role: str) -> str | None:
     """Return the URI of a database that runs already, None if the embedded one does not."""
     uri = environment.database.uri or os.environ.get(INHERITED)
-    server = Server(environment.directory.resolve())
+    server = EmbeddedServer(environment.directory.resolve())
     return uri or (server.uri(DATABASE, role) if server.running() else None)
 
 

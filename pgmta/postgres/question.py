@@ -9,7 +9,7 @@ from typing import Final
 import psycopg
 from psycopg.pq import ExecStatus
 
-from pgmta.postgres.link import Connection
+from pgmta.postgres.link import LinkConnection
 
 _NAME: Final = "pgmta_question"
 
@@ -25,7 +25,7 @@ class Question:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: LinkConnection,
         pause: Callable[[], float],
         answered: Callable[[tuple[bytes, ...]], None],
     ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgmta.postgres.link import Connection, Link, connect
+from pgmta.postgres.link import Link, LinkConnection, connect
 
 
 class Resources:
@@ -20,7 +20,7 @@ class Resources:
             self._links[name] = Link(self._uri, f"{self._daemon} {name}", settings)
         return self._links[name]
 
-    async def connect(self, name: str) -> Connection:
+    async def connect(self, name: str) -> LinkConnection:
         """Open a connection that its user closes. Raises psycopg.Error."""
         self._others.add(name)
         return await connect(self._uri, f"{self._daemon} {name}")

@@ -11,7 +11,7 @@ from pgmta.daemon_role import QUEUED
 from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.service import Signals, first
 from pgmta.store.admin.daemons import BEAT, Heartbeat
-from pgmta.store.admin.workers import Entry
+from pgmta.store.admin.workers import WorkerEntry
 from pgmta.store.queue.conditions import reach
 from pgmta.waiting import Waiting
 from queued.config import Worker
@@ -43,11 +43,11 @@ class Presence:
         self._runners = runners
         where = {worker.name: process.where(worker) for worker in process.config.workers}
         self._entries = [
-            Entry(w.name, w.action, where[w.name], reach(where[w.name]), w.priority)
+            WorkerEntry(w.name, w.action, where[w.name], reach(where[w.name]), w.priority)
             for w in workers
         ]
         self._rules = [rule(w, where[w.name]) for w in process.config.workers if is_rule(w)]
-        self._traces = TraceWatch(process.traces, [runner.learn for runner in runners])
+        self._traces = TraceWatch(process.traces, [runner.set_traces for runner in runners])
         self._leaving = False
         self._waiting = Waiting("queued")
 

@@ -35,7 +35,7 @@ class Backlog:
         self.idle: deque[tuple[Channel, asyncio.Future[Envelope | None]]] = deque()
         """Idle connections; the one used last comes first: the others may time out."""
 
-    def feed(self) -> None:
+    def feed_idle(self) -> None:
         """Give waiting envelopes to idle connections."""
         while self.idle:
             channel, given = self.idle[-1]

@@ -141,7 +141,7 @@ class DestinationQueue:
         else:
             backlog.waiting.append(envelope)
         if backlog.idle:
-            backlog.feed()
+            backlog.feed_idle()
         if backlog.urgent or backlog.waiting:
             self.grow()
 
@@ -214,7 +214,7 @@ class DestinationQueue:
             finally:
                 channel.close()
                 self._open.discard(channel)
-            self.backlog.feed()  # an idle connection may carry the mail that this one leaves
+            self.backlog.feed_idle()  # an idle connection may carry the mail that this one leaves
             if not welcome or self.backlog.startable() <= len(self._connecting):
                 return
             # the host counts the connection until then
@@ -345,7 +345,7 @@ class DestinationQueue:
             self._hand_back(envelope)
         else:
             self.backlog.put_back(envelope)
-            self.backlog.feed()
+            self.backlog.feed_idle()
 
     def _finish_all(self, envelope: Envelope, result: Result, *, carried: bool = True) -> None:
         """Report the same result for all recipients of an envelope, as `_finish` does."""

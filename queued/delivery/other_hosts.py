@@ -25,7 +25,7 @@ type Finish = Callable[[Envelope, list[Result]], None]
 """Reports the results of an envelope that was under way."""
 
 
-class _Attempt:
+class _HostAttempt:
     """The recipients of an envelope for which further hosts are tried.
 
     `last` has the last result of each, `said` what the hosts before said.
@@ -90,7 +90,7 @@ class OtherHosts:
         A result that may pass counts only after the last host (RFC 5321, section 5.1). The results
         of the other recipients count at once.
         """
-        attempt = _Attempt(self._backlog, self._finish, envelope, results)
+        attempt = _HostAttempt(self._backlog, self._finish, envelope, results)
         attempt.tried = frozenset((first.name,))
         try:
             attempt.settle(elsewhere)
@@ -102,7 +102,7 @@ class OtherHosts:
         finally:
             attempt.settle([])
 
-    async def _open(self, attempt: _Attempt) -> Channel | None:
+    async def _open(self, attempt: _HostAttempt) -> Channel | None:
         """Return a channel to a host that was not tried; None if there is none."""
         for channel, timer in list(self._idle.items()):
             if channel.closed:
@@ -122,7 +122,7 @@ class OtherHosts:
             log.error("can't connect", destination=str(self._destination), exc_info=error)
         return None
 
-    async def _send(self, channel: Channel, attempt: _Attempt) -> None:
+    async def _send(self, channel: Channel, attempt: _HostAttempt) -> None:
         """Send to all that are left, in as many transactions as the host needs."""
         envelope = attempt.envelope
         assert envelope  # noqa: S101 - for the type checker

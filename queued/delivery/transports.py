@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from queued.config import Delivery
-from queued.config.file import Parsers
+from queued.config.queued_config import Parsers
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
-from queued.delivery.transport.destination import Parameters
+from queued.delivery.transport.destination import TransportParameters
 from queued.delivery.transport.transport import Transport
 
 type MakeTransport = Callable[[str, Delivery, TlsMemory], Transport]
@@ -25,7 +25,7 @@ class TransportKind:
     """
 
     make: MakeTransport
-    parse: Callable[[Any], Parameters] | None = None
+    parse: Callable[[Any], TransportParameters] | None = None
 
 
 _SMTP = TransportKind(SmtpTransport)

@@ -15,14 +15,14 @@ from pgmta.model import PART_SIZE, Item, Message, Reply
 from pgmta.postgres import faults
 from pgmta.states import Event
 from pgmta.store.queue.returned import LoggedAttempt, ReturnedRow
-from queued.answers.rules import AnswerRules
+from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.config.answer_text import parse_reply
 from queued.delivery.transport.result import NOT_BEGUN, Result, stored
 from queued.outgoing import returned
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
-from queued.rewriting.verp import Named
+from queued.rewriting.verp import VerpRow
 from queued.routing.routes import return_addresses
 
 _BATCH = 50  # messages per statement
@@ -37,7 +37,7 @@ log = get("worker")
 class _Taken:
     item: Item
     message: Message
-    named: Named
+    named: VerpRow
     hops: int = 0  # times that it was forwarded
     answer_class: str = ""
     words: str = ""
@@ -166,7 +166,7 @@ class ReturnedStage(OutgoingStage):
             reply = Reply(450 if found.status.startswith("4") else 550, reply.text)
         if found.status and not reply.enhanced:
             reply = Reply(reply.code, f"{found.status} {reply.text}".rstrip())
-        answer = self._rules.read(reply, found.host, Stage.RCPT)
+        answer = self._rules.read_reply(reply, found.host, Stage.RCPT)
         taken.answer_class = str(answer.answer_class)
         taken.words = stored(str(reply))
 

@@ -19,16 +19,16 @@ from pgmta.report_row import ReportedMessage, ReportRow
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.records.reports import (
     HEAD,
-    Closing,
-    Entry,
-    Limits,
+    ReportClosing,
+    ReportEntry,
+    ReportLimits,
     Reports,
     counted,
     limited,
     moved,
 )
 from queued.config import QueuedConfig
-from queued.reports.policy import LIMIT, Decision, Plan, decide, keep_to_limits
+from queued.reports.report_policy import LIMIT, Decision, Plan, decide, keep_to_limits
 from queued.reports.writer import LARGE, Letter, ReportWriter, groups, returns_content
 from queued.rewriting.composed import COMPOSED, COMPOSERS
 
@@ -71,7 +71,7 @@ class ReportRound:
         del self._left[message_id]
         return False
 
-    async def end(self, rows: Sequence[ReportRow], config: QueuedConfig) -> int:
+    async def end_batch(self, rows: Sequence[ReportRow], config: QueuedConfig) -> int:
         """End all rows of some messages, and return how many DSNs were queued.
 
         Rows that the database refuses go on hold with the reason, and the others go on. Raises
@@ -132,7 +132,7 @@ class ReportRound:
                     found.content = b""
         return number
 
-    async def _end_without(self, closing: Closing) -> None:
+    async def _end_without(self, closing: ReportClosing) -> None:
         """End rows without a DSN; if the database refuses some, the others go on."""
         try:
             await self._commit([], closing)
@@ -174,7 +174,9 @@ class ReportRound:
             number = await self._ids.take_id()
             try:
                 original = self._messages.get(plan.message_id)
-                letters.append(self._writer.write(plan, original, number, self._config, now))
+                letters.append(
+                    self._writer.write_reports(plan, original, number, self._config, now)
+                )
             except Exception as error:
                 log.error("can't compose a DSN", message=plan.message_id, exc_info=error)
                 await self._hold(plan, f"its DSN can't be composed: {faults.words(error)}")
@@ -212,12 +214,12 @@ class ReportRound:
         if not letters:
             return 0
         entries = [
-            Entry(row, row.reason(), letter.message.id, letter.plan.sent_to)
+            ReportEntry(row, row.reason(), letter.message.id, letter.plan.sent_to)
             for letter in letters
             for row in letter.plan.rows
         ]
         try:
-            await self._commit([letter.message for letter in letters], Closing(entries))
+            await self._commit([letter.message for letter in letters], ReportClosing(entries))
         except psycopg.Error as error:
             if not (moved(error) or faults.locked(error) or faults.about_row(error)):
                 raise
@@ -244,9 +246,9 @@ class ReportRound:
             self._leave(letter.plan.message_id)
         return [each for each in letters if free.issuperset(rows[each.message.id])]
 
-    async def _commit(self, group: list[NewMessage], closing: Closing) -> None:
+    async def _commit(self, group: list[NewMessage], closing: ReportClosing) -> None:
         bounces = self._config.bounces
-        limits = Limits(bounces.limits.sender, bounces.limits.all)
+        limits = ReportLimits(bounces.limits.sender, bounces.limits.all)
         if group:
             await self._store.commit(group, beside=self._reports.closing(closing, limits))
         else:

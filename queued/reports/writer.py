@@ -14,7 +14,7 @@ from pgmta.report_row import ReportedMessage, ReportRow
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue, chunk_count
 from queued.config import QueuedConfig
-from queued.reports.policy import Plan
+from queued.reports.report_policy import Plan
 from queued.reports.text.compose import compose
 from queued.reports.text.fields import date
 from queued.reports.text.original import header_of
@@ -65,7 +65,7 @@ class ReportWriter:
         self._host = host
         self._until = RetryUntil()
 
-    def write(
+    def write_reports(
         self,
         plan: Plan,
         original: ReportedMessage | None,

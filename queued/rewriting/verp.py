@@ -23,7 +23,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class VerpRow:
     """The row that a VERP address names, and the day of the delivery, if the address is good.
 
     `problem` says why it is not.
@@ -59,7 +59,7 @@ class VerpAddresses:
         mac = self._hash(self._keys.keys[0], identity, day)
         return self._template.address(identity, mac)
 
-    def named(self, local: str, now: datetime) -> Named | None:
+    def named(self, local: str, now: datetime) -> VerpRow | None:
         """Return the row that a local part names; None if it is no VERP address of the template."""
         match = self._template.pattern.fullmatch(local.lower())
         if not match:
@@ -79,7 +79,7 @@ class VerpAddresses:
             problem = f"5.4.7 the address is {age} days old"
         elif max(numbers) >= _LARGEST:
             problem = "5.1.1 the address names no row"
-        return Named(numbers[0], numbers[1], date.fromordinal(_EPOCH + day), problem)
+        return VerpRow(numbers[0], numbers[1], date.fromordinal(_EPOCH + day), problem)
 
     def _hash(self, key: bytes, identity: str, day: int) -> str:
         words = f"pgmta verp 1 {self._template.text} {identity} {day}".encode()
@@ -99,7 +99,7 @@ class ReturnAddresses:
     def __bool__(self) -> bool:
         return bool(self._by_domain)
 
-    def named(self, recipient: str, domain: str, now: datetime) -> Named | None:
+    def named(self, recipient: str, domain: str, now: datetime) -> VerpRow | None:
         """Return the row that a recipient names; None if it is no VERP address."""
         local = unquoted(recipient.rpartition("@")[0])
         for each in self._by_domain.get(domain, ()):

@@ -15,9 +15,9 @@ from pgmta.report_row import ReportRow
 from pgmta.selection import Selection, Term, domain_as_stored
 from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_term
 from queued.delivery.dns.hop import Hop
-from queued.delivery.smtp.parameters import Login, SmtpParameters
+from queued.delivery.smtp.smtp_parameters import SmtpLogin, SmtpParameters
 from queued.delivery.tls.tls_policy import TlsMode
-from queued.delivery.transport.destination import Destination, Parameters
+from queued.delivery.transport.destination import Destination, TransportParameters
 from queued.rewriting.rewrite import Rewriting
 from queued.rewriting.verp import ReturnAddresses, VerpKeys
 
@@ -82,7 +82,9 @@ class Route:
         return found
 
     @classmethod
-    def of(cls, entry: ShapingRoute, number: int, parameters: Parameters, keys: VerpKeys) -> Route:
+    def of(
+        cls, entry: ShapingRoute, number: int, parameters: TransportParameters, keys: VerpKeys
+    ) -> Route:
         """Return a route as the file has it, with its number there."""
         name = entry.name or f"routes[{number}]"
         rewriting = Rewriting(entry.rewrite, keys, name) if entry.rewrite else None
@@ -231,7 +233,7 @@ def _verp_keys(shaping: Shaping) -> VerpKeys:
 
 def _routes(shaping: Shaping) -> list[Route]:
     logins = {
-        name: Login(name, login.user, shaping.password(name), tuple(login.mechanisms))
+        name: SmtpLogin(name, login.user, shaping.password(name), tuple(login.mechanisms))
         for name, login in shaping.logins.items()
     }
     keys = _verp_keys(shaping)
@@ -241,9 +243,9 @@ def _routes(shaping: Shaping) -> list[Route]:
     ]
 
 
-def _parameters(entry: ShapingRoute, logins: Mapping[str, Login]) -> Parameters:
+def _parameters(entry: ShapingRoute, logins: Mapping[str, SmtpLogin]) -> TransportParameters:
     if entry.transport not in SMTP:
-        return cast(Parameters, entry.parameters)
+        return cast(TransportParameters, entry.parameters)
     usual = _IMPLICIT if entry.implicit else _PORTS[entry.transport]
     hops = tuple(
         Hop(host.host, host.port or entry.port or usual, host.weight, host.fallback)

@@ -30,7 +30,7 @@ async def _keep_attempts(process: QueuedProcess) -> None:
 async def _keep_transcripts(process: QueuedProcess) -> None:
     """Also remove old traces."""
     await _keep(process.link, "transcripts", process.config.retention.transcripts)
-    await process.traces.remove()
+    await process.traces.remove_traces()
 
 
 async def _keep_reports(process: QueuedProcess) -> None:

@@ -55,11 +55,11 @@ class SharedTlsMemory:
         """Write the results again and again until cancelled."""
         while True:
             await asyncio.sleep(_WRITTEN)
-            await self._reports.write()
+            await self._reports.write_results()
 
     async def close(self) -> None:
         """Write the last results."""
-        await self._reports.write()
+        await self._reports.write_results()
 
 
 class QueuedProcess:

@@ -120,7 +120,7 @@ class ReportDuty:
         if len(rows) == _ROWS and (last := rows[-1].message_id) != rows[0].message_id:
             rows = [row for row in rows if row.message_id != last]
             later = [number for number in ids if number >= last]
-        if rows and await self._round.end(rows, self._process.config):
+        if rows and await self._round.end_batch(rows, self._process.config):
             await self._reports.announce()
         return later
 
@@ -138,5 +138,5 @@ class ReportDuty:
                 rows = [row for row in rows if row.message_id != last]
             rows = [row for row in rows if not self._round.leaves(row.message_id)]
             number = len(rows) + len(ended)
-            if rows and await self._round.end(rows, self._process.config):
+            if rows and await self._round.end_batch(rows, self._process.config):
                 await self._reports.announce()

@@ -19,7 +19,7 @@ from pgmta.store.queue.claim import Claims
 from queued.config import Worker
 from queued.worker.dispatch import Dispatch
 from queued.worker.due_timer import DueTimer
-from queued.worker.lease import Leases
+from queued.worker.leases import Leases
 from queued.worker.turns import DelayedWake, TurnSchedule
 
 _BACKOFF = 0.5  # seconds, while PostgreSQL is away

@@ -20,7 +20,7 @@ from queued.config import QueuedConfig, Worker
 from queued.upkeep.queued_process import QueuedProcess
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
-from queued.worker.lease import Leases
+from queued.worker.leases import Leases
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
 from queued.worker.turns import TurnSchedule
@@ -97,9 +97,9 @@ class DeliveryWorker:
         self._dispatch.configure(config)
         self._set_claims(config)
 
-    def learn(self, traces: Sequence[Trace]) -> None:
+    def set_traces(self, traces: Sequence[Trace]) -> None:
         """Use these traces from now on."""
-        self._observer.learn(traces)
+        self._observer.set_traces(traces)
 
     def _set_claims(self, config: QueuedConfig) -> None:
         for loop in self.loops:

@@ -10,7 +10,7 @@ from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
-from queued.answers.rules import AnswerRules
+from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination, TlsWish
@@ -85,7 +85,7 @@ class Dispatch:
         self.labelled = self._routes.labelled
         """The mail that claims know by labels, because more than its domain counts."""
         self._judge.configure(config, self._routes, AnswerRules(config.answering))
-        self.left_out.forget()
+        self.left_out.forget_places()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
         self.stages.configure(config, self.left_out.admit)

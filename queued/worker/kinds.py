@@ -32,7 +32,7 @@ class Runner(Protocol):
     def configure(self, config: QueuedConfig) -> None:
         """Use another configuration from now on."""
 
-    def learn(self, traces: Sequence[Trace]) -> None:
+    def set_traces(self, traces: Sequence[Trace]) -> None:
         """Use these traces from now on."""
 
     async def drain(self, running: Sequence[asyncio.Task[None]]) -> None:

@@ -169,7 +169,7 @@ class LeftOut:
         if not destination.wish:
             down.domains.update(domains)
 
-    def forget(self) -> None:
+    def forget_places(self) -> None:
         """Leave no destination out for an earlier failure: its route may have changed."""
         self._down.clear()
         self._crowded.clear()

@@ -33,7 +33,7 @@ class Observer:
         self._said: Said | None = None  # the last dialogue, which other rows may share
         self._text = ""
 
-    def learn(self, traces: Sequence[Trace]) -> None:
+    def set_traces(self, traces: Sequence[Trace]) -> None:
         """Use these traces from now on."""
         self._traces = traces
         self.on = self._lines or bool(traces)

@@ -42,7 +42,7 @@ class RowWorker:
     def configure(self, config: QueuedConfig) -> None:
         """Do nothing: workers need a restart."""
 
-    def learn(self, traces: Sequence[Trace]) -> None:
+    def set_traces(self, traces: Sequence[Trace]) -> None:
         """Do nothing: traces are about attempts."""
 
     async def drain(self, running: Sequence[asyncio.Task[None]]) -> None:

@@ -14,7 +14,7 @@ from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres import faults
 from pgmta.states import Event
 from pgmta.store.queue.settle import Settlements
-from queued.worker.lease import Leases
+from queued.worker.leases import Leases
 
 
 class BatchWindow:

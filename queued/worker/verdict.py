@@ -11,7 +11,7 @@ from pgmta.mail.answer_class import AnswerClass
 from pgmta.mail.metadata import KEY, deadline_of
 from pgmta.model import Item, Outcome, Reply
 from pgmta.states import Event
-from queued.answers.rules import AnswerRules
+from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig, Retry
 from queued.config.answer_index import Answer
 from queued.delivery.transport.result import DEADLINE_OVER, SHORT, Result, stored
@@ -216,7 +216,7 @@ class Judge:
         if result.event not in _NOT_BEGUN:
             try:
                 permanent = result.event is Event.FAIL
-                answer = self._answers.read(
+                answer = self._answers.read_reply(
                     result.reply, result.host, result.stage, permanent=permanent
                 )
             except Exception as error:  # the outcome counts more than its class

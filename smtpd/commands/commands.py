@@ -20,7 +20,7 @@ from smtpd.message import chunks
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 from smtpd.server.server import Server
-from smtpd.tls.facts import TlsFacts
+from smtpd.tls.tls_facts import TlsFacts
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
 _FUNCTION = {(False, False): "", (True, False): "S", (False, True): "A", (True, True): "SA"}
@@ -72,7 +72,7 @@ class Commands:
         self.identified = False
         """Whether the client has logged in, or has a trusted certificate."""
 
-    def do(self, word: bytes, argument: str) -> str:
+    def do_command(self, word: bytes, argument: str) -> str:
         """Do a command; return its reply, or nothing if there is none of that name."""
         method = self._table.get(word)
         return method(self, argument) if method else ""

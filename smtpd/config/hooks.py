@@ -13,7 +13,7 @@ _WORD = r"[^\W\d]\w*"
 _REFERENCE = re.compile(rf"{_WORD}(\.{_WORD})*:{_WORD}(\.{_WORD})*")
 
 
-class Hook(Section):
+class HookEntry(Section):
     """A handler of the operator's own, in the interface of aiosmtpd (docs/hooks.md)."""
 
     handler: str | None = Field(
@@ -44,7 +44,7 @@ class Hook(Section):
         return value
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Hook:
+    def _one_of_both(self) -> HookEntry:
         if bool(self.handler) == bool(self.authenticator):
             raise ValueError("expected either handler or authenticator")
         return self
@@ -60,7 +60,7 @@ def _parse_hook(value: object) -> object:
     return {"handler": value} if isinstance(value, str) else value
 
 
-Hooks = list[Annotated[Hook, BeforeValidator(_parse_hook)]]
+Hooks = list[Annotated[HookEntry, BeforeValidator(_parse_hook)]]
 
 
 class HookLimits(Section):

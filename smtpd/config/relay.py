@@ -17,10 +17,10 @@ from pgmta.config.types import (
     parse_host_port,
 )
 from pgmta.selection import Term
-from smtpd.config.role import parse_domain
+from smtpd.config.listener_role import parse_domain
 
 
-class Callout(Section):
+class CalloutSettings(Section):
     """Ask the next hop, by RCPT without a message."""
 
     hosts: list[Annotated[HostPort, BeforeValidator(parse_host_port)]] = Field(
@@ -37,7 +37,7 @@ class Callout(Section):
     )
 
 
-class Recipients(Section):
+class RecipientsEntry(Section):
     """One of a file, the table recipients and a callout, for some domains."""
 
     domains: list[Annotated[str, AfterValidator(parse_domain)]] | None = Field(
@@ -47,7 +47,7 @@ class Recipients(Section):
         default=None, description="an address or @domain per line; read again when it changes"
     )
     table: bool = Field(default=False, description="the table recipients of the database")
-    callout: Callout | None = Field(
+    callout: CalloutSettings | None = Field(
         default=None, description="ask the next hop: host:port, or hosts and options"
     )
     delimiter: str | None = Field(
@@ -64,7 +64,7 @@ class Recipients(Section):
         return {"hosts": [value]} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _one_source(self) -> Recipients:
+    def _one_source(self) -> RecipientsEntry:
         if bool(self.file) + self.table + bool(self.callout) != 1:
             raise ValueError("needs one of: file, table: true, callout")
         if self.delimiter and self.callout:
@@ -82,7 +82,7 @@ class Relay(Section):
     domains: list[Annotated[str, AfterValidator(parse_domain)]] = Field(
         default=[], description="any client may send to recipients in these domains (or *.domain)"
     )
-    recipients: list[Recipients] = Field(
+    recipients: list[RecipientsEntry] = Field(
         default=[],
         description="sources of the recipients of these domains; without an entry every recipient "
         "is taken; the first entry with the domain decides",

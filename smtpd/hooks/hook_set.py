@@ -39,7 +39,7 @@ class HookSet:
         self.warnings: list[str] = []
         """Parts of handlers that smtpd does not use."""
 
-    async def load(self, config: SmtpdConfig, path: Path) -> HookSet:
+    async def load_hooks(self, config: SmtpdConfig, path: Path) -> HookSet:
         """Import and make the handlers; return self.
 
         The folder of the configuration file is the last place where modules are looked for. Raises
@@ -70,7 +70,7 @@ class HookSet:
 
     async def _load_list(
         self,
-        entries: list[configuration.Hook],
+        entries: list[configuration.HookEntry],
         key: Key,
         config: SmtpdConfig,
         problems: list[tuple[Key, str]],
@@ -90,7 +90,7 @@ class HookSet:
             hooks.append(hook)
         return hooks
 
-    async def _load(self, entry: configuration.Hook, config: SmtpdConfig) -> Hook:
+    async def _load(self, entry: configuration.HookEntry, config: SmtpdConfig) -> Hook:
         limits, name, threaded = config.hook_limits, entry.reference, entry.sync == "thread"
         runner = HookRunner(
             name, time=limits.time, threads=limits.threads, calls=limits.calls, pooled=threaded

@@ -16,7 +16,7 @@ from smtpd.hooks.phases import HookError, Phases, Step
 from smtpd.message.content_file import ContentFile
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
-from smtpd.tls.facts import TlsFacts
+from smtpd.tls.tls_facts import TlsFacts
 
 type Replied = Callable[[str], None]
 type ContentReplied = Callable[[str, bytes | None], None]
@@ -115,7 +115,7 @@ class SessionHooks:
         commands, session = self._commands, self._commands.session
         name, transaction = session.host_name, commands.transaction
         known = len(transaction.recipients) if transaction else 0
-        reply = commands.do(word, argument)
+        reply = commands.do_command(word, argument)
         if reply[0] != "2":
             return reply
         arguments: tuple[Any, ...] = ()

@@ -79,7 +79,7 @@ class IncomingMessage:
         self.ready = False
         """Whether the message can be committed at once; otherwise `prepare` it."""
 
-    def feed(self, data: bytes) -> bytes | None:
+    def feed_octets(self, data: bytes) -> bytes | None:
         """Take octets off the wire; return those after the end of data, None before it.
 
         A chunk of BDAT has an end too.
@@ -203,7 +203,7 @@ class IncomingMessage:
         stuffed = b"." + stuffed if stuffed.startswith(b".") else stuffed
         if stuffed and not stuffed.endswith(b"\r\n"):
             stuffed += b"\r\n"
-        self.feed(stuffed + b".\r\n")
+        self.feed_octets(stuffed + b".\r\n")
 
     def body(self) -> bytes:
         """Return the content of a `whole` message, once `finish` was called."""

@@ -12,7 +12,7 @@ from pgmta.logs import get
 from pgmta.service import Signals, report_error
 from smtpd.config import SmtpdConfig
 from smtpd.process.keeper import GRACE, Keeper
-from smtpd.process.maildrop import MaildropWatch
+from smtpd.process.maildrop_watch import MaildropWatch
 from smtpd.process.risks import container_gateway, risks
 from smtpd.process.sockets import listening
 

@@ -43,7 +43,7 @@ async def serve(
     master = _keep_stdout_for_the_master()
     _log_ignored()
     _allow_files(config.limits.connections + TURNED_AWAY + _FILES)
-    hooks = await HookSet().load(config, path)
+    hooks = await HookSet().load_hooks(config, path)
     for warning in hooks.warnings:
         log.warning("hook is used in part", reason=warning)
     shared = Server(config, uri)

@@ -10,8 +10,8 @@ from aiosmtplib import SMTP, SMTPException
 
 from pgmta.config.types import HostPort
 from pgmta.logs import get
-from smtpd.config.relay import Callout as Config
-from smtpd.recipients.verdict import Remembered, Verdict
+from smtpd.config.relay import CalloutSettings as Config
+from smtpd.recipients.recipient_verdict import Remembered, Verdict
 
 _UNSURE = 5.0  # seconds for which no answer counts, and for which a host that is away is left out
 _KEPT = 5.0  # seconds for which a connection is kept without work

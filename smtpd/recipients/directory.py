@@ -9,13 +9,13 @@ from pgmta.postgres.resources import Resources
 from pgmta.selection import Term
 from pgmta.store.accounts.recipients import Recipients
 from smtpd.config import SmtpdConfig
-from smtpd.recipients.file import RecipientFile, lower
+from smtpd.recipients.recipient_file import RecipientFile, lower
+from smtpd.recipients.recipient_verdict import Source, Verdict
 from smtpd.recipients.table import RecipientTable
-from smtpd.recipients.verdict import Source, Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _DomainEntry:
     domains: Term
     source: Source
     delimiter: str
@@ -33,7 +33,7 @@ class Directory:
         relay = config.relay
         asked = any(entry.table for entry in relay.recipients)
         table = RecipientTable(Recipients(resources)) if asked else None
-        self._entries: list[_Entry] = []
+        self._entries: list[_DomainEntry] = []
         for entry in relay.recipients:
             source: Source
             if entry.file:
@@ -47,7 +47,7 @@ class Directory:
                 source = table
             domains = Term.of("domain", relay.domains if entry.domains is None else entry.domains)
             self._entries.append(
-                _Entry(domains, source, entry.delimiter or "", spelled=bool(entry.callout))
+                _DomainEntry(domains, source, entry.delimiter or "", spelled=bool(entry.callout))
             )
 
     def verdict(self, mailbox: str, domain: str) -> Verdict | None:
@@ -72,7 +72,7 @@ class Directory:
             await entry.source.stop()
 
 
-def _spellings(entry: _Entry, mailbox: str, domain: str) -> tuple[str, ...]:
+def _spellings(entry: _DomainEntry, mailbox: str, domain: str) -> tuple[str, ...]:
     """Return the words of which a source has to know one; none for a postmaster."""
     local = mailbox.rpartition("@")[0]
     if entry.spelled:

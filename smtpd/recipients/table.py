@@ -6,7 +6,7 @@ import asyncio
 
 from pgmta.logs import get
 from pgmta.store.accounts.recipients import Recipients
-from smtpd.recipients.verdict import Remembered, Verdict
+from smtpd.recipients.recipient_verdict import Remembered, Verdict
 
 _KNOWN, _UNKNOWN, _UNSURE = 60.0, 5.0, 1.0  # seconds for which a verdict counts
 _TIME = 10.0  # seconds for an answer

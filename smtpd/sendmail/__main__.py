@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from smtpd.sendmail.command import run
+from smtpd.sendmail.modes import run
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ import contextlib
 import socket
 import sys
 
-from smtpd.sendmail.envelope import Envelope
 from smtpd.sendmail.settings import Settings
+from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
 _LONGEST = 1 << 16  # octets of a reply
 _LARGEST = 1 << 28  # octets of a message, if smtpd does not say
@@ -74,7 +74,7 @@ class Client:
             if words[0] == "SIZE" and len(words) > 1 and words[1].isdecimal() and int(words[1]):
                 self.largest = int(words[1])
 
-    def send(self, envelope: Envelope, content: bytes) -> Taken:
+    def send(self, envelope: SubmittedEnvelope, content: bytes) -> Taken:
         """Have a message taken for all recipients that smtpd accepts. Raises Away, Refused."""
         eight = not content.isascii()
         try:
@@ -114,7 +114,7 @@ class Client:
         """Close at once."""
         self.socket.close()
 
-    def _parameters(self, envelope: Envelope, *, eight: bool) -> str:
+    def _parameters(self, envelope: SubmittedEnvelope, *, eight: bool) -> str:
         words = []
         if envelope.body or eight:
             words.append(f"BODY={'8BITMIME' if eight else envelope.body}")
@@ -127,7 +127,7 @@ class Client:
             words += [f"ENVID={envelope.envid}"] if envelope.envid else []
         return "".join(f" {word}" for word in words)
 
-    def _notify(self, envelope: Envelope) -> str:
+    def _notify(self, envelope: SubmittedEnvelope) -> str:
         if envelope.notify and "DSN" in self._extensions:
             return f" NOTIFY={envelope.notify}"
         return ""

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable
 from typing import BinaryIO
 
-from smtpd.sendmail.envelope import Envelope
 from smtpd.sendmail.exits import Exit
+from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
 _PATH = re.compile(r"\s*<([^<>\s]*)>(.*)")
 
-type Keep = Callable[[Envelope, bytes], str]
+type Keep = Callable[[SubmittedEnvelope, bytes], str]
 """Keeps a message until smtpd is back, and returns its name. Raises Exit."""
 
 
@@ -47,7 +47,7 @@ class Dialogue:
         self._source = source
         self._hostname = hostname
         self._keep = keep
-        self._envelope: Envelope | None = None
+        self._envelope: SubmittedEnvelope | None = None
 
     def answer_commands(self) -> None:
         """Answer commands until QUIT or the end of input."""
@@ -86,7 +86,7 @@ class Dialogue:
         if self._envelope:
             return "503 5.5.1 MAIL was given already"
         values = _values(match[2])
-        self._envelope = Envelope(
+        self._envelope = SubmittedEnvelope(
             sender=match[1], ret=values.get("RET", ""), envid=values.get("ENVID", "")
         )
         return "250 2.1.0 OK"

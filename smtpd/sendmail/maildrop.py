@@ -12,8 +12,8 @@ import stat
 import time
 from collections.abc import Iterator
 
-from smtpd.sendmail.envelope import Envelope
 from smtpd.sendmail.exits import TEMPORARY, Exit
+from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
 _SUFFIX = ".mail"
 _NAME = re.compile(r"[0-9A-Za-z.-]+\.mail")  # other names may be made up to mislead a reader
@@ -37,7 +37,9 @@ class Maildrop:
     def __init__(self, directory: str) -> None:
         self.directory = directory
 
-    def keep_message(self, envelope: Envelope, content: bytes, reason: str, name: str = "") -> str:
+    def keep_message(
+        self, envelope: SubmittedEnvelope, content: bytes, reason: str, name: str = ""
+    ) -> str:
         """Write the message and return its name; it is durable then. Raises Exit with code 75.
 
         With the `name` of a message it replaces that one.
@@ -93,7 +95,7 @@ class Maildrop:
     @contextlib.contextmanager
     def take_message(
         self, name: str, largest: int = _LARGEST
-    ) -> Iterator[tuple[Envelope, bytes] | None]:
+    ) -> Iterator[tuple[SubmittedEnvelope, bytes] | None]:
         """Yield envelope and content of a message.
 
         The file is locked meanwhile; None if another command has it. Any user may have written it.
@@ -153,10 +155,10 @@ class Maildrop:
                     os.unlink(path)
 
 
-def _read(line: bytes, content: bytes) -> tuple[Envelope, bytes]:
+def _read(line: bytes, content: bytes) -> tuple[SubmittedEnvelope, bytes]:
     try:
         head = json.loads(line)
-        known = {key: head[key] for key in vars(Envelope())}
+        known = {key: head[key] for key in vars(SubmittedEnvelope())}
         size = head["size"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"its first line can't be read: {error}") from None
@@ -165,7 +167,7 @@ def _read(line: bytes, content: bytes) -> tuple[Envelope, bytes]:
     _check(known)
     if size != len(content):
         raise ValueError(f"it has {len(content)} octets of content instead of {size}")
-    return Envelope(**known), content
+    return SubmittedEnvelope(**known), content
 
 
 def _check(known: dict[str, object]) -> None:

@@ -25,7 +25,7 @@ def until_dot(lines: Iterable[bytes]) -> bytes:
     return b"".join(taken)
 
 
-class Message:
+class SubmittedMessage:
     """A header and a body with CRLF at the end of each line (RFC 5322, section 2.1)."""
 
     def __init__(self, octets: bytes) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from smtpd.sendmail.envelope import Envelope
 from smtpd.sendmail.exits import USAGE, Exit
+from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
 _VALUED = "ABCFLNORVXbfhopqr"
 _ATTACHED = "Abopq"  # their value is attached, and never the next word
@@ -41,7 +41,7 @@ kept; 78 wrong settings."""
 _XTEXT = re.compile(r"[!-*,-<>-~]")  # characters that stand for themselves (RFC 3461, section 4)
 
 
-class Options:
+class SendmailOptions:
     """The choices of the command line."""
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ class Options:
         self.sender: str | None = None
         self.full_name = ""
         self.verbose = False
-        self.envelope = Envelope()
+        self.envelope = SubmittedEnvelope()
 
 
-def parse(words: list[str]) -> Options:
+def parse(words: list[str]) -> SendmailOptions:
     """Return the options. Raises Exit with code 64, and names the option."""
-    options = Options()
+    options = SendmailOptions()
     recipients = options.envelope.recipients
     rest = iter(words)
     for word in rest:
@@ -74,7 +74,7 @@ def parse(words: list[str]) -> Options:
     return options
 
 
-def _option(options: Options, word: str, rest: Iterator[str]) -> None:
+def _option(options: SendmailOptions, word: str, rest: Iterator[str]) -> None:
     for place, letter in enumerate(word[1:], 1):
         if letter in _VALUED:
             value = word[place + 1 :]
@@ -95,7 +95,7 @@ def _option(options: Options, word: str, rest: Iterator[str]) -> None:
             raise Exit(USAGE, f"unknown option {word}; `sendmail --help` lists them")
 
 
-def _valued(options: Options, letter: str, value: str) -> None:
+def _valued(options: SendmailOptions, letter: str, value: str) -> None:
     envelope = options.envelope
     if letter in "fr":
         options.sender = value.strip()

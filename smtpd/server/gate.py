@@ -15,7 +15,7 @@ _PROBE = 1.0  # seconds between two probes of a database that is away
 log = get("smtpd")
 
 
-class Database(Protocol):
+class TimedDatabase(Protocol):
     """The way into the database, as far as its speed is concerned."""
 
     @property
@@ -37,7 +37,7 @@ class Gate:
     the gate is closed no commit tries the database, so a probe does.
     """
 
-    def __init__(self, limits: Limits, database: Database) -> None:
+    def __init__(self, limits: Limits, database: TimedDatabase) -> None:
         self._limits = limits
         self._database = database
         self.slow = False
@@ -45,7 +45,7 @@ class Gate:
         self.closed = False
         """Clients are to come again later."""
 
-    async def watch(self) -> None:
+    async def watch_database(self) -> None:
         """Look until cancelled."""
         while True:
             await self.look_once()

@@ -10,7 +10,7 @@ from typing import Any
 
 from pgmta.intake.content import Content
 from pgmta.logs import Lines, get
-from smtpd.config.file import SmtpdLog
+from smtpd.config.smtpd_config import SmtpdLog
 from smtpd.protocol import replies
 
 _EVERY = 0.05  # seconds between two writes, because a write costs more than ten lines
@@ -60,11 +60,11 @@ class AcceptedLog:
         if lines and not self._timer:
             wait = self._written + _EVERY - self._loop.time()
             if wait <= 0:
-                self.write()
+                self.write_line()
             else:
-                self._timer = self._loop.call_later(wait, self.write)
+                self._timer = self._loop.call_later(wait, self.write_line)
 
-    def write(self) -> None:
+    def write_line(self) -> None:
         """Write the lines that wait."""
         lines, self._waiting, self._timer = self._waiting, [], None
         self._written = self._loop.time()

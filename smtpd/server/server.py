@@ -104,7 +104,7 @@ class Server:
         """Begin to take mail to the database."""
         self._notifier.start()
         self.committer.start()
-        self.gating = self.loop.create_task(self.gate.watch())
+        self.gating = self.loop.create_task(self.gate.watch_database())
 
     def admit(self, member: Member, client: str) -> str:
         """Count a connection; return the reply of a refusal if there are too many, or ''."""
@@ -187,7 +187,7 @@ class Server:
         await self.committer.stop()
         await self.resources.close()
         if self.accepted:
-            self.accepted.write()
+            self.accepted.write_line()
         return clean
 
     async def _end(self, seconds: float) -> bool:

@@ -71,7 +71,7 @@ class AuthCommand:
         self._login: Login | None = None  # the user, while SCRAM's last response is waited for
         self._failures = 0
 
-    def begin(self, argument: str) -> None:
+    def begin_auth(self, argument: str) -> None:
         """Do AUTH with the words behind it."""
         words = argument.split()
         mechanism = words[0].upper() if words else ""

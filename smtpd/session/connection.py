@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
         if self.phase is _CONTENT:
             incoming = self.session.reception.incoming
             assert incoming  # noqa: S101 - the phase says so
-            rest = incoming.feed(self._input[at:] if at else self._input)
+            rest = incoming.feed_octets(self._input[at:] if at else self._input)
             self._input, self._at = rest or b"", 0
             if incoming.large:
                 self.large = True

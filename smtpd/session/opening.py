@@ -11,8 +11,8 @@ from smtpd.protocol import replies, xclient
 from smtpd.protocol.proxy import ProxyError, ProxyHeader, parse
 from smtpd.server.server import Server
 from smtpd.session.phase import Phase
-from smtpd.tls.facts import TlsFacts
-from smtpd.tls.handshake import reason, shake_hands
+from smtpd.tls.server_handshake import reason, shake_hands
+from smtpd.tls.tls_facts import TlsFacts
 
 if TYPE_CHECKING:
     from smtpd.session.connection import Connection

@@ -86,7 +86,7 @@ class Reception:
             self._connection.closing.refuse(incoming.refusal or self._too_large())
             return
         if not size:  # otherwise its last octet ends it
-            incoming.feed(b"")
+            incoming.feed_octets(b"")
             self.complete()
         if size < _SMALL and not last:
             self._session.count_useless()
@@ -95,7 +95,7 @@ class Reception:
         """Return the message of a first chunk; it is refused where DATA would be."""
         incoming = self._begin(Chunks(self._listener.bare_newlines))
         commands = self._session.commands
-        refusal = commands.do(b"DATA", "")
+        refusal = commands.do_command(b"DATA", "")
         if refusal is not replies.DATA_GO:
             incoming.give_up(refusal)
         elif commands.transaction:

@@ -20,7 +20,7 @@ from smtpd.protocol import replies
 from smtpd.server.server import Server
 from smtpd.session.auth_command import AuthCommand
 from smtpd.session.reception import Reception
-from smtpd.tls.facts import TlsFacts
+from smtpd.tls.tls_facts import TlsFacts
 
 if TYPE_CHECKING:
     from smtpd.session.connection import Connection
@@ -115,7 +115,7 @@ class SmtpSession:
             else:
                 self._connection.begin_wait()  # until the hooks answer
             return
-        reply = self.commands.do(word, argument)
+        reply = self.commands.do_command(word, argument)
         if reply is replies.DATA_GO:
             self.reply(reply)
             self.reception.take_data()
@@ -159,7 +159,7 @@ class SmtpSession:
             self._connection.suspend(self._look_up(argument))
         elif reply is replies.AUTH_GO:
             self.auth = self.auth or AuthCommand(self, self._connection, self._server.logins)
-            self.auth.begin(argument)
+            self.auth.begin_auth(argument)
         elif reply is replies.SYNTAX_BDAT:
             self._connection.closing.refuse(reply)
         else:

@@ -25,7 +25,7 @@ class Sample:
     source: str
     text: str
     answer: tuple[Reply, str, Stage]
-    """The reply, its host and its stage, as `AnswerRules.read` takes them."""
+    """The reply, its host and its stage, as `AnswerRules.read_reply` takes them."""
 
     def __str__(self) -> str:
         return f"{self.provider}.txt:{self.line}"

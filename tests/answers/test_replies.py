@@ -7,7 +7,7 @@ from collections import Counter
 from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.model import Reply
-from queued.answers.rules import AnswerRules
+from queued.answers.answer_rules import AnswerRules
 from queued.config import AnswerRule, shipped_answers
 from queued.config.answer_index import Answer, shipped_index
 from queued.config.answer_text import parse_reply
@@ -29,7 +29,7 @@ def test_replies_are_classed_right() -> None:
     wrong = []
     for sample in samples():
         counted[sample.provider] += 1
-        answer = RULES.read(*sample.answer)
+        answer = RULES.read_reply(*sample.answer)
         if shown(answer) != sample.expected:
             found = f"{shown(answer)} by {answer.rule}, not {sample.expected}"
             wrong.append(f"{sample}: {found}: {sample.text}")
@@ -49,7 +49,7 @@ def test_every_shipped_rule_decides_its_example() -> None:
         for number, rule in enumerate(book.rules):
             assert rule.example, book.place(number)
             for example in rule.example:
-                answer = RULES.read(*answer_for(rule, example, book.providers))
+                answer = RULES.read_reply(*answer_for(rule, example, book.providers))
                 assert answer.rule == book.place(number), (answer, example)
                 assert answer.answer_class is rule.answer_class
 

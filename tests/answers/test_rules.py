@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.model import Reply
-from queued.answers.rules import AnswerRules
+from queued.answers.answer_rules import AnswerRules
 from queued.cli.queuectl import main as queuectl
 from queued.config import Answers, read_config, shipped_answers
 from queued.config.answer_index import AnswerIndex, shipped_index
@@ -29,7 +29,7 @@ def rules(text: str) -> AnswerRules:
 
 
 def read(found: AnswerRules, reply: str, host: str = HOST, stage: Stage = Stage.RCPT) -> str:
-    answer = found.read(parse_reply(reply), host, stage)
+    answer = found.read_reply(parse_reply(reply), host, stage)
     return f"{answer.answer_class}/{answer.lasting}".removesuffix("/")
 
 
@@ -69,7 +69,7 @@ def test_own_rules_go_before_the_shipped_ones(tmp_path: Path) -> None:
     own = "providers: {gmail: mx.mine.example}\nrules:\n  - {code: 550, text: odd, class: spam}\n"
     (tmp_path / "mine.yaml").write_text(f"{own}enhanced: {{1.1: disabled}}\n", encoding="utf-8")
     found = AnswerRules(read_config(path).answering)
-    answer = found.read(Reply(550, "how odd"), HOST, Stage.RCPT)
+    answer = found.read_reply(Reply(550, "how odd"), HOST, Stage.RCPT)
     assert (answer.answer_class, answer.rule) == (AnswerClass.SPAM, "mine.yaml:3")
     assert read(found, "550 5.1.1 x") == "disabled"
     quota = "550 5.4.5 Daily user sending limit exceeded."
@@ -105,7 +105,7 @@ def test_own_rules_go_before_the_shipped_ones(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_errors_without_a_reply(text: str, stage: Stage, permanent: bool, expected: str) -> None:
-    answer = SHIPPED.read(Reply(0, text), HOST, stage, permanent=permanent)
+    answer = SHIPPED.read_reply(Reply(0, text), HOST, stage, permanent=permanent)
     assert answer.answer_class == expected
 
 
@@ -128,10 +128,10 @@ def test_busy_is_no_disabled_mailbox(reply: str, expected: str) -> None:
 
 
 def test_an_interrupted_attempt_and_own_rules_for_errors() -> None:
-    answer = SHIPPED.read(CUT_OFF.reply, CUT_OFF.host, CUT_OFF.stage)
+    answer = SHIPPED.read_reply(CUT_OFF.reply, CUT_OFF.host, CUT_OFF.stage)
     assert answer.answer_class is AnswerClass.NO_CONNECTION
     found = rules("rules: [{code: 0, command: connect, text: unreachable, class: dns}]")
-    answer = found.read(Reply(0, "Network is unreachable"), HOST, Stage.CONNECT)
+    answer = found.read_reply(Reply(0, "Network is unreachable"), HOST, Stage.CONNECT)
     assert answer.answer_class is AnswerClass.DNS
 
 
@@ -153,9 +153,9 @@ texts = st.text(st.characters(), max_size=2000) | st.text("5.17 -\n\0aé\ud800",
 def test_any_text_has_a_class(
     code: int, text: str, host: str, stage: Stage, permanent: bool
 ) -> None:
-    answer = SHIPPED.read(Reply(code, text), host, stage, permanent=permanent)
+    answer = SHIPPED.read_reply(Reply(code, text), host, stage, permanent=permanent)
     assert answer.answer_class in AnswerClass
-    assert SHIPPED.read(Reply(code, text), host, stage, permanent=permanent) == answer
+    assert SHIPPED.read_reply(Reply(code, text), host, stage, permanent=permanent) == answer
     parse_reply(text)
 
 
@@ -163,7 +163,7 @@ def test_memory_is_bounded() -> None:
     found = AnswerRules(AnswerIndex(shipped_answers()))
     for number in range(10_000):
         reply = Reply(550, f"5.{number % 1000}.1 {number}")
-        found.read(reply, f"{number}.example", Stage.RCPT)
+        found.read_reply(reply, f"{number}.example", Stage.RCPT)
     kept = found._known, found._lists, found._index._hosts
     assert all(0 < len(each) <= 4096 for each in kept)
 

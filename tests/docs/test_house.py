@@ -104,3 +104,20 @@ def test_a_protocol_has_two_implementations() -> None:
             each for each, (protocol, has) in everything.items() if names <= has and not protocol
         ]
         assert len(others) >= 2, (name, others)
+
+
+TWINS = ("pgmta/store/", "queued/cli/commands/", "queued/upkeep/")
+"""Folders whose files are named as their twins: statements, commands and duties."""
+
+
+def test_the_name_of_a_file_occurs_once() -> None:
+    found = defaultdict(list)
+    for path in modules(*PACKAGES).values():
+        if not (path.stem.startswith("__") or str(path.relative_to(ROOT)).startswith(TWINS)):
+            found[path.stem].append(str(path.relative_to(ROOT)))
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+def test_the_name_of_a_class_occurs_once() -> None:
+    names = [name.rpartition(".")[2] for name in classes(*PACKAGES)]
+    assert {name for name in names if names.count(name) > 1} == set()

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from queued.cli.queuectl import main
 from queued.config import read_config
-from queued.delivery.smtp.parameters import parameters_of
+from queued.delivery.smtp.smtp_parameters import parameters_of
 from queued.routing.routes import Routes
 from tests.support.daemons import ROOT
 from tests.support.rows import mail

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from psycopg.pq import Conninfo
 
-from pgmta.postgres.embedded.server import Server
+from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.store.schema import TOPICS, migrations
 from tests.support.daemons import ROOT
 from tests.support.database import data_folder
@@ -36,7 +36,7 @@ def empty() -> Iterator[Path]:
     """A folder with nothing in it, where an embedded server may live; it is ended at last."""
     folder = data_folder()
     yield folder
-    Server(folder / "var").stop("immediate")
+    EmbeddedServer(folder / "var").stop("immediate")
     shutil.rmtree(folder)
 
 

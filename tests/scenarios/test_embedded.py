@@ -21,8 +21,8 @@ import pytest
 import yaml
 
 from pgmta.postgres.embedded.database import QUEUED, SMTPD
+from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 from pgmta.postgres.embedded.programs import tool
-from pgmta.postgres.embedded.server import DATABASE, Server
 from tests.support.daemons import ROOT, Daemon, Smtpd, lives
 from tests.support.database import data_folder
 from tests.support.nexthop import NextHop
@@ -43,14 +43,14 @@ def folder() -> Iterator[Path]:
     """A folder for the data of an embedded server, which is ended at last."""
     folder = data_folder()
     yield folder
-    Server(folder).stop("immediate")
+    EmbeddedServer(folder).stop("immediate")
     shutil.rmtree(folder)
 
 
 @pytest.fixture
 def system(folder: Path, tmp_path: Path) -> Iterator[System]:
     """An installation whose daemons have no URI; the test itself is no user of the server."""
-    system = System(tmp_path, Server(folder).uri(DATABASE))
+    system = System(tmp_path, EmbeddedServer(folder).uri(DATABASE))
     try:
         yield system
         system.stop()
@@ -116,7 +116,7 @@ def probe(system: System, smtpd: Smtpd, hop: NextHop, name: str, limit: float = 
 @pytest.mark.slow
 def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, folder: Path) -> None:
     queuectl(folder, "migrate")
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     assert not server.running()
     hop = system.hop()
     smtpd = system.smtpd(**here(folder), processes=2)
@@ -193,7 +193,7 @@ def test_it_comes_back_after_a_full_disk(system: System, folder: Path) -> None:
         def failed() -> bool:
             fill(folder / "filler")  # again: what a crash sets free, others take
             write_log(system)
-            if next(turns) == 10 and Server(folder).running():
+            if next(turns) == 10 and EmbeddedServer(folder).running():
                 os.kill(postmaster(folder), signal.SIGKILL)
             return any(daemon.events(FAILED) for daemon in system.daemons)
 
@@ -206,7 +206,7 @@ def test_it_comes_back_after_a_full_disk(system: System, folder: Path) -> None:
         system.stop()
     finally:
         system.clean()
-        Server(folder).stop("immediate")
+        EmbeddedServer(folder).stop("immediate")
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
@@ -281,7 +281,7 @@ def test_up_is_killed_and_the_next_one_takes_over(folder: Path) -> None:
         error = ups[0].refused("--queued", str(folder / "other.yaml"))
         assert error.startswith(f"error: can't use port {port}: Address already in use: pid ")
         assert not (folder / "other" / "postgres").exists()
-        assert Server(folder / "var").running()
+        assert EmbeddedServer(folder / "var").running()
         post(port, "a@example.org", ["b@hop.example"], MAIL)
         ups[0].process.kill()
         ups.append(Up(folder, smtpd, queued, port, sink))
@@ -298,11 +298,11 @@ def test_up_is_killed_and_the_next_one_takes_over(folder: Path) -> None:
         ups[-1].process.terminate()
         assert ups[-1].process.wait(PATIENCE) == 0
         assert not any(map(lives, second))
-        assert not Server(folder / "var").running()
+        assert not EmbeddedServer(folder / "var").running()
     finally:
         for up in ups:
             up.process.kill()
             up.process.wait()
             assert up.process.stdout
             up.process.stdout.close()
-        Server(folder / "var").stop("immediate")
+        EmbeddedServer(folder / "var").stop("immediate")

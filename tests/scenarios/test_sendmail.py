@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from smtpd.sendmail.command import flush
-from smtpd.sendmail.envelope import Envelope
 from smtpd.sendmail.exits import Exit
 from smtpd.sendmail.maildrop import Maildrop
-from smtpd.sendmail.message import Message
+from smtpd.sendmail.message import SubmittedMessage
+from smtpd.sendmail.modes import flush
 from smtpd.sendmail.options import parse
 from smtpd.sendmail.settings import Settings
+from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 from tests.support.system import System
 from tests.support.waiting import until
 
@@ -198,7 +198,7 @@ def test_only_who_may_remove_waiting_mail_sends_it(
     """Others would send the same files again and again."""
     tmp_path.chmod(0o1777)
     drop = Maildrop(str(tmp_path))
-    drop.keep_message(Envelope("a@b.example", ["c@d.example"]), b"x", "test")
+    drop.keep_message(SubmittedEnvelope("a@b.example", ["c@d.example"]), b"x", "test")
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(Exit, match=r"only the owner of .* can send what waits there"):
         flush(Settings(), drop, verbose=False)
@@ -254,7 +254,7 @@ def test_hostile_files_of_a_user_harm_no_mail_of_others(system: System) -> None:
     ],
 )
 def test_header_and_body(given: bytes, fields: list[bytes], body: bytes) -> None:
-    message = Message(given)
+    message = SubmittedMessage(given)
     assert (message.fields, message.body) == (fields, body)
 
 

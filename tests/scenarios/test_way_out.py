@@ -25,7 +25,7 @@ BOUNCED = "## From a 5xx to the row of its DSN: the functions"
 FIRST = "queued/delivery/smtp/protocol.py: ClientProtocol.data_received"
 LAST = "pgmta/postgres/link.py: Link.run_together"
 OPENED = "queued/delivery/destination_queue.py: DestinationQueue.put_envelope"
-MAIL = "queued/delivery/smtp/commands.py: mail_command"
+MAIL = "queued/delivery/smtp/mail_commands.py: mail_command"
 LEFT_OUT = (
     "pgmta/mail/",
     "pgmta/report_row.py",
@@ -41,7 +41,7 @@ ASIDE = (
     "queued/delivery/dns/hosts.py: _binds",
     "queued/delivery/dns/hosts.py: _socket",
     "queued/delivery/dns/unresponsive.py",
-    "queued/delivery/smtp/parameters.py",
+    "queued/delivery/smtp/smtp_parameters.py",
     "queued/delivery/tls/certificate_chain.py",
 )
 """Files of values, own and forbidden addresses, and certificates: DANE's way leaves them out."""

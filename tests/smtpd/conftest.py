@@ -10,7 +10,7 @@ import smtpd.server.server
 import smtpd.session.auth_command
 import smtpd.session.closing
 import smtpd.session.connection
-import smtpd.tls.handshake
+import smtpd.tls.server_handshake
 from tests.support.transitions import checked_transitions
 
 
@@ -40,4 +40,4 @@ def _short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(module, "_DELAY", 0.05)
     monkeypatch.setattr(smtpd.session.auth_command, "_SLOW", 0.05)
     monkeypatch.setattr(smtpd.session.auth_command, "_BLOCKED", 0.05)
-    monkeypatch.setattr(smtpd.tls.handshake, "_SHUTDOWN", 1.0)
+    monkeypatch.setattr(smtpd.tls.server_handshake, "_SHUTDOWN", 1.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 
-from pgmta.postgres.embedded.server import Server
+from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.store.admin.migrate import migrate
 from tests.support.database import data_folder
 
@@ -149,7 +149,7 @@ def write(db: psycopg.Connection) -> None:
 
 if __name__ == "__main__":
     folder = data_folder()
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     server.start()
     try:
         migrate(server.uri("postgres"))

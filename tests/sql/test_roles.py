@@ -14,14 +14,14 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgmta.action import Action
-from pgmta.postgres.embedded.server import Server
+from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.accounts.logins import LoginStore
 from pgmta.store.admin.daemons import Heartbeat
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.admin.upkeep import Upkeep
-from pgmta.store.admin.workers import Entry, Registry, Rule
+from pgmta.store.admin.workers import Registry, Rule, WorkerEntry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
@@ -135,7 +135,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         await alive(link, "queued")
         registry, upkeep, changes = Registry(link, "h:1"), Upkeep(link), WorkerChanges(link)
         rule = Rule("r", "hold", "message_id = 8", "wait", None, None)
-        await registry.register([Entry("w", "deliver", None, "true")], [rule])
+        await registry.register([WorkerEntry("w", "deliver", None, "true")], [rule])
         assert await registry.beat({"w": 1})
         assert await registry.operator_rules() == []
         assert await keep_days(link, "attempts", 86400) == (1, 1)
@@ -148,7 +148,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         assert {m.body for m in claim.messages.values()} == {b"hello"}
         assert await Contents(link).body(1) == b"hello"
         assert await Contents(link).chunks(99, 0, 1) == b"x"
-        assert await claims.leases.begin(again) == {item.id for item in again}
+        assert await claims.leases.mark_begun(again) == {item.id for item in again}
         assert await claims.leases.renew(again)
         last = [Event.DELIVERED, Event.DELIVERED, Event.UNKNOWN, Event.FAIL, Event.HAND_BACK]
         events = [*last, *[Event.DEFER] * len(again)]
@@ -199,7 +199,7 @@ async def test_operator_has_the_commands_and_the_functions(
     assert overview.remove_rule("r", "alice@host")
     assert overview.workers() == []
     assert overview.matches([None], [0], [])["n0"] == 0
-    assert listing.count("true", "status")[0]["value"] == "HOLD"
+    assert listing.count_rows("true", "status")[0]["value"] == "HOLD"
     assert len(listing.rows("true", 9)) == 3
     assert (listing.message(1) or {})["head"] == b"hello"
     for store in (overview, listing):
@@ -347,7 +347,7 @@ async def test_forbidden_statements(database: str, db: psycopg.Connection, role:
 def bare_server() -> Iterator[str]:
     """URI of a server without pgmta's roles; its databases p0 … p3 belong to `plain`."""
     folder = memory_folder()
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     server.start()
     uri = server.uri("postgres")
     with psycopg.connect(uri, autocommit=True) as db:

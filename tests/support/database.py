@@ -17,7 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgmta.postgres.embedded.database import start
-from pgmta.postgres.embedded.server import Server
+from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.store.admin.migrate import migrate
 from tests.support.waiting import until
 
@@ -106,7 +106,7 @@ class PrivateServer:
         """Start one in `directory`: a new one, or a copy of the folder `model`, which is faster."""
         if model:
             subprocess.run(["cp", "-a", f"{model}/.", str(directory)], check=True)
-        self._server = Server(directory)
+        self._server = EmbeddedServer(directory)
         self._server.start()
         self.uri = self._server.uri("pgmta")
         migrate(self.uri)

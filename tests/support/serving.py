@@ -42,7 +42,7 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
         loop = asyncio.get_running_loop()
         shared = Server(settings, uri)
         shared.start()
-        hooks = await HookSet().load(settings, Path("smtpd.yaml"))
+        hooks = await HookSet().load_hooks(settings, Path("smtpd.yaml"))
         tls = ContextSet(settings).load(Path("smtpd.yaml"))
         [contexts, *_] = tls.contexts
         watching = asyncio.create_task(tls.watch())

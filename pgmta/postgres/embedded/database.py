@@ -18,8 +18,8 @@ from pathlib import Path
 
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.logs import get
+from pgmta.postgres.embedded.embedded_server import DATABASE, OWNER, EmbeddedServer
 from pgmta.postgres.embedded.folders import make_parents, open_own
-from pgmta.postgres.embedded.server import DATABASE, OWNER, Server
 
 SMTPD = "pgmta_smtpd"
 """The role of smtpd."""
@@ -48,7 +48,7 @@ def start(directory: Path, role: str = OWNER, *, supervise: bool = False) -> str
     directory = directory.resolve()
     make_parents(directory)
     users = _enter(directory)
-    server = Server(directory)
+    server = EmbeddedServer(directory)
     try:
         server.start(_ROLES)
     except StoreUnavailable as error:
@@ -68,7 +68,7 @@ def join(directory: Path) -> None:
 
     Raises ServerRefused.
     """
-    atexit.register(_leave, Server(directory), _enter(directory), None)
+    atexit.register(_leave, EmbeddedServer(directory), _enter(directory), None)
 
 
 def directory_of(uri: str) -> Path | None:
@@ -82,7 +82,7 @@ def _enter(directory: Path) -> int:
     return users
 
 
-def _leave(server: Server, users: int, supervisor: Supervisor | None) -> None:
+def _leave(server: EmbeddedServer, users: int, supervisor: Supervisor | None) -> None:
     if supervisor:
         supervisor.stop()
     with suppress(BlockingIOError):
@@ -94,7 +94,7 @@ def _leave(server: Server, users: int, supervisor: Supervisor | None) -> None:
 class Supervisor:
     """Starts a server that died again, in a separate thread."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
         self._over = threading.Event()
         self._logged = -_TELL

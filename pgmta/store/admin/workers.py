@@ -19,7 +19,7 @@ _OLDEST = 100  # rows per priority that are tested
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WorkerEntry:
     """A worker as the table `workers` has it."""
 
     name: str
@@ -30,7 +30,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """The place of a worker among all that claim the same rows, and the database's clock."""
 
     before: int
@@ -60,7 +60,7 @@ class Registry:
         self._owner = owner
         self._judged: dict[str, bool] = {}  # by the text of a rule: whether it may be evaluated
 
-    async def register(self, entries: list[Entry], rules: list[Rule]) -> None:
+    async def register(self, entries: list[WorkerEntry], rules: list[Rule]) -> None:
         """Announce the workers and their rules. Raises StoreUnavailable."""
         for rule in rules:
             await self._link.run(_SQL["rule"], {**_fields(rule), "who": self._owner})
@@ -76,10 +76,10 @@ class Registry:
         )
         return len(rows) == len(names)
 
-    async def places(self) -> dict[str, Place]:
+    async def places(self) -> dict[str, WorkerPlace]:
         """Return the place of each delivering worker of this process, by name."""
         rows = await self._link.run(_SQL["places"], {"owner": self._owner})
-        return {row[0]: Place(*row[1:]) for row in rows}
+        return {row[0]: WorkerPlace(*row[1:]) for row in rows}
 
     async def untaken(self) -> list[tuple[int, int]]:
         """Return message id and priority of rows that no worker takes, of the oldest due rows.
@@ -134,5 +134,5 @@ class Registry:
         return self._judged[condition]
 
 
-def _fields(entry: Entry | Rule) -> dict[str, Any]:
+def _fields(entry: WorkerEntry | Rule) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.__slots__}

@@ -22,7 +22,7 @@ from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
 from pgmta.store.changes.row_change import RowChange
-from pgmta.store.changes.throttle import Throttle
+from pgmta.store.changes.throttle import ChangePace
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.conditions import rule_holder, unless_exempt
 from pgmta.store.queue.guard import ALL, RECENT, Condition, Guard, about_a_row
@@ -46,7 +46,7 @@ class _Batch(NamedTuple):
 
 
 async def _batches(
-    step: Callable[[], Awaitable[_Batch]], size: int, throttle: Throttle
+    step: Callable[[], Awaitable[_Batch]], size: int, throttle: ChangePace
 ) -> AsyncIterator[int]:
     """Do batch after batch until none is left, pause in between, yield each one's changed rows."""
     while True:
@@ -93,7 +93,7 @@ class OperatorChanges:
         begun = {"who": change.who, "action": change.action, "condition": change.where}
         ((audit,),) = await self._link.run(_SQL["begin"], {**begun, "details": details})
         walk = _Walk(self._link, change, audit, size)
-        async for rows in _batches(walk.step, size, Throttle(about / size)):
+        async for rows in _batches(walk.step, size, ChangePace(about / size)):
             yield rows
         await self._link.run(_SQL["finish"], {"audit": audit})
         if change.releases:
@@ -192,7 +192,9 @@ class WorkerChanges:
         if change.holder:
             change = replace(change, where=unless_exempt(change.holder, change.where))
         done = 0
-        async for rows in _batches(lambda: self._step(change, size), size, Throttle(_ROUND / size)):
+        async for rows in _batches(
+            lambda: self._step(change, size), size, ChangePace(_ROUND / size)
+        ):
             done += rows
             yield rows
         if done and change.releases:

@@ -79,7 +79,7 @@ class Listing(OperatorLink):
         """Return the rows that the condition matches, oldest first, from the row `after` on."""
         return self._read(_SQL["list"], where, {"limit": limit, "after": after})
 
-    def count(self, where: str, by: str) -> list[dict[str, Any]]:
+    def count_rows(self, where: str, by: str) -> list[dict[str, Any]]:
         """Count rows by one of COLUMNS, LAST_CLASS or metadata.KEY, with the oldest time.
 
         Raises ValueError for another `by`.

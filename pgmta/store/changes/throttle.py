@@ -11,7 +11,7 @@ _ABOUT = 18.0  # seconds that a change of known size may take for the sake of th
 _LONGEST = 1.0  # seconds: a batch that waited for locks owes no longer pause
 
 
-class Throttle:
+class ChangePace:
     """Computes the pauses of one change of about `batches` batches."""
 
     def __init__(self, batches: float = math.inf) -> None:

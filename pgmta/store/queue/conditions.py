@@ -18,7 +18,7 @@ from psycopg.sql import Literal
 
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, LoginRefused, SchemaMismatch
-from pgmta.postgres.link import Connection, connect, unavailable
+from pgmta.postgres.link import LinkConnection, connect, unavailable
 from pgmta.postgres.role import QUESTION, lacking
 from pgmta.store.schema import migrations, mismatch
 
@@ -188,7 +188,7 @@ async def condition_problems[K](
     return problems
 
 
-async def _require_schema(connection: Connection) -> None:
+async def _require_schema(connection: LinkConnection) -> None:
     """Raise SchemaMismatch if the schema is of another version, which may be all that is wrong."""
     try:
         cursor = await connection.execute("SELECT name FROM schema_migrations")
@@ -199,7 +199,7 @@ async def _require_schema(connection: Connection) -> None:
         raise SchemaMismatch(reason)
 
 
-async def _problem(connection: Connection, condition: str) -> str | None:
+async def _problem(connection: LinkConnection, condition: str) -> str | None:
     if not condition.strip():
         return "the condition is empty"
     if "\0" in condition:
@@ -226,7 +226,7 @@ async def _problem(connection: Connection, condition: str) -> str | None:
         return str(error.diag.message_primary)
 
 
-async def _judge(connection: Connection, condition: str) -> str | None:
+async def _judge(connection: LinkConnection, condition: str) -> str | None:
     try:
         cursor = await connection.execute("SELECT condition_fault(%s)", [condition])
         ((fault,),) = await cursor.fetchall()
@@ -243,7 +243,7 @@ def _position(result: PGresult) -> int:
     return int(result.error_field(pq.DiagnosticField.STATEMENT_POSITION) or 0)
 
 
-async def _near(connection: Connection, result: PGresult, text: str) -> str:
+async def _near(connection: LinkConnection, result: PGresult, text: str) -> str:
     """Return advice on the column that `text` begins with, if the error is that there is none."""
     state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     name = _NAME.match(text)
@@ -253,7 +253,7 @@ async def _near(connection: Connection, result: PGresult, text: str) -> str:
     return f"; {hint(name[1], [column for (column,) in await cursor.fetchall()])}"
 
 
-async def _inspect(connection: Connection, condition: str) -> str | None:
+async def _inspect(connection: LinkConnection, condition: str) -> str | None:
     """Inspect the analysed expression, as the rule of a view that is rolled back."""
     async with connection.transaction(force_rollback=True):
         rows = f"SELECT id FROM pgmta.queue WHERE (\n{condition}\n)"  # noqa: S608 - analysed only

@@ -34,7 +34,7 @@ class RowLeases:
         params = {"ids": ids, "tokens": tokens, "lease": self.seconds}
         return {row[0]: row[1] for row in await self._link.run(_SQL["renew"], params)}
 
-    async def begin(self, items: list[Item]) -> set[int]:
+    async def mark_begun(self, items: list[Item]) -> set[int]:
         """Note that the transactions of rows with `once` begin; return the ids of those that may.
 
         Raises StoreUnavailable, psycopg.Error.

@@ -48,7 +48,7 @@ class Repartition:
         self._db = db
         self._wait = wait
 
-    def add(self, name: str, values: Values) -> Moved:
+    def add_partition(self, name: str, values: Values) -> Moved:
         """Make a leaf for these values; their rows move there from the default leaf."""
         with self._db.transaction():
             name, values = self._begin(name), _distinct(values)

@@ -56,7 +56,7 @@ class Page:
 
 
 @dataclass(slots=True, frozen=True)
-class Entry:
+class ReportEntry:
     """A line for table `reports`; without a DSN `report_id` is 0 and `sent_to` is empty."""
 
     row: ReportRow
@@ -66,31 +66,31 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Closing:
+class ReportClosing:
     """The end of rows: `gone` are logged and leave REPORT, `held` stay with a reason.
 
     Rows of a delay notice stay in the queue.
     """
 
-    gone: list[Entry] = field(default_factory=list)
+    gone: list[ReportEntry] = field(default_factory=list)
     held: list[tuple[ReportRow, str]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.gone or self.held)
 
-    def halves(self) -> tuple[Closing, Closing]:
+    def halves(self) -> tuple[ReportClosing, ReportClosing]:
         """Return two parts of it, neither empty if it has more than one row."""
         if self.gone and self.held:
-            return Closing(self.gone), Closing(held=self.held)
+            return ReportClosing(self.gone), ReportClosing(held=self.held)
         gone, held = len(self.gone) // 2, len(self.held) // 2
         return (
-            Closing(self.gone[:gone], self.held[:held]),
-            Closing(self.gone[gone:], self.held[held:]),
+            ReportClosing(self.gone[:gone], self.held[:held]),
+            ReportClosing(self.gone[gone:], self.held[held:]),
         )
 
 
 @dataclass(slots=True, frozen=True)
-class Limits:
+class ReportLimits:
     """DSNs per hour, over all processes: to one address, and in all."""
 
     one: int
@@ -205,7 +205,7 @@ class Reports:
         params = {"addresses": Texts({*addresses, ""})}
         return {row[0]: row[1] for row in await self._link.run(_SQL["used"], params)}
 
-    def closing(self, closing: Closing, limits: Limits) -> Companion:
+    def closing(self, closing: ReportClosing, limits: ReportLimits) -> Companion:
         """Return the statement that ends rows, for the transaction that queues their DSNs."""
         sent: dict[int, str] = {e.report_id: e.sent_to for e in closing.gone if e.report_id}
         numbers: dict[str, int] = {}
@@ -237,7 +237,7 @@ class Reports:
         }
         return Companion(_SQL["close"], params)
 
-    async def close(self, closing: Closing, limits: Limits) -> None:
+    async def close(self, closing: ReportClosing, limits: ReportLimits) -> None:
         """End rows without a DSN, in one commit.
 
         Raises StoreUnavailable, psycopg.Error: nothing is done then, or after an AnswerLost

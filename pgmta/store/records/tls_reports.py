@@ -35,7 +35,7 @@ class TlsReports:
         if len(self._counts) < _MOST or result in self._counts:
             self._counts[result] += 1
 
-    async def write(self) -> None:
+    async def write_results(self) -> None:
         """Add the counts to the table. Results that can't be written now are kept."""
         counts, self._counts = self._counts, Counter()
         if not counts:

@@ -68,7 +68,7 @@ class Traces:
                 self._malformed.add(number)
         return found
 
-    async def remove(self) -> None:
+    async def remove_traces(self) -> None:
         """Remove traces that ended over a day ago."""
         await self._link.run(_SQL["remove"])
 

@@ -31,8 +31,8 @@ from pgmta.store.changes.change import BATCH, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.row_change import RowChange
-from queued.cli.options.command import CONFIG, database_of, parse_pairs
-from queued.cli.options.filters import condition, filter_options
+from queued.cli.options.filter_options import condition, filter_options
+from queued.cli.options.queue_command import CONFIG, database_of, parse_pairs
 
 EXIT_INTERRUPTED = 130
 

@@ -9,8 +9,8 @@ import click
 from pgmta.command import print_json, print_line
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, Stage
-from queued.answers.rules import AnswerRules
-from queued.cli.options.command import command
+from queued.answers.answer_rules import AnswerRules
+from queued.cli.options.queue_command import command
 from queued.config import read_config
 from queued.config.answer_text import parse_reply
 
@@ -48,7 +48,7 @@ def classify(config: Path, host: str, step: Stage, as_json: bool, reply: str) ->
     if 0 < parsed.code < 400:
         raise ConfigError([f"{parsed.code} is the code of a success, which has no class"])
     rules = AnswerRules(read_config(config, passwords=False).answering)
-    answer = rules.read(parsed, host, step)
+    answer = rules.read_reply(parsed, host, step)
     if as_json:
         print_json({
             "class": answer.answer_class, "lasting": answer.lasting or None, "rule": answer.rule,

@@ -12,8 +12,8 @@ from pgmta.command import print_json, print_line
 from pgmta.config.types import hint, parse_duration
 from pgmta.errors import ConfigError
 from pgmta.store.changes.listing import COLUMNS, LAST_CLASS, LOGGED, Listing
-from queued.cli.options.command import Column, age_of, command, database_of, print_rows
-from queued.cli.options.filters import condition, filter_options
+from queued.cli.options.filter_options import condition, filter_options
+from queued.cli.options.queue_command import Column, age_of, command, database_of, print_rows
 
 _OF_ROWS = ("status", "age", "priority", "hold_reason")
 """Filters for values that the log has not."""
@@ -42,7 +42,9 @@ def count(config: Path, by: str | None, since: str | None, as_json: bool, **filt
     uri = database_of(config)
     where = condition(uri, filters) or "true"
     with closing(Listing(uri)) as listing:
-        found = listing.count_attempts(where, by, seconds) if since else listing.count(where, by)
+        found = (
+            listing.count_attempts(where, by, seconds) if since else listing.count_rows(where, by)
+        )
     for fault in listing.faults:
         print_line(f"warning: {fault}; left out", err=True)
     if as_json:

@@ -19,7 +19,7 @@ from pgmta.model import DkimKey
 from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.commands.change import who
 from queued.cli.commands.dkim_keys import UNPUBLISHED, ShownKey, check_keys, publish, shown_keys
-from queued.cli.options.command import Column, command, database_of, print_rows
+from queued.cli.options.queue_command import Column, command, database_of, print_rows
 from queued.config import parse_instant, parse_selector, parse_signing_domain, read_config
 from queued.signing.signing_key import (
     LEAST_BITS,

@@ -28,7 +28,7 @@ from queued.cli.commands.show import (
     print_senders,
     quarantine_of,
 )
-from queued.cli.options.command import command, database_of, instant
+from queued.cli.options.queue_command import command, database_of, instant
 from queued.config import QueuedConfig, read_config
 from queued.routing.retry_until import end_of
 from queued.routing.routes import Routes

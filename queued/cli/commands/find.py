@@ -15,7 +15,7 @@ from pgmta.errors import ConfigError
 from pgmta.store.changes.search import Wanted
 from pgmta.store.changes.search import find as find_mail
 from queued.cli.commands.show import why
-from queued.cli.options.command import Column, command, database_of, instant, print_rows
+from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
 from queued.config import read_config
 from queued.routing.routes import return_addresses
 

@@ -12,8 +12,15 @@ from pgmta.command import print_line, shorten
 from pgmta.states import Status
 from pgmta.store.changes.listing import Listing
 from queued.cli.commands.show import why
-from queued.cli.options.command import Column, age_of, command, database_of, print_rows, time_to
-from queued.cli.options.filters import condition, filter_options
+from queued.cli.options.filter_options import condition, filter_options
+from queued.cli.options.queue_command import (
+    Column,
+    age_of,
+    command,
+    database_of,
+    print_rows,
+    time_to,
+)
 
 
 @command(name="list", json=True)

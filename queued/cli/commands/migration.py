@@ -8,7 +8,7 @@ import click
 
 from pgmta.command import config_option, json_option, print_json, print_line, reporting
 from pgmta.store.admin.migrate import migrate as apply_migrations
-from queued.cli.options.command import CONFIG, database_to_migrate
+from queued.cli.options.queue_command import CONFIG, database_to_migrate
 
 
 @click.command()

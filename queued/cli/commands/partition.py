@@ -15,7 +15,7 @@ import click
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.store.queue.partitions import Values, check, opened, tree
 from pgmta.store.queue.repartition import Moved, Repartition
-from queued.cli.options.command import Column, command, database_of, print_rows
+from queued.cli.options.queue_command import Column, command, database_of, print_rows
 
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
 
@@ -102,7 +102,7 @@ def add(config: Path, name: str, values: Values, null: bool, wait: float, as_jso
     except for the time that `stopped` shows.
     """
     with opened(database_of(config)) as db:
-        _print_moved(Repartition(db, wait).add(name, values + [None] * null), as_json)
+        _print_moved(Repartition(db, wait).add_partition(name, values + [None] * null), as_json)
 
 
 @command(partition, json=True)

@@ -20,12 +20,12 @@ from pgmta.config.types import HostPort
 from pgmta.errors import AddressError, DeliveryError, StoreUnavailable
 from pgmta.mail.address import normalise_domain, parse_mailbox
 from pgmta.model import Item, StsPolicy
-from pgmta.postgres.embedded.server import OWNER
+from pgmta.postgres.embedded.embedded_server import OWNER
 from pgmta.postgres.locate import running
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
-from queued.cli.options.command import command, instant, parse_pairs
+from queued.cli.options.queue_command import command, instant, parse_pairs
 from queued.config import SMTP, read_config
-from queued.delivery.smtp.parameters import parameters_of
+from queued.delivery.smtp.smtp_parameters import parameters_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import HostAnswer, SurveyedHost, survey
 from queued.delivery.tls.tls_memory import TlsMemory

@@ -24,8 +24,15 @@ from queued.cli.commands.change import (
     seconds,
     who,
 )
-from queued.cli.options.command import Column, age_of, command, database_of, print_rows, time_to
-from queued.cli.options.filters import condition, filter_options
+from queued.cli.options.filter_options import condition, filter_options
+from queued.cli.options.queue_command import (
+    Column,
+    age_of,
+    command,
+    database_of,
+    print_rows,
+    time_to,
+)
 
 _TRIAL = 5.0  # seconds for which a new rule is tried on the rows that are there
 

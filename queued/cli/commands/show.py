@@ -16,7 +16,7 @@ from pgmta.command import print_json, print_line, print_text
 from pgmta.errors import PgmtaError
 from pgmta.states import Status
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
-from queued.cli.options.command import Column, command, database_of, instant, print_rows
+from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
 from queued.rewriting.composed import COMPOSED, COMPOSERS, composed_or_stored
 
 # smtpd/commands/commands.py writes the field, and replaces other characters of the name

@@ -16,7 +16,7 @@ from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
-from queued.cli.options.command import (
+from queued.cli.options.queue_command import (
     Column,
     command,
     database_of,

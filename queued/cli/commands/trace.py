@@ -17,8 +17,15 @@ from pgmta.errors import ConfigError, PgmtaError
 from pgmta.selection import domain_as_stored
 from pgmta.store.records.traces import FIELDS, Trace, TraceOrders
 from queued.cli.commands.change import who
-from queued.cli.options.command import Column, age_of, command, database_of, print_rows, time_to
-from queued.cli.options.filters import mail_options
+from queued.cli.options.filter_options import mail_options
+from queued.cli.options.queue_command import (
+    Column,
+    age_of,
+    command,
+    database_of,
+    print_rows,
+    time_to,
+)
 
 _LOOK = 1.0  # seconds between two looks for new transcripts
 _AWARE = 15.0  # seconds in which every worker has read a new trace, by a heartbeat every 10 s

@@ -24,8 +24,8 @@ from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
 from pgmta.port_user import bind_problem
+from pgmta.postgres.embedded.embedded_server import DATABASE, OWNER, EmbeddedServer
 from pgmta.postgres.embedded.folders import locked, make_parents, open_own
-from pgmta.postgres.embedded.server import DATABASE, OWNER, Server
 from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
 from pgmta.service import Signals, first
 from pgmta.shipped import shipped
@@ -231,7 +231,7 @@ def _only_one(directory: Path, ports: str) -> Iterator[int]:
 def _database(uri: str | None, directory: Path) -> str:
     if uri:
         return "PostgreSQL as configured"
-    server = Server(directory)
+    server = EmbeddedServer(directory)
     command = ["psql", "-h", str(server.sockets), "-U", OWNER, DATABASE]
     return f"PostgreSQL in {server.data}: {shlex.join(command)}"
 

@@ -15,7 +15,14 @@ from pgmta.errors import ConfigError, PgmtaError
 from pgmta.password import login_name
 from pgmta.store.admin.user_accounts import Rights, UserAccounts
 from queued.cli.commands.change import who
-from queued.cli.options.command import Column, age_of, command, database_of, instant, print_rows
+from queued.cli.options.queue_command import (
+    Column,
+    age_of,
+    command,
+    database_of,
+    instant,
+    print_rows,
+)
 from queued.cli.options.user_options import (
     Given,
     password_options,

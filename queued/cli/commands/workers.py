@@ -13,7 +13,7 @@ import click
 from pgmta.action import Action
 from pgmta.command import EXIT_FAILURE, age, print_json, print_line
 from pgmta.store.changes.overview import Overview
-from queued.cli.options.command import Column, age_of, command, database_of, print_rows
+from queued.cli.options.queue_command import Column, age_of, command, database_of, print_rows
 
 
 @command(json=True)

@@ -16,7 +16,7 @@ from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import normalise_domain, parse_mailbox
 from pgmta.password import LONGEST
 from pgmta.store.admin.user_accounts import Rights, Secret
-from queued.cli.options.command import parse_pairs
+from queued.cli.options.queue_command import parse_pairs
 
 _SHORTEST = 8  # characters of a password
 

@@ -53,7 +53,7 @@ type Question = tuple[dns.name.Name, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DnsAnswer:
     """The answer to a question, valid until a time of `time.monotonic`.
 
     `name` is the one that has the records, after any CNAME. Without records either the name has
@@ -76,7 +76,7 @@ class _Failure:
     until: float
 
 
-type _Kept = Answer | _Failure
+type _Kept = DnsAnswer | _Failure
 
 
 class Questions:
@@ -106,7 +106,7 @@ class Questions:
         self._checked = 0.0
         self._validating: bool | None = None
 
-    async def ask(self, name: str, kind: str) -> Answer:
+    async def ask(self, name: str, kind: str) -> DnsAnswer:
         """Return the answer for the records of a kind (MX, A, AAAA, TLSA, TXT).
 
         A name that does not exist, or has none, is an answer too. Raises DeliveryError if there is
@@ -125,7 +125,7 @@ class Questions:
                 task = asyncio.create_task(self._find(question))
                 self._under_way[question] = task
             found = await asyncio.shield(task)
-        if isinstance(found, Answer):
+        if isinstance(found, DnsAnswer):
             return found
         raise DeliveryError(f"4.4.3 {kind} of {printable(name)}: {found.reason}", stage_of(kind))
 
@@ -161,7 +161,7 @@ class Questions:
             self._keep(question, found, octets)
         return found
 
-    async def _resolve(self, question: Question) -> tuple[Answer, int]:
+    async def _resolve(self, question: Question) -> tuple[DnsAnswer, int]:
         """Ask the name servers in turn; return the answer and its octets."""
         name, kind = question
         exists = True
@@ -176,7 +176,7 @@ class Questions:
         chain = response.resolve_chaining()
         records = tuple(chain.answer) if chain.answer else ()
         longest = _LONGEST if records else _longest(response)
-        answer = Answer(
+        answer = DnsAnswer(
             records,
             self._servers.trusted and bool(response.flags & dns.flags.AD),
             time.monotonic() + max(_SHORTEST, min(chain.minimum_ttl, longest)),

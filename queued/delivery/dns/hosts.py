@@ -19,7 +19,7 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
 from queued.config import Delivery
 from queued.delivery.dns.addresses import Addresses
-from queued.delivery.dns.dns import Answer, Questions
+from queued.delivery.dns.dns import DnsAnswer, Questions
 from queued.delivery.dns.forbidden import Address, embedded
 from queued.delivery.dns.hop import Hop, hops_in_order
 from queued.delivery.dns.unresponsive import Unresponsive
@@ -283,7 +283,7 @@ async def _listed(hops: tuple[Hop, ...]) -> AsyncIterator[Host]:
         yield Host(hop.host, hop.port, listed=True)
 
 
-def _records(answer: Answer, domain: str) -> list[tuple[int, str]]:
+def _records(answer: DnsAnswer, domain: str) -> list[tuple[int, str]]:
     """Return preferences and host names of MX records, the best first, at least one.
 
     Without records the domain itself is the host (RFC 5321, section 5.1). Names that are none of

@@ -8,14 +8,14 @@ import time
 from pgmta.errors import DeliveryError, Stage
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.parameters import SmtpParameters
+from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.sasl import authenticate
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.tls.handshake import BrokenTls, server_name, shake_hands
 from queued.delivery.tls.security import Security
 from queued.delivery.tls.tls_policy import HostPolicy, TlsMode
-from queued.delivery.transport.facts import ConnectionFacts
+from queued.delivery.transport.connection_facts import ConnectionFacts
 
 
 class Connector:
@@ -35,7 +35,7 @@ class Connector:
         policy: HostPolicy,
         *,
         lmtp: bool,
-    ) -> Session:
+    ) -> ClientSession:
         """Return a session with `facts.address` under the policy, or under a weaker one.
         The weaker one is for a host whose TLS is broken, if the policy allows it. A host whose TLS
         failed twice gets plain text for a while, without another try. Raises DeliveryError.
@@ -43,7 +43,7 @@ class Connector:
         begun = time.monotonic()
         while True:
             protocol = ClientProtocol(self._timeouts)
-            session = Session(protocol, host, facts, self._delivery, lmtp=lmtp)
+            session = ClientSession(protocol, host, facts, self._delivery, lmtp=lmtp)
             try:
                 await self._open(session, parameters, policy)
                 return session
@@ -55,7 +55,9 @@ class Connector:
                 if policy.mode is TlsMode.NONE:
                     await self._security.memory.note_failure(str(host.place), error.line, begun)
 
-    async def _open(self, session: Session, parameters: SmtpParameters, policy: HostPolicy) -> None:
+    async def _open(
+        self, session: ClientSession, parameters: SmtpParameters, policy: HostPolicy
+    ) -> None:
         begun, facts = time.monotonic(), session.facts
         await self._connect(session)
         facts.connect_seconds = time.monotonic() - begun
@@ -72,7 +74,7 @@ class Connector:
             session.abort()
             raise
 
-    async def _connect(self, session: Session) -> None:
+    async def _connect(self, session: ClientSession) -> None:
         host, address = session.host, session.facts.address
         where = f"4.4.1 connect to {host.name}[{address}]:{host.port}"
         if host.name == address:
@@ -89,7 +91,7 @@ class Connector:
 
     # -- TLS --
 
-    async def _secure(self, session: Session, policy: HostPolicy) -> None:
+    async def _secure(self, session: ClientSession, policy: HostPolicy) -> None:
         """Start TLS as the policy asks, and greet the server again (RFC 3207).
 
         Under TLS already, only the extensions are checked. Raises DeliveryError. After BrokenTls
@@ -127,7 +129,7 @@ class Connector:
         memory.note_success(host)
         self._accept(session, policy)
 
-    async def _shake_hands(self, session: Session, policy: HostPolicy) -> None:
+    async def _shake_hands(self, session: ClientSession, policy: HostPolicy) -> None:
         """Do the handshake, and note its facts. Raises BrokenTls, DeliveryError."""
         began = time.monotonic()
         facts, security = session.facts, self._security
@@ -146,7 +148,9 @@ class Connector:
         session.remark(f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}")
         security.count(policy.report)
 
-    def _broken(self, session: Session, policy: HostPolicy, error: DeliveryError) -> DeliveryError:
+    def _broken(
+        self, session: ClientSession, policy: HostPolicy, error: DeliveryError
+    ) -> DeliveryError:
         """Return the error of a host that closes or hangs on the way to TLS.
 
         A reply is another matter, and so is a server that breaks the protocol.
@@ -157,7 +161,7 @@ class Connector:
         self._security.count(policy.report, "validation-failure", host, address, error.line)
         return BrokenTls(f"4.7.5 TLS with {host}: {error.line}{policy.demand}")
 
-    def _accept(self, session: Session, policy: HostPolicy) -> None:
+    def _accept(self, session: ClientSession, policy: HostPolicy) -> None:
         """Keep the TLS session for the next connection.
 
         Raises DeliveryError if a sender's REQUIRETLS would end here (RFC 8689, section 4.2.1).
@@ -172,7 +176,7 @@ class Connector:
                 f"5.7.30 {session.host.name} does not know REQUIRETLS", Stage.TLS, permanent=True
             )
 
-    def _missing(self, session: Session, policy: HostPolicy, why: str) -> None:
+    def _missing(self, session: ClientSession, policy: HostPolicy, why: str) -> None:
         """Count a host without STARTTLS. Raises DeliveryError if the policy asks for it."""
         host, address = session.host.name, session.facts.address
         self._security.count(policy.report, "starttls-not-supported", host, address, why)

@@ -14,8 +14,8 @@ import unicodedata
 from base64 import b64decode, b64encode
 
 from pgmta.errors import DeliveryError, Stage
-from queued.delivery.smtp.parameters import Login
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.client_session import ClientSession
+from queued.delivery.smtp.smtp_parameters import SmtpLogin
 
 _LEAST = 4096  # iterations of SCRAM (RFC 7677, section 4)
 _MOST = 1_000_000  # a server that asks for more keeps us busy
@@ -23,7 +23,7 @@ _DIGITS = 7  # of a number of iterations
 _DONE, _MORE = 235, 334  # replies to AUTH
 
 
-async def authenticate(session: Session, login: Login, *, clear: bool = False) -> None:
+async def authenticate(session: ClientSession, login: SmtpLogin, *, clear: bool = False) -> None:
     """Log in by the first mechanism of `login` that the server announces.
 
     It needs TLS, unless `clear` permits a password without. Raises DeliveryError, which concerns
@@ -55,7 +55,7 @@ async def authenticate(session: Session, login: Login, *, clear: bool = False) -
 class _Dialogue:
     """The challenges of the server and the responses to them, in base64 (RFC 4954, section 4)."""
 
-    def __init__(self, session: Session, mechanism: str, login: Login) -> None:
+    def __init__(self, session: ClientSession, mechanism: str, login: SmtpLogin) -> None:
         self.done = False
         self._connection = session.connection
         self._mechanism = mechanism
@@ -103,19 +103,19 @@ def _base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-async def _plain(dialogue: _Dialogue, login: Login) -> None:
+async def _plain(dialogue: _Dialogue, login: SmtpLogin) -> None:
     """PLAIN (RFC 4616)."""
     await dialogue.begin(f"\0{login.user}\0{login.password}".encode())
 
 
-async def _login(dialogue: _Dialogue, login: Login) -> None:
+async def _login(dialogue: _Dialogue, login: SmtpLogin) -> None:
     """LOGIN: the server asks for the name, and then for the password, in any words."""
     await dialogue.begin()
     await dialogue.respond(login.user.encode())
     await dialogue.respond(login.password.encode())
 
 
-async def _scram(dialogue: _Dialogue, login: Login) -> None:
+async def _scram(dialogue: _Dialogue, login: SmtpLogin) -> None:
     """SCRAM-SHA-256 without channel binding (RFC 5802, section 3; RFC 7677).
 
     Raises ValueError if the server does not know the password itself.

@@ -16,14 +16,14 @@ from queued.config import Delivery
 from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.hosts import Host, Hosts
 from queued.delivery.dns.unresponsive import SLOW, Unresponsive
+from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.connector import Connector
-from queued.delivery.smtp.parameters import demand_of, parameters_of
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.smtp_parameters import demand_of, parameters_of
 from queued.delivery.smtp.wire import PLAIN, address_problem
 from queued.delivery.tls.security import Security
 from queued.delivery.tls.tls_memory import TlsMemory
+from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.facts import ConnectionFacts
 from queued.delivery.transport.result import internal
 from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
 
@@ -156,7 +156,7 @@ class SmtpTransport:
 
     async def open(
         self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
-    ) -> Session:
+    ) -> ClientSession:
         """Return a session, as Transport says. Raises DeliveryError with what each host said."""
         tries = Tries()
         began = time.monotonic()
@@ -171,7 +171,7 @@ class SmtpTransport:
             error.permanent = False
         raise error
 
-    async def open_at(self, destination: Destination, host: Host) -> Session:
+    async def open_at(self, destination: Destination, host: Host) -> ClientSession:
         """Return a session with this host of the destination, as `open` does."""
         tries = Tries()
         if session := await self._try(destination, host, tries, time.monotonic()):
@@ -180,7 +180,7 @@ class SmtpTransport:
 
     async def _try(
         self, destination: Destination, host: Host, tries: Tries, began: float
-    ) -> Session | None:
+    ) -> ClientSession | None:
         """Return a session with the host; None if there is none, and `tries` has the reasons.
 
         The search for a host began at `began`.

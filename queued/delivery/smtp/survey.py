@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from pgmta.errors import DeliveryError
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.parameters import demand_of
+from queued.delivery.smtp.smtp_parameters import demand_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_policy import HostPolicy
+from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.facts import ConnectionFacts
 
 _PATIENCE = 60.0  # seconds for the answer of one host, all of its addresses together
 

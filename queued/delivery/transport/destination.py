@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 
-class Parameters(Protocol):
+class TransportParameters(Protocol):
     """The parameters of a destination, which only its transport reads. They never change."""
 
     @property
@@ -32,7 +32,7 @@ class Destination:
     """
 
     transport: str
-    parameters: Parameters
+    parameters: TransportParameters
     domain: str = ""
     wish: TlsWish = TlsWish.NONE
     key: str = field(init=False, repr=False, compare=False)

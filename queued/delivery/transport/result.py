@@ -11,9 +11,9 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
 from pgmta.model import Reply
 from pgmta.states import Event
+from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.facts import ConnectionFacts
 from queued.delivery.transport.transcript import Said
 
 SHORT = 512

@@ -8,7 +8,7 @@ import click
 
 from pgmta.command import config_option, print_table, reporting
 from pgmta.postgres.operator import connect_operator
-from queued.cli.options.command import CONFIG, database_of
+from queued.cli.options.queue_command import CONFIG, database_of
 
 
 @click.command()

@@ -16,8 +16,8 @@ from queued.config import Delivery, Timeouts
 from queued.delivery import destination_queue
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.dns.hop import Hop
-from queued.delivery.smtp.parameters import SmtpParameters
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.client_session import ClientSession
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
@@ -250,7 +250,7 @@ class Faulty:
         destination: Destination,
         tried: frozenset[str] = frozenset(),
         earlier: int = 0,
-    ) -> Session:
+    ) -> ClientSession:
         session = await smtp(Delivery(connections=2)).open(destination, tried)
         send = session.send
 
@@ -291,7 +291,7 @@ class Failing:
         destination: Destination,
         tried: frozenset[str] = frozenset(),
         earlier: int = 0,
-    ) -> Session:
+    ) -> ClientSession:
         raise self.error
 
 

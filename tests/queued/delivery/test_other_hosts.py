@@ -16,9 +16,9 @@ from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.parameters import SmtpParameters
+from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.protocol import ClientProtocol
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
@@ -55,14 +55,14 @@ class Hosts:
         destination: Destination,
         tried: frozenset[str] = frozenset(),
         earlier: int = 0,
-    ) -> Session:
+    ) -> ClientSession:
         left = [(n, hop) for n, hop in enumerate(self.hops) if f"mx{n}:25" not in tried]
         if not left:
             raise NoHostLeft("4.4.4 no other host", Stage.MX)
         problem = DeliveryError("no host")
         for n, hop in left:
             connection = ClientProtocol(self.delivery.timeouts)
-            session = Session(connection, Host(f"mx{n}", 25), None, self.delivery)
+            session = ClientSession(connection, Host(f"mx{n}", 25), None, self.delivery)
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda c=connection: c, "127.0.0.1", hop.port)  # type: ignore[misc]
             self.opened.append(f"mx{n}")

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from pgmta.model import Item, Message
 from pgmta.store.queue.returned import LoggedAttempt, ReturnedLog, ReturnedRow
-from queued.answers.rules import AnswerRules
+from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
-from queued.delivery.smtp.parameters import SmtpParameters
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import NOT_BEGUN, Result
 from queued.outgoing.outgoing import Outgoing

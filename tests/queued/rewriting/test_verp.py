@@ -14,7 +14,7 @@ from pgmta.errors import Stage
 from pgmta.mail.address import parse_mailbox
 from pgmta.model import Reply
 from pgmta.report_row import Kind
-from queued.answers.rules import AnswerRules
+from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig, VerpTemplate
 from queued.config.answer_text import parse_reply
 from queued.outgoing.returned import Returned, read
@@ -94,7 +94,7 @@ def read_class(found: Returned) -> str:
     reply = parse_reply(found.words)
     code = reply.code or (450 if found.status.startswith("4") else 550)
     text = reply.text if reply.enhanced or not found.status else f"{found.status} {reply.text}"
-    return str(RULES.read(Reply(code, text), found.host, Stage.RCPT).answer_class)
+    return str(RULES.read_reply(Reply(code, text), found.host, Stage.RCPT).answer_class)
 
 
 @pytest.mark.parametrize("file", sorted(SHAPES.glob("*.eml")), ids=lambda file: file.stem)

@@ -11,7 +11,7 @@ import pytest
 from pgmta.model import Item, Outcome, Reply
 from pgmta.states import Event, Status, after
 from pgmta.store.queue.settle import Settlements
-from queued.worker.lease import Leases
+from queued.worker.leases import Leases
 from queued.worker.settler import Settler
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -16,7 +16,7 @@ from pgmta.config.types import HostPort
 from pgmta.model import Reply
 from queued.config import QueuedConfig
 from queued.delivery.dns.hop import Hop, hops_in_order
-from queued.delivery.smtp.parameters import Login, SmtpParameters
+from queued.delivery.smtp.smtp_parameters import SmtpLogin, SmtpParameters
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination, TlsWish
 from queued.routing.routes import Routed, Routes
@@ -104,7 +104,7 @@ def test_hops_come_by_weight_and_fallbacks_last() -> None:
 
 
 def test_destinations_differ_in_everything_but_the_name_of_the_route() -> None:
-    hop, login = Hop("a.example", 587), Login("relay", "shop", "topsecret")
+    hop, login = Hop("a.example", 587), SmtpLogin("relay", "shop", "topsecret")
     found = [
         to(hop),
         to(hop, Hop("b.example", 587)),

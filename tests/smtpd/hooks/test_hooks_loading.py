@@ -123,7 +123,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 async def loaded(folder: Path, text: str) -> HookSet:
     path = folder / "smtpd.yaml"
     path.write_text(text)
-    hooks = await HookSet().load(load(path, SmtpdConfig), path)
+    hooks = await HookSet().load_hooks(load(path, SmtpdConfig), path)
     await hooks.stop(0.0)
     return hooks
 

@@ -13,7 +13,7 @@ import stringzilla
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pgmta.config.metadata import MetadataSource
+from pgmta.config.metadata_source import MetadataSource
 from pgmta.intake.content import Content, State
 from pgmta.intake.metadata_rules import MessageOrigin, MetadataRules
 from pgmta.mail.header import LIMIT, header_block, hops
@@ -171,7 +171,7 @@ async def test_the_header_is_that_of_the_whole_message(sizes: list[int], ahead: 
     incoming = IncomingMessage(SmtpdConfig(), cast(Any, Committed()), EndOfData("guard"))
     wire = stuffed(content, [])
     while wire:
-        incoming.feed(wire[: ahead or len(wire)])
+        incoming.feed_octets(wire[: ahead or len(wire)])
         wire = wire[ahead or len(wire) :]
         if ahead and incoming.content.collected >= CHUNK_SIZE:
             await incoming.store(CHUNK_SIZE)
@@ -198,8 +198,8 @@ def test_a_header_in_small_buffers_costs_no_more_than_its_length() -> None:
 
     incoming = IncomingMessage(SmtpdConfig(), cast(Any, Committed()), EndOfData("guard"))
     for _ in range(3000):
-        incoming.feed(Counted(b"A: " + b"x" * 95 + b"\r\n"))
-    incoming.feed(b".\r\n")
+        incoming.feed_octets(Counted(b"A: " + b"x" * 95 + b"\r\n"))
+    incoming.feed_octets(b".\r\n")
     assert incoming.finish() == ""
     assert len(incoming.header()) == 1 << 16
     assert seen < 4 * 3000 * 100

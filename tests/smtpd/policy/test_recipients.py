@@ -18,8 +18,8 @@ from pgmta.errors import ConfigError
 from smtpd.config import SmtpdConfig
 from smtpd.recipients import table as table_module
 from smtpd.recipients.callout import verdict_of
-from smtpd.recipients.file import check
-from smtpd.recipients.verdict import Remembered, Verdict
+from smtpd.recipients.recipient_file import check
+from smtpd.recipients.recipient_verdict import Remembered, Verdict
 from tests.support.serving import Client, serving
 from tests.support.waiting import free_port, until
 

@@ -20,7 +20,7 @@ from pgmta.config.environment import Log
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import Lines
 from pgmta.store.queue.enqueue import Enqueue
-from smtpd.config.file import SmtpdLog
+from smtpd.config.smtpd_config import SmtpdLog
 from smtpd.server.log import AcceptedLog
 from tests.support.certificates import Certificate
 from tests.support.serving import Client, serving
@@ -222,7 +222,7 @@ def test_no_sender_of_accepted_mail_opens_a_quotation(
         for number, sender in enumerate(senders):
             message = SimpleNamespace(id=number, sender=sender, recipients=[""], size=1)
             log.note([SimpleNamespace(message=message, gaps=gaps)])  # type: ignore[list-item]
-        log.write()
+        log.write_line()
 
     asyncio.run(note())
     lines = capfd.readouterr().err.splitlines()

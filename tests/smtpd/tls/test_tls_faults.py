@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from smtpd.server.server import Server
-from smtpd.tls import handshake
+from smtpd.tls import server_handshake
 from tests.support.certificates import Certificate
 from tests.support.serving import Client, serving
 from tests.support.waiting import PATIENCE, until
@@ -108,7 +108,7 @@ def test_half_open_handshakes_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They count as connections, harm no other session, and have an end."""
-    monkeypatch.setattr(handshake, "_HANDSHAKE", 3.0)
+    monkeypatch.setattr(server_handshake, "_HANDSHAKE", 3.0)
     begin = hello()
     listen = [{"tls": "implicit"}]
     with (

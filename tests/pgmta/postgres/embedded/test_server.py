@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.postgres.embedded import programs
 from pgmta.postgres.embedded.database import SMTPD, Supervisor, start
+from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 from pgmta.postgres.embedded.folders import make_parents
-from pgmta.postgres.embedded.server import DATABASE, Server
 from tests.support.database import data_folder
 from tests.support.waiting import until
 
@@ -29,10 +29,10 @@ Before = Callable[[Path, Path], None]
 
 
 @pytest.fixture(scope="module")
-def far() -> Iterator[Server]:
+def far() -> Iterator[EmbeddedServer]:
     """A server that has been stopped; the path of its data is too long for a socket."""
     folder = data_folder()
-    server = Server(folder / ("x" * 80))
+    server = EmbeddedServer(folder / ("x" * 80))
     server.directory.mkdir()
     server.start()
     server.stop()
@@ -68,7 +68,9 @@ def look(path: Path) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     "before", [open_to_all, pytest.param(of_another_user, marks=as_root), a_link, a_file]
 )
-def test_a_socket_folder_that_others_have_made(far: Server, tmp_path: Path, before: Before) -> None:
+def test_a_socket_folder_that_others_have_made(
+    far: EmbeddedServer, tmp_path: Path, before: Before
+) -> None:
     sockets = far.sockets
     assert sockets != far.data
     shutil.rmtree(sockets)
@@ -89,7 +91,7 @@ def test_a_socket_folder_that_others_have_made(far: Server, tmp_path: Path, befo
 
 
 @as_root
-def test_a_client_does_not_talk_to_a_server_of_somebody_else(far: Server) -> None:
+def test_a_client_does_not_talk_to_a_server_of_somebody_else(far: EmbeddedServer) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(far.sockets / ".s.PGSQL.5432"))
         other.listen()
@@ -116,7 +118,7 @@ def test_in_a_folder_that_only_root_enters(private: Path, monkeypatch: pytest.Mo
     folder = private / "site" / package.name / "pginstall18" / "bin"
     monkeypatch.setattr(programs, "_wheel_bin", lambda: folder)
     monkeypatch.setattr(programs, "COPIES", place := data_folder() / "copies")
-    server = Server(private / "var")
+    server = EmbeddedServer(private / "var")
     make_parents(server.directory)
     try:
         with ThreadPoolExecutor() as pool:
@@ -150,7 +152,7 @@ def test_a_folder_that_pg_ctl_cannot_quote(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["users", "starting", "lock", "log"])
-def test_no_link_is_followed(far: Server, tmp_path: Path, name: str) -> None:
+def test_no_link_is_followed(far: EmbeddedServer, tmp_path: Path, name: str) -> None:
     path, target = far.directory / f"postgres.{name}", tmp_path / "target"
     target.write_text("x")
     path.unlink(missing_ok=True)
@@ -164,7 +166,7 @@ def test_no_link_is_followed(far: Server, tmp_path: Path, name: str) -> None:
         path.unlink()
 
 
-def test_a_file_that_cannot_be_written_ends_no_supervision(far: Server) -> None:
+def test_a_file_that_cannot_be_written_ends_no_supervision(far: EmbeddedServer) -> None:
     """As on a full disk."""
     path = far.data / "pg_ident.conf"
     path.write_text("")
@@ -186,7 +188,7 @@ def test_an_interrupted_first_start_leaves_nothing_that_counts() -> None:
     left = folder / "postgres.new"
     left.mkdir()
     (left / "PG_VERSION").write_text("18\n")
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     try:
         assert not server.exists()
         assert server.start()
@@ -199,7 +201,7 @@ def test_an_interrupted_first_start_leaves_nothing_that_counts() -> None:
 
 def test_the_database_of_early_versions_is_refused_and_stays() -> None:
     folder = data_folder()
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     server.start()
     try:
         with psycopg.connect(server.uri("postgres"), autocommit=True) as db:

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from pgmta.postgres.link import Link
-from pgmta.store.admin.workers import Entry, Registry
+from pgmta.store.admin.workers import Registry, WorkerEntry
 
 
 async def test_places_among_those_that_claim_the_same_and_live(
@@ -17,8 +17,10 @@ async def test_places_among_those_that_claim_the_same_and_live(
     link = Link(database, "test")
     first, second, third = (Registry(link, owner) for owner in ("h:1", "h:2", "h:3"))
 
-    def entry(name: str, condition: str | None = None, **other: Any) -> Entry:
-        return Entry(name=name, condition=condition, reach="true", **{"action": "deliver", **other})
+    def entry(name: str, condition: str | None = None, **other: Any) -> WorkerEntry:
+        return WorkerEntry(
+            name=name, condition=condition, reach="true", **{"action": "deliver", **other}
+        )
 
     async def places(registry: Registry) -> dict[str, tuple[int, int]]:
         found = await registry.places()

@@ -95,7 +95,7 @@ def test_partitions_are_made_and_dropped_as_ever(database: str, db: psycopg.Conn
     message(db, 1)
     row(db, 1, metadata={"_partid": "7"})
     with opened(database) as connection:
-        assert Repartition(connection, 10).add("queue_seven", ["7"]).rows == 1
+        assert Repartition(connection, 10).add_partition("queue_seven", ["7"]).rows == 1
     with pytest.raises(psycopg.errors.CheckViolation):
         row(db, 1, recipient="x\n@b.example", metadata={"_partid": "7"})
     with opened(database) as connection:

@@ -92,7 +92,7 @@ async def test_every_lost_row_is_logged_and_held_or_removed(
     fetch(db, "SELECT queue_release(%s)", f"id = {first}")
     items = (await Claims(link, "w", 60).claim(99, [])).items
     assert [item.attempts for item in items if item.id == first] == [3]
-    assert await RowLeases(link, "w", 60).begin([item for item in items if item.id == first])
+    assert await RowLeases(link, "w", 60).mark_begun([item for item in items if item.id == first])
     db.execute("UPDATE queue SET lease_until = now() - interval '1 s' WHERE id = %s", (first,))
     assert await leases.settle([first]) == (1, 0)
     assert column(db, "SELECT message_id FROM duplicates") == [message_id]
@@ -114,7 +114,7 @@ async def test_rows_that_had_not_begun_are_free_again(
     leases = RowLeases(link, "w", 60)
     with psycopg.connect(database) as other:
         other.execute("SELECT FROM queue WHERE id = %s FOR UPDATE", (locked,))
-        assert await leases.begin([item for item in items if item.id != waits]) == {begun}
+        assert await leases.mark_begun([item for item in items if item.id != waits]) == {begun}
     db.execute(end.encode())
     assert await FinalLeases(link, "upkeep").settle(ids) == (1, 6)
     found = db.execute(
@@ -135,8 +135,8 @@ async def test_rows_that_had_not_begun_are_free_again(
     assert column(db, "SELECT row_id FROM attempts") == [begun]
     again = (await Claims(link, "heir", 60).claim(99, [])).items
     assert {item.id for item in again} == {ran_out, taken, locked, waits}
-    assert await leases.begin(items) == set()  # the former worker wakes, and sends nothing
-    assert await leases.begin(again) == {item.id for item in again}
+    assert await leases.mark_begun(items) == set()  # the former worker wakes, and sends nothing
+    assert await leases.mark_begun(again) == {item.id for item in again}
 
 
 async def test_a_row_that_cannot_be_logged_is_held_and_a_locked_one_is_left(

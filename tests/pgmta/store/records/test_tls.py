@@ -173,8 +173,8 @@ async def test_results_are_added_up(database: str, db: psycopg.Connection) -> No
             for each in reports:
                 for result in (good, good, bad):
                     each.count(result)
-            await asyncio.gather(*(each.write() for each in reports))
-            await reports[0].write()  # nothing new
+            await asyncio.gather(*(each.write_results() for each in reports))
+            await reports[0].write_results()  # nothing new
         rows = db.execute("SELECT result, host, sessions FROM tls_reports ORDER BY 1").fetchall()
         assert rows == [("certificate-expired", "mx", 4), ("successful", "", 8)]
         assert await reports[0].expire(86400.0) == 0
@@ -182,9 +182,9 @@ async def test_results_are_added_up(database: str, db: psycopg.Connection) -> No
         assert await reports[0].expire(86400.0) == 2
         reports[0].count(good)
         reports[0].count(replace(good, policy_type="nonsense"))
-        await reports[0].write()  # the database refuses it: it stops nothing
+        await reports[0].write_results()  # the database refuses it: it stops nothing
         reports[0].count(good)
-        await reports[0].write()
+        await reports[0].write_results()
         assert one(db, "SELECT sum(sessions) FROM tls_reports") == 1
 
 

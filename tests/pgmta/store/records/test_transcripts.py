@@ -23,7 +23,7 @@ from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.days import keep_days
 from pgmta.store.records.traces import Trace, TraceOrders, Traces
 from queued.cli.queuectl import main
-from queued.delivery.transport.facts import ConnectionFacts
+from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import NOTE, RECEIVED, Entry
 from queued.worker.observer import Observer, TraceWatch
@@ -177,7 +177,7 @@ async def test_a_malformed_trace_stops_no_other(db: psycopg.Connection, link: Li
     traces = Traces(link)
     assert [t.selection.condition() for t in await traces.active()] == ["(domain = 'x')"]
     db.execute("UPDATE traces SET expires_at = now() - interval '2 d' WHERE wanted = '{}'")
-    await traces.remove()
+    await traces.remove_traces()
     assert fetch(db, "SELECT count(*) FROM traces") == (6,)
 
 
@@ -190,14 +190,14 @@ def test_the_observer_sees_what_it_is_asked_for() -> None:
         found = outcome(item(), event)
         observer.see(found, result)
         assert bool(found.dialogue) is kept
-    observer.learn([Trace.of(3, {"domain": ["b.example"]}), Trace.of(4, {"domain": ["c"]})])
+    observer.set_traces([Trace.of(3, {"domain": ["b.example"]}), Trace.of(4, {"domain": ["c"]})])
     traced = outcome(item(), Event.DELIVERED)
     observer.see(traced, result)
     assert (traced.traces, traced.dialogue.splitlines()[-1][-3:]) == ((3,), "< x")
     broken = outcome(item(metadata="["), Event.FAIL)
-    observer.learn([Trace.of(3, {"metadata": ["k=v"]})])
+    observer.set_traces([Trace.of(3, {"metadata": ["k=v"]})])
     observer.see(broken, result)  # raises nothing
-    observer.learn([])
+    observer.set_traces([])
     assert [observer.on, Observer(lines=True).on] == [False, True]
 
 
@@ -217,7 +217,7 @@ async def test_an_operator_traces_lists_and_stops(
     assert begun.exit_code == 0, begun.output
     assert "no delivering worker runs" in begun.stderr
     observer = Observer()
-    await TraceWatch(Traces(link), [observer.learn]).read_traces()
+    await TraceWatch(Traces(link), [observer.set_traces]).read_traces()
     (mail,) = await claimed(db, link, 1)
     delivered = outcome(mail, Event.DELIVERED, facts=TLS, seconds=0.5)
     said: list[Entry] = [(0.0, NOTE, "connect"), (0.0, RECEIVED, b"220 \x1b[2J hop\r\n")]
@@ -238,7 +238,7 @@ async def test_an_operator_traces_lists_and_stops(
     assert not orders.lasts(number)
     orders.close()
     assert run("--stop", str(listed["id"])).exit_code == 0
-    await TraceWatch(Traces(link), [observer.learn]).read_traces()
+    await TraceWatch(Traces(link), [observer.set_traces]).read_traces()
     assert not observer.on
     actions = [action for (action,) in db.execute("SELECT action FROM audit ORDER BY id")]
     assert actions == ["trace start", "trace start", "trace stop", "trace stop"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from queued.cli.options.command import database_of
+from queued.cli.options.queue_command import database_of
 from queued.cli.queuectl import main
 
 

@@ -12,12 +12,12 @@ from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp import smtp_transport
-from queued.delivery.smtp.parameters import SmtpParameters
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.client_session import ClientSession
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_policy import HostPolicy, TlsDemand
+from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.facts import ConnectionFacts
 from tests.support.name_server import NameServer, serving_names
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 
@@ -40,7 +40,7 @@ class Trial:
     smtp: SmtpTransport
     hops: list[RawHop]
 
-    async def open(self, *tried: str) -> Session:
+    async def open(self, *tried: str) -> ClientSession:
         destination = Destination("smtp", SmtpParameters(), "d.example")
         session = await self.smtp.open(destination, self.places(tried))
         session.connection.abort()

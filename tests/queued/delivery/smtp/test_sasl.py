@@ -12,9 +12,9 @@ from pgmta.errors import DeliveryError, Stage
 from queued.config import Timeouts
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp import sasl
-from queued.delivery.smtp.parameters import Login
+from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.protocol import ClientProtocol
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.smtp_parameters import SmtpLogin
 from tests.support.rawhop import run
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -56,11 +56,11 @@ def login(server: Server, *mechanisms: str, password: str = "pencil", clear: boo
         listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
         async with listening:
             port = listening.sockets[0].getsockname()[1]
-            session = Session(ClientProtocol(Timeouts(command=1)), Host("hop", 587))
+            session = ClientSession(ClientProtocol(Timeouts(command=1)), Host("hop", 587))
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda: session.connection, "127.0.0.1", port)
             await session.open("client.example")
-            who = Login(
+            who = SmtpLogin(
                 "relay", "user", password, mechanisms or ("SCRAM-SHA-256", "PLAIN", "LOGIN")
             )
             try:

@@ -20,9 +20,9 @@ from pgmta.states import Event
 from queued.config import Retry, Timeouts
 from queued.config.answer_index import Answer
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.end_of_data import send_content
+from queued.delivery.smtp.client_session import ClientSession
+from queued.delivery.smtp.final_dot import send_content
 from queued.delivery.smtp.protocol import ClientProtocol
-from queued.delivery.smtp.session import Session
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.worker.verdict import judge
@@ -56,9 +56,9 @@ def envelope(*recipients: str, large: bool = False) -> Envelope:
     return Envelope(items, "s@a.example", b"X-Trace: y\r\n", size, False, content, ALWAYS, NOW)
 
 
-async def connect(hop: RawHop, timeouts: Timeouts) -> Session:
+async def connect(hop: RawHop, timeouts: Timeouts) -> ClientSession:
     loop = asyncio.get_running_loop()
-    session = Session(ClientProtocol(timeouts), Host("hop", 25))
+    session = ClientSession(ClientProtocol(timeouts), Host("hop", 25))
     await loop.create_connection(lambda: session.connection, "127.0.0.1", hop.port)
     return session
 
@@ -138,7 +138,7 @@ def test_reply_that_waits_unread_before_the_final_dot_ends_the_transaction() -> 
     async def main() -> None:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        session = Session(ClientProtocol(QUICK), Host("hop", 25))
+        session = ClientSession(ClientProtocol(QUICK), Host("hop", 25))
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: session.connection, sock=ours)
         with theirs:

@@ -15,9 +15,9 @@ from pgmta.model import Item
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.commands import limit, mail_command, rcpt_command
+from queued.delivery.smtp.client_session import ClientSession
+from queued.delivery.smtp.mail_commands import limit, mail_command, rcpt_command
 from queued.delivery.smtp.protocol import ClientProtocol
-from queued.delivery.smtp.session import Session
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transport import UNLIMITED
@@ -59,7 +59,7 @@ async def attempt(
     delivery = delivery or Delivery()
     async with serving(hop):
         connection = ClientProtocol(delivery.timeouts)
-        session = Session(connection, Host("hop", hop.port), None, delivery, lmtp=lmtp)
+        session = ClientSession(connection, Host("hop", hop.port), None, delivery, lmtp=lmtp)
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: connection, "127.0.0.1", hop.port)
         try:
@@ -171,7 +171,7 @@ def test_lmtp_server_is_never_greeted_by_ehlo_or_helo() -> None:
     assert (result.stage, result.event) == (Stage.LHLO, Event.DEFER)
 
     async def at_port_25() -> None:
-        session = Session(ClientProtocol(Timeouts()), Host("hop", 25), lmtp=True)
+        session = ClientSession(ClientProtocol(Timeouts()), Host("hop", 25), lmtp=True)
         with pytest.raises(DeliveryError, match="port 25"):
             await session.greet("client.example")
 
@@ -203,7 +203,7 @@ def test_one_octet_at_a_time_ends_with_the_transaction() -> None:
         server = await loop.create_server(Dripping, "127.0.0.1", 0)
         async with server:
             delivery = Delivery(transaction=1.0)
-            session = Session(ClientProtocol(Timeouts()), Host("hop", 2525), None, delivery)
+            session = ClientSession(ClientProtocol(Timeouts()), Host("hop", 2525), None, delivery)
             port = server.sockets[0].getsockname()[1]
             await loop.create_connection(lambda: session.connection, "127.0.0.1", port)
             await session.open("client.example")
@@ -241,7 +241,7 @@ def test_quit_waits_a_moment_for_its_answer(answer: bytes, patience: float) -> N
     async def main() -> float:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
-            session = Session(ClientProtocol(Timeouts(quit=patience)), Host("hop", 2525))
+            session = ClientSession(ClientProtocol(Timeouts(quit=patience)), Host("hop", 2525))
             port = server.sockets[0].getsockname()[1]
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda: session.connection, "127.0.0.1", port)

@@ -16,7 +16,7 @@ from dns import rdata
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.model import StsPolicy, TlsResult
 from queued.config import Tls
-from queued.delivery.dns.dns import Answer
+from queued.delivery.dns.dns import DnsAnswer
 from queued.delivery.tls import sts_fetch
 from queued.delivery.tls.mtasts import FetchedPolicy, mx_matches, parse_policy, record_id
 from queued.delivery.tls.sts_domains import StsDomains
@@ -237,12 +237,12 @@ class World:
         self.fetches = 0
         self.counted: Counter[str] = Counter()
 
-    async def ask(self, name: str, kind: str) -> Answer:
+    async def ask(self, name: str, kind: str) -> DnsAnswer:
         assert (name, kind) == ("_mta-sts.b.example", "TXT")
         if self.record is None:
             raise DeliveryError("4.4.3 SERVFAIL", Stage.ADDRESS)
         found = (rdata.from_text("IN", "TXT", f'"{self.record}"'),) if self.record else ()
-        return Answer(found, False, monotonic() + 60, True, name)
+        return DnsAnswer(found, False, monotonic() + 60, True, name)
 
     async def fetch(self, domain: str) -> FetchedPolicy:
         self.fetches += 1

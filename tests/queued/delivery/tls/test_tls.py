@@ -10,7 +10,7 @@ import pytest
 
 from pgmta.errors import Stage
 from pgmta.model import StsPolicy
-from queued.delivery.dns.dns import Answer
+from queued.delivery.dns.dns import DnsAnswer
 from queued.delivery.dns.hosts import Host
 from queued.delivery.tls.tls_policy import TlsDemand, TlsMode
 from queued.delivery.transport.transcript import transcript
@@ -181,7 +181,7 @@ def test_no_downgrade_of_dane(tmp_path: Path) -> None:
         trial.internet.tlsa(GOOD.tlsa(3, 1, 1))
         assert await trial.send("best") == NO
         assert trial.internet.counted["tlsa", "starttls-not-supported"] == 1
-        failure = Answer((), False, -1.0, False, "")  # SERVFAIL: bogus
+        failure = DnsAnswer((), False, -1.0, False, "")  # SERVFAIL: bogus
         trial.internet.zone[f"_{trial.hop.port}._tcp.{MX}", "TLSA"] = failure
         assert await trial.send("best") == NO
         assert trial.error

@@ -15,10 +15,10 @@ from dns import rdata
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, StsPolicy, TlsResult
 from queued.config import Delivery, Timeouts, Tls
-from queued.delivery.dns.dns import Answer
+from queued.delivery.dns.dns import DnsAnswer
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.parameters import SmtpParameters
-from queued.delivery.smtp.session import Session
+from queued.delivery.smtp.client_session import ClientSession
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.security import Security
 from queued.delivery.tls.tls_policy import TlsMode
@@ -47,7 +47,7 @@ class Internet:
     """Answers of the DNS, hosts that are broken, policies and counted results: for one host."""
 
     port: int
-    zone: dict[tuple[str, str], Answer] = field(default_factory=dict)
+    zone: dict[tuple[str, str], DnsAnswer] = field(default_factory=dict)
     known_hosts: dict[str, str] = field(default_factory=dict)
     worked_hosts: list[str] = field(default_factory=list)
     sts: StsPolicy | None = None
@@ -56,15 +56,15 @@ class Internet:
 
     def records(self, name: str, kind: str, *texts: str, secure: bool = True) -> None:
         found = tuple(rdata.from_text("IN", kind, text) for text in texts)
-        self.zone[name, kind] = Answer(found, secure, monotonic() + 60, True, name)
+        self.zone[name, kind] = DnsAnswer(found, secure, monotonic() + 60, True, name)
 
     def tlsa(self, *records: tuple[int, int, int, bytes], secure: bool = True) -> None:
         self.records(MX, "A", "127.0.0.1")
         texts = [f"{a} {b} {c} {data.hex()}" for a, b, c, data in records]
         self.records(f"_{self.port}._tcp.{MX}", "TLSA", *texts, secure=secure)
 
-    async def ask(self, name: str, kind: str) -> Answer:
-        found = self.zone.get((name, kind), Answer((), False, 0.0, False, name))
+    async def ask(self, name: str, kind: str) -> DnsAnswer:
+        found = self.zone.get((name, kind), DnsAnswer((), False, 0.0, False, name))
         if found.until < 0:
             raise DeliveryError(f"4.4.3 {kind} of {name}: SERVFAIL", Stage.ADDRESS)
         return found
@@ -104,7 +104,7 @@ class Attempt:
     hop: TlsHop
     internet: Internet
     folder: Path
-    session: Session | None = None
+    session: ClientSession | None = None
     error: DeliveryError | None = None
 
     def security(self, mode: str, **options: object) -> Security:

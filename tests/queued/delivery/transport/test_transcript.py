@@ -11,8 +11,8 @@ import pytest
 from pgmta.errors import DeliveryError
 from queued.config import Delivery
 from queued.delivery.dns.hop import Hop
-from queued.delivery.smtp.parameters import SmtpParameters
 from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pgmta.config.types import FilePath, NetworkList, Section, Whole
 from smtpd.config.hooks import Hooks
-from smtpd.config.role import Auth, Early, Tls, parse_listen_address
+from smtpd.config.listener_role import Auth, Early, Tls, parse_listen_address
 
 type Audience = Literal["anybody", "authenticated", "none"]
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")

@@ -100,7 +100,7 @@ class Leases:
                 if batch is self._beginnings:
                     self._beginnings = _Beginnings()
                 try:
-                    batch.begun = await self._leases.begin(batch.items)
+                    batch.begun = await self._leases.mark_begun(batch.items)
                 except (StoreUnavailable, psycopg.Error) as error:
                     log.warning("rows with once can't begin", rows=len(batch.items),
                                 reason=str(error))  # fmt: skip

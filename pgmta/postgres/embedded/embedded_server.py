@@ -60,7 +60,7 @@ log_checkpoints = off
 """
 
 
-class Server:
+class EmbeddedServer:
     """A data directory and the server on it.
 
     The server inherits the lock of `postgres.lock`: no other process has it, for as long as one of

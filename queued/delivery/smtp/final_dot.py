@@ -6,8 +6,8 @@ from termios import FIONREAD
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
-from queued.delivery.smtp.commands import NO_EIGHTBIT
 from queued.delivery.smtp.exchange import leave, out_of_step
+from queued.delivery.smtp.mail_commands import NO_EIGHTBIT
 from queued.delivery.smtp.protocol import ClientProtocol, waiting
 from queued.delivery.smtp.wire import DotStuffer, stuffed
 from queued.delivery.transport.envelope import Envelope

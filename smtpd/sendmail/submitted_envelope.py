@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Envelope:
+class SubmittedEnvelope:
     """The arguments of MAIL and RCPT; `sender` is empty for the null reverse-path.
 
     `notify` is NEVER, or a list of SUCCESS, FAILURE and DELAY; `ret` is FULL or HDRS. Both and
@@ -27,6 +27,6 @@ class Envelope:
         self.envid = envid
         self.body = body
 
-    def only(self, recipients: list[str]) -> Envelope:
+    def only(self, recipients: list[str]) -> SubmittedEnvelope:
         """Return this envelope for some of its recipients."""
-        return Envelope(**{**vars(self), "recipients": recipients})
+        return SubmittedEnvelope(**{**vars(self), "recipients": recipients})

@@ -12,13 +12,6 @@ from pgmta.model import Reply
 from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
-from queued.delivery.smtp.commands import (
-    limit,
-    mail_command,
-    rcpt_command,
-    size_limit,
-)
-from queued.delivery.smtp.end_of_data import send_by_lmtp, send_content, send_nothing
 from queued.delivery.smtp.exchange import (
     hung_up,
     lock_step,
@@ -27,9 +20,11 @@ from queued.delivery.smtp.exchange import (
     reset,
     result_of,
 )
+from queued.delivery.smtp.final_dot import send_by_lmtp, send_content, send_nothing
+from queued.delivery.smtp.mail_commands import limit, mail_command, rcpt_command, size_limit
 from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.facts import ConnectionFacts
 from queued.delivery.transport.result import Again, Result
 from queued.delivery.transport.transcript import CONTENT, ENTRIES, NOTE
 from queued.delivery.transport.transport import UNLIMITED, failed
@@ -39,7 +34,7 @@ _SMTP = 25  # a port at which LMTP is forbidden (RFC 2033, section 5)
 _DEFAULT = Delivery()
 
 
-class Session:
+class ClientSession:
     """One dialogue with `host`: greeting and EHLO at `open`, transactions, then `quit`.
 
     The session has a connection. Whether that is closed, and whether the server broke the

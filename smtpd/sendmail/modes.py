@@ -7,12 +7,12 @@ import sys
 
 from smtpd.sendmail import exits, settings
 from smtpd.sendmail.client import Away, Client, Deferred, Refused
-from smtpd.sendmail.envelope import Envelope
 from smtpd.sendmail.exits import Exit
 from smtpd.sendmail.maildrop import Maildrop
-from smtpd.sendmail.message import Message, caller, qualified, until_dot
-from smtpd.sendmail.options import HELP, Options, parse
+from smtpd.sendmail.message import SubmittedMessage, caller, qualified, until_dot
+from smtpd.sendmail.options import HELP, SendmailOptions, parse
 from smtpd.sendmail.settings import Settings
+from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
 _LOST = 20  # connections that end before the end of a message, one after the other
 
@@ -45,10 +45,10 @@ def run(words: list[str], name: str) -> int:
         return error.code
 
 
-def submit(options: Options, found: Settings, drop: Maildrop) -> int:
+def submit(options: SendmailOptions, found: Settings, drop: Maildrop) -> int:
     """Send the message on standard input, or keep it until smtpd is back."""
     source = sys.stdin.buffer
-    message = Message(until_dot(source) if options.dot_ends else source.read())
+    message = SubmittedMessage(until_dot(source) if options.dot_ends else source.read())
     envelope, domain = options.envelope, found.domain
     login, full_name = caller()
     address = options.sender if options.sender is not None else login
@@ -91,7 +91,7 @@ def converse(found: Settings, drop: Maildrop) -> int:
     except Away as error:
         away = str(error)
 
-        def keep(envelope: Envelope, content: bytes) -> str:
+        def keep(envelope: SubmittedEnvelope, content: bytes) -> str:
             return drop.keep_message(envelope, content, away)
 
         Dialogue(sys.stdin.buffer, found.domain, keep).answer_commands()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pgmta.errors import AddressError
 from pgmta.mail.address import mailbox_key, parse_mailbox
 from pgmta.report_row import Kind, ReportRow
-from pgmta.store.records.reports import Closing, Entry, counted
+from pgmta.store.records.reports import ReportClosing, ReportEntry, counted
 from queued.config import BounceLimits
 from queued.rewriting.composed import COMPOSERS
 
@@ -34,7 +34,7 @@ class Decision:
     """The end of rows: DSNs that are due, and the rows without one."""
 
     plans: list[Plan] = field(default_factory=list)
-    closing: Closing = field(default_factory=Closing)
+    closing: ReportClosing = field(default_factory=ReportClosing)
 
     def refuse(self, rows: Iterable[ReportRow], reason: str) -> None:
         """Send no DSN for these rows: a failure goes on hold, so that it is not lost.
@@ -45,7 +45,7 @@ class Decision:
             if row.kind == "failed":
                 self.closing.held.append((row, row.reason(reason)))
             else:
-                self.closing.gone.append(Entry(row, row.reason(reason)))
+                self.closing.gone.append(ReportEntry(row, row.reason(reason)))
 
 
 def decide(rows: Iterable[ReportRow], postmaster: str | None) -> Decision:
@@ -59,7 +59,7 @@ def decide(rows: Iterable[ReportRow], postmaster: str | None) -> Decision:
     for row in rows:
         kind = row.kind
         if row.notify and not _wanted(row.notify, kind):
-            decision.closing.gone.append(Entry(row, row.reason(f"NOTIFY={row.notify[:60]}")))
+            decision.closing.gone.append(ReportEntry(row, row.reason(f"NOTIFY={row.notify[:60]}")))
             continue
         # rows with other metadata may have other content
         parameters = row.metadata if COMPOSERS else None

@@ -11,7 +11,7 @@ from pgmta.errors import AddressError, ConfigError
 from pgmta.logs import get
 from pgmta.mail.address import normalise_domain, parse_mailbox, unquoted
 from smtpd.config import Relay
-from smtpd.recipients.verdict import Verdict
+from smtpd.recipients.recipient_verdict import Verdict
 
 _LOOK = 1.0  # seconds between two looks whether the file has changed
 _MISTAKES = 10  # mistakes that are named

@@ -14,7 +14,7 @@ _SECRET = secrets.token_bytes(16)  # so that a key of a destination is no test f
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class SmtpLogin:
     """A name and a password for hosts that ask for them; `mechanisms` in order of preference."""
 
     name: str
@@ -41,7 +41,7 @@ class SmtpParameters:
     port: int | None = None
     implicit: bool = False
     tls: TlsMode | None = None
-    login: Login | None = None
+    login: SmtpLogin | None = None
 
     @property
     def key(self) -> str:

@@ -36,7 +36,7 @@ class AnswerRules:
         self._known: dict[tuple[int, Stage, str, str], Answer] = {}
         self._lists: dict[tuple[frozenset[str], int, str, Stage], tuple[CompiledRule, ...]] = {}
 
-    def read(
+    def read_reply(
         self, reply: Reply, host: str = "", stage: Stage = Stage.NONE, *, permanent: bool = False
     ) -> Answer:
         """Return the answer of a reply that is no success.

@@ -11,16 +11,16 @@ from pydantic import AfterValidator, Field
 from pgmta.config.authentication import Authentication
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.ingest import Ingest
-from pgmta.config.metadata import MetadataSource, parse_key
+from pgmta.config.metadata_source import MetadataSource, parse_key
 from pgmta.config.types import FilePath, Period, Section, Whole
 from smtpd.config.hooks import HookLimits, Hooks
 from smtpd.config.limits import Limits
-from smtpd.config.listener import BounceRule, Certificate, Certificates, Listener
+from smtpd.config.listener_role import ROLES, Auth, BareNewlines, Tls, parse_address
+from smtpd.config.listener_settings import BounceRule, Certificate, Certificates, Listener
 from smtpd.config.relay import Relay
-from smtpd.config.role import ROLES, Auth, BareNewlines, Tls, parse_address
 
 
-class Submission(Section):
+class SubmissionSettings(Section):
     """Rules for mail of users who have logged in (RFC 6409)."""
 
     check_from: bool = Field(
@@ -29,7 +29,7 @@ class Submission(Section):
     )
 
 
-class Content(Section):
+class ContentSettings(Section):
     """Rules for content on the wire."""
 
     bare_newlines: BareNewlines | None = Field(
@@ -40,7 +40,7 @@ class Content(Section):
     )
 
 
-class Maildrop(Section):
+class MaildropSettings(Section):
     """The directory in which the command `sendmail` keeps mail while smtpd is away."""
 
     directory: FilePath | None = Field(
@@ -97,7 +97,7 @@ class SmtpdConfig(Section):
     )
     auth: Authentication = Field(default=Authentication())
     limits: Limits = Field(default=Limits())
-    content: Content = Field(default=Content())
+    content: ContentSettings = Field(default=ContentSettings())
     dsn: bool = Field(
         default=True,
         description="announce DSN, and take its parameters with the mail (RFC 3461); they go on to "
@@ -108,7 +108,7 @@ class SmtpdConfig(Section):
         description="clients and users for which another word counts than `bounces` of the "
         "listener; the first entry that fits decides",
     )
-    submission: Submission = Field(default=Submission())
+    submission: SubmissionSettings = Field(default=SubmissionSettings())
     ingest: Ingest = Field(default=Ingest())
     hooks: Hooks = Field(
         default=[],
@@ -116,7 +116,7 @@ class SmtpdConfig(Section):
         "package.module:Name, or handler and arguments",
     )
     hook_limits: HookLimits = Field(default=HookLimits())
-    maildrop: Maildrop = Field(default=Maildrop())
+    maildrop: MaildropSettings = Field(default=MaildropSettings())
     log: SmtpdLog = Field(default=SmtpdLog())
 
     def certificates_of(self, listener: Listener) -> list[Certificate]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 
+from pgmta.errors import ConfigError
 from smtpd.aiosmtpd_handler import AiosmtpdHandler
 
 SETTINGS = {  # as in smtpd.yaml
@@ -47,4 +48,9 @@ def main(uri: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    if len(sys.argv) != 3 or not sys.argv[2].isdecimal():
+        sys.exit(f"usage: {sys.argv[0]} URI PORT")
+    try:
+        main(sys.argv[1], int(sys.argv[2]))
+    except (ConfigError, OSError) as error:  # a mistake, or a port in use
+        sys.exit(str(error))

@@ -7,13 +7,16 @@ whole program. smtpd itself does not use it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import Envelope, Session
 
+from pgmta.config.environment import Database
+from pgmta.config.loader import read_settings
+from pgmta.errors import ConfigError
 from pgmta.logs import get
 from pgmta.mail.address import parse_mailbox
 from smtpd.commands.commands import Commands
@@ -32,6 +35,15 @@ from smtpd.tls.tls_facts import TlsFacts
 
 _LOCAL = ("127.0.0.1", 0)  # the peer of a Unix socket
 
+_COUNTING: dict[str, frozenset[str] | None] = {  # keys of sections; None: all of them
+    "environment": frozenset(("hostname",)),
+    "limits": frozenset(("message_size", "recipients", "hops", "slow_commit", "late_commit")),
+    "log": frozenset(("accepted",)),
+    **dict.fromkeys(
+        ("relay", "postmaster", "metadata", "content", "submission", "bounces", "ingest")
+    ),
+}
+
 log = get("handler")
 
 
@@ -39,10 +51,11 @@ class AiosmtpdHandler:
     """Judges MAIL, RCPT and content as smtpd does, and answers 250 once the message is durable.
 
     `uri` is a libpq URI of the queue's database. Its login needs the role `pgmta_smtpd`. `settings`
-    has keys of smtpd.yaml. Those that count are `relay`, `postmaster`, `metadata`, `content`,
-    `submission`, `bounces`, `ingest`, `environment.hostname`, and sizes and numbers of `limits`.
-    Without settings smtpd's defaults count: clients of this host may send to any address, and no
-    other client may send. Raises ValueError for settings with mistakes.
+    has keys of smtpd.yaml: `relay`, `postmaster`, `metadata`, `content`, `submission`, `bounces`,
+    `ingest`, `environment.hostname`, `log.accepted`, and of `limits` `message_size`, `recipients`,
+    `hops`, `slow_commit` and `late_commit`. Without settings smtpd's defaults count: clients of
+    this host may send to any address, and no other client may send. Raises ConfigError for a URI
+    or settings with mistakes, and for other keys.
 
     A client gets 451 while PostgreSQL is away or slow, and after an error of this program. A user
     whom the authenticator of the Controller has let in may send to any address. `auth_data` names
@@ -59,8 +72,10 @@ class AiosmtpdHandler:
     def __init__(self, uri: str, settings: Mapping[str, Any] | None = None) -> None:
         # a line per message in the log only if the program asks for it
         given = {"log": {"accepted": False}, **(settings or {})}
-        self._config = config = SmtpdConfig.model_validate(given)
-        self._uri = uri
+        self._config = config = read_settings(given, SmtpdConfig)
+        self._uri = read_settings({"uri": uri}, Database).uri or ""
+        if others := list(_without_effect(config)):
+            raise ConfigError([f"{key}: has no effect on a Controller" for key in others])
         self._listener = SmtpListener(config, Listener())
         self._lmtp = SmtpListener(config, Listener(protocol="lmtp"))
         self._server: Server | None = None
@@ -219,3 +234,13 @@ class AiosmtpdHandler:
     @property
     def _shutting_down(self) -> str:
         return replies.SHUTTING_DOWN.format(self._config.environment.hostname)
+
+
+def _without_effect(config: SmtpdConfig) -> Iterator[str]:
+    """Yield the keys of the settings that do not count."""
+    for name in sorted(config.model_fields_set):
+        if name not in _COUNTING:
+            yield name
+        elif keys := _COUNTING[name]:
+            given: set[str] = getattr(config, name).model_fields_set
+            yield from (f"{name}.{key}" for key in sorted(given - keys))

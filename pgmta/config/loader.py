@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ _BOOLEANS = yaml.SafeLoader.bool_values  # undocumented; checked with PyYAML 6.0
 
 
 class _Mistakes:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = path
         self._problems: list[tuple[int, str]] = []
         self._keys: set[str] = set()  # of the mistakes so far
@@ -90,15 +90,26 @@ def load_lines[M: BaseModel](path: Path, model: type[M], **context: Any) -> tupl
     if not isinstance(data, dict):
         mistakes.add(1, "", "expected a mapping of keys at the top")
         raise mistakes.error()
-    try:
-        result = model.model_validate(data, context={FOLDER: path.parent} | context)
-    except ValidationError as error:
-        for detail in error.errors():
-            _explain(detail, model, lines, mistakes)
-        raise mistakes.error() from None
+    result = _validate(data, model, lines, mistakes, {FOLDER: path.parent} | context)
     if mistakes:
         raise mistakes.error()
     return result, lines
+
+
+def read_settings[M: BaseModel](settings: Mapping[str, Any], model: type[M]) -> M:
+    """Return settings of a program as `model`. Raises ConfigError with all mistakes at once."""
+    return _validate(dict(settings), model, {}, _Mistakes(""), {})
+
+
+def _validate[M: BaseModel](
+    data: dict[str, Any], model: type[M], lines: Lines, bad: _Mistakes, context: dict[str, Any]
+) -> M:
+    try:
+        return model.model_validate(data, context=context)
+    except ValidationError as error:
+        for detail in error.errors():
+            _explain(detail, model, lines, bad)
+        raise bad.error() from None
 
 
 def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:

@@ -23,6 +23,7 @@ from aiosmtpd.smtp import AuthResult
 from structlog.testing import capture_logs
 
 from pgmta.accounts.login import Login
+from pgmta.errors import ConfigError
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
 from pgmta.model import PART_SIZE
@@ -302,9 +303,42 @@ def _begin_twice(handler: AiosmtpdHandler) -> None:
             first.run(end())
 
 
-def test_wrong_settings_are_named(database: str) -> None:
-    with pytest.raises(ValueError, match=r"relay\.network"):
-        AiosmtpdHandler(database, {"relay": {"network": []}})
+@pytest.mark.parametrize(
+    ("settings", "problems"),
+    [
+        ({"relay": {"network": []}}, ["relay.network: unknown key; did you mean 'networks'?"]),
+        ({"relay": 1}, ["relay: expected a mapping of keys"]),
+        (
+            {"hooks": [], "listen": [{}], "limits": {"hops": 5, "connections": 5},
+             "environment": {"database": {"uri": "postgresql:///x"}}, "log": {"format": "json"}},
+            [f"{key}: has no effect on a Controller" for key in (
+                "environment.database", "hooks", "limits.connections", "listen", "log.format",
+            )],
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_named(settings: dict[str, Any], problems: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        AiosmtpdHandler("postgresql:///x", settings)
+    assert caught.value.problems == problems
+
+
+def test_the_example_tells_mistakes_in_one_line() -> None:
+    usage = "usage: examples/aiosmtpd_controller.py URI PORT"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for arguments, said in (
+            ((), usage), (("postgresql:///x", "smtp"), usage),
+            (("postgresq://x", "0"), "uri: is no libpq connection string: "),
+            (("postgresql:///x", port), "[Errno "),
+        ):  # fmt: skip
+            result = subprocess.run(
+                [sys.executable, "examples/aiosmtpd_controller.py", *arguments],
+                capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, check=False,
+            )  # fmt: skip
+            assert (result.returncode, result.stdout) == (1, "")
+            [line] = result.stderr.splitlines()
+            assert line.startswith(said)
 
 
 def test_the_example_puts_mail_into_the_queue(database: str, db: psycopg.Connection) -> None:

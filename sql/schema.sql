@@ -322,9 +322,6 @@ DECLARE
     ids bigint[];
     large bigint[];
 BEGIN
-    IF TG_LEVEL = 'ROW' OR TG_OP <> 'DELETE' THEN
-        RETURN coalesce(NEW, OLD);  -- a row trigger of that name belongs to schemas that count for each row
-    END IF;
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RETURN NULL;  -- it can't see a row that came meanwhile, so upkeep removes the body later
     END IF;
@@ -399,9 +396,6 @@ CREATE TABLE messages (
     trace text NOT NULL,
     body bytea NOT NULL,
     tenant text COLLATE "C" NOT NULL DEFAULT '',
-    format text,
-    template_id bigint,
-    params jsonb,
     message_id_header text COLLATE "C",
     envid text,
     ret text CONSTRAINT messages_ret CHECK (ret IN ('FULL', 'HDRS')),
@@ -431,9 +425,6 @@ ALTER TABLE messages
     ALTER COLUMN body SET STATISTICS 0,
     ALTER COLUMN body SET STORAGE EXTERNAL,
     ALTER COLUMN tenant SET STATISTICS 10,
-    ALTER COLUMN format SET STATISTICS 0,
-    ALTER COLUMN template_id SET STATISTICS 10,
-    ALTER COLUMN params SET STATISTICS 0,
     ALTER COLUMN message_id_header SET STATISTICS 10,
     ALTER COLUMN envid SET STATISTICS 0,
     ALTER COLUMN ret SET STATISTICS 0,
@@ -450,9 +441,6 @@ COMMENT ON COLUMN messages.chunks IS 'Chunks in message_chunks; 0: the whole con
 COMMENT ON COLUMN messages.trace IS 'Header lines put before the content when it is sent on (Received).';
 COMMENT ON COLUMN messages.body IS 'The content as received, octet for octet, where it is small.';
 COMMENT ON COLUMN messages.tenant IS 'For whom the mail is; empty: no tenant.';
-COMMENT ON COLUMN messages.format IS 'How the content is composed; null: body and chunks have it whole.';
-COMMENT ON COLUMN messages.template_id IS 'Template that the content is composed from; null: none.';
-COMMENT ON COLUMN messages.params IS 'Values for the template; content, which readers do not see.';
 COMMENT ON COLUMN messages.message_id_header IS
     'Message-ID of the header (RFC 5322, section 3.6.4), with its brackets; null: it has none.';
 COMMENT ON COLUMN messages.envid IS 'ENVID of the envelope (RFC 3461, section 4.4); null: not given.';
@@ -607,9 +595,8 @@ INSERT INTO rights (object, role, privileges) VALUES
     -- FOR UPDATE asks for the right to change some column: this one does no harm
     ('messages', 'pgmta_queued', 'SELECT, UPDATE (received_at), DELETE'),
     ('messages', 'pgmta_operator', 'SELECT'),
-    -- params are content
     ('messages', 'pgmta_reader',
-        'SELECT (id, received_at, size, utf8, chunks, trace, tenant, format, template_id, message_id_header, '
+        'SELECT (id, received_at, size, utf8, chunks, trace, tenant, message_id_header, '
         'envid, ret, requiretls, submitted_by, origin, tls_optional)'),
     -- a message that is refused in the end takes its chunks away
     ('message_chunks', 'pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE'),
@@ -2343,7 +2330,7 @@ CREATE FUNCTION queue_takes(action text) RETURNS text LANGUAGE sql IMMUTABLE AS 
 $$;
 COMMENT ON FUNCTION queue_takes IS
     'Returns the condition for the rows that an action of an operator takes; null if there is no such action. '
-    'pgmta/store/changes/row_change.py has the same.';
+    'pgmta/action.py has the same.';
 
 CREATE FUNCTION queue_change_rows(
     action text, ids bigint[], who text, details jsonb DEFAULT '{}'

@@ -1,1 +1,1 @@
-"""The only Python that runs SQL; each module is the twin of sql/queries/<its name>.sql."""
+"""The only Python that runs SQL; each file of sql/queries has a module of its name here."""

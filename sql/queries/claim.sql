@@ -141,8 +141,7 @@ FROM claim LEFT JOIN (
                     SELECT data FROM message_chunks WHERE message_id = r.message_id AND position < m.chunks
                     ORDER BY position) AS c) END
             END AS content,
-        m.message_id_header, m.submitted_by, m.envid, m.ret, m.requiretls, m.origin,
-        m.tls_optional AND NOT m.requiretls AS tls_optional
+        m.message_id_header, m.submitted_by, m.envid, m.ret, m.requiretls, m.origin, m.tls_optional
     FROM (SELECT *, lag(message_id) OVER () IS DISTINCT FROM message_id AS first FROM claimed) AS r
     LEFT JOIN LATERAL (
         SELECT size, utf8, trace, chunks, body, message_id_header, submitted_by, envid, ret, requiretls, origin,

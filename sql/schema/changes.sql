@@ -39,7 +39,7 @@ CREATE FUNCTION queue_takes(action text) RETURNS text LANGUAGE sql IMMUTABLE AS 
 $$;
 COMMENT ON FUNCTION queue_takes IS
     'Returns the condition for the rows that an action of an operator takes; null if there is no such action. '
-    'pgmta/store/changes/row_change.py has the same.';
+    'pgmta/action.py has the same.';
 
 CREATE FUNCTION queue_change_rows(
     action text, ids bigint[], who text, details jsonb DEFAULT '{}'

@@ -300,9 +300,6 @@ DECLARE
     ids bigint[];
     large bigint[];
 BEGIN
-    IF TG_LEVEL = 'ROW' OR TG_OP <> 'DELETE' THEN
-        RETURN coalesce(NEW, OLD);  -- a row trigger of that name belongs to schemas that count for each row
-    END IF;
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RETURN NULL;  -- it can't see a row that came meanwhile, so upkeep removes the body later
     END IF;

@@ -204,36 +204,3 @@ def test_concurrent_deletes_of_shared_messages_leave_no_body(
     assert column(db, "SELECT message_id FROM queue") == []
     assert bodies(db) == []
     assert column(db, "SELECT message_id FROM message_chunks") == []
-
-
-PRINTED = """
-CREATE TRIGGER messages_refcount AFTER INSERT OR DELETE ON queue_def_123 FOR ROW EXECUTE PROCEDURE messages_refcount_func();
-CREATE TRIGGER messages_refcount AFTER INSERT OR DELETE ON queue_def_456 FOR ROW EXECUTE PROCEDURE messages_refcount_func();
-CREATE TRIGGER messages_refcount AFTER INSERT OR DELETE ON queue_def_def FOR ROW EXECUTE PROCEDURE messages_refcount_func();
-"""  # noqa: E501 - as a manual for another schema prints it
-
-
-def test_row_triggers_of_another_schema_on_leaves_do_nothing(db: psycopg.Connection) -> None:
-    for parts in ("123", "456"):
-        values = ", ".join(f"'{part}'" for part in parts)
-        leaf = f"CREATE TABLE queue_def_{parts} PARTITION OF queue_def FOR VALUES IN ({values})"
-        db.execute(leaf.encode())
-    db.execute(PRINTED.encode())
-    db.execute(
-        "CREATE TRIGGER before BEFORE INSERT OR DELETE ON queue_def_123 FOR EACH ROW"
-        " EXECUTE FUNCTION messages_refcount_func()"
-    )
-    message(db, 1)
-    message(db, 2, chunks=2)
-    rows = [row(db, number, metadata={"_partid": part}) for number in (1, 2) for part in "147"]
-    db.execute(
-        """UPDATE queue SET metadata = '{"_partid": "4"}' WHERE id = ANY (%s)""", (rows[:2],)
-    )
-    assert len(column(db, "SELECT id FROM queue")) == 6
-    db.execute("DELETE FROM queue WHERE id = ANY (%s)", (rows[:2] + rows[3:5],))
-    assert bodies(db) == [1, 2]
-    db.execute("DELETE FROM queue WHERE message_id = 2")
-    assert bodies(db) == [1]
-    assert column(db, "SELECT message_id FROM message_chunks") == []
-    db.execute("DELETE FROM queue")
-    assert bodies(db) == []

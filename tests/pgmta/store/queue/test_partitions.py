@@ -66,9 +66,9 @@ def test_changes_under_load_lose_double_and_hide_nothing(database: str, db: Data
     try:
         for turn in range(1, 4):
             until(lambda n=turn: traffic.moved > 40 * n or traffic.errors)  # type: ignore[misc]
-            assert call("add", "def_123", ["1", "2", "3"]).rows >= STILL * 3 // 5
+            assert call("add_partition", "def_123", ["1", "2", "3"]).rows >= STILL * 3 // 5
             assert call("split", "queue_def_123", ["2"], "queue_def_2").rows >= STILL // 5
-            assert call("add", "queue_def_null", ["4", None]).rows >= STILL * 2 // 5
+            assert call("add_partition", "queue_def_null", ["4", None]).rows >= STILL * 2 // 5
             assert leaves(database) == {
                 "queue_def_123": "_partid IN ('1', '3')",
                 "queue_def_2": "_partid IN ('2')",
@@ -95,7 +95,7 @@ def test_changes_under_load_lose_double_and_hide_nothing(database: str, db: Data
 
 def test_new_leaf_is_complete_and_claims_touch_it_alone(database: str, db: Database) -> None:
     db.execute(FILL, (1, STILL, 0))
-    change(database)("add", "def_123", ["1", "2", "3"])
+    change(database)("add_partition", "def_123", ["1", "2", "3"])
     change(database)("split", "def_123", ["1"], "def_1")
     define = "SELECT regexp_replace(pg_get_indexdef(indexrelid), '.*USING', '') FROM pg_index WHERE"
     default = set(db.execute(f"{define} indrelid = 'queue_def_def'::regclass".encode()))
@@ -132,7 +132,7 @@ def test_a_change_that_fails_or_is_interrupted_leaves_nothing(
     with psycopg.connect(database) as blocker:
         blocker.execute("SELECT FROM queue LIMIT 1")  # a transaction left open
         with pytest.raises(PartitionError, match=rf"held by pid {blocker.info.backend_pid} .*idle"):
-            change(database, 0.5)("add", "def_1", ["1"])
+            change(database, 0.5)("add_partition", "def_1", ["1"])
         config = tmp_path / "queued.yaml"
         config.write_text(f"environment: {{database: {{uri: {json.dumps(database)}}}}}\n")
         script = "from queued.cli.partition import partition; partition()"
@@ -147,13 +147,13 @@ def test_a_change_that_fails_or_is_interrupted_leaves_nothing(
             assert run.wait(PATIENCE) == 1
     assert one(db, state) == before
     call = change(database)
-    call("add", "def_12", ["1", "2"])
+    call("add_partition", "def_12", ["1", "2"])
     refused: dict[str, tuple[Any, ...]] = {
-        r"queue_def_12 has _partid IN \('1'\)": ("add", "def_1", ["1", "5"]),
-        "there is a table queue_def_12 already": ("add", "def_12", ["5"]),
-        "is no name": ("add", 'def"1', ["5"]),
-        "can't contain NUL": ("add", "def_5", ["\0"]),
-        "no value": ("add", "def_5", []),
+        r"queue_def_12 has _partid IN \('1'\)": ("add_partition", "def_1", ["1", "5"]),
+        "there is a table queue_def_12 already": ("add_partition", "def_12", ["5"]),
+        "is no name": ("add_partition", 'def"1', ["5"]),
+        "can't contain NUL": ("add_partition", "def_5", ["\0"]),
+        "no value": ("add_partition", "def_5", []),
         r"does not take _partid IN \('3'\)": ("split", "def_12", ["3"], "def_3"),
         "nothing to split": ("split", "def_12", ["1", "2"], "def_3"),
         "default leaf": ("drop", "queue_def_def"),
@@ -197,7 +197,6 @@ def test_check_finds_what_is_wrong(database: str, db: Database) -> None:
     assert findings(database) == []
     db.execute(FILL, (1, STILL, 0))
     today = one(db, "SELECT to_char(now() AT TIME ZONE 'UTC', '\"attempts_\"YYYYMMDD')")
-    # the recipe of the manual that pgmta's format comes from, its trigger step included
     db.execute("CREATE TABLE queue_def_789 PARTITION OF queue_def FOR VALUES IN ('7', '8', '9')")
     db.execute(
         "CREATE TRIGGER messages_refcount AFTER INSERT OR DELETE ON queue_def_789 "

@@ -12,7 +12,6 @@ import pytest
 
 from pgmta.errors import StoreUnavailable
 from pgmta.model import StsPolicy, TlsResult
-from pgmta.store.queue.claim import Claims
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
@@ -20,7 +19,6 @@ from queued.delivery.tls.mtasts import FetchedPolicy
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.upkeep.sts_policies import StsPolicyDuty
 from tests.sql.test_surface import linked, one
-from tests.support.rows import message, row
 from tests.support.waiting import PATIENCE
 
 TLS = (60.0, "TLSv1.2")
@@ -186,17 +184,3 @@ async def test_results_are_added_up(database: str, db: psycopg.Connection) -> No
         reports[0].count(good)
         await reports[0].write_results()
         assert one(db, "SELECT sum(sessions) FROM tls_reports") == 1
-
-
-async def test_requiretls_counts_more_than_tls_required_no(
-    database: str, db: psycopg.Connection
-) -> None:
-    """RFC 8689, section 4.1, also for messages that SQL has written."""
-    for number in range(4):
-        message(db, number)
-        row(db, number)
-    db.execute("UPDATE messages SET requiretls = id >= 2, tls_optional = id % 2 = 1")
-    async with linked(database, role="pgmta_queued") as link:
-        claim = await Claims(link, "w@h:1", 30).claim(10, [])
-    found = [(each.requiretls, each.tls_optional) for _, each in sorted(claim.messages.items())]
-    assert found == [(False, False), (False, True), (True, False), (True, False)]

@@ -270,7 +270,7 @@ class DestinationQueue:
                 envelope = await backlog.await_next(channel, self._delivery.idle)
             if envelope is None:
                 break
-            if envelope.deadline and envelope.late:
+            if envelope.late:
                 self._finish_all(envelope, DEADLINE_OVER)
                 envelope = None
                 continue

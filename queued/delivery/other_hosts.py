@@ -41,6 +41,11 @@ class _HostAttempt:
         self.said: list[list[str]] = [[] for _ in results]
         self.tried: frozenset[str] = frozenset()
 
+    @property
+    def may_go(self) -> bool:
+        """Whether there are recipients left, and time for them."""
+        return self.envelope is not None and not self.envelope.late
+
     def settle(self, left: list[int]) -> None:
         """Finish the recipients but those at these places."""
         if self.envelope and len(left) < len(self.last):
@@ -94,7 +99,7 @@ class OtherHosts:
         attempt.tried = frozenset((first.name,))
         try:
             attempt.settle(elsewhere)
-            while attempt.envelope and not self.ending and len(attempt.tried) < self.delivery.hosts:
+            while attempt.may_go and not self.ending and len(attempt.tried) < self.delivery.hosts:
                 channel = await self._open(attempt)
                 if channel is None:
                     break
@@ -132,7 +137,7 @@ class OtherHosts:
         places: list[int] = []
         noted, bare = False, envelope.bare
         try:
-            while waiting and not channel.closed:
+            while waiting and not (channel.closed or envelope.late):
                 most = channel.most_recipients
                 places, waiting = waiting[:most], waiting[most:]
                 items = [envelope.items[place] for place in places]

@@ -1,4 +1,4 @@
-"""All mail of one destination, and the connections that carry it."""
+"""All mail of one destination, the connections that carry it, and how many these may be."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ class DestinationQueue:
                 envelope = await backlog.await_next(channel, self._delivery.idle)
             if envelope is None:
                 break
-            if envelope.late:
+            if envelope.deadline and envelope.late:
                 self._finish_all(envelope, DEADLINE_OVER)
                 envelope = None
                 continue

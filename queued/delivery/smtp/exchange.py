@@ -1,4 +1,4 @@
-"""The exchange of MAIL, RCPT and DATA, at once where the server can (RFC 2920), and its replies."""
+"""MAIL, RCPT and DATA, at once where the server can (RFC 2920), and what their replies mean."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _too_many(reply: Reply) -> bool:
 def _refuses_parameters(result: Result, envelope: Envelope, place: int) -> bool:
     item, reply = envelope.items[place], result.reply
     given = {
-        Stage.MAIL: envelope.ret or envelope.envid,
+        Stage.MAIL: envelope.message.ret or envelope.message.envid,
         Stage.RCPT: item.notify or item.orcpt,
     }
     if not given.get(result.stage) or reply.text.startswith("5.1."):

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
-from pgmta.model import Item
+from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.destination_queue import DestinationQueue
@@ -37,8 +37,9 @@ def envelope(number: int, recipients: int = 1, size: int = 20) -> Envelope:
         Item(1000 * number + n, number, "s@a.example", f"r{n}@b.example", "b.example", 1, NOW, n)
         for n in range(recipients)
     ]
+    message = Message(number, size, False, "", 0, None)
     return Envelope(
-        items, "s@a.example", b"X-Trace: y\r\n", size, False, CONTENT, ALWAYS, NOW, room=9
+        items, message, "s@a.example", b"X-Trace: y\r\n", size, False, CONTENT, ALWAYS, NOW, room=9
     )
 
 

@@ -36,7 +36,7 @@ class _HostAttempt:
     ) -> None:
         self._backlog = backlog
         self._finish = finish
-        self.envelope: Envelope | None = envelope
+        self.envelope = envelope
         self.last = list(results)
         self.said: list[list[str]] = [[] for _ in results]
         self.tried: frozenset[str] = frozenset()
@@ -44,19 +44,20 @@ class _HostAttempt:
     @property
     def may_go(self) -> bool:
         """Whether there are recipients left, and time for them."""
-        return self.envelope is not None and not self.envelope.late
+        return bool(self.last) and not self.envelope.late
 
     def settle(self, left: list[int]) -> None:
         """Finish the recipients but those at these places."""
-        if self.envelope and len(left) < len(self.last):
-            rest = self._backlog.split(self.envelope, left, wait=False) if left else None
+        if len(left) < len(self.last):
+            envelope = self.envelope
+            if left:
+                self.envelope = self._backlog.split(envelope, left, wait=False)
             kept = set(left)
             pairs = zip(self.last, self.said, strict=True)
             results = [_after(*pair) for n, pair in enumerate(pairs) if n not in kept]
-            self._finish(self.envelope, results)
-            self.envelope = rest
             self.last = [self.last[n] for n in left]
             self.said = [self.said[n] for n in left]
+            self._finish(envelope, results)
 
     def note(self, words: str = "") -> None:
         """Keep the last replies, which the next ones replace, or else these words."""
@@ -116,8 +117,8 @@ class OtherHosts:
                 timer.cancel()
                 del self._idle[channel]
                 return channel
-        earlier = attempt.envelope.earlier if attempt.envelope else 0
         try:
+            earlier = attempt.envelope.earlier
             return await self._transport.open(self._destination, attempt.tried, earlier)
         except NoHostLeft:
             return None
@@ -130,7 +131,6 @@ class OtherHosts:
     async def _send(self, channel: Channel, attempt: _HostAttempt) -> None:
         """Send to all that are left, in as many transactions as the host needs."""
         envelope = attempt.envelope
-        assert envelope  # noqa: S101 - for the type checker
         kept = channel.transactions > 0
         waiting = list(range(len(envelope.items)))
         elsewhere: list[int] = []

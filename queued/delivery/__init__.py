@@ -1,1 +1,1 @@
-"""Envelopes in, results out. Knows SMTP and DNS, and no database."""
+"""Envelopes in, results out: queues of destinations, transports, SMTP, TLS, DNS. No database."""

@@ -1,4 +1,4 @@
-"""All mail of one destination, and the connections that carry it."""
+"""All mail of one destination, the connections that carry it, and how many these may be."""
 
 from __future__ import annotations
 

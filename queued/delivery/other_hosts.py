@@ -36,22 +36,28 @@ class _HostAttempt:
     ) -> None:
         self._backlog = backlog
         self._finish = finish
-        self.envelope: Envelope | None = envelope
+        self.envelope = envelope
         self.last = list(results)
         self.said: list[list[str]] = [[] for _ in results]
         self.tried: frozenset[str] = frozenset()
 
+    @property
+    def may_go(self) -> bool:
+        """Whether there are recipients left, and time for them."""
+        return bool(self.last) and not self.envelope.late
+
     def settle(self, left: list[int]) -> None:
         """Finish the recipients but those at these places."""
-        if self.envelope and len(left) < len(self.last):
-            rest = self._backlog.split(self.envelope, left, wait=False) if left else None
+        if len(left) < len(self.last):
+            envelope = self.envelope
+            if left:
+                self.envelope = self._backlog.split(envelope, left, wait=False)
             kept = set(left)
             pairs = zip(self.last, self.said, strict=True)
             results = [_after(*pair) for n, pair in enumerate(pairs) if n not in kept]
-            self._finish(self.envelope, results)
-            self.envelope = rest
             self.last = [self.last[n] for n in left]
             self.said = [self.said[n] for n in left]
+            self._finish(envelope, results)
 
     def note(self, words: str = "") -> None:
         """Keep the last replies, which the next ones replace, or else these words."""
@@ -94,7 +100,7 @@ class OtherHosts:
         attempt.tried = frozenset((first.name,))
         try:
             attempt.settle(elsewhere)
-            while attempt.envelope and not self.ending and len(attempt.tried) < self.delivery.hosts:
+            while attempt.may_go and not self.ending and len(attempt.tried) < self.delivery.hosts:
                 channel = await self._open(attempt)
                 if channel is None:
                     break
@@ -111,8 +117,8 @@ class OtherHosts:
                 timer.cancel()
                 del self._idle[channel]
                 return channel
-        earlier = attempt.envelope.earlier if attempt.envelope else 0
         try:
+            earlier = attempt.envelope.earlier
             return await self._transport.open(self._destination, attempt.tried, earlier)
         except NoHostLeft:
             return None
@@ -125,14 +131,13 @@ class OtherHosts:
     async def _send(self, channel: Channel, attempt: _HostAttempt) -> None:
         """Send to all that are left, in as many transactions as the host needs."""
         envelope = attempt.envelope
-        assert envelope  # noqa: S101 - for the type checker
         kept = channel.transactions > 0
         waiting = list(range(len(envelope.items)))
         elsewhere: list[int] = []
         places: list[int] = []
         noted, bare = False, envelope.bare
         try:
-            while waiting and not channel.closed:
+            while waiting and not (channel.closed or envelope.late):
                 most = channel.most_recipients
                 places, waiting = waiting[:most], waiting[most:]
                 items = [envelope.items[place] for place in places]

@@ -1,1 +1,1 @@
-"""From claimed rows to envelopes: returned mail, deadline, content, signature."""
+"""From claimed rows to envelopes: returned mail, deadline, content, checks, signature."""

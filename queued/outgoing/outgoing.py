@@ -1,4 +1,4 @@
-"""A message on its way from claimed rows to envelopes."""
+"""A message on its way from claimed rows to envelopes, and its content in the database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
-from pgmta.model import PART_SIZE, Item, Message
+from pgmta.model import CHUNK_SIZE, PART_SIZE, Item, Message
 from pgmta.store.queue.contents import Contents
 from queued.delivery.transport.destination import Destination
 from queued.rewriting.rewrite import Rewriting
@@ -59,7 +59,6 @@ class StoredContent:
     """Iterates over the parts of a message's content."""
 
     message_id: int
-    size: int
     chunks: int
     contents: Contents = field(compare=False, repr=False)
     urgent: bool = field(compare=False)
@@ -67,8 +66,7 @@ class StoredContent:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the parts. Raises DeliveryError if content is missing or can't be read."""
         chunks = self.chunks
-        # chunks of earlier versions are larger
-        step = max(1, PART_SIZE * chunks // max(1, self.size))
+        step = PART_SIZE // CHUNK_SIZE
         try:
             if chunks < 0:  # else an empty message would go out
                 raise DeliveryError(_GONE, Stage.CONTENT, permanent=True)

@@ -135,16 +135,13 @@ class Stages:
 
 def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelope]:
     """Return envelopes of at most `most` rows each."""
-    group, message, content = outgoing.items, outgoing.message, outgoing.content
-    trace = outgoing.trace
+    group, trace, content = outgoing.items, outgoing.trace, outgoing.content
     utf8 = outgoing.utf8 or (outgoing.header_utf8 and header_needs_utf8(trace, content))
-    urgent, dsn = False, bool(message.envid or message.ret)
-    for item in group:
-        urgent = urgent or item.urgent
-        dsn = dsn or bool(item.notify or item.orcpt)
+    urgent = any(item.urgent for item in group)
     return [
         Envelope(
             items=group[start : start + most],
+            message=outgoing.message,
             sender=outgoing.sender,
             trace=trace,
             size=outgoing.size,
@@ -154,10 +151,6 @@ def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelop
             started=outgoing.started,
             urgent=urgent,
             room=len(content) if isinstance(content, bytes) else 0,
-            dsn=dsn,
-            envid=message.envid,
-            ret=message.ret,
-            requiretls=message.requiretls,
             labels=outgoing.labels,
             deadline=outgoing.deadline,
         )

@@ -1,4 +1,4 @@
-"""Which Received fields are of internal hosts (RFC 5321, section 4.4; pure)."""
+"""A header as it leaves: without Bcc and internal hosts, with addresses of the route (pure)."""
 
 from __future__ import annotations
 

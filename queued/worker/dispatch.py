@@ -135,7 +135,7 @@ class Dispatch:
 
     def _stream(self, message: Message, group: list[Item]) -> StoredContent:
         urgent = any(item.urgent for item in group)
-        return StoredContent(message.id, message.size, message.chunks, self._contents, urgent)
+        return StoredContent(message.id, message.chunks, self._contents, urgent)
 
     def _groups(
         self, items: list[Item], messages: dict[int, Message]

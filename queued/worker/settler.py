@@ -1,4 +1,4 @@
-"""The short wait in which more outcomes join one commit."""
+"""Outcomes are written in groups: one commit for all that came during the last one."""
 
 from __future__ import annotations
 

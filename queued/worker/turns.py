@@ -1,6 +1,6 @@
 """Turns of workers that claim the same rows: one of them wakes for new mail, the others sleep.
 
-TurnKeeper (turn_keeper.py) gives a TurnSchedule the place of its worker and the time.
+TurnKeeper gives a TurnSchedule the place of its worker and the time.
 """
 
 from __future__ import annotations

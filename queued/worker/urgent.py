@@ -11,7 +11,7 @@ from pgmta.service import first
 from pgmta.store.queue.claim import Claims
 from queued.worker.claim_loop import ClaimContext, Claimer
 
-_AFTER = 0.05  # seconds in which the ordinary loop may claim before this one does
+_HEAD_START = 0.05  # seconds in which the ordinary loop may claim before this one does
 _BUDGET = 4 << 20  # octets of content that come with a claim, however much the other mail has
 _OLD = 0.25  # seconds after which the time of the next row is asked again if there is new mail
 _PAUSE = 1.0  # seconds without a claim after one whose rows mostly found no room at their next hop
@@ -46,7 +46,7 @@ class UrgentLoop(Claimer):
                 # the ordinary loop may have begun its claim since it was woken with this one
                 since = self._woken_at if self._woken_at > since else time.monotonic()
             self.waits_since = math.inf
-            await asyncio.sleep(_AFTER)
+            await asyncio.sleep(_HEAD_START)
             busy = []
             if self._ordinary.saw_all < since:
                 began = time.monotonic()

@@ -64,7 +64,7 @@ def success_notice(item: Item, result: Result) -> str:
         return ""
     if "SUCCESS" not in item.notify.upper() or result.facts is None:
         return ""
-    return result.facts.confirms
+    return result.facts.success_kind
 
 
 def overdue(outcome: Outcome, delays: Sequence[float]) -> float:
@@ -77,7 +77,7 @@ def overdue(outcome: Outcome, delays: Sequence[float]) -> float:
     return passed[-1] if passed else 0.0
 
 
-_LIES = {
+_OVERRIDES = {
     (Event.FAIL, "temporary"): Event.DEFER,
     (Event.DEFER, "permanent"): Event.FAIL,
 }
@@ -132,7 +132,7 @@ def judge(
     if result is DEADLINE_OVER:
         answer_class = AnswerClass.EXPIRED
     else:
-        event = _LIES.get((event, answer.lasting), event)
+        event = _OVERRIDES.get((event, answer.lasting), event)
     if event is Event.UNKNOWN and not item.once and retry.unknown != "retry":
         # final: held as with `once`, or gone
         end = "remove" if retry.unknown == "delivered" else item.on_failed

@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from pgmta.postgres.notify import NOTIFY
 from pgmta.service import Signals
 from queued.config import QueuedConfig
 from queued.daemon.daemon import Daemon
+from queued.worker import left_out
 from tests.support.authority import Authority
 from tests.support.name_server import Says, Zone, serving_names
 from tests.support.nexthop import Do, NextHop, Transaction
@@ -158,9 +160,11 @@ def signed(port: int, tlsa: str, names: list[str]) -> Zone:
 
 
 async def test_a_session_under_dane_passes_the_functions_of_the_documentation(
-    database: str, tmp_path: Path
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time with a domain that is new to the daemon."""
+    # under load a connection takes longer than a periodic look for one
+    monkeypatch.setattr(left_out, "_LOOK", 3600.0)
     certificate = Authority(tmp_path).issue(["mx.example"])
     names = [f"d{number}.example" for number in range(8)]
     with NextHop(tls=certificate.context()) as hop, serving_names({}) as server:

@@ -32,7 +32,7 @@ from pgmta.logs import get
 from pgmta.mail.text import printable
 from queued.config import Dns
 from queued.delivery.dns.name_servers import NameServers
-from queued.delivery.dns.places import Places
+from queued.delivery.dns.query_slots import QuerySlots
 
 _LONGEST = 3600.0  # seconds for which an answer is kept, at most
 _LONGEST_NEGATIVE = 300.0  # the same for a negative one: operators correct their zones
@@ -88,7 +88,7 @@ class Questions:
 
     def __init__(self, config: Dns) -> None:
         self._backend = dns.asyncbackend.get_backend("asyncio")
-        self._places = Places()
+        self._slots = QuerySlots()
         self._under_way: dict[Question, asyncio.Task[_Kept]] = {}
         self._kept: OrderedDict[Question, tuple[_Kept, int]] = OrderedDict()
         self._octets = 0
@@ -145,7 +145,7 @@ class Questions:
         servers, octets = self._servers, 0
         found: _Kept
         try:
-            async with self._places.place(self._timeout):
+            async with self._slots.slot(self._timeout):
                 found, octets = await self._resolve(question)
         except TimeoutError:
             found = _failure(f"no answer in {self._timeout:g} s")

@@ -1,4 +1,4 @@
-"""The hosts of a destination, in the order in which they are tried (RFC 5321, section 5.1)."""
+"""The hosts of a destination in the order of tries, and this host (RFC 5321, section 5.1)."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class ClientSession:
     def _success(self) -> str:
         return "delivered" if self.lmtp else "relayed"
 
-    def remark(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Add a note of ours to the dialogue, for its transcript."""
         self.connection.said.append((monotonic(), NOTE, text))
 
@@ -120,7 +120,7 @@ class ClientSession:
                 self.extensions.pop("REQUIRETLS", None)  # RFC 8689, section 2
         elif reply.code // 100 == 5 and not self.lmtp:
             reply = await self._hello(Stage.HELO, hostname)
-        self.facts.confirms = "" if "DSN" in self.extensions else self._success
+        self.facts.success_kind = "" if "DSN" in self.extensions else self._success
         self._limit = size_limit(self.extensions.get("SIZE", ""))
         limits = self.extensions.get("LIMITS", "")
         most = limit(limits, "MAILMAX")
@@ -172,7 +172,7 @@ class ClientSession:
         began = monotonic()
         connection = self.connection
         # a host that gets the parameters of RFC 3461 notifies the sender
-        dsn = envelope.dsn and not envelope.bare and "DSN" in self.extensions
+        dsn = "DSN" in self.extensions and not envelope.bare
         if self.transactions == 1:
             connection.said = deque(maxlen=ENTRIES)
         try:
@@ -183,11 +183,11 @@ class ClientSession:
                 self.vain = connection.closed and not connection.violated
         else:
             self.vain = self.unwelcome = connection.closed and hung_up(results)
-        self._note(results, envelope, began)
+        self._add_facts(results, envelope, began)
         if results[0].event is not Event.DELIVERED or results.count(results[0]) < len(results):
             marks = mark_again(results, envelope if dsn else None)
             if Again.BARE in marks:
-                self.remark("DSN parameters refused: once more without them")
+                self.add_note("DSN parameters refused: once more without them")
             elif Again.NEXT in marks:
                 taken = len(marks) - marks.count(Again.NEXT)
                 self.most_recipients = max(1, min(taken, self.most_recipients))
@@ -241,7 +241,7 @@ class ClientSession:
             await reset(connection)
         return results
 
-    def _note(self, results: list[Result], envelope: Envelope, began: float) -> None:
+    def _add_facts(self, results: list[Result], envelope: Envelope, began: float) -> None:
         """Add facts, duration and dialogue of the last transaction to its results.
 
         The set-up of the connection belongs to the first transaction.
@@ -252,7 +252,7 @@ class ClientSession:
             connection.said.append((monotonic(), CONTENT, connection.content))
         said = facts.dialogue, connection.said
         if envelope.bare:
-            facts = replace(facts, confirms=self._success)
+            facts = replace(facts, success_kind=self._success)
         connection.said = deque(maxlen=ENTRIES)
         for result in results:
             result.facts, result.seconds, result.said = facts, seconds, said

@@ -108,7 +108,7 @@ class Connector:
             return
         opportunistic = policy.mode is TlsMode.OPPORTUNISTIC and not policy.requiretls
         if opportunistic and await memory.is_broken(host):
-            session.remark("no STARTTLS: TLS with the host failed a while ago")
+            session.add_note("no STARTTLS: TLS with the host failed a while ago")
             return
         connection = session.connection
         connection.write(b"STARTTLS\r\n", 1)
@@ -140,12 +140,12 @@ class Connector:
             why = error.line.partition(": ")[2]
             security.count(policy.report, error.result, session.host.name, facts.address, why)
             if policy.weaker():
-                session.remark(error.line)  # otherwise it is the error of the attempt
+                session.add_note(error.line)  # otherwise it is the error of the attempt
             raise BrokenTls(error.line + policy.demand, error.result) from None
         facts.tls_version, facts.tls_cipher = found
         facts.tls_verified = policy.verified
         facts.tls_seconds = time.monotonic() - began
-        session.remark(f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}")
+        session.add_note(f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}")
         security.count(policy.report)
 
     def _broken(

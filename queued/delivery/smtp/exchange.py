@@ -1,4 +1,4 @@
-"""The exchange of MAIL, RCPT and DATA, at once where the server can (RFC 2920), and its replies."""
+"""MAIL, RCPT and DATA, at once where the server can (RFC 2920), and what their replies mean."""
 
 from __future__ import annotations
 
@@ -13,7 +13,23 @@ from queued.delivery.transport.result import Again, Result
 
 _OK = 2  # first digit of a positive reply
 _MORE = 3  # first digit of an intermediate reply
-_REFUSED = (4, 5)  # first digits of a negative reply
+_FAILED = 5  # first digit of a negative reply for good
+_REFUSED = (4, _FAILED)  # first digits of a negative reply
+
+_ABOUT_THE_MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
+"""Stages in which a 5xx concerns this mail; before them it concerns the host, and may pass."""
+
+_ABOUT_THE_SESSION = (500, 501, 502, 503, 504, 530, 538)
+"""Codes for commands that the host does not take in this order, without TLS, or without a login."""
+
+_HOST = (Stage.EHLO, Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA, Stage.RSET)
+"""Stages of failures that another host may not have; the others are failures of pgmta."""
+
+_TOO_MANY = {452: ("", "4.5.3"), 552: ("", "4.5.3", "5.5.3")}
+"""Replies to RCPT for too many recipients, with their enhanced codes (RFC 5321, 4.5.3.1.10)."""
+
+_PARAMETERS = (500, 501, 504, 555)
+"""Codes for parameters that a host does not take (RFC 5321, section 4.2.4), or a line too long."""
 
 
 async def pipelined(
@@ -117,24 +133,6 @@ def _hung_up(replies: list[Reply], commands: list[str]) -> tuple[list[Reply], Re
     return replies + replies[-1:] * (len(commands) - len(replies)), replies[-1]
 
 
-_OK, _FAILED = 2, 5  # first digits of a positive reply, and of a negative one for good
-
-_ABOUT_THE_MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
-"""Stages in which a 5xx concerns this mail; before them it concerns the host, and may pass."""
-
-_ABOUT_THE_SESSION = (500, 501, 502, 503, 504, 530, 538)
-"""Codes for commands that the host does not take in this order, without TLS, or without a login."""
-
-_HOST = (Stage.EHLO, Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA, Stage.RSET)
-"""Stages of failures that another host may not have; the others are failures of pgmta."""
-
-_TOO_MANY = {452: ("", "4.5.3"), 552: ("", "4.5.3", "5.5.3")}
-"""Replies to RCPT for too many recipients, with their enhanced codes (RFC 5321, 4.5.3.1.10)."""
-
-_PARAMETERS = (500, 501, 504, 555)
-"""Codes for parameters that a host does not take (RFC 5321, section 4.2.4), or a line too long."""
-
-
 def result_of(reply: Reply, host: str, stage: Stage) -> Result:
     """Return the result of a reply of this host.
 
@@ -187,7 +185,7 @@ def _too_many(reply: Reply) -> bool:
 def _refuses_parameters(result: Result, envelope: Envelope, place: int) -> bool:
     item, reply = envelope.items[place], result.reply
     given = {
-        Stage.MAIL: envelope.ret or envelope.envid,
+        Stage.MAIL: envelope.message.ret or envelope.message.envid,
         Stage.RCPT: item.notify or item.orcpt,
     }
     if not given.get(result.stage) or reply.text.startswith("5.1."):

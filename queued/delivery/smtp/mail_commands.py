@@ -44,7 +44,7 @@ def mail_command(
         if 0 < limit < size:
             raise _unfit(f"5.3.4 message of {size} octets is over the next hop's limit of {limit}")
         command += f" SIZE={size}"
-    content = envelope.content
+    message, content = envelope.message, envelope.content
     if "8BITMIME" not in extensions:
         if ascii_only and not (
             envelope.trace.isascii() and (not isinstance(content, bytes) or content.isascii())
@@ -57,11 +57,11 @@ def mail_command(
             raise _unfit("5.6.7 the next hop does not know SMTPUTF8")
         command += " SMTPUTF8"
     if dsn:
-        if envelope.ret in _RET:
-            command += f" RET={envelope.ret}"
-        if envelope.envid and _ENVID.fullmatch(envelope.envid):
-            command += f" ENVID={envelope.envid}"
-    if envelope.requiretls and "REQUIRETLS" in extensions:
+        if message.ret in _RET:
+            command += f" RET={message.ret}"
+        if message.envid and _ENVID.fullmatch(message.envid):
+            command += f" ENVID={message.envid}"
+    if message.requiretls and "REQUIRETLS" in extensions:
         command += " REQUIRETLS"  # only the null reverse-path goes to other hosts
     return command
 

@@ -1,4 +1,4 @@
-"""SMTP and LMTP: from a destination to a session with one of its hosts."""
+"""SMTP and LMTP: from a destination to a session with a host, or one error for all tries."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import h11
 
 from pgmta.errors import DeliveryError
 from pgmta.mail.text import printable
-from queued.delivery.dns.places import Places
+from queued.delivery.dns.query_slots import QuerySlots
 from queued.delivery.tls.mtasts import LARGEST, FetchedPolicy, parse_policy
 
 _TIME = 30.0  # seconds for one policy, all addresses together
@@ -45,7 +45,7 @@ class PolicyFetcher:
         self._context = context
         self._addresses = addresses
         self._port = port
-        self._places = Places(_AT_ONCE, _PATIENCE)
+        self._slots = QuerySlots(_AT_ONCE, _PATIENCE)
 
     async def fetch(self, domain: str) -> FetchedPolicy:
         """Return the policy of a domain. Raises StsError.
@@ -54,7 +54,7 @@ class PolicyFetcher:
         """
         host = f"mta-sts.{domain}"
         try:
-            async with asyncio.timeout(_TIME), self._places.place(_TIME):
+            async with asyncio.timeout(_TIME), self._slots.slot(_TIME):
                 body = await self._from_any(host)
         except TimeoutError:
             raise StsError(f"https://{host}: no answer in time") from None

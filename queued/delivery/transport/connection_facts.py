@@ -14,14 +14,14 @@ from queued.delivery.transport.transcript import ENTRIES, Entry
 class ConnectionFacts(Facts):
     """The facts of a session; `dialogue` is that of its set-up, with the hosts tried before.
 
-    `confirms` is the success of a recipient that the host itself does not notify the sender of:
+    `success_kind` is the success of a recipient that the host itself does not notify the sender of:
     `relayed`, or `delivered` if it has the mailboxes. It is empty if the host knows DSN (RFC 3461).
     """
 
     dialogue: deque[Entry] = field(
         default_factory=lambda: deque(maxlen=ENTRIES), repr=False, compare=False
     )
-    confirms: str = "relayed"
+    success_kind: str = "relayed"
 
     def count(self, stage: Stage, seconds: float) -> None:
         """Count the time of a set-up that failed in a stage, as far as no step has it yet."""

@@ -1,4 +1,4 @@
-"""The content and the recipients of one SMTP transaction."""
+"""One message for some recipients: what a channel gets at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from pgmta.model import Item
+from pgmta.model import Item, Message
 
 
 class LeaseGuard(Protocol):
@@ -24,17 +24,17 @@ class LeaseGuard(Protocol):
 class Envelope:
     """One message for recipients that share a next hop.
 
-    `content` is the message as received; if it is not bytes, it streams the content anew each time
-    it is iterated. `trace` goes before it. The session asks `guard` right before the final dot: if
-    a lease may be lost, the session drops the connection without the dot. `urgent` mail goes before
-    other mail of its destination. The attempt counts from `started`. `room` are the octets that the
-    content takes from the worker's memory. `envid` and `ret` are parameters of RFC 3461; `dsn` says
-    whether the envelope or a row has any. A `bare` one goes without them, because a host refused
-    them. `labels` are those of the items, if any mail has labels. No transaction begins after the
-    `deadline`.
+    `message` is the stored one, `content` what goes out after `trace`. Content that is not bytes
+    streams anew each time it is iterated. The channel asks `guard` right before the place can have
+    the message. If a lease may be lost, the channel ends instead. `urgent` mail goes before other
+    mail of its destination. The attempt counts from `started`. `room` are the octets that the
+    content takes from the worker's memory. A `bare` one goes without options, because a place
+    refused them. `labels` are those of the items, if any mail has labels. No transaction begins
+    after the `deadline`.
     """
 
     items: list[Item]
+    message: Message
     sender: str
     trace: bytes
     size: int
@@ -44,11 +44,7 @@ class Envelope:
     started: datetime
     urgent: bool = False
     room: int = 0
-    dsn: bool = False
     bare: bool = False
-    envid: str | None = None
-    ret: str | None = None
-    requiretls: bool = False  # RFC 8689
     labels: set[str] | None = None
     deadline: datetime | None = None
 

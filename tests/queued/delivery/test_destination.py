@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from pgmta.errors import DeliveryError, Stage
-from pgmta.model import Item
+from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery import destination_queue
@@ -33,7 +33,9 @@ CONTENT = b"Subject: x\r\n\r\nbody\r\n"
 
 def envelope(number: int) -> Envelope:
     item = Item(number, number, "s@a.example", f"r{number}@b.example", "b.example", 1, NOW, number)
-    return Envelope([item], item.sender, b"X-Trace: y\r\n", 20, False, CONTENT, ALWAYS, NOW)
+    message = Message(number, 20, False, "", 0, None)
+    trace = b"X-Trace: y\r\n"
+    return Envelope([item], message, item.sender, trace, 20, False, CONTENT, ALWAYS, NOW)
 
 
 @dataclass

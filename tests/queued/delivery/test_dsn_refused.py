@@ -23,7 +23,7 @@ def mail(recipients: int = 1, without: int = 0) -> Envelope:
     found = envelope(1, recipients)
     items = [replace(item, notify="SUCCESS" if n >= without else None)
              for n, item in enumerate(found.items)]  # fmt: skip
-    return replace(found, items=items, dsn=True, envid="x")
+    return replace(found, items=items, message=replace(found.message, envid="x"))
 
 
 def owed(recipients: int, hops: list[RawHop], sent: Envelope | None = None) -> list[str]:
@@ -31,7 +31,7 @@ def owed(recipients: int, hops: list[RawHop], sent: Envelope | None = None) -> l
     trial = play(hops, [sent or mail(recipients)])
     assert trial.events() == {Event.DELIVERED: recipients}
     results = [trial.results[number] for number in sorted(trial.results)]
-    return [result.facts.confirms if result.facts else "?" for result in results]
+    return [result.facts.success_kind if result.facts else "?" for result in results]
 
 
 @both

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
-from pgmta.model import Item
+from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.destination_queue import DestinationQueue
@@ -37,8 +37,9 @@ def envelope(number: int, recipients: int = 1, size: int = 20) -> Envelope:
         Item(1000 * number + n, number, "s@a.example", f"r{n}@b.example", "b.example", 1, NOW, n)
         for n in range(recipients)
     ]
+    message = Message(number, size, False, "", 0, None)
     return Envelope(
-        items, "s@a.example", b"X-Trace: y\r\n", size, False, CONTENT, ALWAYS, NOW, room=9
+        items, message, "s@a.example", b"X-Trace: y\r\n", size, False, CONTENT, ALWAYS, NOW, room=9
     )
 
 
@@ -297,3 +298,19 @@ def test_mail_that_waits_for_other_hosts_when_the_worker_stops() -> None:
             assert trial.room == 9
 
     run(main())
+
+
+@pytest.mark.parametrize(("late_at", "opened"), [("RCPT", ["mx0"]), ("greeting", ["mx0", "mx1"])])
+def test_no_host_gets_mail_whose_deadline_is_over(late_at: str, opened: list[str]) -> None:
+    mail = envelope(1)
+
+    def end(_: int) -> bytes | None:
+        mail.deadline = datetime.now(UTC)
+        return b"450 4.2.0 Later\r\n" if late_at == "RCPT" else None
+
+    hops = [RawHop({"RCPT": b"450 4.2.0 Later\r\n"}), RawHop()]
+    hops[opened != ["mx0"]].says[late_at] = end
+    trial = play(hops, [mail])
+    assert trial.hosts.opened == opened
+    assert str(trial.results[1000].reply) == "450 4.2.0 Later"
+    assert not hops[1].messages

@@ -22,7 +22,7 @@ from queued.config import Dns
 from queued.delivery.dns import dns as questions_module
 from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.name_servers import NameServers
-from queued.delivery.dns.places import Places
+from queued.delivery.dns.query_slots import QuerySlots
 from tests.support.name_server import NameServer, Says, Zone, serving_names
 from tests.support.waiting import eventually, let_others_run
 
@@ -236,7 +236,7 @@ async def test_dead_name_servers_do_not_stop_others(
 ) -> None:
     """A thousand dead domains fill the places twenty times; each has its time, and no more."""
     questions = asking(name_server, timeout="60s")
-    questions._places = Places(most=50, patience=0.02)
+    questions._slots = QuerySlots(most=50, patience=0.02)
     for n in range(1000):
         name_server.zone[f"dead{n}.example"] = {"A": None}
     dead = [asyncio.create_task(questions.ask(f"dead{n}.example", "A")) for n in range(1000)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.answer_class import AnswerClass
-from pgmta.model import Item, Outcome
+from pgmta.model import Item, Message, Outcome
 from pgmta.states import Event
 from queued.config import Retry, Timeouts
 from queued.config.answer_index import Answer
@@ -53,7 +53,9 @@ def envelope(*recipients: str, large: bool = False) -> Envelope:
     ]
     size = LINES * len(LARGE) if large else len(CONTENT)
     content = Parts() if large else CONTENT
-    return Envelope(items, "s@a.example", b"X-Trace: y\r\n", size, False, content, ALWAYS, NOW)
+    message = Message(1, size, False, "X-Trace: y\r\n", 0, None)
+    trace = message.trace.encode()
+    return Envelope(items, message, "s@a.example", trace, size, False, content, ALWAYS, NOW)
 
 
 async def connect(hop: RawHop, timeouts: Timeouts) -> ClientSession:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pgmta.errors import DeliveryError, Stage
-from pgmta.model import Item
+from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.dns.hosts import Host
@@ -36,7 +36,9 @@ def envelope(recipients: int = 1, content: bytes = CONTENT) -> Envelope:
         for n in range(recipients)
     ]
     size = len(content)
-    return Envelope(items, "s@a.example", b"X-Trace: y\r\n", size, False, content, ALWAYS, NOW)
+    message = Message(1, size, False, "X-Trace: y\r\n", 0, None)
+    trace = message.trace.encode()
+    return Envelope(items, message, "s@a.example", trace, size, False, content, ALWAYS, NOW)
 
 
 ITEM = envelope().items[0]
@@ -76,7 +78,8 @@ async def attempt(
 
 
 def test_parameters_of_rfc_3461_go_to_hosts_that_know_them() -> None:
-    mail = replace(envelope(), dsn=True, envid="QQ+2B314159", ret="HDRS")
+    mail = envelope()
+    mail.message = replace(mail.message, envid="QQ+2B314159", ret="HDRS")
     assert (
         mail_command(mail, {}, 0, dsn=True) == "MAIL FROM:<s@a.example> RET=HDRS ENVID=QQ+2B314159"
     )
@@ -94,7 +97,8 @@ def test_parameters_of_rfc_3461_go_to_hosts_that_know_them() -> None:
 def test_what_is_no_parameter_is_left_out(evil: str) -> None:
     """Rows may come by SQL."""
     assert rcpt_command(replace(ITEM, notify=evil, orcpt=evil)) == "RCPT TO:<r0@b.example>"
-    mail = replace(envelope(), dsn=True, ret=evil, envid=f"=\0{evil}")
+    mail = envelope()
+    mail.message = replace(mail.message, ret=evil, envid=f"=\0{evil}")
     assert mail_command(mail, {}, 0, dsn=True) == "MAIL FROM:<s@a.example>"
 
 

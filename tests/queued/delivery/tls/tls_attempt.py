@@ -13,7 +13,7 @@ from typing import Any, cast
 from dns import rdata
 
 from pgmta.errors import DeliveryError, Stage
-from pgmta.model import Item, StsPolicy, TlsResult
+from pgmta.model import Item, Message, StsPolicy, TlsResult
 from queued.config import Delivery, Timeouts, Tls
 from queued.delivery.dns.dns import DnsAnswer
 from queued.delivery.dns.hosts import Host
@@ -134,8 +134,10 @@ class Attempt:
         parameters = SmtpParameters(implicit=self.hop.implicit, tls=tls)
         destination = Destination("smtp", parameters, DOMAIN, wish)
         item = Item(1, 1, "s@a.example", "r@b.example", DOMAIN, 1, NOW, 1)
-        envelope = Envelope([item], "s@a.example", b"X: y\r\n", 3, False, b"\r\nx", ALWAYS, NOW,
-                            requiretls=requiretls)  # fmt: skip
+        message = Message(1, 3, False, "", 0, None, requiretls=requiretls)
+        envelope = Envelope(
+            [item], message, "s@a.example", b"X: y\r\n", 3, False, b"\r\nx", ALWAYS, NOW
+        )
         self.error = None
         before = len(self.hop.taken)
         try:

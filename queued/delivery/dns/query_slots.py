@@ -1,4 +1,4 @@
-"""How many questions to name servers are under way at a time."""
+"""How many questions are under way at a time: to name servers, or for MTA-STS policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST = 500  # questions under way: each has a socket
 _PATIENCE = 2.0  # seconds that a question has in any case
 
 
-class Places:
+class QuerySlots:
     """Admits questions; if others wait, the oldest ones have two seconds and no more."""
 
     def __init__(self, most: int = _MOST, patience: float = _PATIENCE) -> None:
@@ -21,8 +21,8 @@ class Places:
         self._patient: OrderedDict[asyncio.Timeout, float] = OrderedDict()  # with their beginning
 
     @asynccontextmanager
-    async def place(self, timeout: float) -> AsyncIterator[None]:
-        """Wait for a place, and have it for `timeout` seconds. Raises TimeoutError after these."""
+    async def slot(self, timeout: float) -> AsyncIterator[None]:
+        """Wait for a slot, and have it for `timeout` seconds. Raises TimeoutError after these."""
         loop = asyncio.get_running_loop()
         if self._free.locked():
             if self._patient:

@@ -157,7 +157,7 @@ class AiosmtpdHandler:
         if problem := judgement.problem(transaction):
             log.error("the handler has changed the envelope", reason=problem, client=client)
             return replies.INTERNAL
-        reply: str = commands.do(b"DATA", "")
+        reply: str = commands.do_command(b"DATA", "")
         if reply is not replies.DATA_GO:
             return reply
         content = envelope.content

@@ -77,7 +77,7 @@ class SmtpSession:
         server, commands, connection = self._server, self.commands, self._connection
         transport = HookTransport(lambda: connection.transport, server.loop)
         seen = HookServer(server, commands.session, transport)
-        judgement = Judgement(listener.handler, connection.client, server.directory)
+        judgement = Judgement(listener.handler, server.directory)
         return SessionHooks(phases, commands, judgement, seen, connection.closing.fail)
 
     # -- command lines --

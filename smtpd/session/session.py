@@ -279,14 +279,6 @@ class SmtpSession:
         self.reception.abandon()
 
     @property
-    def committing(self) -> bool:
-        """Whether a message waits for its commit, or a command or a message for its hooks."""
-        incoming = self.reception.incoming
-        if incoming and incoming.content.done is not None:
-            return True
-        return self.hooks is not None and self.hooks.asking
-
-    @property
     def holds_replies(self) -> bool:
         """Whether the replies so far leave together with that of a hook."""
         return self.hooks is not None and self.hooks.holds_replies(self._server.loop.time())

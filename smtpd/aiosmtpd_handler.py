@@ -152,7 +152,7 @@ class AiosmtpdHandler:
         """Have a message committed as its envelope is now; return the reply."""
         relay, commands = self._begin(), envelope.pgmta_commands
         transaction, client = commands.transaction, str(commands.session.peer[0])
-        judgement = Judgement(self._listener.handler, client, relay.directory)
+        judgement = Judgement(self._listener.handler, relay.directory)
         await judgement.look_up(judgement.unseen(transaction))
         if problem := judgement.problem(transaction):
             log.error("the handler has changed the envelope", reason=problem, client=client)

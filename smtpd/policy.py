@@ -1,4 +1,4 @@
-"""Relay rules and replies to MAIL and RCPT: which sender and recipient smtpd takes (pure)."""
+"""Relay rules, the postmaster, and the replies to MAIL and RCPT (pure)."""
 
 from __future__ import annotations
 
@@ -93,13 +93,7 @@ class RelayHandler:
         transaction.set_sender(sender, domain_of(sender))
         return replies.MAIL_OK
 
-    def rcpt(
-        self,
-        transaction: Transaction,
-        client: str,
-        path: str,
-        directory: Directory | None = None,
-    ) -> str:
+    def rcpt(self, transaction: Transaction, path: str, directory: Directory | None = None) -> str:
         """Take a recipient, without its angle brackets, if the client may send to it.
 
         A `directory` has to know the recipient. LOOK_UP says that it has to be asked first.

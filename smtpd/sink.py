@@ -33,7 +33,6 @@ class KeepHandler:
         folder.parent.mkdir(parents=True, exist_ok=True)
         for path in (folder, *(folder / name for name in ("tmp", "new", "cur"))):
             path.mkdir(mode=0o700, exist_ok=True)
-            path.chmod(0o700)  # those of earlier versions were open
         self._maildir = mailbox.Maildir(folder)
 
     async def handle_EHLO(

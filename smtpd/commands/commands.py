@@ -238,7 +238,7 @@ class Commands:
         self.path, self.options = path, []
         if rest:
             return self._rcpt_with(rest, transaction, path)
-        return self._handler.rcpt(transaction, self._client, path, self._directory)
+        return self._handler.rcpt(transaction, path, self._directory)
 
     def _rcpt_with(self, rest: str, transaction: Transaction, path: str) -> str:
         """Take a recipient that has parameters."""
@@ -247,7 +247,7 @@ class Commands:
         if refusal:
             return refusal
         known = len(transaction.recipients)
-        reply = self._handler.rcpt(transaction, self._client, path, self._directory)
+        reply = self._handler.rcpt(transaction, path, self._directory)
         if len(transaction.recipients) > known:
             transaction.set_dsn(next(reversed(transaction.recipients)), dsn)
             self.options = separated(rest)

@@ -1,4 +1,4 @@
-"""One listener, for all of its sessions: its options, and the replies to EHLO."""
+"""One listener, for all of its sessions: options, replies to EHLO, and whose mail is bounced."""
 
 from __future__ import annotations
 

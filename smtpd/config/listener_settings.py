@@ -170,22 +170,14 @@ class Listener(Section):
     )
 
     @model_validator(mode="after")
-    def _one_place(self) -> Listener:
+    def _fits_together(self) -> Listener:
         given = self.model_fields_set & {"address", "port"}
         if self.socket and given:
             raise ValueError(f"socket and {given.pop()} exclude each other")
         if self.socket and not self.socket.is_absolute():
             raise ValueError("socket needs an absolute path")
-        return self
-
-    @model_validator(mode="after")
-    def _bounces(self) -> Listener:
         if self.on_failed != "bounce" and "bounces" in self.model_fields_set:
             raise ValueError(f"bounces is never used, because on_failed is {self.on_failed}")
-        return self
-
-    @model_validator(mode="after")
-    def _lmtp_port(self) -> Listener:
         if self.protocol == "lmtp" and self.port == 25 and not self.socket:
             raise ValueError("protocol lmtp must not use port 25 (RFC 2033, section 5)")
         return self

@@ -56,11 +56,6 @@ class Asking:
         peer: Any = self.commands.session.peer
         return str(peer[0]) if peer else ""
 
-    @property
-    def under_way(self) -> bool:
-        """Whether a hook is being asked."""
-        return self._consultation is not None or self._looking is not None
-
     def abandon(self) -> None:
         """Cancel the hook that is being asked: the session has ended."""
         if self._consultation:

@@ -20,8 +20,9 @@ class HookTimeout(Exception):
 class HookCall:
     """Carries the arguments to the hook, and its answer back.
 
-    The thread of the sessions alone writes `over`, `deadline` and `loop`. The thread of the
-    handler alone writes `answer`, `error` and `task`, before it gives the call back.
+    The thread of the sessions alone writes `over`, `deadline` and `interrupted`. The thread of the
+    handler alone writes `answer`, `error` and `task`, before it gives the call back. `loop` is
+    written by that which makes the task, or hands the call to a thread with a loop.
     """
 
     method: Method
@@ -39,6 +40,8 @@ class HookCall:
     task: asyncio.Task[None] | None = None
     answer: Any = None
     error: BaseException | None = None
+    interrupted: float = 0.0
+    """When its thread was interrupted last, because the session waits no longer."""
     failed: bool = False
     """Whether the method raised, `handle_exception` or not."""
 

@@ -22,12 +22,9 @@ class Judgement:
     sent it.
     """
 
-    def __init__(
-        self, handler: RelayHandler, client: str, directory: Directory | None = None
-    ) -> None:
+    def __init__(self, handler: RelayHandler, directory: Directory | None = None) -> None:
         self.handler = handler
         """Judges addresses as those of a client."""
-        self._client = client
         self._directory = directory
 
     async def look_up(self, unseen: list[tuple[str, str]]) -> None:
@@ -48,7 +45,7 @@ class Judgement:
         return [
             parse_mailbox(one, utf8=True)
             for one in new[: self.handler.limit]
-            if judge(scratch, self._client, one, self._directory) is replies.LOOK_UP
+            if judge(scratch, one, self._directory) is replies.LOOK_UP
         ]
 
     def problem(self, transaction: Transaction, replaced: str = "") -> str:
@@ -100,7 +97,7 @@ class Judgement:
             new = wanted
         for address in new:
             directory = None if address in known else self._directory
-            reply = self.handler.rcpt(transaction, self._client, address, directory)
+            reply = self.handler.rcpt(transaction, address, directory)
             if reply[0] != "2":
                 transaction.set_recipients(*before)
                 return f"recipient {address!r}: {reply}"

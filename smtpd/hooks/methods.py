@@ -161,12 +161,7 @@ class Mechanisms:
 
 def _of_mechanism(method: Method) -> Method:
     """Give `auth_…`, which takes server and args alone, the arguments of the other methods."""
-
-    async def auth(server: Any, session: Any, envelope: Any, args: list[str]) -> Any:
-        answer = method(server, args)
-        return await answer if isinstance(answer, Awaitable) else answer
-
-    return auth
+    return _coroutine(lambda server, session, envelope, args: method(server, args))
 
 
 def _coroutine(method: Method) -> Method:

@@ -1,4 +1,4 @@
-"""The hooks of one listener, by command."""
+"""One hook, its methods as steps, and the steps of one listener by command, AUTH included."""
 
 from __future__ import annotations
 

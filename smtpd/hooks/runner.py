@@ -159,7 +159,10 @@ class HookRunner:
         """Take a call back from its thread."""
         self._count -= 1
         self._open.pop(call, None)
-        call.finish()
+        try:
+            call.finish()
+        except Exception as error:  # of one session: the others have theirs
+            log.error("error after a hook", exc_info=error)
         if self._idle and not (self._open or self._idle.done()):
             self._idle.set_result(None)
 
@@ -195,7 +198,9 @@ class HookRunner:
             self._pool.interrupt_late(now)
         while self._overflow and any(not place.stuck for place in self._places):
             self._put(self._overflow.popleft())
-        self._drop_overflow()
+        while self._overflow and self._overflow[0].over:
+            self._overflow.popleft()
+            self._count -= 1
         stuck = any(place.stuck for place in self._places)
         _hurry(self, stuck)
         if self._open or self._count or stuck:
@@ -227,11 +232,6 @@ class HookRunner:
         if now >= place.interrupted:
             place.interrupted = now + _INTERRUPT
             thread.interrupt()
-
-    def _drop_overflow(self) -> None:
-        while self._overflow and self._overflow[0].over:
-            self._overflow.popleft()
-            self._count -= 1
 
 
 def _hurry(owner: object, wanted: bool) -> None:

@@ -62,11 +62,6 @@ class SessionHooks:
         if began and self._phases.disconnect:
             self._asking.tell(self._phases.disconnect)
 
-    @property
-    def asking(self) -> bool:
-        """Whether a hook is being asked."""
-        return self._asking.under_way
-
     def connect(self, answered: Replied) -> bool:
         """Ask the hooks before the greeting; return False if there are none.
 

@@ -16,13 +16,10 @@ from typing import Any
 
 import uvloop
 
-from pgmta.logs import get
 from smtpd.hooks.call import HookCall
 
 _OWN = dirname(__file__)
 _INTERRUPT = 1.0  # seconds between two interruptions of a call that no session waits for
-
-log = get("hooks")
 
 
 class HookInterrupted(BaseException):
@@ -89,16 +86,11 @@ class HookThread:
 
     def run_function[T](self, function: Callable[[], T]) -> Future[T]:
         """Call a function in the thread; the future gets what it returns or raises."""
-        future: Future[T] = Future()
 
-        def work() -> None:
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
+        async def work() -> T:
+            return function()
 
-        self.loop.call_soon_threadsafe(work)
-        return future
+        return asyncio.run_coroutine_threadsafe(work(), self.loop)
 
     def probe(self) -> None:
         """Have `turned` counted up as soon as the loop of the thread turns again."""
@@ -194,10 +186,7 @@ class HookThread:
         self._signalled = False
         answers = self._answers
         while answers:
-            try:
-                self._done(answers.popleft())
-            except Exception as error:  # of one session: the others have theirs
-                log.error("error after a hook", exc_info=error)
+            self._done(answers.popleft())
 
 
 _PERFORM = HookThread._perform.__code__
@@ -206,7 +195,8 @@ _PERFORM = HookThread._perform.__code__
 class HookPool:
     """Runs each call in a thread that it has for itself, with an event loop.
 
-    A thread starts when no other one is free, up to `most`. Then calls wait for one.
+    A thread starts when no other one is free, up to `most`. Then calls wait for one. They are
+    daemon threads: the process ends although a hook never gives its thread back.
     """
 
     def __init__(
@@ -221,101 +211,66 @@ class HookPool:
         self._main = main
         self._done = done
         self._queue: SimpleQueue[HookCall | None] = SimpleQueue()
-        self._workers: list[_Worker] = []
+        self._threads: list[threading.Thread] = []
+        self._running: dict[int, HookCall] = {}  # by the number of the thread
         self._calls = 0  # that no thread has given back
 
     def put_call(self, call: HookCall) -> None:
         """Hand a call over."""
         self._calls += 1
-        if self._calls > len(self._workers) < self._most:
-            worker = _Worker(f"hook {self._name} pool {len(self._workers) + 1}", self)
-            self._workers.append(worker)
-            worker.start()
+        if self._calls > len(self._threads) < self._most:
+            name = f"hook {self._name} pool {len(self._threads) + 1}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
         self._queue.put(call)
 
     def interrupt_late(self, now: float) -> None:
         """Interrupt the threads whose call is over for its session; `now` is of its loop."""
-        for worker in self._workers:
-            call = worker.call
-            if call and call.over and now >= worker.interrupted + _INTERRUPT:
-                worker.interrupted = now
-                interrupt(worker.ident)
+        for ident, call in list(self._running.items()):
+            if call.over and now >= call.interrupted + _INTERRUPT:
+                call.interrupted = now
+                interrupt(ident)
 
     def stop(self) -> None:
         """End the threads, each after its call."""
-        for _ in self._workers:
+        for _ in self._threads:
             self._queue.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait for the end of each thread, at most `seconds` for each."""
-        for worker in self._workers:
-            if not worker.call:
-                worker.join(seconds)
-
-    def take_call(self) -> HookCall | None:
-        """Wait for the next call, in a thread of the pool; None: the thread ends."""
-        return self._queue.get()
-
-    def give_back(self, call: HookCall) -> None:
-        """Give a call back to the sessions, from a thread of the pool."""
-        with suppress(RuntimeError):  # the process ends, and no session waits
-            self._main.call_soon_threadsafe(self._came, call)
+        """Wait for the end of each thread without a call, at most `seconds` for each."""
+        for thread in self._threads:
+            if thread.ident not in self._running:
+                thread.join(seconds)
 
     def _came(self, call: HookCall) -> None:
         self._calls -= 1
-        try:
-            self._done(call)
-        except Exception as error:  # of one session: the others have theirs
-            log.error("error after a hook", exc_info=error)
-
-
-class _Worker:
-    """One thread of a pool."""
-
-    def __init__(self, name: str, pool: HookPool) -> None:
-        self._pool = pool
-        self.call: HookCall | None = None
-        self.interrupted = 0.0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
-
-    @property
-    def ident(self) -> int:
-        return self._thread.ident or 0
+        self._done(call)
 
     def _run(self) -> None:
-        loop = uvloop.new_event_loop()
+        ident, loop = threading.get_ident(), uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         loop.set_exception_handler(lambda _, context: None)  # what failed is answered for
         while True:
             call: HookCall | None = None
             try:
-                call = self._pool.take_call()
+                call = self._queue.get()
                 if not call:
                     break
-                self._serve(call, loop)
+                self._running[ident] = call
+                if not call.over:
+                    call.loop = loop
+                    call.task = loop.create_task(_perform(call, loop))
+                    loop.run_until_complete(call.task)
             except BaseException as error:  # the interruption came late, or the loop was ended
                 if call and not (call.answer or call.error):
                     call.error = error
             finally:
-                self.call = None
+                self._running.pop(ident, None)
                 if call:
-                    self._pool.give_back(call)
+                    with suppress(RuntimeError):  # the process ends, and no session waits
+                        self._main.call_soon_threadsafe(self._came, call)
         loop.close()
-
-    def _serve(self, call: HookCall, loop: asyncio.AbstractEventLoop) -> None:
-        self.call = call
-        if call.over:
-            return
-        call.loop = loop
-        task = loop.create_task(_perform(call, loop))
-        call.task = task
-        loop.run_until_complete(task)
 
 
 async def _perform(call: HookCall, loop: asyncio.AbstractEventLoop) -> None:

@@ -75,13 +75,11 @@ class Keeper:
 
     async def _begin(self) -> bool:
         child = await self._start()
-        if not child:
-            return False
-        if self._current:
+        if child and self._current:
             self._retire(child)  # a successor has taken over meanwhile
-        else:
+        elif child:
             self._takes_over(child)
-        return True
+        return child is not None
 
     def _takes_over(self, child: Process) -> None:
         self._current = child

@@ -49,13 +49,10 @@ class Remembered:
 
     def keep(self, key: tuple[str, ...], verdict: Verdict, seconds: float) -> None:
         """Remember a verdict. If it is UNSURE, a recipient that was known before stays KNOWN."""
-        known = verdict is Verdict.KNOWN or (verdict is Verdict.UNSURE and self._was_known(key))
+        before = self._verdicts.get(key)
+        known = verdict is Verdict.KNOWN or bool(verdict is Verdict.UNSURE and before and before[2])
         verdict = Verdict.KNOWN if known else verdict
         self._verdicts[key] = (verdict, self._clock() + seconds, known)
         self._verdicts.move_to_end(key)
         if len(self._verdicts) > _MOST:
             self._verdicts.popitem(last=False)
-
-    def _was_known(self, key: tuple[str, ...]) -> bool:
-        found = self._verdicts.get(key)
-        return bool(found and found[2])

@@ -1,6 +1,6 @@
 """AUTH in a session: by a hook, by the authenticator of a hook, or by the table of users.
 
-RFC 4954, section 4.
+RFC 4954, section 4. A user who has logged in is looked at again before later mail.
 """
 
 from __future__ import annotations
@@ -92,10 +92,9 @@ class AuthCommand:
         if authenticator:
             await self._answer(partial(logins.other, authenticator, mechanism, None, client))
         self._session.read_commands()  # of a question whose answer the hook did not wait for
-        if authenticator:
-            self._connection.resume()
-        else:
-            self._connection.go_on(lambda: self._begin_exchange(argument))
+        if not authenticator and self._connection.phase is Phase.BUSY:
+            self._begin_exchange(argument)
+        self._connection.resume()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):

@@ -216,7 +216,8 @@ class Connection(asyncio.Protocol):
             self.phase = _IDLE
 
     def begin_wait(self) -> None:
-        """Do no more commands until `resume` or `go_on`."""
+        """Do no more commands until `resume`, or until the next `suspend` has ended."""
+        self._task = None
         if self.phase is _IDLE or self.phase is _CONTENT:
             self.phase = _BUSY
 
@@ -231,14 +232,19 @@ class Connection(asyncio.Protocol):
             return  # with the connection
         if isinstance(error := task.exception(), Exception):
             self.closing.fail(error)
-        if task is self._task and not self.session.committing:
+        if task is self._task:
             self.resume()
 
     def resume(self, reply: str = "", *, accepted: bool = False) -> None:
-        """Go on after a wait, with a reply if there is one; `accepted` mail makes up for work."""
+        """Go on after a wait, with a reply if there is one; `accepted` mail makes up for work.
+
+        If a coroutine is waited for, its end does that.
+        """
         if accepted:
             self.spent, self.large = 0.0, False
         if self.phase is _BUSY:
+            if self._task and not self._task.done():
+                return
             self.phase = _CONTENT if self.session.reception.incoming else _IDLE
         elif not self.takes_input:
             return  # it opens, or only the end is waited for
@@ -254,15 +260,6 @@ class Connection(asyncio.Protocol):
             self.work()
         else:
             self.flush()
-
-    def go_on(self, command: Callable[[], None]) -> None:
-        """Go on with a command after what it has waited for."""
-        if self.phase is _BUSY:
-            self.phase = _IDLE
-        if self.takes_input:
-            command()
-        if self.takes_input:
-            self.resume()
 
     def begin_refusal(self) -> bool:
         """Take nothing more, before the last reply; return False if the end has begun already."""

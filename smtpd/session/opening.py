@@ -1,4 +1,4 @@
-"""The beginning of a connection: PROXY header, TLS and greeting; and the TLS of STARTTLS."""
+"""The beginning of a connection: PROXY header, TLS, greeting; and STARTTLS and XCLIENT."""
 
 from __future__ import annotations
 

@@ -165,16 +165,15 @@ class Reception:
             if incoming.spool:
                 self._connection.suspend(self._ask_about_file(incoming))
             else:
-                self._connection.begin_wait()  # until the hooks answer
                 self._ask(incoming, incoming.body())
         elif incoming.ready:
-            self._connection.begin_wait()  # until the commit
             self._commit(incoming)
         else:
             self._connection.suspend(self._prepare(incoming))
 
     def _ask(self, incoming: IncomingMessage, content: bytes | ContentFile) -> None:
         """Ask the hooks about the content."""
+        self._connection.begin_wait()  # until the hooks answer
         if self._session.hooks:
             self._session.hooks.ask_about_content(incoming.header(), content, self._answered)
 
@@ -243,6 +242,7 @@ class Reception:
                 self._named, user = login, login.user if login else ""
                 self._gaps = server.accepted.gaps(user=user, **connection.log_values)
             content.gaps = self._gaps
+        connection.begin_wait()  # until the commit
         server.committer.commit(content, message, self.committed)
 
     def committed(self, error: Exception | None) -> None:

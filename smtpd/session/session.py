@@ -77,7 +77,7 @@ class SmtpSession:
         server, commands, connection = self._server, self.commands, self._connection
         transport = HookTransport(lambda: connection.transport, server.loop)
         seen = HookServer(server, commands.session, transport)
-        judgement = Judgement(listener.handler, connection.client, server.directory)
+        judgement = Judgement(listener.handler, server.directory)
         return SessionHooks(phases, commands, judgement, seen, connection.closing.fail)
 
     # -- command lines --
@@ -277,14 +277,6 @@ class SmtpSession:
         if self.auth:
             self.auth.abandon()
         self.reception.abandon()
-
-    @property
-    def committing(self) -> bool:
-        """Whether a message waits for its commit, or a command or a message for its hooks."""
-        incoming = self.reception.incoming
-        if incoming and incoming.content.done is not None:
-            return True
-        return self.hooks is not None and self.hooks.asking
 
     @property
     def holds_replies(self) -> bool:

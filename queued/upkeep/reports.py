@@ -15,9 +15,9 @@ from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.records.reports import Page, Place, Reports
+from queued.process.queued_process import QueuedProcess
 from queued.reports.round import ReportRound
 from queued.reports.writer import ReportWriter
-from queued.upkeep.queued_process import QueuedProcess
 
 _EVERY = 1.0  # seconds between two looks at the rows of others, in our turn
 _OTHERS = 2.0  # seconds that the rows of another process wait for that process

@@ -12,8 +12,8 @@ from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
+from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
-from queued.upkeep.queued_process import QueuedProcess
 
 _BATCH = 100  # policies per round: 144,000 per day
 _REPORTS = 35 * 86400.0  # seconds for which results are kept: reports are about a day

@@ -22,9 +22,9 @@ from queued.config import QueuedConfig, Tls, Worker
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transports import Transports
+from queued.process.space import Reclaimer
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
-from queued.upkeep.space import Reclaimer
 
 _WRITTEN = 10.0  # seconds between two writes of the results about TLS
 

@@ -21,8 +21,16 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pgmta.config.loader import Problem, dotted
-from pgmta.config.types import Period, Section, Whole, hint, is_address, listed, parse_host_port
-from pgmta.errors import AddressError
+from pgmta.config.types import (
+    Period,
+    Section,
+    Whole,
+    checked,
+    hint,
+    is_address,
+    listed,
+    parse_host_port,
+)
 from pgmta.mail.address import parse_mailbox
 from pgmta.mail.text import unsafe
 from pgmta.secret_file import read_secret
@@ -120,10 +128,8 @@ def _age(seconds: float) -> float:
 def _forward(value: Any) -> Any:
     if value is None or value == "sender":
         return value
-    try:
-        return parse_mailbox(str(value), utf8=True)[0]
-    except AddressError as error:
-        raise ValueError(f"expected an address, sender or null: {error}") from None
+    expected = "expected an address, sender or null: "
+    return checked(expected, parse_mailbox, str(value), utf8=True)[0]
 
 
 class ShapingVerp(Section):

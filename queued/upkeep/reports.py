@@ -105,7 +105,7 @@ class ReportDuty:
         ready = []
         now = asyncio.get_running_loop().time()
         for number, settled, waited in page.messages:
-            if self._round.leaves(number):
+            if self._round.is_postponed(number):
                 continue
             if settled or waited >= gather:
                 ready.append(number)
@@ -136,7 +136,7 @@ class ReportDuty:
             full = rows and len(rows) + len(ended) == _ROWS
             if full and (last := rows[-1].message_id) != rows[0].message_id:
                 rows = [row for row in rows if row.message_id != last]
-            rows = [row for row in rows if not self._round.leaves(row.message_id)]
+            rows = [row for row in rows if not self._round.is_postponed(row.message_id)]
             number = len(rows) + len(ended)
             if rows and await self._round.end_batch(rows, self._process.config):
                 await self._reports.announce()

@@ -1,4 +1,4 @@
-"""Section `routes` of queued.yaml: its keys and values."""
+"""The conditions on mail that routes and rules of signing share, and their values."""
 
 from __future__ import annotations
 

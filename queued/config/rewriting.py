@@ -1,4 +1,4 @@
-"""The text of a VERP address, with {id} and {hash} (pure)."""
+"""Key `rewrite` of a route in shaping.yaml: maps of addresses, fields, VERP addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The knowledge of workers about TLS, for `queuectl route`, which writes nothing."""
+"""`queuectl route`: where mail for an address goes, and what workers remember of its TLS."""
 
 from __future__ import annotations
 

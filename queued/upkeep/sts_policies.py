@@ -1,4 +1,4 @@
-"""MTA-STS policies are fetched again before they end (RFC 8461, section 5.1); old entries go."""
+"""MTA-STS policies are fetched before they end (RFC 8461, section 5.1), TLS results are written."""
 
 from __future__ import annotations
 
@@ -66,3 +66,4 @@ def _make(process: QueuedProcess) -> Work:
 
 
 DUTY = Duty("TLS policies", 60.0, _make, in_turn=True)
+RESULTS = Duty("TLS results", 10.0, lambda process: process.tls.write_results, first=10.0)

@@ -26,7 +26,7 @@ from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.submit import Mail, Submission
 from queued.config import QueuedConfig, Worker
 from queued.delivery.transports import TRANSPORTS, TransportKind
-from queued.upkeep.queued_process import QueuedProcess
+from queued.process.queued_process import QueuedProcess
 from queued.worker.delivery_worker import DeliveryWorker
 
 PUBLISHED = {"producer": 6944.0, "consumer": 3462.0}

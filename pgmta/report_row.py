@@ -39,6 +39,7 @@ class ReportRow:
     attempted: datetime | None = None
     host: str = ""
     answer_class: str = ""
+    until: datetime | None = None  # Will-Retry-Until of a delay notice
 
     @property
     def kind(self) -> Kind:

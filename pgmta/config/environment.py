@@ -10,8 +10,7 @@ from typing import Any, Literal
 import psycopg.conninfo
 from pydantic import Field, field_validator
 
-from pgmta.config.types import FilePath, Section
-from pgmta.errors import AddressError
+from pgmta.config.types import FilePath, Section, checked
 from pgmta.mail.address import normalise_domain
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)
@@ -64,10 +63,7 @@ class Environment(Section):
     @field_validator("hostname")
     @classmethod
     def _named(cls, hostname: str) -> str:
-        try:
-            return normalise_domain(hostname)
-        except AddressError as error:
-            raise ValueError(str(error)) from None
+        return checked("", normalise_domain, hostname)
 
 
 def environment_field() -> Any:

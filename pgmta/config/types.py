@@ -23,6 +23,8 @@ from pydantic import (
     ValidationInfo,
 )
 
+from pgmta.errors import AddressError
+
 FOLDER = "folder"
 """The key of the file's folder in the context of validators, for paths relative to the file."""
 
@@ -64,6 +66,14 @@ def some_listed(value: Any) -> list[Any]:
 def each_by(parse: Callable[[Any], object]) -> BeforeValidator:
     """Return the reader of one value or a list of values, each by `parse`."""
     return BeforeValidator(lambda value: [parse(each) for each in some_listed(value)])
+
+
+def checked[**P, T](expected: str, parse: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the parsed address or domain. Raises ValueError, which begins with `expected`."""
+    try:
+        return parse(*args, **kwargs)
+    except AddressError as error:
+        raise ValueError(f"{expected}{error}") from None
 
 
 def parse_duration(value: Any) -> float:

@@ -7,6 +7,7 @@ tests/pgmta/test_private_names.py fails when it changes.
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +26,10 @@ SELECT FROM pg_class
 WHERE oid = to_regclass('pgmta.schema_migrations') AND has_table_privilege(oid, 'SELECT')
 """
 _MIGRATIONS = "SELECT name FROM pgmta.schema_migrations"
+_AUDIT = """
+INSERT INTO audit (who, action, condition, details, rows, finished_at)
+VALUES (%s, %s, %s, %s::jsonb, %s, now())
+"""
 _FIRST = datetime(2, 1, 1, tzinfo=UTC)
 _LAST = datetime(9998, 1, 1, tzinfo=UTC)
 
@@ -72,6 +77,12 @@ class OperatorLink:
     def close(self) -> None:
         """End the connection."""
         self._db.close()
+
+    def _audit(
+        self, who: str, action: str, condition: str, details: dict[str, Any], rows: int = 0
+    ) -> None:
+        """Note a change that was done at once in table `audit`."""
+        self._db.execute(_AUDIT, (who, action, condition, json.dumps(details), rows))
 
 
 def prepare(connection: psycopg.Connection[Any]) -> None:

@@ -22,8 +22,8 @@ from pgmta.store.changes.change import BATCH, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.filters import filter_condition
-from queued.cli.commands.change import EXIT_INTERRUPTED, apply_change, seconds, who
-from queued.cli.options.queue_command import CONFIG, database_of
+from queued.cli.commands.change import EXIT_INTERRUPTED, apply_change, seconds
+from queued.cli.options.queue_command import CONFIG, database_of, who
 
 _DONE = {Action.DELETE.value: "deleted", Action.RELEASE.value: "released"}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from pgmta.config.types import checked
 from pgmta.errors import AddressError
 from pgmta.mail.address import domains_above, normalise_domain, parse_mailbox, unquoted
 
@@ -104,28 +105,21 @@ def _key(text: str) -> str:
     local, at, domain = text.rpartition("@")
     if local == "*":
         raise ValueError(f"write @{domain} for all addresses of a domain")
-    try:
-        if at and not local:
-            return (
-                f"@*.{normalise_domain(domain[2:])}"
-                if domain[:2] == "*."
-                else f"@{normalise_domain(domain)}"
-            )
-        _, name = parse_mailbox(text, utf8=True)
-    except AddressError as error:
-        raise ValueError(f"expected an address, @domain or @*.domain: {error}") from None
+    expected = "expected an address, @domain or @*.domain: "
+    if at and not local:
+        below = "*." if domain[:2] == "*." else ""
+        return f"@{below}{checked(expected, normalise_domain, domain.removeprefix(below))}"
+    name = checked(expected, parse_mailbox, text, utf8=True)[1]
     return f"{_plain(local)}@{name}"
 
 
 def _value(text: str) -> _Target:
     local, at, domain = text.rpartition("@")
-    try:
-        if at and not local:
-            normalise_domain(domain)
-            return _Target(None, domain)
-        parse_mailbox(text, utf8=True)
-    except AddressError as error:
-        raise ValueError(f"expected an address or @domain: {error}") from None
+    expected = "expected an address or @domain: "
+    if at and not local:
+        checked(expected, normalise_domain, domain)
+        return _Target(None, domain)
+    checked(expected, parse_mailbox, text, utf8=True)
     return _Target(local, domain)
 
 

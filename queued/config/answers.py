@@ -1,4 +1,4 @@
-"""One of `rules` in answers.yaml: which replies it is for, and what they mean."""
+"""The file answers.yaml: groups of hosts, rules for replies, and what codes mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text with placeholders such as {recipients}, read once and filled in often (pure)."""
+"""The texts of DSNs by language: templates, and the files that have them."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from pgmta.config.types import Duration, Period, Section, Size, Whole
-from pgmta.errors import AddressError
+from pgmta.config.types import Duration, Period, Section, Size, Whole, checked
 from pgmta.mail.address import parse_mailbox
 from pgmta.mail.text import unsafe
 from queued.config.bounce_texts import TAG
@@ -77,13 +76,13 @@ class Bounces(Section):
         name, address = split_named(value)
         if any(map(unsafe, name)):
             raise ValueError("the name has a control character")
-        _mailbox(address, utf8=False)
+        checked("", parse_mailbox, address)
         return f"{name} <{address}>" if name else address
 
     @field_validator("postmaster")
     @classmethod
     def _postmaster(cls, value: str | None) -> str | None:
-        return None if value is None else _mailbox(value, utf8=True)
+        return None if value is None else checked("", parse_mailbox, value, utf8=True)[0]
 
     @field_validator("delay")
     @classmethod
@@ -102,11 +101,3 @@ class Bounces(Section):
     def from_field(self, hostname: str) -> str:
         """Return `Name <address>` or the address for the field From of a host's DSNs."""
         return self.origin or f"{NAME} <mailer-daemon@{hostname}>"
-
-
-def _mailbox(address: str, *, utf8: bool) -> str:
-    """Return the address. Raises ValueError if it is none."""
-    try:
-        return parse_mailbox(address, utf8=utf8)[0]
-    except AddressError as error:
-        raise ValueError(str(error)) from None

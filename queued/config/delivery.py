@@ -1,4 +1,4 @@
-"""Section `delivery.dns` of queued.yaml."""
+"""Section `delivery` of queued.yaml: name servers, times, TLS, connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section `routes` of queued.yaml: its keys and values."""
+"""The conditions on mail that routes and rules of signing share, and their values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pgmta.config.types import HostPort, Section, each_by, parse_host_port, some_listed
-from pgmta.errors import AddressError
+from pgmta.config.types import HostPort, Section, checked, each_by, parse_host_port, some_listed
 from pgmta.mail.address import normalise_domain, parse_mailbox
 from pgmta.selection import Selection, Term, priorities
 
@@ -24,10 +23,7 @@ def _parse_target(value: Any) -> HostPort | Literal["mx"]:
 def parse_pattern(pattern: str) -> str:
     """Return a domain, `*.domain` or `*`, normalised. Raises ValueError."""
     bare = pattern.removeprefix("*.") if pattern != "*" else "example.com"
-    try:
-        normal = normalise_domain(bare)
-    except AddressError as error:
-        raise ValueError(f"expected a domain, *.domain or *: {error}") from None
+    normal = checked("expected a domain, *.domain or *: ", normalise_domain, bare)
     return pattern if pattern == "*" else pattern[: len(pattern) - len(bare)] + normal
 
 
@@ -53,10 +49,7 @@ def _pattern(word: Any) -> str:
 def _sender(word: Any) -> str:
     if word == "<>":
         return ""
-    try:
-        return parse_mailbox(str(word), utf8=True)[0].lower()
-    except AddressError as error:
-        raise ValueError(f"expected an address or <>: {error}") from None
+    return checked("expected an address or <>: ", parse_mailbox, str(word), utf8=True)[0].lower()
 
 
 def _tenant(word: Any) -> str:

@@ -1,4 +1,4 @@
-"""Section `process` of queued.yaml: the times that hold for every worker of the process."""
+"""The file queued.yaml: its sections, and the files that it names."""
 
 from __future__ import annotations
 

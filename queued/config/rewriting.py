@@ -1,4 +1,4 @@
-"""The text of a VERP address, with {id} and {hash} (pure)."""
+"""Key `rewrite` of a route in shaping.yaml: maps of addresses, fields, VERP addresses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from pgmta.config.loader import Problem
-from pgmta.config.types import Section, listed, parse_network
-from pgmta.errors import AddressError
+from pgmta.config.types import Section, checked, listed, parse_network
 from pgmta.mail.address import normalise_domain
 from queued.config import address_map
 from queued.config.mail_conditions import parse_pattern
@@ -36,10 +35,7 @@ class VerpTemplate:
         local, at, domain = text.rpartition("@")
         if not at:
             raise ValueError(f"{text!r} has no domain")
-        try:
-            self.domain = normalise_domain(domain)
-        except AddressError as error:
-            raise ValueError(str(error)) from None
+        self.domain = checked("", normalise_domain, domain)
         parts = re.split(r"(\{[^{}]*\})", local)
         names, literals = parts[1::2], parts[::2]
         if sorted(names) != ["{hash}", "{id}"]:

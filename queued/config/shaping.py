@@ -1,4 +1,4 @@
-"""One of the hosts in `to` of a route in shaping.yaml."""
+"""The file shaping.yaml: routes, their hosts and logins, and the keys of VERP addresses."""
 
 from __future__ import annotations
 
@@ -21,12 +21,21 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pgmta.config.loader import Problem, dotted
-from pgmta.config.types import Period, Section, Whole, hint, is_address, listed, parse_host_port
-from pgmta.errors import AddressError
+from pgmta.config.types import (
+    Period,
+    Section,
+    Whole,
+    checked,
+    hint,
+    is_address,
+    listed,
+    parse_host_port,
+)
 from pgmta.mail.address import parse_mailbox
 from pgmta.mail.text import unsafe
 from pgmta.secret_file import read_secret
-from queued.config.mail_conditions import MailConditions, Patterns
+from pgmta.selection import Selection
+from queued.config.mail_conditions import MailConditions, Patterns, domain_term
 from queued.config.retry import Retry, RouteRetry
 from queued.config.rewriting import ShapingRewrite
 
@@ -119,10 +128,8 @@ def _age(seconds: float) -> float:
 def _forward(value: Any) -> Any:
     if value is None or value == "sender":
         return value
-    try:
-        return parse_mailbox(str(value), utf8=True)[0]
-    except AddressError as error:
-        raise ValueError(f"expected an address, sender or null: {error}") from None
+    expected = "expected an address, sender or null: "
+    return checked(expected, parse_mailbox, str(value), utf8=True)[0]
 
 
 class ShapingVerp(Section):
@@ -243,6 +250,12 @@ class ShapingRoute(MailConditions):
         default=None, description="changes to its mail as it leaves"
     )
 
+    @property
+    def mail(self) -> Selection:
+        """The mail that it is for."""
+        domain = Selection.every(domain_term("domain", self.domain))
+        return domain & self.of_path & self.of_row
+
 
 class Shaping(Section):
     """The whole of shaping.yaml."""
@@ -308,7 +321,7 @@ class Shaping(Section):
             elif route.name:
                 names[route.name] = number
         for number, route in enumerate(self.routes[:-1]):
-            if takes_all(route):
+            if not route.mail.groups:
                 reason = "takes all mail, so the routes after it are never used"
                 found.append((("routes", number), reason))
                 break
@@ -350,9 +363,3 @@ def _wrong_dane(route: ShapingRoute, usual_tls: str) -> Iterator[tuple[str, str]
             yield "tls", f"{words} in `to`, or tls: verify"
         else:
             yield "to", f"delivery.tls.mode {words}, or add tls: verify"
-
-
-def takes_all(route: ShapingRoute) -> bool:
-    """Return whether a route is for all mail."""
-    every = all(words is None or "*" in words for words in (route.domain, route.sender_domain))
-    return every and route.sender is None and route.tenant is None and not route.metadata

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from pgmta.config.types import FOLDER, Period, Section, Whole, each_by, hint
-from pgmta.errors import AddressError
+from pgmta.config.types import FOLDER, Period, Section, Whole, checked, each_by, hint
 from pgmta.mail.address import mailbox_key, normalise_domain
 from pgmta.model import TRUSTED, Origin
 from pgmta.selection import Selection, Term
@@ -43,10 +42,7 @@ def parse_selector(text: Any) -> str:
 
 def parse_signing_domain(text: Any) -> str:
     """Return a domain name as the tag `d=` has it, in A-labels. Raises ValueError."""
-    try:
-        domain = normalise_domain(text) if isinstance(text, str) else ""
-    except AddressError as error:
-        raise ValueError(f"expected a domain: {error}") from None
+    domain = checked("expected a domain: ", normalise_domain, text) if isinstance(text, str) else ""
     if not domain or domain.startswith("["):
         raise ValueError(f"expected a domain, not {text!r}")
     return domain

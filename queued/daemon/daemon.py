@@ -11,9 +11,9 @@ from pgmta.postgres.notify import listen
 from pgmta.service import Signals, first, report_error, tune_memory
 from queued.config import QueuedConfig
 from queued.daemon.presence import Presence
+from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duties import DUTIES
 from queued.upkeep.duty import repeat
-from queued.upkeep.queued_process import QueuedProcess
 from queued.upkeep.reports import ReportDuty
 from queued.worker.kinds import make_worker
 from queued.worker.row_watch import RowWatch

@@ -15,7 +15,7 @@ from pgmta.store.admin.workers import WorkerEntry
 from pgmta.store.queue.conditions import reach
 from pgmta.waiting import Waiting
 from queued.config import Worker
-from queued.upkeep.queued_process import QueuedProcess
+from queued.process.queued_process import QueuedProcess
 from queued.worker.kinds import Runner
 from queued.worker.observer import TraceWatch
 from queued.worker.row_worker import is_rule, rule

@@ -61,7 +61,7 @@ class ReportRound:
         self._warned = float("-inf")
         self._left: dict[int, float] = {}
 
-    def leaves(self, message_id: int) -> bool:
+    def is_postponed(self, message_id: int) -> bool:
         """Return whether a message is not tried now, because its rows could not be ended."""
         until = self._left.get(message_id)
         if until is None:

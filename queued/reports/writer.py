@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pgmta.mail.newlines import Mode, NewlineGuard, check
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
-from pgmta.report_row import ReportedMessage, ReportRow
+from pgmta.report_row import ReportedMessage
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue, chunk_count
 from queued.config import QueuedConfig
@@ -18,7 +18,7 @@ from queued.reports.report_policy import Plan
 from queued.reports.text.compose import compose
 from queued.reports.text.fields import date
 from queued.reports.text.original import header_of
-from queued.reports.text.values import Dsn, Original, Report, ReportedRecipient
+from queued.reports.text.values import Dsn, Original, Report
 from queued.rewriting.composed import COMPOSERS, composed_or_stored, composed_parts
 from queued.routing.retry_until import RetryUntil
 
@@ -122,13 +122,12 @@ class ReportWriter:
             reporting_mta=self._host,
             arrival=first.ts,
             original=Original(b"", 0),
-            recipients=[_recipient(row) for row in plan.rows],
+            recipients=plan.rows,
         )
         if plan.kind == "delayed":
-            for row, recipient in zip(plan.rows, report.recipients, strict=True):
-                recipient.until = self._until.find_end(row, config)
-            ends = [each.until for each in report.recipients if each.until]
-            report.until = max(ends, default=None)
+            for row in plan.rows:
+                row.until = self._until.find_end(row, config)
+            report.until = max((row.until for row in plan.rows if row.until), default=None)
         if original is None:
             return report
         mode = config.delivery.bare_newlines
@@ -217,21 +216,6 @@ class ReportWriter:
 def _refuse(original: ReportedMessage, guard: NewlineGuard) -> None:
     if guard.problem:
         raise LookupError(f"content of message {original.id}: {guard.problem}")
-
-
-def _recipient(row: ReportRow) -> ReportedRecipient:
-    """Return the recipient of a row as its DSN has it."""
-    return ReportedRecipient(
-        address=row.recipient,
-        orcpt=row.orcpt,
-        action=row.kind,
-        diagnostic=row.refusal,
-        remote_mta=row.host,
-        last_attempt=row.attempted,
-        answer_class=row.answer_class,
-        reason=row.reason(),
-        log_id=f"{row.message_id}.{row.id}",
-    )
 
 
 def groups(plans: list[Plan], sizes: dict[int, int], most: int) -> Iterator[list[Plan]]:

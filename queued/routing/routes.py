@@ -90,8 +90,7 @@ class Route:
         rewriting = Rewriting(entry.rewrite, keys, name) if entry.rewrite else None
         destination = Destination(entry.transport, parameters)
         domain, rest = domain_term("domain", entry.domain), entry.of_path & entry.of_row
-        mail = Selection.every(domain) & rest
-        labelled = Labelled(mail, f"route {number}", entry.transport in SMTP and not entry.to)
+        labelled = Labelled(entry.mail, f"route {number}", entry.transport in SMTP and not entry.to)
         return cls(domain, rest, labelled, Routed(destination, name, entry.retry, rewriting))
 
 

@@ -1,1 +1,1 @@
-"""Upkeep: the process of queued, and its duties, one a file, listed in duties.py."""
+"""The duties of queued, one a file, listed in duties.py."""

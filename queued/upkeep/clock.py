@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from pgmta.logs import get
 from pgmta.store.admin.upkeep import ClockLook, DatabaseClock
+from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
-from queued.upkeep.queued_process import QueuedProcess
 
 STEP = 30.0  # seconds; a clock that is off by less is no reason
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from queued.delivery.tls.tls_policy import TlsMode
+from queued.process.queued_process import QueuedProcess
 from queued.routing.routes import Routes
 from queued.upkeep.duty import Duty
-from queued.upkeep.queued_process import QueuedProcess
 
 
 async def _check_dane(process: QueuedProcess) -> None:

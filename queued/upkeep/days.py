@@ -8,8 +8,8 @@ from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta.store.records.days import keep_days
 from pgmta.store.records.reports import Reports
+from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
-from queued.upkeep.queued_process import QueuedProcess
 from queued.upkeep.reports import report_link
 
 _EVERY = 3600.0  # seconds

@@ -24,6 +24,7 @@ DUTIES: list[Duty] = [
     orphans.DUTY,
     keys.DUTY,
     sts_policies.DUTY,
+    sts_policies.RESULTS,
     dane_check.DUTY,
     untaken.DUTY,
 ]

@@ -11,7 +11,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from queued.upkeep.queued_process import QueuedProcess
+from queued.process.queued_process import QueuedProcess
 
 log = get("upkeep")
 

@@ -15,9 +15,9 @@ from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.records.reports import Page, Place, Reports
+from queued.process.queued_process import QueuedProcess
 from queued.reports.round import ReportRound
 from queued.reports.writer import ReportWriter
-from queued.upkeep.queued_process import QueuedProcess
 
 _EVERY = 1.0  # seconds between two looks at the rows of others, in our turn
 _OTHERS = 2.0  # seconds that the rows of another process wait for that process
@@ -105,7 +105,7 @@ class ReportDuty:
         ready = []
         now = asyncio.get_running_loop().time()
         for number, settled, waited in page.messages:
-            if self._round.leaves(number):
+            if self._round.is_postponed(number):
                 continue
             if settled or waited >= gather:
                 ready.append(number)
@@ -136,7 +136,7 @@ class ReportDuty:
             full = rows and len(rows) + len(ended) == _ROWS
             if full and (last := rows[-1].message_id) != rows[0].message_id:
                 rows = [row for row in rows if row.message_id != last]
-            rows = [row for row in rows if not self._round.leaves(row.message_id)]
+            rows = [row for row in rows if not self._round.is_postponed(row.message_id)]
             number = len(rows) + len(ended)
             if rows and await self._round.end_batch(rows, self._process.config):
                 await self._reports.announce()

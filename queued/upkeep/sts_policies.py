@@ -1,4 +1,4 @@
-"""MTA-STS policies are fetched again before they end (RFC 8461, section 5.1); old entries go."""
+"""MTA-STS policies are fetched before they end (RFC 8461, section 5.1), TLS results are written."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
+from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
-from queued.upkeep.queued_process import QueuedProcess
 
 _BATCH = 100  # policies per round: 144,000 per day
 _REPORTS = 35 * 86400.0  # seconds for which results are kept: reports are about a day
@@ -66,3 +66,4 @@ def _make(process: QueuedProcess) -> Work:
 
 
 DUTY = Duty("TLS policies", 60.0, _make, in_turn=True)
+RESULTS = Duty("TLS results", 10.0, lambda process: process.tls.write_results, first=10.0)

@@ -17,7 +17,7 @@ from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
-from queued.upkeep.queued_process import QueuedProcess
+from queued.process.queued_process import QueuedProcess
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
 from queued.worker.leases import Leases

@@ -20,9 +20,9 @@ from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing, StoredContent
 from queued.outgoing.stage import StageContext
 from queued.outgoing.stages import Stages
+from queued.process.space import Reclaimer
 from queued.routing.routes import Routed, Routes
 from queued.signing.signers import Signers
-from queued.upkeep.space import Reclaimer
 from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler

@@ -9,7 +9,7 @@ from typing import Protocol
 from pgmta.action import Action
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
-from queued.upkeep.queued_process import QueuedProcess
+from queued.process.queued_process import QueuedProcess
 from queued.worker.claim_loop import Claimer
 from queued.worker.delivery_worker import DeliveryWorker
 from queued.worker.row_worker import RowWorker

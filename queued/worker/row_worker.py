@@ -15,7 +15,7 @@ from pgmta.store.admin.workers import Rule
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
-from queued.upkeep.queued_process import QueuedProcess
+from queued.process.queued_process import QueuedProcess
 from queued.worker.claim_loop import Claimer
 
 log = get("worker")

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
-from pgmta.errors import AddressError
+from pgmta.config.types import checked
 from pgmta.mail.address import normalise_domain, parse_mailbox
 
 Tls = Literal["none", "offered", "required", "implicit"]
@@ -48,15 +48,10 @@ def parse_listen_address(value: str) -> str:
 def parse_domain(value: str) -> str:
     """Return a normalised domain or *.domain; raises ValueError."""
     bare = value.removeprefix("*.")
-    try:
-        return value[: len(value) - len(bare)] + normalise_domain(bare)
-    except AddressError as error:
-        raise ValueError(f"expected a domain or *.domain: {error}") from None
+    normal = checked("expected a domain or *.domain: ", normalise_domain, bare)
+    return value[: len(value) - len(bare)] + normal
 
 
 def parse_address(value: str) -> str:
     """Return a mailbox; raises ValueError."""
-    try:
-        return parse_mailbox(value)[0]
-    except AddressError as error:
-        raise ValueError(f"expected an address: {error}") from None
+    return checked("expected an address: ", parse_mailbox, value)[0]

@@ -32,8 +32,3 @@ RETURNING domain
 -- name: remove
 -- Remove a key.
 DELETE FROM dkim_keys WHERE domain = %(domain)s AND selector = %(selector)s RETURNING domain
-
--- name: audit
--- Note a change of a key.
-INSERT INTO audit (who, action, condition, details, rows, finished_at)
-VALUES (%(who)s, %(action)s, %(name)s, %(details)s::jsonb, 1, now())

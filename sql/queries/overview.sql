@@ -34,8 +34,3 @@ VALUES (%(name)s, %(action)s, %(condition)s, %(reason)s, %(quarantine)s, %(relea
 -- Remove a standing rule; return how many rows it leaves on hold.
 DELETE FROM rules WHERE name = %(name)s
 RETURNING condition, id, (SELECT count(*) FROM queue WHERE status = 'HOLD' AND held_under = 'rule ' || rules.id) AS held
-
--- name: audit
--- Note a change that was done at once.
-INSERT INTO audit (who, action, condition, details, finished_at)
-VALUES (%(who)s, %(action)s, %(condition)s, %(details)s::jsonb, now())

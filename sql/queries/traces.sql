@@ -44,8 +44,3 @@ ORDER BY s.ended_at, s.message_id
 -- name: lasts
 -- Whether a trace lasts.
 SELECT expires_at > now() AS lasts FROM traces WHERE id = %(id)s
-
--- name: audit
--- Note a trace.
-INSERT INTO audit (who, action, condition, details, finished_at)
-VALUES (%(who)s, %(action)s, %(condition)s, %(details)s::jsonb, now())

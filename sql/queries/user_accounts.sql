@@ -60,8 +60,3 @@ WHERE (unit = 'user ' || %(key)s OR unit LIKE 'own ' || %(key)s || ' %%') AND fo
 -- name: unlock
 -- Forget the failures of a user.
 DELETE FROM login_failures WHERE unit = 'user ' || %(key)s OR unit LIKE 'own ' || %(key)s || ' %%' RETURNING unit
-
--- name: audit
--- Note a change of a user.
-INSERT INTO audit (who, action, condition, details, rows, finished_at)
-VALUES (%(who)s, %(action)s, %(name)s, %(details)s::jsonb, 1, now())

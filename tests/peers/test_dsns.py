@@ -42,16 +42,14 @@ def dsns() -> dict[str, bytes]:
     header = "From: grün@a.example\r\nSubject: grüße\r\n".encode()
     whole = header + "\r\nSchöne Grüße\r\n".encode()
     original = Original(header, len(whole), whole)
-    kinds["utf8"] = report(recipient(address="grün@b.example"), utf8=True, original=original)
+    kinds["utf8"] = report(recipient(recipient="grün@b.example"), utf8=True, original=original)
     kinds["utf8 header"] = report(
         *kinds["utf8"].recipients, utf8=True, original=original, ret="HDRS"
     )
     for kind in ("delayed", "relayed", "delivered"):
-        kinds[kind] = report(recipient(action=kind), kind=kind)
+        kinds[kind] = report(recipient(report_kind=kind), kind=kind)
     kinds["hostile"] = report(
-        recipient(
-            address="a\r\nBcc: e@e.example", diagnostic="550 \x00\r\n\r\n.\r\nx" + "y" * 3000
-        ),
+        recipient(recipient="a\r\nBcc: e@e.example", reply="550 \x00\r\n\r\n.\r\nx" + "y" * 3000),
         message_id="<a>\r\nX: y",
         envid="+0D+0AX:",
     )

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from queued.config import QueuedConfig
-from queued.upkeep.queued_process import QueuedProcess
+from queued.process.queued_process import QueuedProcess
 from queued.upkeep.reports import ReportDuty
 from tests.support.rows import column, fetch, message, row
 from tests.support.waiting import eventually

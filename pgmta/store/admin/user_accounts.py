@@ -111,7 +111,7 @@ class UserAccounts(OperatorLink):
         key = self._key(name)
         with self._db.transaction():
             units = self._db.execute(_SQL["unlock"], {"key": key}).fetchall()
-            self._audit("unlock", name, {"units": len(units)})
+            self._audit(self._who, "user unlock", name, {"units": len(units)}, 1)
         return len(units)
 
     def users(self, name: str | None = None) -> list[dict[str, Any]]:
@@ -152,12 +152,8 @@ class UserAccounts(OperatorLink):
         with self._db.transaction():
             row = self._db.execute(_SQL[statement], {**params, "name": name}).fetchone()
             if row:
-                self._audit(statement, name, details)
+                self._audit(self._who, f"user {statement}", name, details, 1)
         return row is not None
-
-    def _audit(self, action: str, name: str, details: dict[str, Any]) -> None:
-        params = {"who": self._who, "action": f"user {action}", "name": name}
-        self._db.execute(_SQL["audit"], {**params, "details": json.dumps(details)})
 
 
 def _said(rights: Rights) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -154,7 +153,8 @@ class Overview(OperatorLink):
                 self._db.execute(_SQL["rule"], {**rule, "who": who})
             except pg_errors.UniqueViolation:
                 raise PgmtaError(f"there is a rule {rule['name']!r} already") from None
-            self._audit(who, "rule add", rule["condition"], rule)
+            details = {key: value for key, value in rule.items() if value is not None}
+            self._audit(who, "rule add", rule["condition"], details)
 
     def remove_rule(self, name: str, who: str) -> tuple[int, int] | None:
         """Remove a standing rule; return its number and how many rows it leaves on hold.
@@ -166,10 +166,3 @@ class Overview(OperatorLink):
             if row:
                 self._audit(who, "rule remove", row["condition"], {"name": name})
         return (row["id"], row["held"]) if row else None
-
-    def _audit(self, who: str, action: str, condition: str, details: dict[str, Any]) -> None:
-        kept = {key: value for key, value in details.items() if value is not None}
-        self._db.execute(
-            _SQL["audit"],
-            {"who": who, "action": action, "condition": condition, "details": json.dumps(kept)},
-        )

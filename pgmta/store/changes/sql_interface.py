@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -17,37 +16,12 @@ _SQL = queries("sql_interface")
 type Connection = psycopg.Connection[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The arguments of pgmta.submit beside envelope and content."""
+def submit(db: Connection, metadata: Mapping[str, str], **arguments: Any) -> int:
+    """Submit a message by pgmta.submit with its arguments, and return the message id.
 
-    priority: int = 5
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    key: str | None = None
-    tenant: str = ""
-    on_failed: str = "hold"
-    once: bool = False
-
-
-def submit(
-    db: Connection, sender: str, recipients: Sequence[str], content: bytes, more: Arguments
-) -> int:
-    """Submit content with CRLF at the line ends, and return the message id.
-
-    Raises SubmissionError, psycopg.Error.
+    The lines of the content end with CRLF. Raises SubmissionError, psycopg.Error.
     """
-    params = {
-        "sender": sender,
-        "recipients": list(recipients),
-        "content": content,
-        "priority": more.priority,
-        "metadata": json.dumps(dict(more.metadata)),
-        "key": more.key,
-        "tenant": more.tenant,
-        "on_failed": more.on_failed,
-        "once": more.once,
-    }
-    return int(_call(db, "submit", params)[0]["id"])
+    return int(_call(db, "submit", {**arguments, "metadata": json.dumps(dict(metadata))})[0]["id"])
 
 
 def cancel(db: Connection, message_id: int, reason: str | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import psycopg
@@ -91,6 +90,5 @@ class KeyTable(OperatorLink):
         with self._db.transaction():
             row = self._db.execute(_SQL[statement], params).fetchone()
             if row:
-                noted = {"who": self._who, "action": f"dkim {statement}", "name": name}
-                self._db.execute(_SQL["audit"], {**noted, "details": json.dumps(details)})
+                self._audit(self._who, f"dkim {statement}", name, details, 1)
         return row is not None

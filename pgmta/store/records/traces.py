@@ -129,7 +129,3 @@ class TraceOrders(OperatorLink):
                 self._shown[key] = row["ended_at"]
                 found.append(row)
         return found
-
-    def _audit(self, who: str, action: str, condition: str, details: dict[str, Any]) -> None:
-        params = {"who": who, "action": action, "condition": condition}
-        self._db.execute(_SQL["audit"], {**params, "details": json.dumps(details)})

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -32,7 +30,7 @@ from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.row_change import RowChange
 from queued.cli.options.filter_options import condition, filter_options
-from queued.cli.options.queue_command import CONFIG, database_of, parse_pairs
+from queued.cli.options.queue_command import CONFIG, database_of, parse_pairs, who
 
 EXIT_INTERRUPTED = 130
 
@@ -63,11 +61,6 @@ def _command(
         return click.command(name)(wrapped)
 
     return decorate
-
-
-def who() -> str:
-    """Return the operator's name for the audit table and for held rows."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 @_command("hold", _REASON, RELEASE_AFTER)

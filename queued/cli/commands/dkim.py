@@ -17,9 +17,8 @@ from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.model import DkimKey
 from pgmta.store.records.dkim_keys import KeyTable
-from queued.cli.commands.change import who
-from queued.cli.commands.dkim_keys import UNPUBLISHED, ShownKey, check_keys, publish, shown_keys
-from queued.cli.options.queue_command import Column, command, database_of, print_rows
+from queued.cli.options.queue_command import Column, command, database_of, print_rows, who
+from queued.cli.options.shown_keys import UNPUBLISHED, ShownKey, check_keys, publish, shown_keys
 from queued.config import parse_instant, parse_selector, parse_signing_domain, read_config
 from queued.signing.signing_key import (
     LEAST_BITS,

@@ -1,10 +1,10 @@
-"""The knowledge of workers about TLS, for `queuectl route`, which writes nothing."""
+"""`queuectl route`: where mail for an address goes, and what workers remember of its TLS."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from queued.cli.options.queue_command import command, instant, parse_pairs
 from queued.config import SMTP, read_config
 from queued.delivery.smtp.smtp_parameters import parameters_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
-from queued.delivery.smtp.survey import HostAnswer, SurveyedHost, survey
+from queued.delivery.smtp.survey import SurveyedHost, survey
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination
@@ -133,13 +133,15 @@ def route(
         smtp = SmtpTransport(settings.environment.hostname, settings.delivery, memory.functions)
         found, error = uvloop.run(_survey(smtp, routed.destination, probe=probe))
     usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
+    hosts = [_host(each, memory) for each in found]
+    shown = {**_routed(routed), "mta_sts": _kept(memory), "hosts": hosts, "error": error or None}
     if as_json:
-        print_json({
-            "address": address, **_routed(routed), "mta_sts": _kept(memory),
-            "hosts": [_host(each, memory) for each in found], "error": error or None,
-        })  # fmt: skip
+        print_json({"address": address, **shown})
     else:
-        _print(routed, found, error, memory)
+        _print(_route_lines(shown))
+        for host in hosts:
+            print_line("")
+            _print(_host_lines(host))
     if not usable:
         sys.exit(EXIT_FAILURE)
 
@@ -151,8 +153,7 @@ def _show_other(address: str, routed: Routed, *, as_json: bool) -> None:
     if as_json:
         print_json({"address": address, **found})
         return
-    for key, value in found.items():
-        print_line(f"{key:<10} {value}")
+    _print(found.items())
 
 
 async def _survey(
@@ -242,52 +243,49 @@ def _host(found: SurveyedHost, memory: RouteMemory) -> dict[str, Any]:
     }
 
 
-def _print(routed: Routed, found: list[SurveyedHost], error: str, memory: RouteMemory) -> None:
-    destination = routed.destination
-    parameters = parameters_of(destination)
-    print_line(f"route      {routed.route}")
-    print_line(f"to         {destination}")
-    if destination.transport == "lmtp" or parameters.implicit:
-        tls = ", TLS from the first octet" if parameters.implicit else ""
-        print_line(f"transport  {destination.transport}{tls}")
-    if parameters.tls:
-        print_line(f"tls        {parameters.tls}")
-    if login := parameters.login:
-        print_line(f"login      {login.name}, as {login.user}")
-    if rewriting := routed.rewriting:
-        for key, value in rewriting.entry.shown.items():
-            print_line(f"rewrite    {key}: {_words(value)}")
-    if kept := _kept(memory):
-        until = instant(kept["until"])
-        print_line(f"mta-sts    {kept['mode']}, id {kept['id']}, kept until {until}")
-    if error:
-        print_line(f"error      {error}")
-    for each in found:
-        print_line("")
-        print_line(f"host       {_key(each)}")
-        if each.addresses:
-            print_line(f"addresses  {', '.join(each.addresses)}")
-        for line in each.left_out:
-            print_line(f"left out   {line}")
-        if policy := each.policy:
-            evidence = f": {policy.evidence}" if policy.evidence else ""
-            print_line(f"policy     {policy.mode}, by {policy.source}{evidence}")
-        if broken := _broken(each, memory):
-            print_line(f"plain text until {instant(broken.until)}, as TLS failed: {broken.reason}")
-        if each.error:
-            print_line(f"error      {each.error}")
-        if each.answer:
-            _print_answer(each.answer, memory.reasons.get(_key(each), ""))
+def _print(lines: Iterable[tuple[str, str | None]]) -> None:
+    """Write the lines that have a text, each behind its label."""
+    for label, text in lines:
+        if text:
+            print_line(f"{label:<10} {text}")
 
 
-def _print_answer(answer: HostAnswer, reason: str) -> None:
-    if answer.error:
-        print_line(f"answer     {answer.error}")
+def _route_lines(shown: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
+    yield "route", shown["route"]
+    yield "to", shown["to"]
+    if shown["transport"] == "lmtp" or shown["implicit_tls"]:
+        tls = ", TLS from the first octet" if shown["implicit_tls"] else ""
+        yield "transport", f"{shown['transport']}{tls}"
+    yield "tls", shown["tls"]
+    if login := shown["login"]:
+        yield "login", f"{login['name']}, as {login['user']}"
+    for key, value in (shown["rewrite"] or {}).items():
+        yield "rewrite", f"{key}: {_words(value)}"
+    if kept := shown["mta_sts"]:
+        yield "mta-sts", f"{kept['mode']}, id {kept['id']}, kept until {instant(kept['until'])}"
+    yield "error", shown["error"]
+
+
+def _host_lines(host: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
+    yield "host", str(HostPort(host["host"], host["port"]))
+    yield "addresses", ", ".join(host["addresses"])
+    for line in host["left_out"]:
+        yield "left out", line
+    if policy := host["tls"]:
+        evidence = f": {policy['evidence']}" if policy["evidence"] else ""
+        yield "policy", f"{policy['mode']}, by {policy['source']}{evidence}"
+    if broken := host["plain_text"]:
+        until = instant(broken["until"])
+        yield "plain text", f"until {until}, as TLS failed: {broken['reason']}"
+    yield "error", host["error"]
+    if not (answer := host["answer"]):
         return
-    facts = answer.facts
-    tls = f"no TLS: {reason}" if reason else "no TLS"
-    if facts.tls_version:
-        tls = f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}"
-    print_line(f"answer     {facts.address}: {tls}")
-    words = [f"{key} {value}".strip() for key, value in answer.extensions.items()]
-    print_line(f"offers     {', '.join(words) or 'nothing'}")
+    if answer["error"]:
+        yield "answer", answer["error"]
+        return
+    tls = f"no TLS: {answer['tls_error']}" if answer["tls_error"] else "no TLS"
+    if answer["tls_version"]:
+        tls = f"{answer['tls_version']} {answer['tls_cipher']}, verified: {answer['tls_verified']}"
+    yield "answer", f"{answer['address']}: {tls}"
+    words = (f"{key} {value}".strip() for key, value in answer["extensions"].items())
+    yield "offers", ", ".join(words) or "nothing"

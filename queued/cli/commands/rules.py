@@ -22,7 +22,6 @@ from queued.cli.commands.change import (
     apply_change,
     held_again,
     seconds,
-    who,
 )
 from queued.cli.options.filter_options import condition, filter_options
 from queued.cli.options.queue_command import (
@@ -32,6 +31,7 @@ from queued.cli.options.queue_command import (
     database_of,
     print_rows,
     time_to,
+    who,
 )
 
 _TRIAL = 5.0  # seconds for which a new rule is tried on the rows that are there

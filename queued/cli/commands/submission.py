@@ -7,7 +7,7 @@ import sys
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -57,13 +57,9 @@ def submit(
     sender: str | None,
     recipient: tuple[str, ...],
     from_header: bool,
-    priority: int,
     metadata: tuple[str, ...],
-    key: str | None,
-    tenant: str,
-    on_failed: str,
-    once: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Put the message in FILE into the queue, and print its id. - is standard input.
 
@@ -81,10 +77,12 @@ def submit(
             raise ConfigError(["--sender: the file has no address in From, so name the sender"])
     if not recipients:
         raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
-    more = sql_interface.Arguments(priority, parse_pairs(metadata), key, tenant, on_failed, once)
     with connect_operator(database_of(config)) as db:
         try:
-            number = sql_interface.submit(db, sender, recipients, _BARE.sub(b"\r\n", content), more)
+            number = sql_interface.submit(
+                db, parse_pairs(metadata), sender=sender, recipients=recipients,
+                content=_BARE.sub(b"\r\n", content), **options,
+            )  # fmt: skip
         except SubmissionError as error:
             raise ConfigError([f"error: {error}"]) from None
     if as_json:

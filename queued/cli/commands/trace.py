@@ -16,7 +16,6 @@ from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.selection import domain_as_stored
 from pgmta.store.records.traces import FIELDS, Trace, TraceOrders
-from queued.cli.commands.change import who
 from queued.cli.options.filter_options import mail_options
 from queued.cli.options.queue_command import (
     Column,
@@ -25,6 +24,7 @@ from queued.cli.options.queue_command import (
     database_of,
     print_rows,
     time_to,
+    who,
 )
 
 _LOOK = 1.0  # seconds between two looks for new transcripts

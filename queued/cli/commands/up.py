@@ -1,4 +1,4 @@
-"""The certificate and the user of `queuectl up`, so that a first try has TLS and a login."""
+"""`queuectl up`: a first try with database, smtpd, queued, a certificate and a user."""
 
 from __future__ import annotations
 

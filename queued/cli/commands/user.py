@@ -14,7 +14,6 @@ from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.password import login_name
 from pgmta.store.admin.user_accounts import Rights, UserAccounts
-from queued.cli.commands.change import who
 from queued.cli.options.queue_command import (
     Column,
     age_of,
@@ -22,6 +21,7 @@ from queued.cli.options.queue_command import (
     database_of,
     instant,
     print_rows,
+    who,
 )
 from queued.cli.options.user_options import (
     Given,

@@ -1,1 +1,1 @@
-"""The decorator of commands, and options and output that several commands have."""
+"""The decorator of commands, and options, values and output that several commands have."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -55,6 +57,11 @@ def command(
         return made
 
     return decorate
+
+
+def who() -> str:
+    """Return the operator's name for the audit table and for held rows."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def database_of(config: Path) -> str:

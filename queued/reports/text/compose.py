@@ -34,7 +34,7 @@ def compose(
     original = report.original
     content = original.content if report.kind == "failed" and report.ret != "HDRS" else None
     # message/global-delivery-status is for addresses only; other texts fit into ASCII
-    addresses = (report.sent_to, *(each.address for each in report.recipients))
+    addresses = (report.sent_to, *(row.recipient for row in report.recipients))
     utf8 = not all(map(str.isascii, addresses))
     language = texts.choose(languages_of(original.header))
     subject, text = human_texts(report, language)

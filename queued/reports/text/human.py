@@ -7,10 +7,11 @@ from functools import lru_cache
 
 from pgmta.config.types import without_port
 from pgmta.mail.text import printable
+from pgmta.report_row import ReportRow
 from queued.config import Language
 from queued.reports.text.fields import day, text_of
 from queued.reports.text.machine import has_code
-from queued.reports.text.values import Report, ReportedRecipient
+from queued.reports.text.values import Report
 
 LISTED = 30
 """Recipients that the text names; the part for programs has them all."""
@@ -25,7 +26,7 @@ def human_texts(report: Report, language: Language) -> tuple[str, str]:
     values = {
         "hostname": text_of(report.reporting_mta, utf8=True),
         "sender": _address(report.sender),
-        "recipient": _address(first.address) if first else "",
+        "recipient": _address(first.recipient) if first else "",
         "count": str(len(report.recipients)),
         "reason": _reason(first, language) if first else "",
         "message_id": text_of(report.message_id or "", utf8=True)[:_LONGEST],
@@ -37,28 +38,26 @@ def human_texts(report: Report, language: Language) -> tuple[str, str]:
     return subject, language.bodies[report.kind].fill(values) + "\n"
 
 
-def _recipients(recipients: list[ReportedRecipient], language: Language) -> str:
+def _recipients(recipients: list[ReportRow], language: Language) -> str:
     blocks = [_block(each, language) for each in recipients[:LISTED]]
     if (more := len(recipients) - LISTED) > 0:
         blocks.append(language.phrases["more"].fill({"count": str(more)}))
     return "\n\n".join(blocks)
 
 
-def _block(recipient: ReportedRecipient, language: Language) -> str:
+def _block(row: ReportRow, language: Language) -> str:
     """Return the address, the reason in the reader's language, and the reply of the next hop."""
-    lines = [f"<{_address(recipient.address)}>", _wrapped(_reason(recipient, language))]
-    if recipient.diagnostic:
-        values = {"host": without_port(recipient.remote_mta), "reply": recipient.diagnostic}
-        said = recipient.remote_mta and has_code(recipient.diagnostic)
-        phrase = language.phrases["said" if said else "answer"]
-        lines.append(_wrapped(phrase.fill(values)))
+    lines = [f"<{_address(row.recipient)}>", _wrapped(_reason(row, language))]
+    if reply := row.refusal:
+        phrase = language.phrases["said" if row.host and has_code(reply) else "answer"]
+        lines.append(_wrapped(phrase.fill({"host": without_port(row.host), "reply": reply})))
     return "\n".join(filter(None, lines))
 
 
-def _reason(recipient: ReportedRecipient, language: Language) -> str:
-    if recipient.action in ("relayed", "delivered"):
+def _reason(row: ReportRow, language: Language) -> str:
+    if row.kind in ("relayed", "delivered"):
         return ""
-    return recipient.reason or language.reasons.get(recipient.answer_class, "")
+    return row.reason() or language.reasons.get(row.answer_class, "")
 
 
 def _address(address: str) -> str:

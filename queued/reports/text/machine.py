@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 from functools import lru_cache
 
-from pgmta.report_row import Kind
+from pgmta.report_row import Kind, ReportRow
 from queued.reports.text.fields import (
     date,
     folded,
@@ -17,7 +17,7 @@ from queued.reports.text.fields import (
     typed_address,
     whole,
 )
-from queued.reports.text.values import Report, ReportedRecipient
+from queued.reports.text.values import Report
 
 _REPLY = re.compile(r"([2-5])\d\d(?: |$)")
 _ENHANCED = re.compile(r"(?:[2-5]\d\d[ -])?([245])(\.\d{1,3}\.\d{1,3})(?= |$)")
@@ -61,23 +61,22 @@ def _message(report: Report) -> str:
     return fields
 
 
-def _recipient(recipient: ReportedRecipient, until: datetime | None, *, utf8: bool) -> str:
+def _recipient(row: ReportRow, until: datetime | None, *, utf8: bool) -> str:
     fields = ""
-    if recipient.orcpt and (value := original_recipient(recipient.orcpt, utf8=utf8)):
+    if row.orcpt and (value := original_recipient(row.orcpt, utf8=utf8)):
         fields = whole("Original-Recipient", value)
-    fields += whole("Final-Recipient", typed_address(recipient.address, utf8=utf8))
-    action, diagnostic = recipient.action, recipient.diagnostic
-    status = status_of(action, diagnostic, recipient.answer_class)
+    fields += whole("Final-Recipient", typed_address(row.recipient, utf8=utf8))
+    action, diagnostic = row.kind, row.refusal
+    status = status_of(action, diagnostic, row.answer_class)
     fields += f"Action: {action}\r\nStatus: {status}\r\n"
-    if recipient.remote_mta:
-        fields += f"Remote-MTA: {mta(recipient.remote_mta)}\r\n"
-    if diagnostic or recipient.reason:
-        fields += _diagnostic(diagnostic or recipient.reason, utf8)
-    if recipient.last_attempt:
-        fields += f"Last-Attempt-Date: {date(recipient.last_attempt)}\r\n"
-    if recipient.log_id:
-        fields += folded("Final-Log-ID", text_of(recipient.log_id, utf8=False))
-    if action == "delayed" and (end := recipient.until or until):
+    if row.host:
+        fields += f"Remote-MTA: {mta(row.host)}\r\n"
+    if diagnostic := diagnostic or row.reason():
+        fields += _diagnostic(diagnostic, utf8)
+    if row.attempted:
+        fields += f"Last-Attempt-Date: {date(row.attempted)}\r\n"
+    fields += f"Final-Log-ID: {row.message_id}.{row.id}\r\n"
+    if action == "delayed" and (end := row.until or until):
         fields += f"Will-Retry-Until: {date(end)}\r\n"
     return fields
 

@@ -6,28 +6,7 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pgmta.report_row import Kind
-
-
-@dataclass(slots=True)
-class ReportedRecipient:
-    """A recipient in a DSN. Every text may come from a peer, or by SQL.
-
-    `orcpt` is as RCPT gave it, in xtext. `diagnostic` is the reply as `last_reply` has it, or the
-    reason without a code. `remote_mta` is the host, with or without its port. `reason` is an
-    operator's, for the sender.
-    """
-
-    address: str
-    orcpt: str | None = None
-    action: Kind = "failed"
-    diagnostic: str = ""
-    remote_mta: str = ""
-    last_attempt: datetime | None = None
-    answer_class: str = ""
-    reason: str = ""
-    until: datetime | None = None  # Will-Retry-Until; None: that of the report
-    log_id: str = ""  # Final-Log-ID: message and row
+from pgmta.report_row import Kind, ReportRow
 
 
 @dataclass(slots=True)
@@ -46,7 +25,7 @@ class Original:
 
 @dataclass(slots=True)
 class Report:
-    """One DSN before it is written.
+    """One DSN before it is written. Every text may come from a peer, or by SQL.
 
     `sent_to` is its recipient and `sender` the reverse-path of the original. `origin` is its field
     From. `envid` is as MAIL gave it, in xtext. `message_id` is the Message-ID of the original.
@@ -61,7 +40,7 @@ class Report:
     reporting_mta: str
     arrival: datetime | None
     original: Original
-    recipients: list[ReportedRecipient] = field(default_factory=list)
+    recipients: list[ReportRow] = field(default_factory=list)
     envid: str | None = None
     ret: str | None = None
     message_id: str | None = None

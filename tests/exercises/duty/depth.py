@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from pgmta.logs import get
+from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
-from queued.upkeep.queued_process import QueuedProcess
 
 log = get("upkeep")
 

@@ -150,7 +150,7 @@ def test_the_shipped_languages_are_whole() -> None:
     for tag, language in texts.languages.items():
         assert read_texts(None, tag).choose([]) is language
         for kind, body in language.bodies.items():
-            what = report(recipient(action=kind), kind=kind, original=asking(tag))
+            what = report(recipient(report_kind=kind), kind=kind, original=asking(tag))
             found = parts(composed(what))
             assert dict(found.text_head)["Content-Language"] == tag
             assert {"hostname", "arrival", "recipients"} <= set(body.names)

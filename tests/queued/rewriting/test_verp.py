@@ -113,7 +113,7 @@ def test_bounces_of_others(file: Path) -> None:
 def test_our_own_dsns(address: str) -> None:
     kinds: dict[Kind, str] = {"failed": "failed", "delayed": "delayed", "relayed": "delivered"}
     for kind, expected in kinds.items():
-        each = recipient(address=address, action=kind)
+        each = recipient(address, report_kind=kind)
         found = read(octets(composed(report(each, kind=kind))), "")
         assert found.kind == expected
         if kind == "failed":

@@ -12,7 +12,7 @@ from pgmta.model import CHUNK_SIZE
 from pgmta.postgres.link import Link
 from pgmta.store.admin.space import NotAllowed, Space
 from pgmta.store.queue.enqueue import Enqueue
-from queued.upkeep.space import Reclaimer
+from queued.process.space import Reclaimer
 from tests.support.waiting import eventually, let_others_run
 
 CHUNKS = 500

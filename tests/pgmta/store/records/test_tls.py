@@ -15,9 +15,12 @@ from pgmta.model import StsPolicy, TlsResult
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
+from queued.config import QueuedConfig
 from queued.delivery.tls.mtasts import FetchedPolicy
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
-from queued.upkeep.sts_policies import StsPolicyDuty
+from queued.process.queued_process import QueuedProcess
+from queued.upkeep.duties import DUTIES
+from queued.upkeep.sts_policies import RESULTS, StsPolicyDuty
 from tests.sql.test_surface import linked, one
 from tests.support.waiting import PATIENCE
 
@@ -184,3 +187,14 @@ async def test_results_are_added_up(database: str, db: psycopg.Connection) -> No
         reports[0].count(good)
         await reports[0].write_results()
         assert one(db, "SELECT sum(sessions) FROM tls_reports") == 1
+
+
+async def test_upkeep_writes_the_results_of_a_process(
+    database: str, db: psycopg.Connection
+) -> None:
+    assert RESULTS in DUTIES
+    process = QueuedProcess(QueuedConfig(), database)
+    process.tls.memory.count(TlsResult("b.example", "sts", "1"))
+    await RESULTS.make(process)()
+    assert one(db, "SELECT sum(sessions) FROM tls_reports") == 1
+    await process.close()

@@ -9,12 +9,12 @@ from typing import Any, get_args
 import pytest
 
 from pgmta.mail.answer_class import AnswerClass
-from pgmta.report_row import Kind
+from pgmta.report_row import Kind, ReportRow
 from queued.config import shipped_texts
 from queued.reports.text.compose import compose
 from queued.reports.text.machine import status_of
 from queued.reports.text.original import header_of
-from queued.reports.text.values import Dsn, Original, Report, ReportedRecipient
+from queued.reports.text.values import Dsn, Original, Report
 from tests.queued.reports.text.dsn_parts import octets, parts
 
 NOW = datetime(2026, 11, 23, 9, 0, 7, 123456, tzinfo=UTC)
@@ -28,7 +28,7 @@ def asking(language: str) -> Original:
     return Original(header, len(header), header)
 
 
-def report(*recipients: ReportedRecipient, **changes: Any) -> Report:
+def report(*recipients: ReportRow, **changes: Any) -> Report:
     made = Report(
         "failed",
         "alice@a.example",
@@ -43,16 +43,14 @@ def report(*recipients: ReportedRecipient, **changes: Any) -> Report:
     return replace(made, **changes)
 
 
-def recipient(**changes: Any) -> ReportedRecipient:
-    made = ReportedRecipient(
-        "bob@b.example",
-        diagnostic="550 5.1.1 No such user",
-        remote_mta="mx.b.example:25",
-        last_attempt=NOW,
-        answer_class="unknown_user",
-        log_id="7.8",
-    )
-    return replace(made, **changes)
+def recipient(recipient: str = "bob@b.example", **changes: Any) -> ReportRow:
+    facts: dict[str, Any] = {
+        "id": 8, "message_id": 7, "sender": "alice@a.example", "domain": "b.example", "ts": NOW,
+        "since": NOW, "priority": 5, "tenant": "", "part": None, "dsn": False,
+        "report_kind": "failed", "why": None, "reply": "550 5.1.1 No such user", "notify": None,
+        "orcpt": None, "attempted": NOW, "host": "mx.b.example:25", "answer_class": "unknown_user",
+    }  # fmt: skip
+    return ReportRow(recipient=recipient, **facts | changes)
 
 
 def composed(what: Report, **changes: Any) -> Dsn:
@@ -137,11 +135,11 @@ Hello.
 
 def test_a_failure_octet_for_octet() -> None:
     other = recipient(
-        address="carol@c.example",
-        diagnostic="connection refused by every host",
-        remote_mta="",
+        recipient="carol@c.example",
+        reply="connection refused by every host",
+        host="",
         answer_class="expired",
-        log_id="7.9",
+        id=9,
     )
     dsn = composed(report(recipient(orcpt="rfc822;Bob+2Bx@b.example"), other, envid="QQ+2B314"))
     assert octets(dsn).decode() == WANTED.replace("\n", "\r\n")
@@ -154,7 +152,7 @@ def test_a_failure_octet_for_octet() -> None:
 @pytest.mark.parametrize("ret", [None, "FULL", "HDRS"])
 def test_only_a_failure_returns_content(kind: Kind, ret: str | None) -> None:
     """RFC 3461, section 6.2: and not if RET is HDRS."""
-    found = parts(composed(report(recipient(action=kind), kind=kind, ret=ret, until=NOW)))
+    found = parts(composed(report(recipient(report_kind=kind), kind=kind, ret=ret, until=NOW)))
     media = dict(found.original_head)["Content-Type"]
     if kind == "failed" and ret != "HDRS":
         assert (media, found.original) == ("message/rfc822", WHOLE)
@@ -212,7 +210,7 @@ def test_every_class_has_a_status_and_a_reason() -> None:
     ],
 )
 def test_remote_mta(name: str, wanted: str) -> None:
-    [fields] = parts(composed(report(recipient(remote_mta=name)))).recipients
+    [fields] = parts(composed(report(recipient(host=name)))).recipients
     assert fields["Remote-MTA"] == wanted
 
 
@@ -233,7 +231,7 @@ def test_remote_mta(name: str, wanted: str) -> None:
 def test_original_recipient(orcpt: str, narrow: str | None, wide: str | None) -> None:
     [fields] = parts(composed(report(recipient(orcpt=orcpt)))).recipients
     assert fields.get("Original-Recipient") == narrow
-    what = report(recipient(orcpt=orcpt), recipient(address="ü@x"))
+    what = report(recipient(orcpt=orcpt), recipient(recipient="ü@x"))
     if wide:
         assert parts(composed(what)).recipients[0]["Original-Recipient"] == wide
 
@@ -244,7 +242,7 @@ def test_addresses_beyond_ascii() -> None:
     whole = header + b"\r\nHello.\r\n"
     original = Original(header, len(whole), whole)
     what = report(
-        recipient(address="grün@b.example", diagnostic="550 5.1.1 <grün@b.example>?"),
+        recipient(recipient="grün@b.example", reply="550 5.1.1 <grün@b.example>?"),
         utf8=True,
         original=original,
     )
@@ -267,7 +265,7 @@ def test_addresses_beyond_ascii() -> None:
 
 
 def test_a_reply_beyond_ascii_needs_no_other_type() -> None:
-    found = parts(composed(report(recipient(diagnostic="550 5.1.1 не найден"))))
+    found = parts(composed(report(recipient(reply="550 5.1.1 не найден"))))
     assert dict(found.status_head)["Content-Type"] == "message/delivery-status"
     assert found.recipients[0]["Diagnostic-Code"] == "smtp; 550 5.1.1 ?? ??????"
     assert "не найден" in found.message.get_payload(0).get_payload(decode=True).decode()  # type: ignore[union-attr]
@@ -296,7 +294,7 @@ def test_content_that_streams() -> None:
 def test_the_boundary_is_nowhere_else(place: str) -> None:
     lines = b"X: y\r\n--=_b.1--\r\n--=_b.1=\r\n"
     original = Original(HEADER, len(WHOLE), WHOLE)
-    what = report(recipient(diagnostic="550 --=_b.1"), original=original)
+    what = report(recipient(reply="550 --=_b.1"), original=original)
     if place == "content":
         what.original = Original(HEADER, len(WHOLE + lines), WHOLE + lines)
         what.original.content = WHOLE + lines
@@ -326,11 +324,11 @@ def test_the_language_of_the_sender(header: str, language: str) -> None:
 
 def test_ten_thousand_recipients() -> None:
     """The text names 30 of them, the report all."""
-    many = [recipient(address=f"user{number}@b.example") for number in range(10_000)]
+    many = [recipient(recipient=f"user{number}@b.example") for number in range(10_000)]
     found = parts(composed(report(*many)))
     assert len(found.recipients) == 10_000
     assert [r["Final-Recipient"] for r in found.recipients] == [
-        f"rfc822; {r.address}" for r in many
+        f"rfc822; {r.recipient}" for r in many
     ]
     assert found.text.count(b"@b.example") == 30
     assert b"and 9970 more" in found.text

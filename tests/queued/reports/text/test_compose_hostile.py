@@ -12,10 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgmta.mail.answer_class import AnswerClass
+from pgmta.report_row import ReportRow
 from queued.reports.text.original import header_of, languages_of
-from queued.reports.text.values import Original, Report, ReportedRecipient
+from queued.reports.text.values import Original, Report
 from tests.queued.reports.text.dsn_parts import octets, parts
-from tests.queued.reports.text.test_compose import composed, report
+from tests.queued.reports.text.test_compose import composed, recipient, report
 
 hostile = st.one_of(
     st.text(max_size=60),
@@ -35,17 +36,16 @@ moments = (
     | st.just(datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=30))))
 )
 recipients = st.builds(
-    ReportedRecipient,
-    address=hostile,
+    recipient,
+    recipient=hostile,
     orcpt=st.none() | hostile | hostile.map("rfc822;".__add__) | hostile.map("utf-8;".__add__),
-    action=st.sampled_from(["failed", "delayed", "relayed", "delivered"]),
-    diagnostic=hostile | hostile.map("550 5.1.1 ".__add__),
-    remote_mta=hostile,
-    last_attempt=moments,
+    report_kind=st.sampled_from(["failed", "bounced", "delayed", "relayed", "delivered"]),
+    reply=hostile | hostile.map("550 5.1.1 ".__add__),
+    host=hostile,
+    attempted=moments,
     answer_class=classes,
-    reason=st.just("") | hostile,
-    log_id=hostile,
-)  # fmt: skip
+    why=st.none() | hostile,
+)
 NAMES = [
     "From", "To", "Subject", "Date", "Message-ID", "In-Reply-To", "References", "Auto-Submitted",
     "MIME-Version", "Content-Type", "Content-Transfer-Encoding"
@@ -82,7 +82,7 @@ REPORTED = [
     st.lists(recipients, min_size=1, max_size=4),
 )
 @settings(max_examples=300)
-def test_no_text_of_a_row_breaks_the_report(what: Report, found: list[ReportedRecipient]) -> None:
+def test_no_text_of_a_row_breaks_the_report(what: Report, found: list[ReportRow]) -> None:
     """It parses, has all recipients, no other fields, and the original octet for octet."""
     what.recipients = found
     dsn = composed(what)
@@ -97,10 +97,10 @@ def test_no_text_of_a_row_breaks_the_report(what: Report, found: list[ReportedRe
         present = [name for name, _ in block]
         assert present == [name for name in REPORTED if name in present]
         assert {"Final-Recipient", "Action", "Status"} <= set(present)
-        assert fields["Action"] == given_.action
+        assert fields["Action"] == given_.kind
         assert re.fullmatch(r"[245]\.\d{1,3}\.\d{1,3}", fields["Status"])
-        if re.fullmatch(r"[!-~]{1,254}", given_.address):
-            assert fields["Final-Recipient"] == f"rfc822; {given_.address}"
+        if re.fullmatch(r"[!-~]{1,254}", given_.recipient):
+            assert fields["Final-Recipient"] == f"rfc822; {given_.recipient}"
     full = what.kind == "failed" and what.ret != "HDRS"
     assert taken.original == (what.original.content if full else what.original.header)
     lines = dsn.head.split(b"\r\n")
@@ -116,7 +116,7 @@ def test_no_text_of_a_row_breaks_the_report(what: Report, found: list[ReportedRe
 
 
 def test_a_reply_of_blanks_makes_no_line_of_blanks() -> None:
-    found = [ReportedRecipient("x@a.example", diagnostic="\u2028")]
+    found = [recipient("x@a.example", reply="\u2028")]
     lines = composed(report(recipients=found)).head.split(b"\r\n")
     assert not any(line.isspace() for line in lines)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flufl.bounce import all_failures, scan_message
 
-from queued.reports.text.values import Dsn, Original, Report, ReportedRecipient
+from queued.reports.text.values import Dsn, Original, Report
 from tests.queued.reports.text.dsn_parts import octets, parts
 from tests.queued.reports.text.test_compose import HEADER, NOW, asking, composed, recipient, report
 from tests.support.packages import program
@@ -43,11 +43,11 @@ def reports() -> dict[str, Report]:
     for language in ("en", "de", "fr", "es"):
         for number, (reply, answer_class) in enumerate(REPLIES):
             failed = [
-                recipient(address=address, diagnostic=reply, answer_class=answer_class)
+                recipient(recipient=address, reply=reply, answer_class=answer_class)
                 for address in ADDRESSES
             ]
             found[f"{language} {number}"] = report(*failed, original=asking(language))
-    one, two = recipient(orcpt="rfc822;bob+40b.example"), recipient(address="carol@c.example")
+    one, two = recipient(orcpt="rfc822;bob+40b.example"), recipient(recipient="carol@c.example")
     found["ORCPT"] = report(one, two, envid="x")
     found["HDRS"] = report(one, two, ret="HDRS")
     found["eight bit"] = report(one, original=Original(b"X: \xfc\r\n", 8, b"X: \xfc\r\n\r\n\xfc"))
@@ -55,7 +55,7 @@ def reports() -> dict[str, Report]:
     found["a report inside"] = report(
         one, original=Original(HEADER, 9, octets(composed(report(two))))
     )
-    found["many"] = report(*(recipient(address=f"user{n}@b.example") for n in range(200)))
+    found["many"] = report(*(recipient(recipient=f"user{n}@b.example") for n in range(200)))
     return found
 
 
@@ -86,7 +86,7 @@ def by_perl(dsn: Dsn, folder: Path) -> set[str]:
 
 
 def failed(what: Report) -> set[str]:
-    return {each.address for each in what.recipients if each.action == "failed"}
+    return {each.recipient for each in what.recipients if each.kind == "failed"}
 
 
 @pytest.mark.parametrize("name", reports())
@@ -109,7 +109,7 @@ def test_perl(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["delayed", "relayed", "delivered"])
 def test_no_reader_takes_a_notice_for_a_failure(kind: str) -> None:
-    notice = ReportedRecipient("bob@b.example", action=kind, diagnostic="250 2.1.5 Ok")  # type: ignore[arg-type]
+    notice = recipient(report_kind=kind, reply="250 2.1.5 Ok")
     message = parts(composed(report(notice, kind=kind, until=NOW))).message
     assert not all_failures(message)[1]
     assert by_email(message) == set()

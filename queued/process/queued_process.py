@@ -22,11 +22,9 @@ from queued.config import QueuedConfig, Tls, Worker
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transports import Transports
+from queued.process.space import Reclaimer
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
-from queued.upkeep.space import Reclaimer
-
-_WRITTEN = 10.0  # seconds between two writes of the results about TLS
 
 
 class SharedTlsMemory:
@@ -51,14 +49,8 @@ class SharedTlsMemory:
         """Keep broken hosts as these settings say, and forget those of other ones."""
         self._broken.configure(config.remember, config.minimum)
 
-    async def run(self) -> None:
-        """Write the results again and again until cancelled."""
-        while True:
-            await asyncio.sleep(_WRITTEN)
-            await self._reports.write_results()
-
-    async def close(self) -> None:
-        """Write the last results."""
+    async def write_results(self) -> None:
+        """Write the results since the last time. Those that can't be written now are kept."""
         await self._reports.write_results()
 
 
@@ -99,7 +91,7 @@ class QueuedProcess:
 
     def tasks(self) -> list[Coroutine[None, None, None]]:
         """Return the work that runs until it is cancelled."""
-        return [self.reclaimer.run(), self.tls.run(), self.signers.keyring.run()]
+        return [self.reclaimer.run(), self.signers.keyring.run()]
 
     def configure(self, config: QueuedConfig) -> None:
         """Use another configuration from now on."""
@@ -114,6 +106,6 @@ class QueuedProcess:
 
     async def close(self) -> None:
         """Write the last results about TLS, and end threads and connections."""
-        await self.tls.close()
+        await self.tls.write_results()
         self.signers.close()
         await self.resources.close()

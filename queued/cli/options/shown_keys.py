@@ -15,8 +15,7 @@ import psycopg
 
 from pgmta.errors import DeliveryError, PgmtaError
 from pgmta.store.records.dkim_keys import KeyTable
-from queued.cli.commands.change import who
-from queued.cli.options.queue_command import database_of
+from queued.cli.options.queue_command import database_of, who
 from queued.config import QueuedConfig, read_config
 from queued.delivery.dns.dns import Questions, texts
 from queued.signing.canonical import BodyHash, split_header

@@ -1,0 +1,1 @@
+"""The process of queued: its parts that duties and workers share."""

@@ -7,7 +7,7 @@ whole program. smtpd itself does not use it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -142,7 +142,7 @@ class AiosmtpdHandler:
         if problem := judgement.problem(transaction):
             log.error("the handler has changed the envelope", reason=problem, client=client)
             return replies.INTERNAL
-        reply: str = commands.do(b"DATA", "")
+        reply: str = commands.do_command(b"DATA", "")
         if reply is not replies.DATA_GO:
             return reply
         content = envelope.content
@@ -178,12 +178,13 @@ class AiosmtpdHandler:
             if refusal:
                 return refusal
             message = compose(relay, listener, commands, client, incoming)
+            gaps: Sequence[str] = ()
             if relay.accepted:
                 user_name = user.user if user else ""
-                incoming.content.gaps = relay.accepted.gaps(
+                gaps = relay.accepted.gaps(
                     client, user_name, listener.label, next(relay.session_ids)
                 )
-            relay.committer.commit(incoming.content, message, committed)
+            relay.committer.commit(incoming.content, message, committed, gaps)
             return await answer
         finally:
             incoming.content.discard()  # unless its commit has begun: the client may have gone

@@ -15,7 +15,7 @@ from pgmta.logs import get
 from pgmta.model import PART_SIZE
 from pgmta.postgres.resources import Resources
 from pgmta.priority import AgingQueue
-from pgmta.store.queue.enqueue import Enqueue, chunk_count
+from pgmta.store.queue.enqueue import Enqueue
 
 log = get("chunks")
 
@@ -24,7 +24,7 @@ _PATIENCE = 5.0  # seconds that a part lets older messages go first, and its cli
 # The commit of a message comes later in the same WAL than its chunks. Its sync makes both durable,
 # so the commit of the chunks needs none.
 _SETTINGS = {"synchronous_commit": "off"}
-_FIRST = -1  # before the id of any message
+_WHOLE = -1  # the place of a whole message: before the id of any
 # Pauses in times of a write, while small messages are committed too: after a write with whole
 # messages, and after one ahead of messages that may never come to an end.
 _REST, _REST_AHEAD = 4, 9
@@ -64,7 +64,7 @@ class ChunkWriter:
 
     A whole message goes first, and of the others the oldest. So messages become complete one after
     the other, and the database has little content without a message. The clients of the other
-    messages wait, because smtpd reads no more from them. A part that has waited for 5 s goes before
+    messages wait, because no more is read from them. A part that has waited for 5 s goes before
     all (pgmta/priority.py).
 
     If a crash comes between the chunks and their message, the chunks are removed as orphans.
@@ -75,8 +75,7 @@ class ChunkWriter:
         self._waiting: AgingQueue[Part] = AgingQueue(_PATIENCE)
         self._writing: set[Content] = set()  # each with one part at most
         self._work = asyncio.Event()
-        self.small = 0
-        """Messages without chunks that have been committed; they shall not wait for content."""
+        self._small = 0  # messages without chunks that have been committed
         self.tasks: list[asyncio.Task[None]] = []
         """They end by `stop` only."""
         self._drops: deque[tuple[float, int]] = deque()  # when, by the loop's clock, and what
@@ -101,7 +100,7 @@ class ChunkWriter:
 
         `part.done` gets StoreUnavailable if it is unknown which chunks are stored.
         """
-        self._waiting.put(_FIRST if part.whole else part.content.id, part)
+        self._waiting.put(_WHOLE if part.whole else part.content.id, part)
         self._work.set()
 
     async def write_part(self, content: Content, octets: bytes) -> None:
@@ -115,16 +114,19 @@ class ChunkWriter:
             if not end.done():  # else the session has gone
                 end.set_result(error)
 
-        content.state = State.WRITING
+        content.begin_write()
         self.put_part(Part(content, octets, done))
         try:
             if error := await end:
                 raise error
-            content.chunks += chunk_count(len(octets))
-            content.state = State.WRITTEN
+            content.end_write(len(octets))
         finally:
             if content.state is State.WRITING:
-                content.state = State.FAILED
+                content.fail()
+
+    def count_small(self, number: int) -> None:
+        """Note committed messages without chunks: they shall not wait for content."""
+        self._small += number
 
     def drop_chunks(self, content: Content) -> None:
         """Remove the chunks of a discarded content, after a write of it that is under way."""
@@ -172,7 +174,7 @@ class ChunkWriter:
             if not group:
                 self._work.clear()
                 continue
-            began, small = time.monotonic(), self.small
+            began, small = time.monotonic(), self._small
             error = await self._write(store, group)
             rest = _REST if any(part.whole for part in group) else _REST_AHEAD
             for part in group:
@@ -180,7 +182,7 @@ class ChunkWriter:
                 if part.content.state is State.DISCARDED:
                     self.drop_chunks(part.content)
             del group, part  # or the content would stay until the next one
-            if self.small != small:
+            if self._small != small:
                 await asyncio.sleep(rest * (time.monotonic() - began))
 
     async def _write(self, store: Enqueue, group: list[Part]) -> Exception | None:

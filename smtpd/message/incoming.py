@@ -23,7 +23,6 @@ _EXCESS = 2  # times the largest message
 # Seconds that content waits for the store. In the middle of it a client waits three minutes until
 # it can send on (RFC 5321, section 4.5.3.2.5); after its end this is a part of ten minutes.
 _PATIENCE = 120.0
-_SMALL = 512  # octets of a buffer that is joined with others: an object each would cost more
 _HEADER_REFUSALS = {
     HeaderRefusal.TOO_LARGE: replies.HEADER_TOO_LARGE,
     HeaderRefusal.AUTHOR_DENIED: replies.AUTHOR_DENIED,
@@ -89,18 +88,11 @@ class IncomingMessage:
         self.size += len(octets)
         if self.refused or end.guard.problem or self.size > self._limits.message_size:
             self.refused = True
-            content.buffers.clear()
-            content.collected = 0
+            content.clear()
         elif octets:
-            content.collected += len(octets)
+            content.append(octets)
             if content.collected > CHUNK_SIZE:
                 self.large = True
-            if len(octets) > _SMALL:
-                content.buffers.append(octets)
-            elif content.buffers and isinstance(content.buffers[-1], bytearray):
-                content.buffers[-1] += octets
-            else:
-                content.buffers.append(bytearray(octets))
         return end.rest
 
     @property
@@ -122,8 +114,7 @@ class IncomingMessage:
         if self.refused:
             return self.refusal
         content, limit = self.content, self._limits.hops
-        if len(content.buffers) != 1:
-            content.buffers = [b"".join(content.buffers)]
+        content.join()
         if self._header_rules and (refusal := self._apply_rules(whole=True)):
             return refusal
         if self._head:
@@ -141,7 +132,7 @@ class IncomingMessage:
         if not content.chunks and content.collected <= PART_SIZE:
             available = self._committer.ids.available
             if not content.id and available:
-                content.id = available.popleft()
+                content.assign_id(available.popleft())
             self.ready = bool(content.id)
         return ""
 
@@ -155,7 +146,6 @@ class IncomingMessage:
         if not self._header_rules:
             return True
         octets = self.content.join()
-        self.content.buffers.append(octets)
         return octets.find(b"\n\r\n") >= 0 or octets.find(b"\n\n") >= 0
 
     @property
@@ -178,9 +168,8 @@ class IncomingMessage:
         """Refuse the message at its end: with a reply, or because there is no room for it."""
         self.refused, self._refusal = True, reply or self._refusal
         if not reply:
-            self.content.state = State.FAILED
-        self.content.buffers.clear()
-        self.content.collected = 0
+            self.content.fail()
+        self.content.clear()
 
     def _apply_rules(self, *, whole: bool) -> str:
         """Complete the header in the only buffer; return the reply of a refusal, or nothing."""
@@ -190,8 +179,7 @@ class IncomingMessage:
         after, refusal = self._header_rules.apply(before, whole=whole)
         self.by_user = self._header_rules.by_user
         self._header_rules = None
-        content.buffers = [after]
-        content.collected += len(after) - len(before)
+        content.replace_octets(after)
         self.size += len(after) - len(before)
         if refusal:
             self.give_up(_HEADER_REFUSALS[refusal])
@@ -219,11 +207,10 @@ class IncomingMessage:
 
     async def store(self, unit: int = PART_SIZE) -> None:
         """Write whole units ahead of the message: parts, or chunks of a part."""
-        octets = self.content.join()
         if self._header_rules:
-            self.content.buffers.append(octets)
+            self.content.join()
             self._apply_rules(whole=False)
-            octets = self.content.join()
+        octets = self.content.take_octets()
         if self.whole:  # no longer
             self.whole, self._most, self.spool = False, PART_SIZE, Spool()
         whole = len(octets) // unit * unit
@@ -232,8 +219,7 @@ class IncomingMessage:
             await self._store(octets[start : min(start + PART_SIZE, whole)])
         if self.spool and not await self._copy(octets[:whole]):
             whole = len(octets)
-        self.content.buffers.append(octets[whole:])
-        self.content.collected -= whole
+        self.content.replace_octets(octets[whole:])
 
     async def _copy(self, octets: bytes) -> bool:
         """Copy octets into the file for the hook; False if that fails."""
@@ -252,11 +238,16 @@ class IncomingMessage:
             return
         try:
             async with asyncio.timeout(_PATIENCE):
-                content.id = content.id or await self._committer.ids.take_id()
+                await self._take_id()
                 await self._committer.chunks.write_part(content, part)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("can't store a part of a message", reason=str(error))
-            content.state, self.refused = State.FAILED, True
+            content.fail()
+            self.refused = True
+
+    async def _take_id(self) -> None:
+        if not self.content.id:
+            self.content.assign_id(await self._committer.ids.take_id())
 
     async def prepare(self) -> str:
         """Get an id, write the last part; return the reply of a refusal, or nothing."""
@@ -266,10 +257,10 @@ class IncomingMessage:
                 if content.collected > PART_SIZE:
                     await self.store()
                 if content.chunks and content.collected:
-                    await self._store(content.join())
-                    content.collected = 0
+                    await self._store(content.take_octets())
+                    content.clear()
                 async with asyncio.timeout(self._wait):
-                    content.id = content.id or await self._committer.ids.take_id()
+                    await self._take_id()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
-            content.state = State.FAILED
+            content.fail()
         return replies.UNAVAILABLE if content.state is State.FAILED else ""

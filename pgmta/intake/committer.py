@@ -135,7 +135,7 @@ class Committer:
         """Return whether PostgreSQL takes mail again, by the reservation of message ids."""
         try:
             async with asyncio.timeout(_PROBE):
-                await self.ids.fetch()
+                await self.ids.fill()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
             return False
         if self.away:

@@ -7,7 +7,7 @@ whole program. smtpd itself does not use it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -178,13 +178,12 @@ class AiosmtpdHandler:
             if refusal:
                 return refusal
             message = compose(relay, listener, commands, client, incoming)
-            gaps: Sequence[str] = ()
             if relay.accepted:
                 user_name = user.user if user else ""
-                gaps = relay.accepted.gaps(
+                incoming.content.gaps = relay.accepted.gaps(
                     client, user_name, listener.label, next(relay.session_ids)
                 )
-            relay.committer.commit(incoming.content, message, committed, gaps)
+            relay.committer.commit(incoming.content, message, committed)
             return await answer
         finally:
             incoming.content.discard()  # unless its commit has begun: the client may have gone

@@ -15,7 +15,7 @@ from pgmta.logs import get
 from pgmta.model import PART_SIZE
 from pgmta.postgres.resources import Resources
 from pgmta.priority import AgingQueue
-from pgmta.store.queue.enqueue import Enqueue
+from pgmta.store.queue.enqueue import Enqueue, chunk_count
 
 log = get("chunks")
 
@@ -75,7 +75,8 @@ class ChunkWriter:
         self._waiting: AgingQueue[Part] = AgingQueue(_PATIENCE)
         self._writing: set[Content] = set()  # each with one part at most
         self._work = asyncio.Event()
-        self._small = 0  # messages without chunks that have been committed
+        self.small = 0
+        """Messages without chunks that have been committed; they shall not wait for content."""
         self.tasks: list[asyncio.Task[None]] = []
         """They end by `stop` only."""
         self._drops: deque[tuple[float, int]] = deque()  # when, by the loop's clock, and what
@@ -114,19 +115,16 @@ class ChunkWriter:
             if not end.done():  # else the session has gone
                 end.set_result(error)
 
-        content.begin_write()
+        content.state = State.WRITING
         self.put_part(Part(content, octets, done))
         try:
             if error := await end:
                 raise error
-            content.end_write(len(octets))
+            content.chunks += chunk_count(len(octets))
+            content.state = State.WRITTEN
         finally:
             if content.state is State.WRITING:
-                content.fail()
-
-    def count_small(self, number: int) -> None:
-        """Note committed messages without chunks: they shall not wait for content."""
-        self._small += number
+                content.state = State.FAILED
 
     def drop_chunks(self, content: Content) -> None:
         """Remove the chunks of a discarded content, after a write of it that is under way."""
@@ -174,7 +172,7 @@ class ChunkWriter:
             if not group:
                 self._work.clear()
                 continue
-            began, small = time.monotonic(), self._small
+            began, small = time.monotonic(), self.small
             error = await self._write(store, group)
             rest = _REST if any(part.whole for part in group) else _REST_AHEAD
             for part in group:
@@ -182,7 +180,7 @@ class ChunkWriter:
                 if part.content.state is State.DISCARDED:
                     self.drop_chunks(part.content)
             del group, part  # or the content would stay until the next one
-            if self._small != small:
+            if self.small != small:
                 await asyncio.sleep(rest * (time.monotonic() - began))
 
     async def _write(self, store: Enqueue, group: list[Part]) -> Exception | None:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import psycopg
@@ -22,10 +22,12 @@ from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
 from pgmta.store.admin.daemons import Heartbeat
-from pgmta.store.queue.enqueue import SESSION, Enqueue
+from pgmta.store.queue.enqueue import SESSION, Enqueue, chunk_count
 from pgmta.store.schema import Schema
 
-_WAITING, _UNDECIDED = State.WAITING, State.UNDECIDED  # quicker than by their enumeration
+# quicker than by their enumeration
+_WAITING, _COMMITTING, _COMMITTED = State.WAITING, State.COMMITTING, State.COMMITTED
+_UNDECIDED = State.UNDECIDED
 
 log = get("ingest")
 
@@ -96,29 +98,27 @@ class Committer:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.chunks.stop()
 
-    def commit(
-        self,
-        content: Content,
-        message: NewMessage,
-        done: DoneCallback,
-        gaps: Sequence[str] = (),
-    ) -> None:
+    def commit(self, content: Content, message: NewMessage, done: DoneCallback) -> None:
         """Store the message; `done` is called once: with None when it is durable, or the error.
 
         The error is StoreUnavailable if PostgreSQL is away or takes longer than `ingest.wait`. A
         message that was not yet on its way by then is discarded. The error is Undecided if the
-        result of the commit could not be found out in time. `gaps` are as in Content.
+        result of the commit could not be found out in time.
         """
-        content.complete(message, done, gaps, time.monotonic())
+        content.message, content.done = message, done
+        content.collected = 0  # it is in the message
+        content.since = time.monotonic()
         if len(self.ids.available) < LOW:
             self.ids.refill()
-        if content.state is _WAITING:
-            self._pending.append(content)
-            self._work.set()
-        else:  # too large for its row
+        if len(message.body) > CHUNK_SIZE:  # too large for its row
+            content.state = State.WRITING
             self._storing.add(content)
             stored = partial(self._stored, content)
             self.chunks.put_part(Part(content, message.body, stored, whole=True))
+        else:
+            content.state = _WAITING
+            self._pending.append(content)
+            self._work.set()
 
     @property
     def lag(self) -> float:
@@ -126,9 +126,9 @@ class Committer:
 
         Large messages do not count: many of them take long at any speed.
         """
-        oldest = [content.begun for content in self._storing]
+        oldest = [content.since for content in self._storing]
         for group in (self._pending, *self._writing):
-            oldest += [content.begun for content in group if content.chunks <= _LARGE][:1]
+            oldest += [content.since for content in group if content.chunks <= _LARGE][:1]
         return time.monotonic() - min(oldest) if oldest else 0.0
 
     async def probe(self) -> bool:
@@ -153,13 +153,16 @@ class Committer:
     def _stored(self, content: Content, error: Exception | None) -> None:
         """Store the message next, if the only part of its content has been written."""
         self._storing.discard(content)
-        content.end_body()
+        message = content.message
+        if message:
+            message.chunks = content.chunks = chunk_count(len(message.body))
+            message.body = b""
         if content.state is not State.WRITING:
             return  # given up meanwhile
         if error:
             self._refuse([content], error)
             return
-        content.wait()
+        content.state = State.WAITING
         self._pending.append(content)
         self._work.set()
 
@@ -174,7 +177,7 @@ class Committer:
                 break
             self._pending.popleft()
             if content.state is _WAITING:  # else its session has gone
-                content.begin_commit()
+                content.state = _COMMITTING
                 group.append(content)
         return group
 
@@ -199,10 +202,10 @@ class Committer:
             now = time.monotonic()
             error = StoreUnavailable("the commit takes too long")
             self._give_up(error, now)
-            self._refuse([c for c in self._storing if c.begun < now - self._config.wait], error)
+            self._refuse([c for c in self._storing if c.since < now - self._config.wait], error)
             for group in self._writing:
                 # a group under way may be committed: no 451 as long as the client waits
-                late = [c for c in group if c.begun < now - _PATIENCE and c.done]
+                late = [c for c in group if c.since < now - _PATIENCE and c.done]
                 self._leave_open(late, "the commit takes too long")
                 self._answer(late, Undecided("the commit takes too long"))
             self.chunks.purge()
@@ -211,7 +214,7 @@ class Committer:
         """Refuse messages that have waited too long, without `now` all that wait."""
         wait = self._config.wait
         late = [
-            c for c in self._pending if now - c.begun > wait * (_LONGER if c.chunks > _LARGE else 1)
+            c for c in self._pending if now - c.since > wait * (_LONGER if c.chunks > _LARGE else 1)
         ]
         if late:
             gone = set(late)
@@ -244,8 +247,8 @@ class Committer:
                 if content.state is _UNDECIDED:
                     log.warning("message is in the queue, and its client got 451",
                                 id=content.id)  # fmt: skip
-                content.end_commit()
-            self.chunks.count_small(sum(not content.chunks for content in group))
+                content.state = _COMMITTED
+                self.chunks.small += not content.chunks
             # PostgreSQL gets the next group first, and works while these are answered
             loop = asyncio.get_running_loop()
             loop.call_soon(self._answer, group, None)
@@ -277,13 +280,21 @@ class Committer:
     def _refuse(contents: list[Content], error: Exception) -> None:
         """Discard messages of which nothing is stored, and answer their sessions."""
         for content in contents:
+            done = content.done
             content.remove()
+            content.done = done
         Committer._answer(contents, error)
 
     @staticmethod
     def _answer(contents: list[Content], error: Exception | None) -> None:
+        """Answer the session of each content, once; a session that fails stops no other."""
         for content in contents:
-            content.answer(error)
+            done, content.done = content.done, None
+            if done:
+                try:
+                    done(error)
+                except Exception as fault:
+                    log.error("a session failed at its answer", id=content.id, exc_info=fault)
 
     @staticmethod
     def _leave_open(group: list[Content], reason: str) -> None:
@@ -291,7 +302,7 @@ class Committer:
         for content in group:
             message = content.message
             if content.state is State.COMMITTING and message:
-                content.leave_open()
+                content.state = State.UNDECIDED
                 log.warning("message may be in the queue, and its client got no 250",
                             id=content.id, sender=message.sender,
                             recipients=len(message.recipients), reason=reason)  # fmt: skip

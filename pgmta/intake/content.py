@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from pgmta.logs import get
-from pgmta.model import CHUNK_SIZE, NewMessage
-from pgmta.store.queue.enqueue import chunk_count
-
-log = get("ingest")
-
-_SMALL = 512  # octets of a buffer that is joined with others: an object each would cost more
+from pgmta.model import NewMessage
 
 DoneCallback = Callable[[Exception | None], None]
 """Receives None when something is done, or the error because of which it is not."""
@@ -47,9 +41,7 @@ TRANSITIONS = {
 _BEFORE_COMMIT = frozenset(
     (State.MEMORY, State.WRITING, State.WRITTEN, State.FAILED, State.WAITING)
 )
-# quicker than by their enumeration
-_MEMORY, _WAITING = State.MEMORY, State.WAITING
-_COMMITTING, _COMMITTED = State.COMMITTING, State.COMMITTED
+_MEMORY = State.MEMORY  # quicker than by its enumeration
 _MAY_BE_STORED = frozenset((State.WRITING, State.WRITTEN, State.FAILED))
 
 
@@ -61,8 +53,8 @@ class Content:
     the chunks of one that ends so.
     """
 
-    __slots__ = ("_drop_chunks", "begun", "buffers", "chunks", "collected", "done", "gaps", "id",
-                 "message", "state")  # fmt: skip
+    __slots__ = ("_drop_chunks", "buffers", "chunks", "collected", "done", "gaps", "id",
+                 "message", "since", "state")  # fmt: skip
 
     def __init__(self, drop_chunks: Callable[[Content], None]) -> None:
         self._drop_chunks = drop_chunks
@@ -79,7 +71,7 @@ class Content:
         """The text around the values of the message in its line in the log; without any, none."""
         self.done: DoneCallback | None = None
         """Whom to answer; None if no client waits for the message, or no longer."""
-        self.begun = 0.0
+        self.since = 0.0
         """When it was handed to the Committer, by the monotonic clock."""
 
     @property
@@ -87,101 +79,11 @@ class Content:
         """Octets in memory."""
         return self.collected + (len(self.message.body) if self.message else 0)
 
-    def assign_id(self, number: int) -> None:
-        """Give it its message id."""
-        self.id = number
-
-    # -- octets --
-
-    def append(self, octets: bytes) -> None:
-        """Collect octets off the wire."""
-        self.collected += len(octets)
-        if len(octets) > _SMALL:
-            self.buffers.append(octets)
-        elif self.buffers and isinstance(self.buffers[-1], bytearray):
-            self.buffers[-1] += octets
-        else:
-            self.buffers.append(bytearray(octets))
-
-    def join(self) -> bytes | bytearray:
-        """Make one buffer of all, and return it."""
-        if len(self.buffers) != 1:
-            self.buffers = [b"".join(self.buffers)]
-        return self.buffers[0]
-
-    def take_octets(self) -> bytes:
-        """Return the octets, and forget them; `collected` stays."""
+    def join(self) -> bytes:
+        """Return the buffers as one, and forget them; `collected` stays."""
         octets = b"".join(self.buffers)
         self.buffers.clear()
         return octets
-
-    def replace_octets(self, octets: bytes) -> None:
-        """Collect these octets in place of all others."""
-        self.buffers, self.collected = [octets], len(octets)
-
-    def clear(self) -> None:
-        """Forget the octets."""
-        self.buffers.clear()
-        self.collected = 0
-
-    # -- chunks --
-
-    def begin_write(self) -> None:
-        """Note that a part of it is on its way into the database."""
-        self.state = State.WRITING
-
-    def end_write(self, octets: int) -> None:
-        """Note that a part, whose length is `octets`, is in the database."""
-        self.chunks += chunk_count(octets)
-        self.state = State.WRITTEN
-
-    def fail(self) -> None:
-        """Note that a part can't be written: the message can't be stored any more."""
-        self.state = State.FAILED
-
-    # -- the commit --
-
-    def complete(
-        self, message: NewMessage, done: DoneCallback, gaps: Sequence[str], since: float
-    ) -> None:
-        """Take over the message. It waits for its commit, or a body that is too large is written.
-
-        `done` is called once, by `answer`.
-        """
-        self.message, self.done, self.gaps, self.begun = message, done, gaps, since
-        self.collected = 0  # it is in the message
-        self.state = State.WRITING if len(message.body) > CHUNK_SIZE else _WAITING
-
-    def end_body(self) -> None:
-        """Forget the body of the message, which was written in chunks, or should have been."""
-        if message := self.message:
-            message.chunks = self.chunks = chunk_count(len(message.body))
-            message.body = b""
-
-    def wait(self) -> None:
-        """Note that all its chunks are in the database: it waits for its commit."""
-        self.state = _WAITING
-
-    def begin_commit(self) -> None:
-        """Note that the statement that stores its message is under way."""
-        self.state = _COMMITTING
-
-    def end_commit(self) -> None:
-        """Note that its message is stored."""
-        self.state = _COMMITTED
-
-    def leave_open(self) -> None:
-        """Note that it is unknown whether its message is stored."""
-        self.state = State.UNDECIDED
-
-    def answer(self, error: Exception | None) -> None:
-        """Answer its session, once; a session that fails stops no other."""
-        done, self.done = self.done, None
-        if done:
-            try:
-                done(error)
-            except Exception as fault:
-                log.error("a session failed at its answer", id=self.id, exc_info=fault)
 
     def discard(self) -> None:
         """Give up a content whose client has gone or was refused.
@@ -194,8 +96,10 @@ class Content:
 
     def remove(self) -> None:
         """End a content of which nothing is stored as a message: its chunks go too."""
+        self.done = None
         stored = bool(self.chunks) or self.state in _MAY_BE_STORED
         self.state = State.DISCARDED
-        self.clear()
+        self.buffers.clear()
+        self.collected = 0
         if stored:
             self._drop_chunks(self)

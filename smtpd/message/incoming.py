@@ -23,6 +23,7 @@ _EXCESS = 2  # times the largest message
 # Seconds that content waits for the store. In the middle of it a client waits three minutes until
 # it can send on (RFC 5321, section 4.5.3.2.5); after its end this is a part of ten minutes.
 _PATIENCE = 120.0
+_SMALL = 512  # octets of a buffer that is joined with others: an object each would cost more
 _HEADER_REFUSALS = {
     HeaderRefusal.TOO_LARGE: replies.HEADER_TOO_LARGE,
     HeaderRefusal.AUTHOR_DENIED: replies.AUTHOR_DENIED,
@@ -88,11 +89,18 @@ class IncomingMessage:
         self.size += len(octets)
         if self.refused or end.guard.problem or self.size > self._limits.message_size:
             self.refused = True
-            content.clear()
+            content.buffers.clear()
+            content.collected = 0
         elif octets:
-            content.append(octets)
+            content.collected += len(octets)
             if content.collected > CHUNK_SIZE:
                 self.large = True
+            if len(octets) > _SMALL:
+                content.buffers.append(octets)
+            elif content.buffers and isinstance(content.buffers[-1], bytearray):
+                content.buffers[-1] += octets
+            else:
+                content.buffers.append(bytearray(octets))
         return end.rest
 
     @property
@@ -114,7 +122,8 @@ class IncomingMessage:
         if self.refused:
             return self.refusal
         content, limit = self.content, self._limits.hops
-        content.join()
+        if len(content.buffers) != 1:
+            content.buffers = [b"".join(content.buffers)]
         if self._header_rules and (refusal := self._apply_rules(whole=True)):
             return refusal
         if self._head:
@@ -132,7 +141,7 @@ class IncomingMessage:
         if not content.chunks and content.collected <= PART_SIZE:
             available = self._committer.ids.available
             if not content.id and available:
-                content.assign_id(available.popleft())
+                content.id = available.popleft()
             self.ready = bool(content.id)
         return ""
 
@@ -146,6 +155,7 @@ class IncomingMessage:
         if not self._header_rules:
             return True
         octets = self.content.join()
+        self.content.buffers.append(octets)
         return octets.find(b"\n\r\n") >= 0 or octets.find(b"\n\n") >= 0
 
     @property
@@ -168,8 +178,9 @@ class IncomingMessage:
         """Refuse the message at its end: with a reply, or because there is no room for it."""
         self.refused, self._refusal = True, reply or self._refusal
         if not reply:
-            self.content.fail()
-        self.content.clear()
+            self.content.state = State.FAILED
+        self.content.buffers.clear()
+        self.content.collected = 0
 
     def _apply_rules(self, *, whole: bool) -> str:
         """Complete the header in the only buffer; return the reply of a refusal, or nothing."""
@@ -179,7 +190,8 @@ class IncomingMessage:
         after, refusal = self._header_rules.apply(before, whole=whole)
         self.by_user = self._header_rules.by_user
         self._header_rules = None
-        content.replace_octets(after)
+        content.buffers = [after]
+        content.collected += len(after) - len(before)
         self.size += len(after) - len(before)
         if refusal:
             self.give_up(_HEADER_REFUSALS[refusal])
@@ -207,10 +219,11 @@ class IncomingMessage:
 
     async def store(self, unit: int = PART_SIZE) -> None:
         """Write whole units ahead of the message: parts, or chunks of a part."""
+        octets = self.content.join()
         if self._header_rules:
-            self.content.join()
+            self.content.buffers.append(octets)
             self._apply_rules(whole=False)
-        octets = self.content.take_octets()
+            octets = self.content.join()
         if self.whole:  # no longer
             self.whole, self._most, self.spool = False, PART_SIZE, Spool()
         whole = len(octets) // unit * unit
@@ -219,7 +232,8 @@ class IncomingMessage:
             await self._store(octets[start : min(start + PART_SIZE, whole)])
         if self.spool and not await self._copy(octets[:whole]):
             whole = len(octets)
-        self.content.replace_octets(octets[whole:])
+        self.content.buffers.append(octets[whole:])
+        self.content.collected -= whole
 
     async def _copy(self, octets: bytes) -> bool:
         """Copy octets into the file for the hook; False if that fails."""
@@ -238,16 +252,11 @@ class IncomingMessage:
             return
         try:
             async with asyncio.timeout(_PATIENCE):
-                await self._take_id()
+                content.id = content.id or await self._committer.ids.take_id()
                 await self._committer.chunks.write_part(content, part)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("can't store a part of a message", reason=str(error))
-            content.fail()
-            self.refused = True
-
-    async def _take_id(self) -> None:
-        if not self.content.id:
-            self.content.assign_id(await self._committer.ids.take_id())
+            content.state, self.refused = State.FAILED, True
 
     async def prepare(self) -> str:
         """Get an id, write the last part; return the reply of a refusal, or nothing."""
@@ -257,10 +266,10 @@ class IncomingMessage:
                 if content.collected > PART_SIZE:
                     await self.store()
                 if content.chunks and content.collected:
-                    await self._store(content.take_octets())
-                    content.clear()
+                    await self._store(content.join())
+                    content.collected = 0
                 async with asyncio.timeout(self._wait):
-                    await self._take_id()
+                    content.id = content.id or await self._committer.ids.take_id()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
-            content.fail()
+            content.state = State.FAILED
         return replies.UNAVAILABLE if content.state is State.FAILED else ""

@@ -57,7 +57,7 @@ def compose(
         recipients,
         incoming.size,
         f"{commands.trace}{content.id};\r\n\t{trace_date(int(time.time()))}\r\n",
-        content.take_octets(),
+        b"".join(content.buffers),
         sender_domain=transaction.sender_domain,
         chunks=content.chunks,
         utf8=transaction.envelope.smtp_utf8,
@@ -69,6 +69,7 @@ def compose(
         on_failed=on_failed,
         origin="user" if incoming.by_user else transaction.origin,
     )
+    content.buffers.clear()
     if transaction.decide:
         transaction.decide(message)
     return message

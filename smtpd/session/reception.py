@@ -242,7 +242,8 @@ class Reception:
             if not self._gaps or login is not self._named:
                 self._named, user = login, login.user if login else ""
                 self._gaps = server.accepted.gaps(user=user, **connection.log_values)
-        server.committer.commit(content, message, self.committed, self._gaps)
+            content.gaps = self._gaps
+        server.committer.commit(content, message, self.committed)
 
     def committed(self, error: Exception | None) -> None:
         """Answer the client: 250 if the message is durable, 451 if it is not, or may not be."""

@@ -11,7 +11,7 @@ from enum import Enum
 from pgmta.config.types import Network
 from pgmta.errors import StoreUnavailable
 from pgmta.intake.content import Content, DoneCallback, State
-from pgmta.model import NewMessage
+from pgmta.model import CHUNK_SIZE, NewMessage
 from pgmta.store.accounts.logins import Levels, Verifier
 from tests.support.waiting import let_others_run, take_time_async
 
@@ -61,49 +61,50 @@ class Store:
 
     async def write_part(self, content: Content, octets: bytes) -> None:
         """Store a part, as ChunkWriter.write_part does."""
-        content.begin_write()
+        content.state = State.WRITING
         try:
             await take_time_async(5.0 if self.mood is Mood.SLOW else 0.0)
             if self.mood is Mood.AWAY:
                 raise StoreUnavailable("away")
             self.parts.setdefault(content.id, bytearray()).extend(octets)
-            content.end_write(len(octets))
+            content.chunks += -(-len(octets) // CHUNK_SIZE)
+            content.state = State.WRITTEN
         finally:
             if content.state is State.WRITING:
-                content.fail()
+                content.state = State.FAILED
 
     def drop_chunks(self, content: Content) -> None:
         """Remove the parts of a content."""
         self.parts.pop(content.id, None)
 
-    def commit(
-        self, content: Content, message: NewMessage, done: DoneCallback, gaps: Sequence[str] = ()
-    ) -> None:
+    def commit(self, content: Content, message: NewMessage, done: DoneCallback) -> None:
         """Store a message, as Committer.commit does."""
-        content.complete(message, done, gaps, self.loop.time())
-        if content.state is State.WRITING:
-            content.wait()
+        content.message, content.done, content.collected = message, done, 0
+        content.state = State.WAITING
         self.contents.append(content)
         self.loop.call_later(5.0 if self.mood is Mood.SLOW else 0.0, self._begin, content)
 
     def _begin(self, content: Content) -> None:
         if content.state is State.WAITING:  # else its session has gone
-            content.begin_commit()
+            content.state = State.COMMITTING
             self.loop.call_soon(self._end, content)
 
     def _end(self, content: Content) -> None:
         error, message = None, content.message
         assert message
         if self.mood is Mood.AWAY:
-            error = StoreUnavailable("away")
+            error, done = StoreUnavailable("away"), content.done
             content.remove()
+            content.done = done
         else:
             assert message.id not in self.stored
             assert message.recipients
             octets = bytes(self.parts.pop(message.id, b"")) + bytes(message.body)
             self.stored[message.id] = message, octets
-            content.end_commit()
-        content.answer(error)
+            content.state = State.COMMITTED
+        done, content.done = content.done, None
+        if done:
+            done(error)
 
 
 class Accounts:

@@ -49,14 +49,6 @@ def test_each_way_to_write_a_field_is_seen(checker: ModuleType, line: str) -> No
     assert len(found(checker, line, "smtpd/hooks/other.py")) == 1
 
 
-@pytest.mark.parametrize(
-    "line", ["pace.each.append(1)", "self.pace.each['a'] = 1", "del pace.each[0]"]
-)
-def test_changes_of_items_are_seen(checker: ModuleType, line: str) -> None:
-    assert len(found(checker, line)) == 1
-    assert found(checker, line, "smtpd/hooks/other.py") == []
-
-
 def test_own_fields_and_those_of_other_classes_are_free(checker: ModuleType) -> None:
     assert found(checker, READS) == []
     assert found(checker, "call.loop = message.body = 1") == []

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from pgmta.intake.chunk_writer import ChunkWriter, Part
-from pgmta.intake.content import Content
+from pgmta.intake.content import Content, State
 from pgmta.model import PART_SIZE
 from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
@@ -33,8 +33,7 @@ async def test_a_whole_message_first_then_the_oldest(
 
     def content(number: int) -> Content:
         made = Content(writer.drop_chunks)
-        made.assign_id(number)
-        made.begin_write()
+        made.id, made.state = number, State.WRITING
         return made
 
     ids = [5, 3, 9, 1, 7]

@@ -6,7 +6,6 @@ Each is cut at every octet, as the network may cut it. tests/smuggling has the s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from itertools import product
 from typing import Any, cast
 
@@ -77,10 +76,8 @@ class Committer:
         self.available = [1] * 10
         self.taken: list[NewMessage] = []
 
-    def commit(
-        self, content: Content, message: NewMessage, done: DoneCallback, gaps: Sequence[str]
-    ) -> None:
-        content.complete(message, done, gaps, 0.0)
+    def commit(self, content: Content, message: NewMessage, done: DoneCallback) -> None:
+        content.message, content.done, content.collected = message, done, 0
         self.taken.append(message)
         done(None)
 

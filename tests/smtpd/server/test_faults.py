@@ -44,7 +44,7 @@ LARGE = (b"x" * 998 + b"\r\n") * 3000
 def content(committer: Committer, number: int) -> Content:
     """That of a message with this id."""
     made = Content(committer.chunks.drop_chunks)
-    made.assign_id(number)
+    made.id = number
     return made
 
 

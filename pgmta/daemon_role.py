@@ -17,6 +17,7 @@ from pgmta.config.loader import mistakes
 from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.postgres.link import Link
 from pgmta.postgres.locate import resolve, running
+from pgmta.postgres.role import group_of
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.schema import Schema
 
@@ -36,7 +37,7 @@ class DaemonRole:
     @property
     def group(self) -> str:
         """The group role in PostgreSQL."""
-        return f"pgmta_{self.name}"
+        return group_of(self.name)
 
     def resolve(self, environment: Environment) -> str:
         """Return the URI of the database. Raises StoreUnavailable, ConfigError."""

@@ -35,15 +35,6 @@ class Event(StrEnum):
     REPORT = "reported"  # its DSN is in the queue, or none is due
 
 
-class Removal(StrEnum):
-    """An event in the log of attempts that removes a row without an attempt."""
-
-    DELETED = "deleted"  # an operator's request
-    CANCELLED = "cancelled"  # the sender's request
-    EXPIRED = "expired"  # too late to be sent
-    SUPPRESSED = "suppressed"  # the recipient wants no mail
-
-
 GONE = None
 """Target of a transition that removes the row."""
 

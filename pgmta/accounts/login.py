@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from pgmta.errors import AddressError, PgmtaError
 from pgmta.mail.address import normalise_domain, unquoted
@@ -80,14 +80,10 @@ class AuthRefused(PgmtaError):
     """
 
 
-class Authenticator(Protocol):
-    """Judges the passwords of PLAIN and LOGIN: the table of users, or a hook of the operator's."""
+type Authenticate = Callable[[str, str, bytes, str], Awaitable[Login | None]]
+"""Judges a password of PLAIN or LOGIN: a hook of the operator's.
 
-    async def authenticate(
-        self, mechanism: str, login: str, password: bytes, client: str
-    ) -> Login | None:
-        """Return the user, or None if there is none of that name and password.
-
-        `mechanism` is in upper case, and `client` the address of the client. The caller slows down
-        failures and counts them. Raises AuthUnavailable or AuthRefused.
-        """
+It gets the mechanism in upper case, the name, the password, and the address of the client. It
+returns the user, or None if there is none of that name and password. The caller slows down failures
+and counts them. Raises AuthUnavailable or AuthRefused.
+"""

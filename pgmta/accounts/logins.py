@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from pgmta.accounts.login import Authenticator, AuthRefused, AuthUnavailable, Login
+from pgmta.accounts.login import Authenticate, AuthRefused, AuthUnavailable, Login
 from pgmta.accounts.mechanisms import SCRAM, Credentials
 from pgmta.accounts.networks import network_of
 from pgmta.accounts.scram import ScramExchange
@@ -142,9 +142,9 @@ class Logins:
         return entry.login(_VOUCHED)
 
     async def other(
-        self, authenticator: Authenticator, mechanism: str, given: Credentials | None, client: str
+        self, authenticate: Authenticate, mechanism: str, given: Credentials | None, client: str
     ) -> Login | None:
-        """Return the user whom another authenticator accepts, or None.
+        """Return the user whom `authenticate` accepts, or None.
 
         Without a name its failures count for the client alone. A user of a hook has own networks
         as one of the table has. Raises as `password`, and AuthRefused.
@@ -155,7 +155,7 @@ class Logins:
         failed = True
         try:
             name, password = (given.name, given.password) if given else ("", b"")
-            login = await authenticator.authenticate(mechanism, name, password, client)
+            login = await authenticate(mechanism, name, password, client)
             failed = login is None
         except AuthUnavailable:
             failed = False

@@ -24,7 +24,7 @@ _PATIENCE = 5.0  # seconds that a part lets older messages go first, and its cli
 # The commit of a message comes later in the same WAL than its chunks. Its sync makes both durable,
 # so the commit of the chunks needs none.
 _SETTINGS = {"synchronous_commit": "off"}
-_FIRST = -1  # before the id of any message
+_WHOLE = -1  # the place of a whole message: before the id of any
 # Pauses in times of a write, while small messages are committed too: after a write with whole
 # messages, and after one ahead of messages that may never come to an end.
 _REST, _REST_AHEAD = 4, 9
@@ -64,7 +64,7 @@ class ChunkWriter:
 
     A whole message goes first, and of the others the oldest. So messages become complete one after
     the other, and the database has little content without a message. The clients of the other
-    messages wait, because smtpd reads no more from them. A part that has waited for 5 s goes before
+    messages wait, because no more is read from them. A part that has waited for 5 s goes before
     all (pgmta/priority.py).
 
     If a crash comes between the chunks and their message, the chunks are removed as orphans.
@@ -101,7 +101,7 @@ class ChunkWriter:
 
         `part.done` gets StoreUnavailable if it is unknown which chunks are stored.
         """
-        self._waiting.put(_FIRST if part.whole else part.content.id, part)
+        self._waiting.put(_WHOLE if part.whole else part.content.id, part)
         self._work.set()
 
     async def write_part(self, content: Content, octets: bytes) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 import psycopg
 
 from pgmta.config.ingest import Ingest
-from pgmta.daemon_role import SMTPD
+from pgmta.daemon_role import DaemonRole
 from pgmta.errors import StoreUnavailable, Undecided
 from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, DoneCallback, State
@@ -48,11 +48,13 @@ class Committer:
 
     def __init__(
         self,
+        role: DaemonRole,
         resources: Resources,
         config: Ingest,
         notifier: Notifier,
         note: Callable[[list[Content]], None] | None = None,
     ) -> None:
+        self._role = role
         self._config = config
         self._note = note  # gets each group that is committed, after its sessions are answered
         self._notifier = notifier
@@ -79,7 +81,7 @@ class Committer:
 
     def heartbeat(self, host: str) -> Heartbeat:
         """Return the heartbeat of this process; it learns the schema for all that is written."""
-        return SMTPD.heartbeat(self._side, self.schema, host)
+        return self._role.heartbeat(self._side, self.schema, host)
 
     def start(self) -> None:
         """Begin to write."""
@@ -90,7 +92,7 @@ class Committer:
     async def stop(self) -> None:
         """End its tasks. Call it when no session waits for a commit any more."""
         for group in self._writing:
-            self._leave_open(group, "smtpd stops")
+            self._leave_open(group, f"{self._role.name} stops")
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -133,7 +135,7 @@ class Committer:
         """Return whether PostgreSQL takes mail again, by the reservation of message ids."""
         try:
             async with asyncio.timeout(_PROBE):
-                await self.ids.fetch()
+                await self.ids.fill()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
             return False
         if self.away:

@@ -33,21 +33,18 @@ class Ids:
     async def take_id(self) -> int:
         """Return an id. Raises StoreUnavailable, psycopg.Error."""
         while not self.available:
-            await self._fill(1)
+            await self.fill(1)
         return self.available.popleft()
 
-    async def fetch(self) -> None:
-        """Fetch a block now. Raises StoreUnavailable, psycopg.Error."""
-        await self._fill()
-
-    async def _fill(self, least: float = math.inf) -> None:
+    async def fill(self, least: float = math.inf) -> None:
+        """Fetch a block if there are fewer than `least`. Raises StoreUnavailable, psycopg.Error."""
         async with self._lock:
             if len(self.available) < least:
                 self.available.extend(await self._store.block())
 
     async def _fill_ahead(self) -> None:
         try:
-            await self._fill(LOW)
+            await self.fill(LOW)
         except (StoreUnavailable, psycopg.Error):
             pass  # `take_id` raises it for the session that needs the next block
         finally:

@@ -13,6 +13,11 @@ SELECT quote_ident(current_user), to_regrole(%(role)s::text) IS NOT NULL,
 """Asks about this session and a `role`. Its one row is the `answer` of `lacking`."""
 
 
+def group_of(program: str) -> str:
+    """Return the group role of a daemon's logins."""
+    return f"pgmta_{program}"
+
+
 def lacking(role: str, answer: Sequence[Any]) -> str:
     """Return what the login lacks to work in the role, with the statement that mends it.
 

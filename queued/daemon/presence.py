@@ -12,7 +12,7 @@ from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.service import Signals, first
 from pgmta.store.admin.daemons import BEAT, Heartbeat
 from pgmta.store.admin.workers import WorkerEntry
-from pgmta.store.queue.conditions import reach
+from pgmta.store.queue.conditions import partition_condition
 from pgmta.waiting import Waiting
 from queued.config import Worker
 from queued.process.queued_process import QueuedProcess
@@ -43,7 +43,9 @@ class Presence:
         self._runners = runners
         where = {worker.name: process.where(worker) for worker in process.config.workers}
         self._entries = [
-            WorkerEntry(w.name, w.action, where[w.name], reach(where[w.name]), w.priority)
+            WorkerEntry(
+                w.name, w.action, where[w.name], partition_condition(where[w.name]), w.priority
+            )
             for w in workers
         ]
         self._rules = [rule(w, where[w.name]) for w in process.config.workers if is_rule(w)]

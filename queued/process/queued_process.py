@@ -11,7 +11,7 @@ from pgmta.store.admin.space import Space
 from pgmta.store.admin.upkeep import Upkeep
 from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
-from pgmta.store.queue.conditions import both
+from pgmta.store.queue.conditions import all_of
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.dkim_keys import DkimKeys
 from pgmta.store.records.sts_policies import StsPolicies
@@ -102,7 +102,7 @@ class QueuedProcess:
 
     def where(self, worker: Worker) -> str | None:
         """Return the whole condition of a worker."""
-        return both(self.config.environment.database.where, worker.where)
+        return all_of(self.config.environment.database.where, worker.where)
 
     async def close(self) -> None:
         """Write the last results about TLS, and end threads and connections."""

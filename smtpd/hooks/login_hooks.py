@@ -7,11 +7,12 @@ import binascii
 from base64 import b64decode
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiosmtpd.smtp import MISSING, LoginPassword
 
-from pgmta.accounts.login import Authenticator, AuthRefused, AuthUnavailable, Login
+from pgmta.accounts.login import Authenticate, AuthRefused, AuthUnavailable, Login
 from smtpd.hooks.answer import (
     BadAnswer,
     check_secret_reply,
@@ -59,7 +60,7 @@ class LoginHooks:
         """Return whether a hook answers AUTH with this mechanism, or is asked first."""
         return bool(self._steps.first) or mechanism in self._steps.mechanisms
 
-    async def answer(self, mechanism: str, args: list[str], ask: Ask) -> Authenticator | None:
+    async def answer(self, mechanism: str, args: list[str], ask: Ask) -> Authenticate | None:
         """Return what judges this AUTH; None leaves it to smtpd.
 
         `args` are the words behind AUTH. `ask` gives `None` for a line that is too long.
@@ -67,9 +68,9 @@ class LoginHooks:
         for step in self._steps.first:
             ending = await self.converse(step, args, ask)
             if ending.answer is not MISSING or ending.error or ending.aborted:
-                return _HookAuthenticator(self, step, args, ask, ending)
+                return partial(self._read, step, ending)
         own = self._steps.mechanisms.get(mechanism)
-        return _HookAuthenticator(self, own, args, ask) if own else None
+        return partial(self._converse, own, args, ask) if own else None
 
     def abandon(self) -> None:
         """Cancel the method that is asked: the session has ended."""
@@ -87,6 +88,14 @@ class LoginHooks:
         ending = await exchange.ended
         self._exchange = None
         return ending
+
+    async def _converse(
+        self, step: Step, args: list[str], ask: Ask, mechanism: str, *given: object
+    ) -> Login:
+        return self.read(step, await self.converse(step, args, ask), mechanism)
+
+    async def _read(self, step: Step, ending: Ending, mechanism: str, *given: object) -> Login:
+        return self.read(step, ending, mechanism)
 
     def read(self, step: Step, ending: Ending, mechanism: str) -> Login:
         """Return the user. Raises AuthRefused with the reply, and AuthUnavailable."""
@@ -151,25 +160,6 @@ class LoginHooks:
         elif reply:
             raise AuthRefused(reply)
         return user
-
-
-class _HookAuthenticator:
-    """An authenticator that asks one method of AUTH, unless the end of its exchange is there."""
-
-    def __init__(
-        self, hooks: LoginHooks, step: Step, args: list[str], ask: Ask, ending: Ending | None = None
-    ) -> None:
-        self._hooks = hooks
-        self._step = step
-        self._args = args
-        self._ask = ask
-        self._ending = ending
-
-    async def authenticate(
-        self, mechanism: str, login: str, password: bytes, client: str
-    ) -> Login | None:
-        ending = self._ending or await self._hooks.converse(self._step, self._args, self._ask)
-        return self._hooks.read(self._step, ending, mechanism)
 
 
 class _Exchange:

@@ -66,7 +66,7 @@ class Server:
         self.accepted = AcceptedLog(config.log, self.loop) if logged else None
         """The log of messages that were taken."""
         note = self.accepted.note if self.accepted else None
-        self.committer = Committer(self.resources, config.ingest, self._notifier, note)
+        self.committer = Committer(SMTPD, self.resources, config.ingest, self._notifier, note)
         users = config.uses_auth or any(each.xclient for each in config.listen)
         self.logins = Logins(self.resources, config.auth) if users else None
         """How users log in, if they may at some listener."""

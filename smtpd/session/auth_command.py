@@ -206,7 +206,9 @@ class AuthCommand:
     async def _password(self, given: Credentials) -> Login | None:
         logins, client = self._logins, self._connection.client
         if self._authenticator:
-            return await logins.other(self._authenticator, self._mechanism, given, client)
+            return await logins.other(
+                self._authenticator.authenticate, self._mechanism, given, client
+            )
         return await logins.password(self._mechanism, given, client)
 
     async def _scram_challenge(self, exchange: ScramExchange) -> None:

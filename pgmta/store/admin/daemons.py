@@ -14,7 +14,7 @@ from psycopg import errors as pg_errors
 from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.postgres.link import Link
 from pgmta.postgres.locate import refuse_former
-from pgmta.postgres.role import QUESTION, lacking
+from pgmta.postgres.role import QUESTION, group_of, lacking
 from pgmta.store.queries import queries
 from pgmta.store.schema import Schema, migrations, mismatch, program_version
 from pgmta.waiting import Waiting
@@ -34,7 +34,7 @@ class Heartbeat:
     def __init__(self, link: Link, schema: Schema, process: str, program: str, host: str) -> None:
         self._link = link
         self._schema = schema
-        self._role = f"pgmta_{program}"
+        self._role = group_of(program)
         self._fields: dict[str, Any] = {
             "process": process,
             "program": program,
@@ -110,7 +110,7 @@ async def misfit(link: Link, program: str) -> str:
     Raises LoginRefused, also if the login lacks its role; FormerDatabase; StoreUnavailable;
     psycopg.Error.
     """
-    role = f"pgmta_{program}"
+    role = group_of(program)
     problem = mismatch(list(migrations()), await _names(link, role))
     if not problem:
         ((may,),) = await link.run(_SQL["may_beat"])

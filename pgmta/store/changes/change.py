@@ -96,7 +96,7 @@ class OperatorChanges:
         async for rows in _batches(walk.step, size, ChangePace(about / size)):
             yield rows
         await self._link.run(_SQL["finish"], {"audit": audit})
-        if change.releases:
+        if change.rows.releases:
             await self._link.run(NOTIFY)
 
 
@@ -148,7 +148,7 @@ class _Walk:
         errors = {str(row): error for row, error in tried if error}
         reason = f"{change.reason}: the condition fails on this row: "
         reasons = {row: reason + error for row, error in errors.items()}
-        failing = "true" if change.holds else "false"
+        failing = "true" if change.rows.standing else "false"
         where = f"CASE WHEN %(errors)s::jsonb ? id::text THEN {failing}"
         where += f" ELSE {bracketed(change.where)} END"
         params = {
@@ -197,7 +197,7 @@ class WorkerChanges:
         ):
             done += rows
             yield rows
-        if done and change.releases:
+        if done and change.rows.releases:
             await self._link.run(NOTIFY)
 
     async def run(self, change: RowChange, size: int = BATCH) -> int:
@@ -229,8 +229,8 @@ class WorkerChanges:
         params: dict[str, Any] = {"who": change.who, "older": change.older, "batch": size}
         where = bracketed(change.where)
         if guard and await guard.prepare([condition]):
-            failing = "true" if change.holds else "false"
-            where = guard.passing(condition, failing=failing, untried="false")
+            failing = "true" if change.rows.standing else "false"
+            where = guard.skipping_marked(condition, failing=failing, untried="false")
             params |= guard.params
             details["fault"] = condition.key
         params["details"] = json.dumps(details)

@@ -40,16 +40,6 @@ class RowChange:
         """Which rows the action takes."""
         return ROW_ACTIONS[self.action]
 
-    @property
-    def holds(self) -> bool:
-        """Whether the action also changes rows on which the condition fails: a hold does."""
-        return self.rows.standing
-
-    @property
-    def releases(self) -> bool:
-        """Whether rows are due afterwards, so that workers have to be woken."""
-        return self.rows.releases
-
     def details(self) -> dict[str, Any]:
         """Return what the function queue_change_rows and the audit table get."""
         length = self.release_after

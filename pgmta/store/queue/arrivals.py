@@ -10,7 +10,7 @@ LOOK = queries("arrivals")["look"]
 """The question whose answers `Arrivals.see` takes."""
 _AGAIN = 16  # looks per move at which transactions count that no snapshot has shown while open
 _MOST = 10_000  # ids that are remembered
-_MANY = 0  # in place of more ids: no row has it
+_OVERFLOW = 0  # in place of more ids: no row has it
 
 
 class Arrivals:
@@ -78,4 +78,4 @@ class Arrivals:
         """Return the rows since the last look that are not claimed."""
         ids = range(self._next, number)
         known = self._next and 0 < len(ids) <= _MOST
-        return set(ids) - self._early if known else {_MANY}
+        return set(ids) - self._early if known else {_OVERFLOW}

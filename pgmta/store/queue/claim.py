@@ -13,7 +13,7 @@ from pgmta.model import Item, Labelled, Message
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
-from pgmta.store.queue.conditions import reach
+from pgmta.store.queue.conditions import partition_condition
 from pgmta.store.queue.guard import ALL, RECENT, about_a_row
 from pgmta.store.queue.labels import Labels
 from pgmta.store.queue.lease import LEASE, RowLeases
@@ -285,15 +285,15 @@ class Claims:
         rules, guard = self._rules, self._rules.guard
         self._revision = rules.revision
         own = rules.own
-        near = bracketed(reach(own.text if own else None))
+        near = bracketed(partition_condition(own.text if own else None))
         where = "true"
         if rules.guarded:
             # rows that are not known yet wait for the next claim, which tries them first
             if own:
-                passing = guard.passing(own, failing="false", untried="false")
+                passing = guard.skipping_marked(own, failing="false", untried="false")
                 where = f"{near} AND {passing}"
             excluded = "".join(
-                f" AND ({guard.passing(rule, failing='true', untried='true')}) IS NOT TRUE"
+                f" AND ({guard.skipping_marked(rule, failing='true', untried='true')}) IS NOT TRUE"
                 for rule in rules.standing
             )
         else:

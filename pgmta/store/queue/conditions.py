@@ -63,7 +63,7 @@ LAST = 9
 """The lowest priority."""
 
 
-def both(first: str | None, second: str | None) -> str | None:
+def all_of(first: str | None, second: str | None) -> str | None:
     """Return the condition that both conditions hold; None means every row."""
     parts = [f"(\n{part}\n)" for part in (first, second) if part]
     return " AND ".join(parts) or None
@@ -74,7 +74,7 @@ def takes(condition: str | None, action: str, priority: int) -> str | None:
     if action != "deliver" or priority >= LAST:
         return condition
     limit = f"priority <= {priority}"
-    return both(condition, limit) if condition else limit
+    return all_of(condition, limit) if condition else limit
 
 
 def unless_exempt(holder: str, condition: str) -> str:
@@ -106,7 +106,7 @@ def rule_takes(number: int, condition: str) -> str:
     return unless_exempt(rule_holder(number), condition)
 
 
-def reach(condition: str | None) -> str:
+def partition_condition(condition: str | None) -> str:
     """Return the condition if it is only about `metadata->>'_partid'`, else `true`.
 
     Such a condition chooses partitions. It may be in each step of a claim by domain, without

@@ -109,11 +109,11 @@ class Guard:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters of statements that contain `passing`."""
+        """The parameters of statements that contain `skipping_marked`."""
         tried = {f"tried_{key}": last for key, last in self._tried.items()}
         return tried | {f"locked_{key}": Bigints(self._locked.get(key, ())) for key in self._tried}
 
-    def passing(self, condition: Condition, *, failing: str, untried: str) -> str:
+    def skipping_marked(self, condition: Condition, *, failing: str, untried: str) -> str:
         """Return the condition for a statement with parameters; marked rows get a fixed value."""
         return (
             f"CASE WHEN faults ? '{condition.key}'"

@@ -163,9 +163,9 @@ def _count(uri: str, change: RowChange) -> tuple[int, int]:
     # the part that can't fail first: the parts of a condition are evaluated in their order
     where = f"{change.rows.takes} AND {change.where}"
     with closing(Listing(uri)) as listing:
-        total = listing.matching(where, failing=change.holds)
+        total = listing.matching(where, failing=change.rows.standing)
         for fault in listing.faults:
-            then = "these are held as well" if change.holds else "these are left"
+            then = "these are held as well" if change.rows.standing else "these are left"
             print_line(f"warning: {fault}; {then}", err=True)
         stay = 0
         if total and change.action in (Action.RELEASE, Action.BOUNCE):

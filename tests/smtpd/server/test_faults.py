@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 import smtpd.session.closing
 from pgmta.accounts.login import Login
 from pgmta.config.ingest import Ingest
+from pgmta.daemon_role import SMTPD
 from pgmta.intake.chunk_writer import Part
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content
@@ -113,7 +114,7 @@ def test_content_that_came_too_late_is_neither_kept_nor_written(
     database: str, db: psycopg.Connection
 ) -> None:
     resources = Resources(database, "smtpd")
-    committer = Committer(resources, Ingest(wait=1.0), Notifier(resources))
+    committer = Committer(SMTPD, resources, Ingest(wait=1.0), Notifier(resources))
     ends: list[Exception | None] = []
 
     async def work() -> None:
@@ -159,7 +160,7 @@ def test_content_is_freed_without_a_collection(database: str) -> None:
 
 async def test_a_message_that_cannot_be_encoded_stops_nobody(database: str) -> None:
     resources = Resources(database, "smtpd")
-    committer = Committer(resources, Ingest(), Notifier(resources))
+    committer = Committer(SMTPD, resources, Ingest(), Notifier(resources))
     committer.start()
     try:
         ends: list[asyncio.Future[Exception | None]] = []
@@ -189,7 +190,7 @@ async def test_only_what_has_no_answer_is_named_at_the_end(
         " EXECUTE FUNCTION wait(); SELECT pg_advisory_lock(1)"
     )
     resources = Resources(database, "smtpd")
-    committer = Committer(resources, Ingest(connections=1), Notifier(resources))
+    committer = Committer(SMTPD, resources, Ingest(connections=1), Notifier(resources))
     committer.start()
     ends: list[asyncio.Future[Exception | None]] = []
     for number, sender in enumerate(("a@b", "\udcff@b", "c@b", "d@b"), 1):

@@ -11,7 +11,7 @@ from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.postgres.link import Link
 from pgmta.store import queries
 from pgmta.store.queue.claim import SESSION, Claims
-from pgmta.store.queue.conditions import check_conditions, reach
+from pgmta.store.queue.conditions import check_conditions, partition_condition
 from tests.support.rows import column, message, row
 
 ROOT = Path(__file__).parents[4]
@@ -114,7 +114,7 @@ def test_only_conditions_about_the_partition_key_choose_partitions() -> None:
         "(metadata ->> '_partid' = '1' OR metadata->>'_partid' IS NULL)",
         "metadata->>'_partid' NOT IN ('2') AND metadata->>'_partid' IS NOT NULL",
     ):
-        assert reach(where) == where
+        assert partition_condition(where) == where
     nothing: list[str | None] = [
         None,
         "true",
@@ -122,7 +122,7 @@ def test_only_conditions_about_the_partition_key_choose_partitions() -> None:
         "metadata->>'_partid' = '1' AND priority = 3",
         "metadata->>'other' = '1'",
     ]
-    assert {reach(where) for where in nothing} == {"true"}
+    assert {partition_condition(where) for where in nothing} == {"true"}
 
 
 async def test_a_condition_is_not_checked_against_a_database_that_is_away() -> None:

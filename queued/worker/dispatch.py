@@ -248,6 +248,6 @@ def _as_wished(routed: Routed, message: Message, item: Item) -> Routed:
     REQUIRETLS stops no mail with the null reverse-path (section 5).
     """
     wish = TlsWish.REQUIRED if item.sender else TlsWish.NONE
-    if message.tls_optional:
+    if message.tls_optional and not message.requiretls:  # REQUIRETLS counts more (section 4.1)
         wish = TlsWish.OPTIONAL
     return replace(routed, destination=replace(routed.destination, wish=wish))

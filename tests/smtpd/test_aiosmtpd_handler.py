@@ -157,7 +157,8 @@ def test_the_client_that_a_proxy_names_counts(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trigger(controller: Controller) -> None:  # its own waits for the end of the time
-        socket.create_connection(("127.0.0.1", controller.port)).close()
+        with socket.create_connection(("127.0.0.1", controller.port)) as client:
+            client.sendall(b"no header\r\n")  # else the connection stays open for that time
 
     monkeypatch.setattr(Controller, "_trigger_server", trigger)
 

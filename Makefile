@@ -39,7 +39,7 @@ docs: writable $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sq
 	@$(BIN)/python scripts/docs
 	@$(BIN)/python scripts/schema
 
-schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql and the baseline from sql/schema
+schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql from sql/schema
 	@$(BIN)/python scripts/schema
 
 lock:  ## resolve the dependencies again (needs uv)

@@ -1,0 +1,1 @@
+"""Composed mail: parts, templates and parameters to octets (pure)."""

@@ -83,7 +83,11 @@ class NewMessage:
 
 @dataclass(slots=True)
 class Message:
-    """A stored message: its trace field and, unless it is large, its octets as received."""
+    """A stored message: its trace field and, unless it is large, its octets as received.
+
+    Of composed mail the octets are what follows the composed texts. `composition` is its template
+    and its parameters, as JSON; '' if they are large too, and None if the mail is not composed.
+    """
 
     id: int
     size: int
@@ -98,6 +102,7 @@ class Message:
     requiretls: bool = False  # RFC 8689
     origin: Origin | None = None
     tls_optional: bool = False  # its header says TLS-Required: No
+    composition: str | None = None
 
 
 @dataclass(slots=True)

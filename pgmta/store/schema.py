@@ -14,7 +14,7 @@ from pgmta.shipped import shipped
 log = get("schema")
 
 TOPICS = (
-    "queue", "messages", "submission", "arguments", "days", "attempts", "transcripts", "reports",
+    "queue", "messages", "submission", "templates", "composed", "arguments", "days", "attempts", "transcripts", "reports",
     "status", "overview", "conditions", "changes", "rules", "daemons", "accounts", "dkim", "tls",
     "roles",
 )  # fmt: skip

@@ -1,72 +1,244 @@
-"""The stage that composes content at delivery."""
+"""The stage that composes the content of mail that came as parts, or for a template."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pgmta.errors import DeliveryError, Stage
-from pgmta.model import Item, Reply
+import psycopg
+
+from pgmta.compose.composition import Composition, parts_for, read_composition
+from pgmta.compose.mime import Identity, compose_head
+from pgmta.errors import DeliveryError, Stage, StoreUnavailable
+from pgmta.logs import get
+from pgmta.model import Message, Reply
+from pgmta.postgres import faults
 from pgmta.states import Event
 from queued.config import QueuedConfig
-from queued.delivery.transport.result import Result
+from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing.outgoing import Outgoing
-from queued.outgoing.stage import OutgoingStage, Prepare, Prepared
-from queued.rewriting.composed import COMPOSERS, composed, composed_parts
+from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
+from queued.outgoing.template_cache import TemplateCache
 
+_END = b"\r\n\r\n"
 
-@dataclass(frozen=True, slots=True)
-class ComposedStream:
-    """Iterates over the parts of composed content."""
-
-    content: AsyncIterable[bytes]
-    metadata: str | None
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        """Return an iterator over the parts. It raises DeliveryError, as the content does."""
-        return composed_parts(self.content, self._composed)
-
-    def _composed(self, content: bytes) -> bytes:
-        try:
-            return composed(content, self.metadata)
-        except ValueError as error:
-            raise DeliveryError(_words(error), Stage.CONTENT, permanent=True) from None
+log = get("worker")
 
 
 class ComposeStage(OutgoingStage):
-    """Has each row get the content that its metadata make; without composers there is none."""
+    """Composes content from the parameters of its message; other mail passes.
 
-    def configured(self, config: QueuedConfig) -> Prepare | None:
-        """Return the step, if there are composers."""
-        return self._prepare if COMPOSERS else None
+    The same message gets the same octets at each attempt and in each process: the Message-ID and
+    boundaries are those of the message, and Date is the time of the row. Mail whose template is
+    not known yet waits until it is read. Large parameters are read when the content is sent.
 
-    def _prepare(self, outgoing: Outgoing) -> Prepared:
-        groups: dict[str | None, list[Item]] = {}
-        for item in outgoing.items:
-            groups.setdefault(item.metadata, []).append(item)
-        parts: list[Outgoing] = []
-        same: list[Item] = []  # rows whose content stays
-        for metadata, rows in groups.items():
-            content = outgoing.content
-            if not isinstance(content, bytes):
-                stream = ComposedStream(content, metadata)
-                parts.append(outgoing._replace(items=rows, content=stream))
-                continue
-            try:
-                made = composed(content, metadata)
-            except ValueError as error:
-                result = Result(Event.FAIL, Reply(0, _words(error)))
-                self.context.end(rows, result, outgoing.started)
-                continue
-            if made is content:
-                same += rows
-                continue
-            size = outgoing.size + len(made) - len(content)
-            parts.append(outgoing._replace(items=rows, content=made, size=size, header_utf8=True))
-        if len(same) == len(outgoing.items):
+    Mail that can't be composed goes on hold, whatever its `on_failed` says: its row or its template
+    was changed by hand.
+    """
+
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
+        self._templates = TemplateCache()
+        self._waiting: list[tuple[Outgoing, Composition]] = []
+        self._work: asyncio.Task[None] | None = None
+        self._last: tuple[Message, Outgoing] | None = None  # groups of one message share its octets
+
+    @property
+    def names(self) -> set[str]:
+        """The domains, or labels, of the rows that wait for their template."""
+        return {name for outgoing, _ in self._waiting for name in outgoing.names}
+
+    def configured(self, config: QueuedConfig) -> Prepare:
+        """Return the step; it depends on no setting."""
+        return self.prepare
+
+    def prepare(self, outgoing: Outgoing) -> Prepared:
+        """Return the message with its content; take it, if its template has to be read."""
+        message = outgoing.message
+        if message.composition is None:
             return outgoing
-        return [outgoing._replace(items=same), *parts] if same else parts
+        if self._last and self._last[0] is message:
+            return _with_content(outgoing, self._last[1])
+        if not message.composition:
+            content = ComposedContent(self, outgoing)
+            return outgoing._replace(content=content)
+        try:
+            composition = read_composition(message.composition)
+            template = composition.template_id
+            if template is not None and self._templates.find(template) is None:
+                return self._take(outgoing, composition)
+            return self._composed(outgoing, composition)
+        except ValueError as error:
+            return self._refuse(outgoing, str(error))
+
+    def _composed(self, outgoing: Outgoing, composition: Composition) -> Outgoing:
+        """Return the message with its content. Raises ValueError."""
+        message, stored = outgoing.message, outgoing.content
+        head = self.compose(outgoing, composition)
+        utf8 = not head[: head.find(_END)].isascii()
+        if isinstance(stored, bytes):
+            content: bytes | AsyncIterable[bytes] = head + stored
+            size = len(head) + len(stored)
+        else:
+            content = HeadedContent(head, stored)
+            size = len(head) + max(0, message.size - len((message.composition or "").encode()))
+        made = outgoing._replace(content=content, size=size, header_utf8=utf8)
+        self._last = message, made
+        return made
+
+    def compose(self, outgoing: Outgoing, composition: Composition) -> bytes:
+        """Return what goes before the stored octets. Raises ValueError."""
+        message, template = outgoing.message, None
+        if composition.template_id is not None:
+            found = self._templates.find(composition.template_id)
+            if isinstance(found, str):
+                raise ValueError(f"template {composition.template_id}: {found}")
+            template = found
+        identity = Identity(message.message_id_header or "", outgoing.items[0].ts)
+        return compose_head(parts_for(composition.params, template), identity)
+
+    def _refuse(self, outgoing: Outgoing, problem: str) -> None:
+        for item in outgoing.items:
+            item.on_failed = "hold"
+        log.warning("on hold: can't be composed", message=outgoing.message.id,
+                    rows=len(outgoing.items), reason=problem)  # fmt: skip
+        result = Result(Event.FAIL, Reply(0, _words(problem)))
+        self.context.end(outgoing.items, result, outgoing.started)
+
+    # -- templates that have to be read --
+
+    def _take(self, outgoing: Outgoing, composition: Composition) -> None:
+        self.context.load += len(outgoing.items)
+        self.context.room -= outgoing.room
+        self._waiting.append((outgoing, composition))
+        if self._work is None:
+            self._work = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(0)  # the rest of the claim comes in this turn of the event loop
+                ids = {c.template_id for _, c in self._waiting if c.template_id is not None}
+                result = await self._read(ids)
+                batch, self._waiting = self._waiting, []
+                for outgoing, composition in batch:
+                    self._go_on(outgoing, composition, result)
+        finally:
+            self._work = None
+
+    def _go_on(self, outgoing: Outgoing, composition: Composition, result: Result | None) -> None:
+        self.context.load -= len(outgoing.items)
+        self.context.room += outgoing.room
+        if result:
+            self.context.end(outgoing.items, result, outgoing.started)
+            return
+        try:
+            made = self._composed(outgoing, composition)
+        except ValueError as error:
+            self._refuse(outgoing, str(error))
+        except Exception as error:
+            log.error("can't compose", message=outgoing.message.id, exc_info=error)
+            self.context.end(
+                outgoing.items, Result.from_error(internal(error), ""), outgoing.started
+            )
+        else:
+            self.context.go_on(self, made)
+
+    async def _read(self, ids: set[int]) -> Result | None:
+        """Read templates; return the result of mail that waits for them if that fails."""
+        reader = self.context.templates
+        assert reader  # noqa: S101 - for the type checker
+        try:
+            found = await reader.read(sorted(each for each in ids if self._templates.find(each) is None))
+        except (StoreUnavailable, psycopg.Error) as error:
+            return Result(Event.DEFER, Reply(0, f"4.3.0 a template can't be read: {faults.words(error)}"))
+        for each in ids:
+            if self._templates.find(each) is None:
+                self._templates.add(each, found.get(each))
+        return None
+
+    async def read_large(self, outgoing: Outgoing) -> bytes:
+        """Return what goes before the stored octets, of parameters that did not come with the claim.
+
+        Raises DeliveryError.
+        """
+        try:
+            text = await self.context.contents.composition(outgoing.message.id)
+            if text is None:
+                raise ValueError("its parameters are not in the database")
+            composition = await asyncio.to_thread(read_composition, text)
+            if composition.template_id is not None and (
+                problem := await self._read({composition.template_id})
+            ):
+                raise DeliveryError(problem.reply.text, Stage.CONTENT)
+            return await asyncio.to_thread(self.compose, outgoing, composition)
+        except StoreUnavailable as error:
+            raise DeliveryError(f"parameters can't be read: {error}", Stage.CONTENT) from None
+        except ValueError as error:
+            for item in outgoing.items:
+                item.on_failed = "hold"
+            raise DeliveryError(_words(str(error)), Stage.CONTENT, permanent=True) from None
+
+    def drain(self) -> list[Outgoing]:
+        """Read no template more; return the messages that wait for one."""
+        left = [outgoing for outgoing, _ in self._waiting]
+        self._waiting.clear()
+        for outgoing in left:
+            self.context.load -= len(outgoing.items)
+            self.context.room += outgoing.room
+        return left
+
+    async def wait(self) -> None:
+        """Wait for the statement under way; the messages that waited for it are gone."""
+        if self._work:
+            await asyncio.wait([self._work])
+
+    async def abort(self) -> None:
+        """End the statement under way."""
+        if self._work:
+            self._work.cancel()
+            await self.wait()
 
 
-def _words(error: ValueError) -> str:
-    return f"5.6.0 content can't be composed: {error}"
+@dataclass(frozen=True, slots=True)
+class HeadedContent:
+    """Iterates over composed content: its head, and the stored octets as they are read."""
+
+    head: bytes
+    stored: AsyncIterable[bytes]
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the parts. Raises DeliveryError, as the stored content does."""
+        yield self.head
+        async for part in self.stored:
+            if part:
+                yield part
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedContent:
+    """Iterates over content that is composed when it is read, because its parameters are large."""
+
+    stage: ComposeStage = field(compare=False, repr=False)
+    outgoing: Outgoing
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the parts. Raises DeliveryError if it can't be composed, or read."""
+        yield await self.stage.read_large(self.outgoing)
+        stored = self.outgoing.content
+        if isinstance(stored, bytes):
+            if stored:
+                yield stored
+            return
+        async for part in stored:
+            if part:
+                yield part
+
+
+def _with_content(outgoing: Outgoing, made: Outgoing) -> Outgoing:
+    return outgoing._replace(content=made.content, size=made.size, header_utf8=made.header_utf8)
+
+
+def _words(problem: str) -> str:
+    return f"5.6.0 it can't be composed: {problem}"

@@ -134,18 +134,23 @@ FROM claim LEFT JOIN (
         CASE WHEN r.metadata <> '{}' THEN r.metadata::text END AS metadata, nullif(r.notify, '') AS notify,
         nullif(r.orcpt, '') AS orcpt, r.priority,
         m.size, m.utf8, m.trace, m.chunks,
-        CASE WHEN m.size <= %(inline)s
-            AND sum(m.size) FILTER (WHERE m.size <= %(inline)s) OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s
-            THEN CASE m.chunks WHEN 0 THEN m.body ELSE (
+        CASE WHEN {fits} THEN CASE m.chunks WHEN 0 THEN m.body ELSE (
                 SELECT CASE count(*) WHEN m.chunks THEN string_agg(c.data, '') END FROM (
                     SELECT data FROM message_chunks WHERE message_id = r.message_id AND position < m.chunks
                     ORDER BY position) AS c) END
             END AS content,
-        m.message_id_header, m.submitted_by, m.envid, m.ret, m.requiretls, m.origin, m.tls_optional
+        m.message_id_header, m.submitted_by, m.envid, m.ret, m.requiretls, m.origin, m.tls_optional,
+        CASE WHEN m.params IS NOT NULL THEN CASE WHEN {fits} THEN jsonb_build_array(m.template_id, m.params)::text
+            ELSE '' END END
     FROM (SELECT *, lag(message_id) OVER () IS DISTINCT FROM message_id AS first FROM claimed) AS r
     LEFT JOIN LATERAL (
         SELECT size, utf8, trace, chunks, body, message_id_header, submitted_by, envid, ret, requiretls, origin,
-            tls_optional
+            tls_optional, template_id, params
         FROM messages WHERE id = r.message_id AND r.first LIMIT 1
     ) AS m ON true
 ) AS leased ON true
+
+-- name: fits
+-- Whether a message is small, and all such messages so far are within the budget.
+m.size <= %(inline)s
+    AND sum(m.size) FILTER (WHERE m.size <= %(inline)s) OVER (ROWS UNBOUNDED PRECEDING) <= %(budget)s

@@ -7,3 +7,7 @@ SELECT body FROM messages WHERE id = %(id)s
 SELECT data FROM message_chunks
 WHERE message_id = %(id)s AND position >= %(first)s AND position < %(first)s + %(number)s
 ORDER BY position
+
+-- name: composition
+-- The template and the parameters of which a message is composed.
+SELECT jsonb_build_array(template_id, params)::text FROM messages WHERE id = %(id)s AND params IS NOT NULL

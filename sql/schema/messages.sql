@@ -19,7 +19,9 @@ CREATE TABLE messages (
     requiretls boolean NOT NULL DEFAULT false,
     submitted_by text,
     origin text,
-    tls_optional boolean NOT NULL DEFAULT false
+    tls_optional boolean NOT NULL DEFAULT false,
+    template_id bigint,
+    params jsonb
 ) WITH (
     autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_insert_threshold = -1,
@@ -48,11 +50,14 @@ ALTER TABLE messages
     ALTER COLUMN requiretls SET STATISTICS 0,
     ALTER COLUMN submitted_by SET STATISTICS 10,
     ALTER COLUMN origin SET STATISTICS 10,
-    ALTER COLUMN tls_optional SET STATISTICS 0;
+    ALTER COLUMN tls_optional SET STATISTICS 0,
+    ALTER COLUMN template_id SET STATISTICS 10,
+    ALTER COLUMN params SET STATISTICS 0;
 COMMENT ON TABLE messages IS 'Accepted messages, each body once however many recipients it has.';
 COMMENT ON COLUMN messages.id IS 'The message id: the client gets it with 250, and Received has it.';
 COMMENT ON COLUMN messages.received_at IS 'When the message was committed.';
-COMMENT ON COLUMN messages.size IS 'Octets as received, without the trace headers added here.';
+COMMENT ON COLUMN messages.size IS
+    'Octets as received, without the trace headers added here; of composed mail, params and what is stored behind them.';
 COMMENT ON COLUMN messages.utf8 IS 'MAIL FROM carried SMTPUTF8 (RFC 6531): the next hop must know it.';
 COMMENT ON COLUMN messages.chunks IS 'Chunks in message_chunks; 0: the whole content is in body.';
 COMMENT ON COLUMN messages.trace IS 'Header lines put before the content when it is sent on (Received).';
@@ -70,6 +75,10 @@ COMMENT ON COLUMN messages.origin IS
     'from its From), login (a user, and its From is not the user''s), sql, or queued (a DSN); null: unknown.';
 COMMENT ON COLUMN messages.tls_optional IS
     'Its header says TLS-Required: No, and MAIL had no REQUIRETLS (RFC 8689): DANE and MTA-STS may fail.';
+COMMENT ON COLUMN messages.template_id IS 'The version of a template that makes the content; null: none.';
+COMMENT ON COLUMN messages.params IS
+    'Parts of mail, or the words of its template, of which the content is composed at delivery; body and chunks then '
+    'have what follows the texts. Null: the whole content is there.';
 COMMENT ON CONSTRAINT messages_ret ON messages IS 'The two values of RFC 3461.';
 
 CREATE INDEX messages_received_at ON messages USING brin (received_at);
@@ -156,7 +165,7 @@ CREATE FUNCTION queue_put(
     utf8 boolean[] DEFAULT NULL, chunks integer[] DEFAULT NULL, tenants text[] DEFAULT NULL,
     on_failed text[] DEFAULT NULL, once boolean[] DEFAULT NULL, logins text[] DEFAULT NULL,
     envids text[] DEFAULT NULL, rets text[] DEFAULT NULL, requiretls boolean[] DEFAULT NULL,
-    tls_optional boolean[] DEFAULT NULL,
+    tls_optional boolean[] DEFAULT NULL, template_ids bigint[] DEFAULT NULL, params jsonb[] DEFAULT NULL,
     -- more of each row; a hold is its reason
     metadata text[] DEFAULT NULL, holds text[] DEFAULT NULL, notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -169,10 +178,11 @@ BEGIN
     END IF;
     -- The whole group fails if one id exists already, because the caller repeats a group then.
     INSERT INTO pgmta.messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, envid,
-        ret, requiretls, origin, tls_optional)
+        ret, requiretls, origin, tls_optional, template_id, params)
     SELECT ids[n], sizes[n], coalesce(queue_put.utf8[n], false), coalesce(queue_put.chunks[n], 0), traces[n], bodies[n],
         message_id_headers[n], coalesce(tenants[n], ''), logins[n], envids[n], rets[n],
-        coalesce(queue_put.requiretls[n], false), origins[n], coalesce(queue_put.tls_optional[n], false)
+        coalesce(queue_put.requiretls[n], false), origins[n], coalesce(queue_put.tls_optional[n], false),
+        template_ids[n], queue_put.params[n]
     FROM pg_catalog.generate_subscripts(ids, 1) AS n;
     INSERT INTO pgmta.queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
         status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt)
@@ -214,7 +224,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('messages', 'pgmta_operator', 'SELECT'),
     ('messages', 'pgmta_reader',
         'SELECT (id, received_at, size, utf8, chunks, trace, tenant, message_id_header, '
-        'envid, ret, requiretls, submitted_by, origin, tls_optional)'),
+        'envid, ret, requiretls, submitted_by, origin, tls_optional, template_id)'),
     -- a message that is refused in the end takes its chunks away
     ('message_chunks', 'pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE'),
     ('message_chunks', 'pgmta_queued', 'SELECT, INSERT (message_id, position, data), DELETE'),

@@ -54,7 +54,6 @@ DECLARE
     -- The collation of an argument is the caller's, who may compare addresses without case.
     sender_domain text := mailbox_domain(sender COLLATE "C");
     domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
-    chunk CONSTANT integer := 8096;
     chunks integer[];
     octets integer;
     rows integer;
@@ -88,12 +87,9 @@ BEGIN
         content := convert_to(added, 'UTF8') || content;
     END IF;
     octets := octet_length(content);
-    IF octets > chunk THEN
-        content := content || ''::bytea;  -- read from its table once, not for each chunk
-        INSERT INTO message_chunks (message_id, position, data)
-        SELECT message_id, number, substring(submit.content FROM number * chunk + 1 FOR chunk)
-        FROM generate_series(0, (octets - 1) / chunk) AS number;
-        chunks := ARRAY[(octets - 1) / chunk + 1];
+    IF octets > 8096 THEN
+        -- read from its table once, not for each chunk
+        chunks := ARRAY[submit_chunks(message_id, content || ''::bytea)];
         content := '';
     END IF;
     rows := queue_put(ARRAY[message_id], ARRAY[octets], ARRAY[submit_trace(settings.hostname, message_id)],
@@ -111,6 +107,19 @@ END $$;
 COMMENT ON FUNCTION submit IS
     'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC '
     '5322, each line with CRLF. docs/sql.md has the arguments and errors.';
+
+CREATE FUNCTION submit_chunks(message_id bigint, content bytea) RETURNS integer LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    chunk CONSTANT integer := 8096;
+    chunks integer := (octet_length(content) - 1) / chunk + 1;
+BEGIN
+    INSERT INTO message_chunks (message_id, position, data)
+    SELECT message_id, number, substring(content FROM number * chunk + 1 FOR chunk)
+    FROM generate_series(0, chunks - 1) AS number;
+    RETURN chunks;
+END $$;
+COMMENT ON FUNCTION submit_chunks IS 'Stores content that is too large for its message row; returns the number of chunks.';
 
 CREATE FUNCTION submit_key(tenant text, key text, message_id bigint, fingerprint bytea) RETURNS bigint
 LANGUAGE plpgsql AS $$

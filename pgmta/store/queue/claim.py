@@ -306,7 +306,8 @@ class Claims:
         parts = {"where": where, "partition": near, "rules": excluded, **labels}
         parts |= URGENT if self._each else ORDINARY
         for name in ("claim_by_time", "claim_by_domain"):
-            text = _SQL[name].fill(lease=LEASE, result=_SQL["result"], seen=parts["seen"])
+            result = _SQL["result"].fill(fits=_SQL["fits"])
+            text = _SQL[name].fill(lease=LEASE, result=result, seen=parts["seen"])
             self._statements[name] = text.fill(**parts)
         where = near if rules.guarded else parts["where"]
         self._statements["next_due"] = _SQL["next_due"].fill(where=where)

@@ -34,3 +34,8 @@ class Contents:
         async with self._turns.hold(-1 if urgent else message_id):
             rows = await self._link.run(_SQL["chunks"], params)
         return b"".join(row[0] for row in rows) if len(rows) == number else None
+
+    async def composition(self, message_id: int) -> str | None:
+        """Return the template and the parameters of composed mail as JSON, None if it is gone."""
+        rows = await self._link.run(_SQL["composition"], {"id": message_id})
+        return str(rows[0][0]) if rows else None

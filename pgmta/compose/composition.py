@@ -1,0 +1,52 @@
+"""The composition of a message: its parts, or a template and its words, as the table has them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from pgmta.compose.parts import Parts, mailboxes_of, parts_of, tail_of
+from pgmta.compose.template import Template
+
+
+class Composition(NamedTuple):
+    """Of which a message is composed: `params` are parts, or the recipient and words of a template.
+
+    Without a template `template_id` is None.
+    """
+
+    template_id: int | None
+    params: dict[str, Any]
+
+
+def read_composition(text: str) -> Composition:
+    """Read a composition from JSON; a number of any length is a text. Raises ValueError.
+
+    A row may be broken by hand, so that any JSON can be there.
+    """
+    try:
+        template_id, params = json.loads(text, parse_int=str, parse_float=str)
+        if not isinstance(params, dict):
+            raise ValueError("params is no object")
+        return Composition(None if template_id is None else int(template_id), params)
+    except RecursionError:
+        raise ValueError("params is nested too deep") from None
+
+
+def parts_for(params: dict[str, Any], template: Template | None, *, masked: bool = False) -> Parts:
+    """Return the parts of a message. Raises ValueError, which names words and no values.
+
+    With `masked` the words of a template have their names in place of their values.
+    """
+    if template is None:
+        return parts_of(params)
+    to = mailboxes_of(params, "to")
+    if masked:
+        parts = template.masked(to)
+    else:
+        words = params.get("words")
+        if not isinstance(words, dict):
+            raise ValueError("words is no object")
+        parts = template.fill(words, to)
+    return replace(parts, tail=tail) if (tail := tail_of(params)) else parts

@@ -50,3 +50,17 @@ def parts_for(params: dict[str, Any], template: Template | None, *, masked: bool
             raise ValueError("words is no object")
         parts = template.fill(words, to)
     return replace(parts, tail=tail) if (tail := tail_of(params)) else parts
+
+
+def composed_header(shown: str, identity: Identity) -> bytes:
+    """Return the header of composed mail without its secrets: a word has its name for its value.
+
+    `shown` is the answer of the function composition_shown() in the database. The header of mail
+    that can't be composed is empty.
+    """
+    try:
+        params, source = json.loads(shown, parse_int=str, parse_float=str)
+        template = source and compile_template(TemplateSource(**source))
+        return compose_header(parts_for(params, template, masked=True), identity)
+    except (ValueError, TypeError, RecursionError):
+        return b""

@@ -61,7 +61,7 @@ class ComposeStage(OutgoingStage):
         if self._last and self._last[0] is message:
             return _with_content(outgoing, self._last[1])
         if not message.composition:
-            content = ComposedContent(self, outgoing)
+            content = ComposedContent(self, outgoing, message.id)
             return outgoing._replace(content=content)
         try:
             composition = read_composition(message.composition)
@@ -221,7 +221,8 @@ class ComposedContent:
     """Iterates over content that is composed when it is read, because its parameters are large."""
 
     stage: ComposeStage = field(compare=False, repr=False)
-    outgoing: Outgoing
+    outgoing: Outgoing = field(compare=False, repr=False)
+    message_id: int
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the parts. Raises DeliveryError if it can't be composed, or read."""

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from pgmta.compose.composition import composed_header
+from pgmta.compose.mime import Identity
 from pgmta.mail.newlines import Mode, NewlineGuard, check
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
 from pgmta.report_row import ReportedMessage
@@ -46,12 +48,13 @@ class Letter:
 def returns_content(plan: Plan, message: ReportedMessage, config: QueuedConfig) -> bool:
     """Return whether a DSN returns the whole message (RFC 3461, section 4.3).
 
-    Of a message with REQUIRETLS it never does (RFC 8689, section 5).
+    Of a message with REQUIRETLS it never does (RFC 8689, section 5), nor of composed mail, which
+    may have secrets.
     """
     return (
         plan.kind == "failed"
         and message.ret != "HDRS"
-        and not (message.requiretls or message.torn)
+        and not (message.requiretls or message.torn or message.composition)
         and message.size <= config.bounces.content
     )
 
@@ -138,6 +141,9 @@ class ReportWriter:
         content: bytes | AsyncIterator[bytes] | None = None
         metadata = first.metadata
         stored = composed_or_stored(original.content, metadata)
+        if original.composition:
+            identity = Identity(original.message_id_header or "", first.ts)
+            stored = composed_header(original.composition, identity)
         if returns_content(plan, original, config):
             content = trace + stored
             if original.chunks and original.size > LARGE:

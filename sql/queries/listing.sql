@@ -9,13 +9,18 @@ ORDER BY q.id
 
 -- name: message
 -- One message: how it came, and the start of its content, which holds the header.
-SELECT m.id, m.received_at, m.size, m.utf8, m.chunks, m.trace,
+SELECT m.id, m.received_at, m.size, m.utf8, m.chunks, m.trace, m.message_id_header,
+    composition_shown(m.template_id, m.params)::text AS composition,
     CASE WHEN m.chunks = 0 THEN substr(m.body, 1, %(head)s)
         ELSE (SELECT substr(string_agg(c.data, '' ORDER BY c.position), 1, %(head)s)
               FROM message_chunks AS c
               WHERE c.message_id = m.id
                   AND c.position <= %(head)s::bigint * m.chunks / greatest(m.size, 1)) END AS head
 FROM messages AS m WHERE m.id = %(id)s
+
+-- name: parameters
+-- The parts of a message, or the words of its template; they may have secrets.
+SELECT coalesce(params -> 'words', params) AS params FROM messages WHERE id = %(id)s
 
 -- name: arrival
 -- Who submitted a message, and how; readers see it too.

@@ -400,6 +400,23 @@ CREATE FUNCTION submit_percent(value text) RETURNS text LANGUAGE sql IMMUTABLE A
 $$;
 COMMENT ON FUNCTION submit_percent IS 'Text in UTF-8, percent-encoded but for letters, digits and . _ -';
 
+CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS jsonb STABLE LANGUAGE sql AS $$
+    SELECT jsonb_build_array(
+        params - '{words,body,html}'::text[]
+            || CASE WHEN params ? 'body' THEN '{"body": ""}'::jsonb ELSE '{}' END
+            || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,
+        (SELECT jsonb_build_object('name', t.name, 'version', t.version, 'sender', t.sender, 'from', t.from_field,
+                'reply_to', t.reply_to, 'subject', t.subject, 'headers', t.headers,
+                'body', left(t.body, 0), 'html', left(t.html, 0))
+            FROM pgmta.templates AS t WHERE t.id = composition_shown.template_id))
+    WHERE params IS NOT NULL
+$$;
+COMMENT ON FUNCTION composition_shown IS
+    'What operators and DSNs may see of composed mail: the parts of its header, or the recipient and the header of its '
+    'template, without words and texts.';
+
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION submit_mail', 'pgmta_submit', 'EXECUTE'),
-    ('FUNCTION submit_template', 'pgmta_submit', 'EXECUTE');
+    ('FUNCTION submit_template', 'pgmta_submit', 'EXECUTE'),
+    ('FUNCTION composition_shown', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION composition_shown', 'pgmta_queued', 'EXECUTE');

@@ -132,6 +132,11 @@ class Listing(OperatorLink):
         params = {"id": message_id, "head": head}
         return self._db.execute(_SQL["message"], params).fetchone()
 
+    def parameters(self, message_id: int) -> dict[str, Any] | None:
+        """Return the parts of composed mail, or the words of its template; they may be secret."""
+        found = self._db.execute(_SQL["parameters"], {"id": message_id}).fetchone()
+        return found["params"] if found else None
+
     def arrival(self, message_id: int) -> dict[str, Any] | None:
         """Return who submitted the message, and how; None if it is not stored (any more)."""
         return self._db.execute(_SQL["arrival"], {"id": message_id}).fetchone()

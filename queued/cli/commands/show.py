@@ -13,6 +13,8 @@ from typing import Any
 import click
 
 from pgmta.command import print_json, print_line, print_text
+from pgmta.compose.composition import composed_header
+from pgmta.compose.mime import Identity
 from pgmta.errors import PgmtaError
 from pgmta.states import Status
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
@@ -34,11 +36,15 @@ type Came = dict[str, str | None]
 @command(json=True)
 @click.argument("message_id", metavar="ID", type=int)
 @click.option("--transcript", is_flag=True, help="Also print the dialogues that were kept.")
-def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None:
+@click.option("--params", is_flag=True, help="Also print what composed mail is made of.")
+def show(
+    config: Path, message_id: int, transcript: bool, params: bool, as_json: bool
+) -> None:
     """Show a message: headers, recipients, next attempt, every attempt so far, and DSNs.
 
     ID is what the client got with its 250. The history outlives the message. Attempts that failed
-    have a transcript, and those that a trace asked for.
+    have a transcript, and those that a trace asked for. Words of a template may be secret: only
+    --params prints their values.
     """
     with closing(Listing(database_of(config))) as listing:
         message = listing.message(message_id, COMPOSED if COMPOSERS else HEAD)
@@ -47,10 +53,12 @@ def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None
         came = arrival(listing.arrival(message_id), history)
         reports = listing.reports(message_id)
         said = listing.transcripts(message_id) if transcript else None
+        made_of = listing.parameters(message_id) if params and message else None
     if not message and not history and not any(reports):
         raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
     if message and COMPOSERS:
         _compose(message, rows)
+    composition = _composition(message, rows) if message else None
     headers = _headers(message) if message else []
     if as_json:
         print_json({
@@ -60,6 +68,8 @@ def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None
             "size": message["size"] if message else None,
             **came,
             "headers": headers,
+            **({"composed_from": composition} if composition else {}),
+            **({"params": made_of} if made_of else {}),
             "recipients": rows,
             "history": history,
             **reports.as_json(),
@@ -77,6 +87,10 @@ def show(config: Path, message_id: int, transcript: bool, as_json: bool) -> None
     for name, value in headers:
         if name.lower() in _SHOWN:
             print_line(f"  {name}: {value}")
+    if composition:
+        print_line(f"composed from {composition}")
+    if made_of:
+        print_text(json.dumps(made_of, ensure_ascii=False, indent=2))
     print_arrival(came)
     print_origin(reports)
     if rows:
@@ -148,6 +162,17 @@ def print_reports(reports: MessageReports) -> None:
 
 
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
+
+
+def _composition(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | None:
+    """Give composed mail its header; return what it is made of, None for other mail."""
+    shown = message["composition"]
+    if shown is None:
+        return None
+    at = rows[0]["ts"] if rows else message["received_at"]
+    message["head"] = composed_header(shown, Identity(message["message_id_header"] or "", at))
+    template = json.loads(shown)[1]
+    return f"template {template['name']} version {template['version']}" if template else "parts"
 
 
 def _compose(message: dict[str, Any], rows: list[dict[str, Any]]) -> None:

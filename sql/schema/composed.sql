@@ -112,8 +112,9 @@ BEGIN
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(template_id, params, sender,
-            recipients, to_jsonb(attachments), priority, metadata, on_failed, once, send_at)::text,
-            getdatabaseencoding())));
+            recipients, priority, metadata, on_failed, once, send_at, (
+                SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
+                FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
         IF known IS NOT NULL THEN RETURN known; END IF;
     END IF;
     IF cardinality(attachments) > 0 THEN

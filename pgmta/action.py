@@ -47,7 +47,7 @@ class RowAction:
 
 
 _HELD = "status = 'HOLD'"
-_WAITS = "status IN ('QUEUED', 'DEFERRED')"
+_MAY_GO = "status IN ('QUEUED', 'DEFERRED') AND (send_at IS NULL OR send_at <= now())"
 
 ROW_ACTIONS: dict[str, RowAction] = {
     Action.HOLD: RowAction("status <> 'HOLD'", ACTIVE, standing=True),
@@ -57,7 +57,7 @@ ROW_ACTIONS: dict[str, RowAction] = {
     Action.RELEASE: RowAction(
         _HELD, _HELD, f"(hold_until <= now() OR NOT {MALFORMED})", releases=True
     ),
-    Action.RETRY: RowAction(_WAITS, _WAITS, "next_attempt > now()", releases=True),
+    Action.RETRY: RowAction(_MAY_GO, _MAY_GO, "next_attempt > now()", releases=True),
     Action.BOUNCE: RowAction("status NOT IN ('DELETE', 'REPORT')", ACTIVE),
     Action.SET: RowAction("true", ""),
 }

@@ -54,6 +54,7 @@ class Options:
     notify: list[str | None] | None = None  # for each recipient
     orcpt: list[str | None] | None = None  # for each recipient
     tls_optional: bool = False  # the header says TLS-Required: No
+    send_at: datetime | None = None  # not to be sent before; a time that is over counts as none
 
 
 @dataclass(slots=True)

@@ -21,9 +21,14 @@ class Status(StrEnum):
     REPORT = "REPORT"  # done; a DSN goes to its sender; never claimed
 
 
+WAITING = (Status.QUEUED, Status.DEFERRED, Status.SCHEDULED)
+"""The statuses of rows that wait for their next attempt."""
+
+
 class Event(StrEnum):
     """A cause that moves a row; `Outcome.event` is one of the events that end an attempt."""
 
+    DUE = "due"  # the send_at of a scheduled row is near
     CLAIM = "claim"  # a worker takes the row under a lease
     TAKEOVER = "takeover"  # the lease ran out: outcome unknown
     DELIVERED = "delivered"  # 2xx: the row goes, or its success is reported
@@ -42,6 +47,7 @@ _FINAL = (Status.HOLD, GONE)
 """The end of a row that may not be sent again: `queue.on_failed` decides between them."""
 
 TRANSITIONS: dict[tuple[Status, Event], tuple[Status | None, ...]] = {
+    (Status.SCHEDULED, Event.DUE): (Status.QUEUED,),
     (Status.QUEUED, Event.CLAIM): (Status.SENDING,),
     (Status.DEFERRED, Event.CLAIM): (Status.SENDING,),
     (Status.SENDING, Event.TAKEOVER): (Status.SENDING, *_FINAL),

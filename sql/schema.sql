@@ -3,6 +3,7 @@
 --
 --  queue        The queue: one row for each recipient of each message that is not yet done.
 --  messages     Messages: the content and what all its recipients share, and the one function that puts mail in.
+--  schedules    Scheduled mail: it waits in status SCHEDULED, and no row is tried before its send_at.
 --  submission   Submission by SQL: submit() in the transaction of the caller.
 --  templates    (stub until the helper's branch is merged)
 --  composed     Composed mail: submit_mail() and submit_template() in the transaction of the caller.
@@ -27,7 +28,8 @@
 SET LOCAL check_function_bodies = off;  -- functions may name objects of later files
 
 CREATE SEQUENCE queue_ids;
-COMMENT ON SEQUENCE queue_ids IS 'queue.id; a sequence, as PostgreSQL 15 has no identity on leaves.';
+COMMENT ON SEQUENCE queue_ids IS
+    'queue.id of rows that are not scheduled; a sequence, as PostgreSQL 15 has no identity on leaves.';
 
 CREATE SEQUENCE lease_tokens;
 COMMENT ON SEQUENCE lease_tokens IS 'Fencing tokens: each claim takes the next one.';
@@ -73,9 +75,9 @@ CREATE TABLE queue (
         AND lease_token IS NOT NULL AND lease_owner IS NOT NULL)
 ) PARTITION BY LIST (status);
 COMMENT ON TABLE queue IS 'One row for each recipient of each message that is not yet done.';
-COMMENT ON COLUMN queue.id IS 'Of this row; unique by its sequence.';
+COMMENT ON COLUMN queue.id IS 'Of this row; unique by queue_ids, or by scheduled_ids.';
 COMMENT ON COLUMN queue.message_id IS 'messages.id, the message id that the client got.';
-COMMENT ON COLUMN queue.ts IS 'When the row was committed.';
+COMMENT ON COLUMN queue.ts IS 'From when its age counts: when its transaction began, or send_at of scheduled mail.';
 COMMENT ON COLUMN queue.next_attempt IS 'Not to be tried before this time.';
 COMMENT ON COLUMN queue.lease_since IS 'When the last claim was made.';
 COMMENT ON COLUMN queue.lease_until IS 'Until then the row is the lease owner''s; afterwards anybody''s.';
@@ -105,7 +107,7 @@ COMMENT ON COLUMN queue.sender_domain IS
     'sender, which tells capitals apart.';
 COMMENT ON COLUMN queue.faults IS
     'Conditions that fail on this row, each with whose it is and PostgreSQL''s message; null: none.';
-COMMENT ON COLUMN queue.send_at IS 'When a scheduled row may be sent; null: at once.';
+COMMENT ON COLUMN queue.send_at IS 'The row is not sent before this time; null: at once.';
 COMMENT ON COLUMN queue.tenant IS 'For whom the mail is; empty: no tenant.';
 COMMENT ON COLUMN queue.on_failed IS
     'What becomes of the row after a final failure: hold, remove with an entry in the log, or bounce.';
@@ -131,7 +133,14 @@ CREATE TABLE queue_hold PARTITION OF queue FOR VALUES IN ('HOLD');
 COMMENT ON TABLE queue_hold IS 'Rows on hold, apart from those that move.';
 CREATE TABLE queue_delete PARTITION OF queue FOR VALUES IN ('DELETE');
 COMMENT ON TABLE queue_delete IS 'Rows that an operator wants deleted; queued removes them.';
-CREATE TABLE queue_scheduled PARTITION OF queue (send_at NOT NULL) FOR VALUES IN ('SCHEDULED');
+CREATE TABLE queue_scheduled PARTITION OF queue (send_at NOT NULL) FOR VALUES IN ('SCHEDULED') WITH (
+    autovacuum_vacuum_scale_factor = 0.1,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_threshold = -1,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.2,
+    autovacuum_analyze_threshold = 20000
+);
 COMMENT ON TABLE queue_scheduled IS 'Rows that wait for send_at, apart from those that claims look at.';
 CREATE TABLE queue_report PARTITION OF queue (
     held_at NOT NULL,
@@ -552,14 +561,20 @@ CREATE FUNCTION queue_put(
     envids text[] DEFAULT NULL, rets text[] DEFAULT NULL, requiretls boolean[] DEFAULT NULL,
     tls_optional boolean[] DEFAULT NULL, template_ids bigint[] DEFAULT NULL, params jsonb[] DEFAULT NULL,
     -- more of each row; a hold is its reason
-    metadata text[] DEFAULT NULL, holds text[] DEFAULT NULL, notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL
+    metadata text[] DEFAULT NULL, holds text[] DEFAULT NULL, notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL,
+    -- of each message, null for one that is not scheduled; a time that is over counts as none
+    send_ats timestamptz[] DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     rows integer;
+    waits boolean[];  -- of each message, whether it is scheduled
 BEGIN
     IF queue_put.chunks IS NOT NULL THEN
         PERFORM pgmta.chunks_present(ids, queue_put.chunks);
+    END IF;
+    IF queue_put.send_ats IS NOT NULL THEN
+        SELECT t.send_ats, t.scheduled INTO queue_put.send_ats, waits FROM pgmta.schedule_times(queue_put.send_ats) AS t;
     END IF;
     -- The whole group fails if one id exists already, because the caller repeats a group then.
     INSERT INTO pgmta.messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, envid,
@@ -569,15 +584,18 @@ BEGIN
         coalesce(queue_put.requiretls[n], false), origins[n], coalesce(queue_put.tls_optional[n], false),
         template_ids[n], queue_put.params[n]
     FROM pg_catalog.generate_subscripts(ids, 1) AS n;
-    INSERT INTO pgmta.queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
-        status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt)
-    SELECT ids[numbers[n]], senders[numbers[n]], sender_domains[numbers[n]], recipients[n], domains[n],
+    INSERT INTO pgmta.queue (id, message_id, sender, sender_domain, recipient, domain, priority, metadata,
+        status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt, ts, next_attempt, send_at)
+    SELECT CASE WHEN waits[numbers[n]] THEN pg_catalog.nextval('pgmta.scheduled_ids')
+            ELSE pg_catalog.nextval('pgmta.queue_ids') END,
+        ids[numbers[n]], senders[numbers[n]], sender_domains[numbers[n]], recipients[n], domains[n],
         priorities[numbers[n]], coalesce(queue_put.metadata[n], '{}')::pg_catalog.jsonb,
-        CASE WHEN holds[n] IS NULL THEN 'QUEUED' ELSE 'HOLD' END, holds[n],
+        CASE WHEN holds[n] IS NOT NULL THEN 'HOLD' WHEN waits[numbers[n]] THEN 'SCHEDULED' ELSE 'QUEUED' END, holds[n],
         CASE WHEN holds[n] IS NOT NULL THEN 'smtpd' END,
         CASE WHEN holds[n] IS NOT NULL THEN pg_catalog.now() END, coalesce(tenants[numbers[n]], ''),
         coalesce(queue_put.on_failed[numbers[n]], 'hold'), coalesce(queue_put.once[numbers[n]], false),
-        notifies[n], orcpts[n]
+        notifies[n], orcpts[n], coalesce(send_ats[numbers[n]], pg_catalog.now()),
+        coalesce(send_ats[numbers[n]], pg_catalog.now()), send_ats[numbers[n]]
     FROM pg_catalog.generate_subscripts(numbers, 1) AS n;
     GET DIAGNOSTICS rows = ROW_COUNT;
     RETURN rows;
@@ -618,6 +636,69 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('message_chunks', 'pgmta_reader', 'SELECT (message_id, position, stored_at)'),
     ('FUNCTION queue_put', 'pgmta_smtpd', 'EXECUTE'),
     ('FUNCTION queue_put', 'pgmta_queued', 'EXECUTE');
+
+-- Scheduled mail: it waits in status SCHEDULED, and no row is tried before its send_at.
+
+-- The row watch looks at queue_ids, so that a commit of rows that wait wakes no worker (docs/decisions/0093).
+CREATE SEQUENCE scheduled_ids START WITH 1000000000000000;
+COMMENT ON SEQUENCE scheduled_ids IS 'queue.id of rows that come in as SCHEDULED, far above those of queue_ids.';
+
+CREATE FUNCTION schedule_ahead() RETURNS interval IMMUTABLE PARALLEL SAFE RETURN interval '2 seconds';
+COMMENT ON FUNCTION schedule_ahead IS 'How long before its send_at a row gets among those that claims look at.';
+
+CREATE FUNCTION schedule_times(INOUT send_ats timestamptz[], OUT scheduled boolean[]) LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    present timestamptz := clock_timestamp();
+BEGIN
+    SELECT array_agg(CASE WHEN at > present THEN at END ORDER BY n),
+        array_agg(coalesce(at > present + schedule_ahead(), false) ORDER BY n)
+    INTO send_ats, scheduled
+    FROM unnest(schedule_times.send_ats) WITH ORDINALITY AS given (at, n);
+END $$;
+COMMENT ON FUNCTION schedule_times IS
+    'Part of queue_put: of the times those in the future, and which of them wait in SCHEDULED. The others are so near '
+    'that their rows are QUEUED at once.';
+
+CREATE FUNCTION queue_due(batch integer) RETURNS bigint LANGUAGE plpgsql
+    -- A plan that was made for an empty partition would later read, or sort, the whole of it.
+    SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    due bigint[] := ARRAY(
+        SELECT id FROM pgmta.queue
+        WHERE status = 'SCHEDULED' AND send_at <= now() + pgmta.schedule_ahead()
+        ORDER BY send_at LIMIT batch FOR UPDATE SKIP LOCKED);
+    moved bigint;
+BEGIN
+    IF cardinality(due) = 0 THEN RETURN 0; END IF;
+    UPDATE pgmta.queue SET status = 'QUEUED', next_attempt = send_at
+    WHERE id = ANY (ARRAY(SELECT unnest(due))) AND status = 'SCHEDULED';
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    RETURN moved;
+END $$;
+COMMENT ON FUNCTION queue_due IS
+    'Moves one batch of scheduled rows whose time is near, or over, to QUEUED; they are due at their send_at. Returns '
+    'their number.';
+
+CREATE FUNCTION queue_not_early() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF OLD.status IN ('HOLD', 'DELETE', 'REPORT') THEN
+        NEW.status := 'SCHEDULED';
+    END IF;
+    NEW.next_attempt := greatest(NEW.next_attempt, NEW.send_at);
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION queue_not_early IS
+    'No row is due before its send_at, whoever changes it. One that is released before waits in SCHEDULED again.';
+
+-- after queue_hold_stamp, by its name: a release makes a row due. For nearly all rows it is one comparison with null.
+CREATE TRIGGER queue_send_at BEFORE UPDATE OF status, next_attempt ON queue FOR EACH ROW
+    WHEN (NEW.send_at > now() AND NEW.status IN ('QUEUED', 'DEFERRED')) EXECUTE FUNCTION queue_not_early();
+COMMENT ON TRIGGER queue_send_at ON queue IS 'Never before send_at, whatever an operator or worker does.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION queue_due', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION schedule_ahead', 'pgmta_queued', 'EXECUTE');
 
 -- Submission by SQL: submit() in the transaction of the caller.
 
@@ -661,13 +742,14 @@ CREATE FUNCTION submit(
     sender text, recipients text[], content bytea, send_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL,
     tenant text DEFAULT '', on_failed text DEFAULT 'hold', once boolean DEFAULT false,
-    wake boolean DEFAULT false
+    wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
 DECLARE
     message_id bigint;
     known bigint;
+    scheduled timestamptz;
     header text COLLATE "C";
     message_id_header text;
     added text COLLATE "C";
@@ -685,9 +767,10 @@ BEGIN
             WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
             WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
             WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
-    ELSIF send_at IS NOT NULL OR key IS NOT NULL OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+    ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
             OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
-        PERFORM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed);
+        SELECT * INTO metadata, scheduled
+        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
     END IF;
     IF cardinality(recipients) IS DISTINCT FROM 1 OR domains[1] IS NULL OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
@@ -698,7 +781,7 @@ BEGIN
     message_id := nextval('message_ids');
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
-            metadata, on_failed, once, send_at)::text, getdatabaseencoding()) || sha256(content)));
+            metadata, on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));
         IF known IS NOT NULL THEN RETURN known; END IF;
     END IF;
     message_id_header := CASE WHEN header ~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN submit_message_id(header) END;
@@ -721,8 +804,9 @@ BEGIN
         chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
         CASE WHEN on_failed <> 'hold' COLLATE "C" THEN ARRAY[on_failed] END, CASE WHEN once THEN '{t}'::boolean[] END,
         ARRAY[session_user], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
-        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END);
-    IF wake THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
+        send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
+    IF wake AND scheduled IS NULL THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit IS
@@ -900,6 +984,7 @@ CREATE FUNCTION submit_composed(
 DECLARE
     message_id bigint := nextval('message_ids');
     known bigint;
+    scheduled timestamptz;
     local_part text := concat(message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16));
     tail bytea := '';
     octets bigint;
@@ -914,9 +999,10 @@ BEGIN
             WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
             WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
             WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
-    ELSIF send_at IS NOT NULL OR key IS NOT NULL OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+    ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
             OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
-        PERFORM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed);
+        SELECT * INTO metadata, scheduled
+        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
     END IF;
     IF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
@@ -924,8 +1010,9 @@ BEGIN
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(template_id, params, sender,
-            recipients, to_jsonb(attachments), priority, metadata, on_failed, once, send_at)::text,
-            getdatabaseencoding())));
+            recipients, priority, metadata, on_failed, once, extract(epoch FROM send_at), (
+                SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
+                FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
         IF known IS NOT NULL THEN RETURN known; END IF;
     END IF;
     IF cardinality(attachments) > 0 THEN
@@ -958,8 +1045,9 @@ BEGIN
         tls_optional => CASE WHEN params ? 'headers' AND submit_no_tls(params -> 'headers')
             THEN '{t}'::boolean[] END,
         metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
-        template_ids => CASE WHEN template_id IS NOT NULL THEN ARRAY[template_id] END, params => ARRAY[params]);
-    IF wake THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+        template_ids => CASE WHEN template_id IS NOT NULL THEN ARRAY[template_id] END, params => ARRAY[params],
+        send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
+    IF wake AND scheduled IS NULL THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit_composed IS
@@ -1212,9 +1300,26 @@ CREATE FUNCTION submit_percent(value text) RETURNS text LANGUAGE sql IMMUTABLE A
 $$;
 COMMENT ON FUNCTION submit_percent IS 'Text in UTF-8, percent-encoded but for letters, digits and . _ -';
 
+CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS jsonb STABLE LANGUAGE sql AS $$
+    SELECT jsonb_build_array(
+        params - '{words,body,html}'::text[]
+            || CASE WHEN params ? 'body' THEN '{"body": ""}'::jsonb ELSE '{}' END
+            || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,
+        (SELECT jsonb_build_object('name', t.name, 'version', t.version, 'sender', t.sender, 'from', t.from_field,
+                'reply_to', t.reply_to, 'subject', t.subject, 'headers', t.headers,
+                'body', left(t.body, 0), 'html', left(t.html, 0))
+            FROM pgmta.templates AS t WHERE t.id = composition_shown.template_id))
+    WHERE params IS NOT NULL
+$$;
+COMMENT ON FUNCTION composition_shown IS
+    'What operators and DSNs may see of composed mail: the parts of its header, or the recipient and the header of its '
+    'template, without words and texts.';
+
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION submit_mail', 'pgmta_submit', 'EXECUTE'),
-    ('FUNCTION submit_template', 'pgmta_submit', 'EXECUTE');
+    ('FUNCTION submit_template', 'pgmta_submit', 'EXECUTE'),
+    ('FUNCTION composition_shown', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION composition_shown', 'pgmta_queued', 'EXECUTE');
 
 -- Checks of the arguments of submit(), and the errors of bad ones.
 
@@ -1362,15 +1467,14 @@ COMMENT ON FUNCTION submit_message_id IS
     'The Message-ID of a header; null if it has none, or one that is not printable ASCII of at most 998 characters.';
 
 CREATE FUNCTION submit_options(
-    send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text
-) RETURNS void LANGUAGE plpgsql AS $$
+    send_at timestamptz, priority integer, INOUT metadata jsonb, key text, tenant text, on_failed text,
+    deadline timestamptz, OUT scheduled timestamptz
+) LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
 BEGIN
-    IF send_at IS NOT NULL AND NOT isfinite(send_at) THEN
-        PERFORM submit_refuse('send_at', 'it is infinite');
-    ELSIF send_at > clock_timestamp() THEN
-        PERFORM submit_refuse('send_at', 'it is in the future', NULL, 'Mail can''t be scheduled yet.', '0A000');
+    IF send_at IS NOT NULL THEN
+        scheduled := submit_send_at(send_at);
     END IF;
     IF priority NOT BETWEEN 0 AND 9 THEN
         PERFORM submit_refuse('priority', 'it is not from 0 (first) to 9', format('It is %s.', priority));
@@ -1403,11 +1507,44 @@ BEGIN
                 'Write for example 2026-01-31T09:30:00Z.');
         END IF;
     END IF;
+    IF deadline IS NOT NULL THEN
+        IF metadata ? '_deadline' THEN
+            PERFORM submit_refuse('deadline', 'metadata has _deadline too', NULL, 'Give one of them.');
+        ELSIF deadline <= scheduled THEN
+            PERFORM submit_refuse('deadline', 'it is not after send_at', NULL, 'The mail would never be sent.');
+        END IF;
+        metadata := metadata || jsonb_build_object('_deadline', submit_deadline(deadline));
+    END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN
         PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
     END IF;
 END $$;
-COMMENT ON FUNCTION submit_options IS 'Raises the error of the first bad argument beside envelope and content.';
+COMMENT ON FUNCTION submit_options IS
+    'Raises the error of the first bad argument beside envelope and content. Returns the metadata with the deadline, '
+    'and send_at if the mail is scheduled, else null.';
+
+CREATE FUNCTION submit_send_at(send_at timestamptz) RETURNS timestamptz LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT isfinite(send_at) THEN
+        PERFORM submit_refuse('send_at', 'it is infinite');
+    ELSIF send_at > clock_timestamp() + interval '10 years' THEN
+        -- a slip in the year, or milliseconds taken for seconds; and far within every program's calendar
+        PERFORM submit_refuse('send_at', 'it is over 10 years ahead',
+            'It is in the year ' || extract(year FROM send_at AT TIME ZONE 'UTC'));
+    END IF;
+    RETURN CASE WHEN send_at > clock_timestamp() THEN send_at END;
+END $$;
+COMMENT ON FUNCTION submit_send_at IS 'Returns a time that is in the future, else null. Raises the error of a bad one.';
+
+CREATE FUNCTION submit_deadline(deadline timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    IF deadline NOT BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00' THEN
+        PERFORM submit_refuse('deadline', 'it is infinite or beyond the years 1 to 9999');
+    END IF;
+    RETURN rtrim(rtrim(to_char(deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '0'), '.') || 'Z';
+END $$;
+COMMENT ON FUNCTION submit_deadline IS
+    'Writes a deadline as a time of RFC 3339 in UTC, as metadata._deadline has it. Raises the error of a bad one.';
 
 CREATE FUNCTION deadline_valid(deadline jsonb) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
 BEGIN
@@ -2114,11 +2251,13 @@ RETURN CASE event WHEN 'deleted' THEN 'cancelled'
 COMMENT ON FUNCTION log_state IS 'The state of a recipient whose row is gone, by its last event in the log.';
 
 CREATE VIEW queue_states AS
-SELECT q.message_id, q.recipient, q.id AS row_id, q.status, q.lease_until, q.report_kind, q.once, q.attempts,
+SELECT q.message_id, q.recipient, q.id AS row_id,
+    CASE WHEN q.status IN ('QUEUED', 'SCHEDULED') THEN CASE WHEN q.send_at > now() THEN 'SCHEDULED' ELSE 'QUEUED' END
+        ELSE q.status END AS status, q.lease_until, q.report_kind, q.once, q.attempts,
     CASE WHEN q.status IN ('QUEUED', 'DEFERRED') THEN q.next_attempt
         WHEN q.status = 'SCHEDULED' THEN q.send_at END AS next_attempt,
     CASE q.status WHEN 'SENDING' THEN q.lease_since WHEN 'HOLD' THEN q.held_at WHEN 'REPORT' THEN q.held_at END
-        AS since, q.ts,
+        AS since, CASE WHEN q.send_at > now() THEN m.received_at ELSE q.ts END AS ts,
     substring(q.last_reply FROM '^([245][0-9][0-9])(?: |$)')::integer AS code,
     regexp_replace(q.last_reply, '^[245][0-9][0-9]( |$)', '') AS reply,
     m.submitted_by
@@ -2127,14 +2266,14 @@ COMMENT ON VIEW queue_states IS 'Part of message_status and status(): the rows o
 COMMENT ON COLUMN queue_states.message_id IS 'The message id.';
 COMMENT ON COLUMN queue_states.recipient IS 'Forward-path.';
 COMMENT ON COLUMN queue_states.row_id IS 'queue.id.';
-COMMENT ON COLUMN queue_states.status IS 'As queue.status.';
+COMMENT ON COLUMN queue_states.status IS 'As queue.status; SCHEDULED exactly while send_at is in the future.';
 COMMENT ON COLUMN queue_states.lease_until IS 'As queue.lease_until.';
 COMMENT ON COLUMN queue_states.report_kind IS 'As queue.report_kind.';
 COMMENT ON COLUMN queue_states.once IS 'As queue.once.';
 COMMENT ON COLUMN queue_states.attempts IS 'As queue.attempts.';
 COMMENT ON COLUMN queue_states.next_attempt IS 'When it is due; null if it is not waiting.';
 COMMENT ON COLUMN queue_states.since IS 'Since when it is sent, held or reported; null otherwise.';
-COMMENT ON COLUMN queue_states.ts IS 'As queue.ts.';
+COMMENT ON COLUMN queue_states.ts IS 'When it was accepted, or its send_at if that is over.';
 COMMENT ON COLUMN queue_states.code IS 'Reply code of the last attempt; null if it had none.';
 COMMENT ON COLUMN queue_states.reply IS 'Text of the last reply, or what went wrong.';
 COMMENT ON COLUMN queue_states.submitted_by IS 'As messages.submitted_by.';
@@ -2325,7 +2464,7 @@ LEFT JOIN (
         min(p.oldest) AS oldest, min(p.next_due) AS next_due, sum(p.due_now) AS due_now
     FROM (
         SELECT status, message_id, count(*) AS rows, min(ts) AS oldest,
-            min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED')) AS next_due,
+            min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED', 'SCHEDULED')) AS next_due,
             count(*) FILTER (WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
                 AND next_attempt <= now()
                 AND (lease_until IS NULL OR (lease_until < now() AND NOT once))) AS due_now
@@ -2340,7 +2479,7 @@ COMMENT ON COLUMN queue_overview.status IS 'As queue.status.';
 COMMENT ON COLUMN queue_overview.rows IS 'Rows, one a recipient.';
 COMMENT ON COLUMN queue_overview.messages IS 'Messages with such a row; one may count in several lines.';
 COMMENT ON COLUMN queue_overview.octets IS 'Size of these messages, each once a line.';
-COMMENT ON COLUMN queue_overview.oldest IS 'When the oldest row was accepted.';
+COMMENT ON COLUMN queue_overview.oldest IS 'The earliest queue.ts: of scheduled rows send_at.';
 COMMENT ON COLUMN queue_overview.next_due IS 'Earliest next attempt of rows that wait.';
 COMMENT ON COLUMN queue_overview.due_now IS
     'Rows a worker may take now. If it grows, workers are missing, slow, or leave these rows out.';
@@ -2353,7 +2492,7 @@ SELECT domain, count(*) AS rows,
     count(*) FILTER (WHERE status = 'HOLD') AS held,
     count(*) FILTER (WHERE status = 'DELETE') AS deleting,
     min(ts) AS oldest,
-    min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED')) AS next_attempt,
+    min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED', 'SCHEDULED')) AS next_attempt,
     mode() WITHIN GROUP (ORDER BY last_reply COLLATE "C") AS last_reply,
     count(*) FILTER (WHERE status = 'SCHEDULED') AS scheduled,
     count(*) FILTER (WHERE status = 'REPORT') AS reporting
@@ -2368,7 +2507,7 @@ COMMENT ON COLUMN queue_by_domain.deferred IS 'Rows that wait after an attempt.'
 COMMENT ON COLUMN queue_by_domain.sending IS 'Rows that are being sent.';
 COMMENT ON COLUMN queue_by_domain.held IS 'Rows on hold.';
 COMMENT ON COLUMN queue_by_domain.deleting IS 'Rows about to be deleted.';
-COMMENT ON COLUMN queue_by_domain.oldest IS 'When the oldest row was accepted.';
+COMMENT ON COLUMN queue_by_domain.oldest IS 'The earliest queue.ts: of scheduled rows send_at.';
 COMMENT ON COLUMN queue_by_domain.next_attempt IS 'Earliest next attempt of rows that wait.';
 COMMENT ON COLUMN queue_by_domain.last_reply IS 'The most common last reply.';
 COMMENT ON COLUMN queue_by_domain.scheduled IS 'Rows that wait for send_at.';
@@ -2757,7 +2896,7 @@ CREATE FUNCTION queue_takes(action text) RETURNS text LANGUAGE sql IMMUTABLE AS 
         WHEN 'hold' THEN 'status <> ''HOLD'''
         WHEN 'quarantine' THEN 'true'
         WHEN 'release' THEN 'status = ''HOLD'''
-        WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'')'
+        WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'') AND (send_at IS NULL OR send_at <= now())'
         WHEN 'bounce' THEN 'status NOT IN (''DELETE'', ''REPORT'')'
         WHEN 'delete' THEN 'status <> ''DELETE'''
         WHEN 'set' THEN 'true'
@@ -2950,7 +3089,7 @@ CREATE FUNCTION queue_release(condition text) RETURNS bigint LANGUAGE sql AS $$
     SELECT pgmta.queue_change('release', condition)
 $$;
 COMMENT ON FUNCTION queue_release IS
-    'Puts held rows that match condition back, due at once. The rule that held a row does not hold it again; a '
+    'Puts held rows that match condition back, due at once, but never before send_at. The rule that held a row does not hold it again; a '
     'warning names other rules that do. Rows with a malformed address stay on hold, say so in hold_reason, and are '
     'not counted. Returns the number of rows.';
 
@@ -2958,8 +3097,8 @@ CREATE FUNCTION queue_retry(condition text) RETURNS bigint LANGUAGE sql AS $$
     SELECT pgmta.queue_change('retry', condition)
 $$;
 COMMENT ON FUNCTION queue_retry IS
-    'Makes waiting rows that match condition due now; held ones stay held, and due ones keep their place. Returns '
-    'the number of rows.';
+    'Makes waiting rows that match condition due now; held ones stay held, scheduled ones wait, and due ones keep '
+    'their place. Returns the number of rows.';
 
 CREATE FUNCTION queue_bounce(condition text, reason text) RETURNS bigint LANGUAGE sql AS $$
     SELECT pgmta.queue_change('bounce', condition, jsonb_build_object('reason', reason))
@@ -3228,7 +3367,7 @@ BEGIN
     ), moved AS (
         UPDATE queue SET
             next_attempt = CASE WHEN next_attempt > seen AND next_attempt < 'infinity'
-                THEN greatest(next_attempt - back, seen) ELSE next_attempt END,
+                THEN greatest(next_attempt - back, seen, send_at) ELSE next_attempt END,
             lease_until = CASE WHEN lease_until > seen + back - least_step
                 THEN least(lease_until, greatest(lease_until - back, seen + lease)) ELSE lease_until END
         WHERE id = ANY (ARRAY(SELECT id FROM late)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')

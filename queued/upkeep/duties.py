@@ -10,6 +10,7 @@ from queued.upkeep import (
     keys,
     orphans,
     requests,
+    scheduled,
     sts_policies,
     untaken,
 )
@@ -19,6 +20,7 @@ DUTIES: list[Duty] = [
     requests.DUTY,
     requests.RULES,
     final_leases.DUTY,
+    scheduled.DUTY,
     *days.DUTIES,
     clock.DUTY,
     orphans.DUTY,

@@ -23,6 +23,7 @@ from queued.worker.leases import Leases
 from queued.worker.turns import DelayedWake, TurnSchedule
 
 _BACKOFF = 0.5  # seconds, while PostgreSQL is away
+_OLD = 1.0  # seconds after which the time of the next row is asked again if there was news
 
 log = get("worker")
 
@@ -154,14 +155,13 @@ class ClaimLoop(Claimer):
                 await self._freed.wait()
                 continue
             want = min(self._config.batch, max(1, free // 2))
+            woken |= self._woken.is_set()
             self._woken.clear()
             began = time.monotonic()
             found = await self.claim(want, busy, max(0, self._context.dispatch.stages.context.room))
             if found >= want:
                 continue
-            vain = woken and not found
-            if vain or began >= self.due.known:
-                await self._look_ahead(began, vain=vain)
+            await self._look_ahead(began, woken=woken, found=found)
             poll = schedule.due_in(self._context.poll) if schedule.shared else self._context.poll
             self.waits_since = time.monotonic()
             with suppress(TimeoutError):
@@ -173,13 +173,17 @@ class ClaimLoop(Claimer):
             self.waits_since = math.inf
             woken = self._woken.is_set()
 
-    async def _look_ahead(self, claimed: float, *, vain: bool) -> None:
-        """Learn when the next row becomes due; a claim in vain may be for a row that is not yet."""
+    async def _look_ahead(self, claimed: float, *, woken: bool, found: int) -> None:
+        """Learn when the next row becomes due, unless that is known.
+
+        News may be of a row that is not due yet, certainly if the claim after it found nothing.
+        """
         if self._stopping or (self.schedule.shared and self.schedule.pause):
             return  # the worker whose turn it is looks ahead
-        if vain:
-            self.due.forget()
-        await self.due.ask_next(claimed)
+        if woken:
+            self.due.forget(_OLD if found else 0.0)
+        if claimed >= self.due.known:
+            await self.due.ask_next(claimed)
 
     async def _woken_or_room(self, busy: set[str]) -> None:
         """Wait for a notification, or until one of the busy domains may be claimed again."""

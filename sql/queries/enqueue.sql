@@ -5,7 +5,7 @@ SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
 -- name: put
 -- A group of messages and all their rows, in one commit. The whole group fails if one id exists already,
 -- because the caller is repeating a group that did commit then. Most groups have no value for the last arrays:
--- they are null. An answer without columns is the cheapest to read.
+-- they are null. `more` is `scheduled` if some message is scheduled, and else nothing. An answer without columns is the cheapest to read.
 SELECT FROM queue_put(
     %(ids)b::bigint[], %(sizes)b::bigint[], %(traces)b::text[], %(bodies)b::bytea[],
     %(message_id_headers)b::text[], %(origins)b::text[], %(senders)b::text[], %(sender_domains)b::text[],
@@ -13,7 +13,11 @@ SELECT FROM queue_put(
     %(utf8)b::boolean[], %(chunks)b::integer[], %(tenants)b::text[],
     %(on_failed)b::text[], %(once)b::boolean[], %(logins)b::text[],
     %(envids)b::text[], %(rets)b::text[], %(requiretls)b::boolean[], %(tls_optional)b::boolean[],
-    %(metadata)b::text[], %(holds)b::text[], %(notifies)b::text[], %(orcpts)b::text[])
+    %(metadata)b::text[], %(holds)b::text[], %(notifies)b::text[], %(orcpts)b::text[]{more})
+
+-- name: scheduled
+-- Part of put: the times of scheduled messages.
+, send_ats => %(send_ats)b::timestamptz[]
 
 -- name: known
 -- Which of these messages are stored, or were until a worker was done with them.

@@ -29,9 +29,10 @@ WHERE id = %(id)s AND lease_token = %(token)s AND lease_until < now()
     AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
 
 -- name: final
--- Of the next rows by id with `once`: the last id, how many they are, and those whose lease ran out.
+-- Of the next rows by id with `once`: the last id, how many they are, and those whose lease ran out. A scheduled
+-- row has none, and there may be a million of them.
 WITH page AS MATERIALIZED (
-    SELECT id, status, lease_until FROM queue WHERE once AND id > %(after)s ORDER BY id LIMIT %(page)s
+    SELECT id, status, lease_until FROM queue WHERE once AND status <> 'SCHEDULED' AND id > %(after)s ORDER BY id LIMIT %(page)s
 )
 SELECT max(id), count(*),
     coalesce(array_agg(id) FILTER (WHERE lease_until < now() AND status <> 'DELETE'), '{}')

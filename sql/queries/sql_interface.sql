@@ -3,7 +3,7 @@
 SELECT pgmta.submit(%(sender)s::text, %(recipients)s::text[], %(content)s::bytea,
     priority => %(priority)s::integer, metadata => %(metadata)s::jsonb, key => %(key)s::text,
     tenant => %(tenant)s::text, on_failed => %(on_failed)s::text, once => %(once)s::boolean,
-    wake => true) AS id
+    send_at => %(send_at)s::timestamptz, deadline => %(deadline)s::timestamptz, wake => true) AS id
 
 -- name: cancel
 -- Stop the recipients of a message that are not delivered yet. Returns their number.

@@ -144,15 +144,14 @@ COMMENT ON FUNCTION submit_message_id IS
     'The Message-ID of a header; null if it has none, or one that is not printable ASCII of at most 998 characters.';
 
 CREATE FUNCTION submit_options(
-    send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text
-) RETURNS void LANGUAGE plpgsql AS $$
+    send_at timestamptz, priority integer, INOUT metadata jsonb, key text, tenant text, on_failed text,
+    deadline timestamptz, OUT scheduled timestamptz
+) LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
 BEGIN
-    IF send_at IS NOT NULL AND NOT isfinite(send_at) THEN
-        PERFORM submit_refuse('send_at', 'it is infinite');
-    ELSIF send_at > clock_timestamp() THEN
-        PERFORM submit_refuse('send_at', 'it is in the future', NULL, 'Mail can''t be scheduled yet.', '0A000');
+    IF send_at IS NOT NULL THEN
+        scheduled := submit_send_at(send_at);
     END IF;
     IF priority NOT BETWEEN 0 AND 9 THEN
         PERFORM submit_refuse('priority', 'it is not from 0 (first) to 9', format('It is %s.', priority));
@@ -185,11 +184,44 @@ BEGIN
                 'Write for example 2026-01-31T09:30:00Z.');
         END IF;
     END IF;
+    IF deadline IS NOT NULL THEN
+        IF metadata ? '_deadline' THEN
+            PERFORM submit_refuse('deadline', 'metadata has _deadline too', NULL, 'Give one of them.');
+        ELSIF deadline <= scheduled THEN
+            PERFORM submit_refuse('deadline', 'it is not after send_at', NULL, 'The mail would never be sent.');
+        END IF;
+        metadata := metadata || jsonb_build_object('_deadline', submit_deadline(deadline));
+    END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN
         PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
     END IF;
 END $$;
-COMMENT ON FUNCTION submit_options IS 'Raises the error of the first bad argument beside envelope and content.';
+COMMENT ON FUNCTION submit_options IS
+    'Raises the error of the first bad argument beside envelope and content. Returns the metadata with the deadline, '
+    'and send_at if the mail is scheduled, else null.';
+
+CREATE FUNCTION submit_send_at(send_at timestamptz) RETURNS timestamptz LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT isfinite(send_at) THEN
+        PERFORM submit_refuse('send_at', 'it is infinite');
+    ELSIF send_at > clock_timestamp() + interval '10 years' THEN
+        -- a slip in the year, or milliseconds taken for seconds; and far within every program's calendar
+        PERFORM submit_refuse('send_at', 'it is over 10 years ahead',
+            'It is in the year ' || extract(year FROM send_at AT TIME ZONE 'UTC'));
+    END IF;
+    RETURN CASE WHEN send_at > clock_timestamp() THEN send_at END;
+END $$;
+COMMENT ON FUNCTION submit_send_at IS 'Returns a time that is in the future, else null. Raises the error of a bad one.';
+
+CREATE FUNCTION submit_deadline(deadline timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    IF deadline NOT BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00' THEN
+        PERFORM submit_refuse('deadline', 'it is infinite or beyond the years 1 to 9999');
+    END IF;
+    RETURN rtrim(rtrim(to_char(deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '0'), '.') || 'Z';
+END $$;
+COMMENT ON FUNCTION submit_deadline IS
+    'Writes a deadline as a time of RFC 3339 in UTC, as metadata._deadline has it. Raises the error of a bad one.';
 
 CREATE FUNCTION deadline_valid(deadline jsonb) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
 BEGIN

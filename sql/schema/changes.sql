@@ -31,7 +31,7 @@ CREATE FUNCTION queue_takes(action text) RETURNS text LANGUAGE sql IMMUTABLE AS 
         WHEN 'hold' THEN 'status <> ''HOLD'''
         WHEN 'quarantine' THEN 'true'
         WHEN 'release' THEN 'status = ''HOLD'''
-        WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'')'
+        WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'') AND (send_at IS NULL OR send_at <= now())'
         WHEN 'bounce' THEN 'status NOT IN (''DELETE'', ''REPORT'')'
         WHEN 'delete' THEN 'status <> ''DELETE'''
         WHEN 'set' THEN 'true'
@@ -224,7 +224,7 @@ CREATE FUNCTION queue_release(condition text) RETURNS bigint LANGUAGE sql AS $$
     SELECT pgmta.queue_change('release', condition)
 $$;
 COMMENT ON FUNCTION queue_release IS
-    'Puts held rows that match condition back, due at once. The rule that held a row does not hold it again; a '
+    'Puts held rows that match condition back, due at once, but never before send_at. The rule that held a row does not hold it again; a '
     'warning names other rules that do. Rows with a malformed address stay on hold, say so in hold_reason, and are '
     'not counted. Returns the number of rows.';
 
@@ -232,8 +232,8 @@ CREATE FUNCTION queue_retry(condition text) RETURNS bigint LANGUAGE sql AS $$
     SELECT pgmta.queue_change('retry', condition)
 $$;
 COMMENT ON FUNCTION queue_retry IS
-    'Makes waiting rows that match condition due now; held ones stay held, and due ones keep their place. Returns '
-    'the number of rows.';
+    'Makes waiting rows that match condition due now; held ones stay held, scheduled ones wait, and due ones keep '
+    'their place. Returns the number of rows.';
 
 CREATE FUNCTION queue_bounce(condition text, reason text) RETURNS bigint LANGUAGE sql AS $$
     SELECT pgmta.queue_change('bounce', condition, jsonb_build_object('reason', reason))

@@ -88,6 +88,7 @@ CREATE FUNCTION submit_composed(
 DECLARE
     message_id bigint := nextval('message_ids');
     known bigint;
+    scheduled timestamptz;
     local_part text := concat(message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16));
     tail bytea := '';
     octets bigint;
@@ -102,9 +103,10 @@ BEGIN
             WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
             WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
             WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
-    ELSIF send_at IS NOT NULL OR key IS NOT NULL OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+    ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
             OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
-        PERFORM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed);
+        SELECT * INTO metadata, scheduled
+        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
     END IF;
     IF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
@@ -112,7 +114,7 @@ BEGIN
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(template_id, params, sender,
-            recipients, priority, metadata, on_failed, once, send_at, (
+            recipients, priority, metadata, on_failed, once, extract(epoch FROM send_at), (
                 SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
                 FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
         IF known IS NOT NULL THEN RETURN known; END IF;
@@ -147,8 +149,9 @@ BEGIN
         tls_optional => CASE WHEN params ? 'headers' AND submit_no_tls(params -> 'headers')
             THEN '{t}'::boolean[] END,
         metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
-        template_ids => CASE WHEN template_id IS NOT NULL THEN ARRAY[template_id] END, params => ARRAY[params]);
-    IF wake THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+        template_ids => CASE WHEN template_id IS NOT NULL THEN ARRAY[template_id] END, params => ARRAY[params],
+        send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
+    IF wake AND scheduled IS NULL THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit_composed IS

@@ -85,7 +85,7 @@ BEGIN
     ), moved AS (
         UPDATE queue SET
             next_attempt = CASE WHEN next_attempt > seen AND next_attempt < 'infinity'
-                THEN greatest(next_attempt - back, seen) ELSE next_attempt END,
+                THEN greatest(next_attempt - back, seen, send_at) ELSE next_attempt END,
             lease_until = CASE WHEN lease_until > seen + back - least_step
                 THEN least(lease_until, greatest(lease_until - back, seen + lease)) ELSE lease_until END
         WHERE id = ANY (ARRAY(SELECT id FROM late)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')

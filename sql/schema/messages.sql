@@ -167,14 +167,20 @@ CREATE FUNCTION queue_put(
     envids text[] DEFAULT NULL, rets text[] DEFAULT NULL, requiretls boolean[] DEFAULT NULL,
     tls_optional boolean[] DEFAULT NULL, template_ids bigint[] DEFAULT NULL, params jsonb[] DEFAULT NULL,
     -- more of each row; a hold is its reason
-    metadata text[] DEFAULT NULL, holds text[] DEFAULT NULL, notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL
+    metadata text[] DEFAULT NULL, holds text[] DEFAULT NULL, notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL,
+    -- of each message, null for one that is not scheduled; a time that is over counts as none
+    send_ats timestamptz[] DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     rows integer;
+    waits boolean[];  -- of each message, whether it is scheduled
 BEGIN
     IF queue_put.chunks IS NOT NULL THEN
         PERFORM pgmta.chunks_present(ids, queue_put.chunks);
+    END IF;
+    IF queue_put.send_ats IS NOT NULL THEN
+        SELECT t.send_ats, t.scheduled INTO queue_put.send_ats, waits FROM pgmta.schedule_times(queue_put.send_ats) AS t;
     END IF;
     -- The whole group fails if one id exists already, because the caller repeats a group then.
     INSERT INTO pgmta.messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, envid,
@@ -184,15 +190,18 @@ BEGIN
         coalesce(queue_put.requiretls[n], false), origins[n], coalesce(queue_put.tls_optional[n], false),
         template_ids[n], queue_put.params[n]
     FROM pg_catalog.generate_subscripts(ids, 1) AS n;
-    INSERT INTO pgmta.queue (message_id, sender, sender_domain, recipient, domain, priority, metadata,
-        status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt)
-    SELECT ids[numbers[n]], senders[numbers[n]], sender_domains[numbers[n]], recipients[n], domains[n],
+    INSERT INTO pgmta.queue (id, message_id, sender, sender_domain, recipient, domain, priority, metadata,
+        status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt, ts, next_attempt, send_at)
+    SELECT CASE WHEN waits[numbers[n]] THEN pg_catalog.nextval('pgmta.scheduled_ids')
+            ELSE pg_catalog.nextval('pgmta.queue_ids') END,
+        ids[numbers[n]], senders[numbers[n]], sender_domains[numbers[n]], recipients[n], domains[n],
         priorities[numbers[n]], coalesce(queue_put.metadata[n], '{}')::pg_catalog.jsonb,
-        CASE WHEN holds[n] IS NULL THEN 'QUEUED' ELSE 'HOLD' END, holds[n],
+        CASE WHEN holds[n] IS NOT NULL THEN 'HOLD' WHEN waits[numbers[n]] THEN 'SCHEDULED' ELSE 'QUEUED' END, holds[n],
         CASE WHEN holds[n] IS NOT NULL THEN 'smtpd' END,
         CASE WHEN holds[n] IS NOT NULL THEN pg_catalog.now() END, coalesce(tenants[numbers[n]], ''),
         coalesce(queue_put.on_failed[numbers[n]], 'hold'), coalesce(queue_put.once[numbers[n]], false),
-        notifies[n], orcpts[n]
+        notifies[n], orcpts[n], coalesce(send_ats[numbers[n]], pg_catalog.now()),
+        coalesce(send_ats[numbers[n]], pg_catalog.now()), send_ats[numbers[n]]
     FROM pg_catalog.generate_subscripts(numbers, 1) AS n;
     GET DIAGNOSTICS rows = ROW_COUNT;
     RETURN rows;

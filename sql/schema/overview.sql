@@ -10,7 +10,7 @@ LEFT JOIN (
         min(p.oldest) AS oldest, min(p.next_due) AS next_due, sum(p.due_now) AS due_now
     FROM (
         SELECT status, message_id, count(*) AS rows, min(ts) AS oldest,
-            min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED')) AS next_due,
+            min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED', 'SCHEDULED')) AS next_due,
             count(*) FILTER (WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
                 AND next_attempt <= now()
                 AND (lease_until IS NULL OR (lease_until < now() AND NOT once))) AS due_now
@@ -25,7 +25,7 @@ COMMENT ON COLUMN queue_overview.status IS 'As queue.status.';
 COMMENT ON COLUMN queue_overview.rows IS 'Rows, one a recipient.';
 COMMENT ON COLUMN queue_overview.messages IS 'Messages with such a row; one may count in several lines.';
 COMMENT ON COLUMN queue_overview.octets IS 'Size of these messages, each once a line.';
-COMMENT ON COLUMN queue_overview.oldest IS 'When the oldest row was accepted.';
+COMMENT ON COLUMN queue_overview.oldest IS 'The earliest queue.ts: of scheduled rows send_at.';
 COMMENT ON COLUMN queue_overview.next_due IS 'Earliest next attempt of rows that wait.';
 COMMENT ON COLUMN queue_overview.due_now IS
     'Rows a worker may take now. If it grows, workers are missing, slow, or leave these rows out.';
@@ -38,7 +38,7 @@ SELECT domain, count(*) AS rows,
     count(*) FILTER (WHERE status = 'HOLD') AS held,
     count(*) FILTER (WHERE status = 'DELETE') AS deleting,
     min(ts) AS oldest,
-    min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED')) AS next_attempt,
+    min(next_attempt) FILTER (WHERE status IN ('QUEUED', 'DEFERRED', 'SCHEDULED')) AS next_attempt,
     mode() WITHIN GROUP (ORDER BY last_reply COLLATE "C") AS last_reply,
     count(*) FILTER (WHERE status = 'SCHEDULED') AS scheduled,
     count(*) FILTER (WHERE status = 'REPORT') AS reporting
@@ -53,7 +53,7 @@ COMMENT ON COLUMN queue_by_domain.deferred IS 'Rows that wait after an attempt.'
 COMMENT ON COLUMN queue_by_domain.sending IS 'Rows that are being sent.';
 COMMENT ON COLUMN queue_by_domain.held IS 'Rows on hold.';
 COMMENT ON COLUMN queue_by_domain.deleting IS 'Rows about to be deleted.';
-COMMENT ON COLUMN queue_by_domain.oldest IS 'When the oldest row was accepted.';
+COMMENT ON COLUMN queue_by_domain.oldest IS 'The earliest queue.ts: of scheduled rows send_at.';
 COMMENT ON COLUMN queue_by_domain.next_attempt IS 'Earliest next attempt of rows that wait.';
 COMMENT ON COLUMN queue_by_domain.last_reply IS 'The most common last reply.';
 COMMENT ON COLUMN queue_by_domain.scheduled IS 'Rows that wait for send_at.';

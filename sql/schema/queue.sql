@@ -3,7 +3,8 @@
 SET LOCAL check_function_bodies = off;  -- functions may name objects of later files
 
 CREATE SEQUENCE queue_ids;
-COMMENT ON SEQUENCE queue_ids IS 'queue.id; a sequence, as PostgreSQL 15 has no identity on leaves.';
+COMMENT ON SEQUENCE queue_ids IS
+    'queue.id of rows that are not scheduled; a sequence, as PostgreSQL 15 has no identity on leaves.';
 
 CREATE SEQUENCE lease_tokens;
 COMMENT ON SEQUENCE lease_tokens IS 'Fencing tokens: each claim takes the next one.';
@@ -49,9 +50,9 @@ CREATE TABLE queue (
         AND lease_token IS NOT NULL AND lease_owner IS NOT NULL)
 ) PARTITION BY LIST (status);
 COMMENT ON TABLE queue IS 'One row for each recipient of each message that is not yet done.';
-COMMENT ON COLUMN queue.id IS 'Of this row; unique by its sequence.';
+COMMENT ON COLUMN queue.id IS 'Of this row; unique by queue_ids, or by scheduled_ids.';
 COMMENT ON COLUMN queue.message_id IS 'messages.id, the message id that the client got.';
-COMMENT ON COLUMN queue.ts IS 'When the row was committed.';
+COMMENT ON COLUMN queue.ts IS 'From when its age counts: when its transaction began, or send_at of scheduled mail.';
 COMMENT ON COLUMN queue.next_attempt IS 'Not to be tried before this time.';
 COMMENT ON COLUMN queue.lease_since IS 'When the last claim was made.';
 COMMENT ON COLUMN queue.lease_until IS 'Until then the row is the lease owner''s; afterwards anybody''s.';
@@ -81,7 +82,7 @@ COMMENT ON COLUMN queue.sender_domain IS
     'sender, which tells capitals apart.';
 COMMENT ON COLUMN queue.faults IS
     'Conditions that fail on this row, each with whose it is and PostgreSQL''s message; null: none.';
-COMMENT ON COLUMN queue.send_at IS 'When a scheduled row may be sent; null: at once.';
+COMMENT ON COLUMN queue.send_at IS 'The row is not sent before this time; null: at once.';
 COMMENT ON COLUMN queue.tenant IS 'For whom the mail is; empty: no tenant.';
 COMMENT ON COLUMN queue.on_failed IS
     'What becomes of the row after a final failure: hold, remove with an entry in the log, or bounce.';
@@ -107,7 +108,14 @@ CREATE TABLE queue_hold PARTITION OF queue FOR VALUES IN ('HOLD');
 COMMENT ON TABLE queue_hold IS 'Rows on hold, apart from those that move.';
 CREATE TABLE queue_delete PARTITION OF queue FOR VALUES IN ('DELETE');
 COMMENT ON TABLE queue_delete IS 'Rows that an operator wants deleted; queued removes them.';
-CREATE TABLE queue_scheduled PARTITION OF queue (send_at NOT NULL) FOR VALUES IN ('SCHEDULED');
+CREATE TABLE queue_scheduled PARTITION OF queue (send_at NOT NULL) FOR VALUES IN ('SCHEDULED') WITH (
+    autovacuum_vacuum_scale_factor = 0.1,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_threshold = -1,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.2,
+    autovacuum_analyze_threshold = 20000
+);
 COMMENT ON TABLE queue_scheduled IS 'Rows that wait for send_at, apart from those that claims look at.';
 CREATE TABLE queue_report PARTITION OF queue (
     held_at NOT NULL,

@@ -37,11 +37,13 @@ RETURN CASE event WHEN 'deleted' THEN 'cancelled'
 COMMENT ON FUNCTION log_state IS 'The state of a recipient whose row is gone, by its last event in the log.';
 
 CREATE VIEW queue_states AS
-SELECT q.message_id, q.recipient, q.id AS row_id, q.status, q.lease_until, q.report_kind, q.once, q.attempts,
+SELECT q.message_id, q.recipient, q.id AS row_id,
+    CASE WHEN q.status IN ('QUEUED', 'SCHEDULED') THEN CASE WHEN q.send_at > now() THEN 'SCHEDULED' ELSE 'QUEUED' END
+        ELSE q.status END AS status, q.lease_until, q.report_kind, q.once, q.attempts,
     CASE WHEN q.status IN ('QUEUED', 'DEFERRED') THEN q.next_attempt
         WHEN q.status = 'SCHEDULED' THEN q.send_at END AS next_attempt,
     CASE q.status WHEN 'SENDING' THEN q.lease_since WHEN 'HOLD' THEN q.held_at WHEN 'REPORT' THEN q.held_at END
-        AS since, q.ts,
+        AS since, CASE WHEN q.send_at > now() THEN m.received_at ELSE q.ts END AS ts,
     substring(q.last_reply FROM '^([245][0-9][0-9])(?: |$)')::integer AS code,
     regexp_replace(q.last_reply, '^[245][0-9][0-9]( |$)', '') AS reply,
     m.submitted_by
@@ -50,14 +52,14 @@ COMMENT ON VIEW queue_states IS 'Part of message_status and status(): the rows o
 COMMENT ON COLUMN queue_states.message_id IS 'The message id.';
 COMMENT ON COLUMN queue_states.recipient IS 'Forward-path.';
 COMMENT ON COLUMN queue_states.row_id IS 'queue.id.';
-COMMENT ON COLUMN queue_states.status IS 'As queue.status.';
+COMMENT ON COLUMN queue_states.status IS 'As queue.status; SCHEDULED exactly while send_at is in the future.';
 COMMENT ON COLUMN queue_states.lease_until IS 'As queue.lease_until.';
 COMMENT ON COLUMN queue_states.report_kind IS 'As queue.report_kind.';
 COMMENT ON COLUMN queue_states.once IS 'As queue.once.';
 COMMENT ON COLUMN queue_states.attempts IS 'As queue.attempts.';
 COMMENT ON COLUMN queue_states.next_attempt IS 'When it is due; null if it is not waiting.';
 COMMENT ON COLUMN queue_states.since IS 'Since when it is sent, held or reported; null otherwise.';
-COMMENT ON COLUMN queue_states.ts IS 'As queue.ts.';
+COMMENT ON COLUMN queue_states.ts IS 'When it was accepted, or its send_at if that is over.';
 COMMENT ON COLUMN queue_states.code IS 'Reply code of the last attempt; null if it had none.';
 COMMENT ON COLUMN queue_states.reply IS 'Text of the last reply, or what went wrong.';
 COMMENT ON COLUMN queue_states.submitted_by IS 'As messages.submitted_by.';

@@ -40,13 +40,14 @@ CREATE FUNCTION submit(
     sender text, recipients text[], content bytea, send_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL,
     tenant text DEFAULT '', on_failed text DEFAULT 'hold', once boolean DEFAULT false,
-    wake boolean DEFAULT false
+    wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
 DECLARE
     message_id bigint;
     known bigint;
+    scheduled timestamptz;
     header text COLLATE "C";
     message_id_header text;
     added text COLLATE "C";
@@ -64,9 +65,10 @@ BEGIN
             WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
             WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
             WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
-    ELSIF send_at IS NOT NULL OR key IS NOT NULL OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+    ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
             OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
-        PERFORM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed);
+        SELECT * INTO metadata, scheduled
+        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
     END IF;
     IF cardinality(recipients) IS DISTINCT FROM 1 OR domains[1] IS NULL OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
@@ -77,7 +79,7 @@ BEGIN
     message_id := nextval('message_ids');
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
-            metadata, on_failed, once, send_at)::text, getdatabaseencoding()) || sha256(content)));
+            metadata, on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));
         IF known IS NOT NULL THEN RETURN known; END IF;
     END IF;
     message_id_header := CASE WHEN header ~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN submit_message_id(header) END;
@@ -100,8 +102,9 @@ BEGIN
         chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
         CASE WHEN on_failed <> 'hold' COLLATE "C" THEN ARRAY[on_failed] END, CASE WHEN once THEN '{t}'::boolean[] END,
         ARRAY[session_user], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
-        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END);
-    IF wake THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
+        send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
+    IF wake AND scheduled IS NULL THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit IS

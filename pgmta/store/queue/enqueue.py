@@ -38,6 +38,8 @@ _PATIENCE = 30.0  # seconds until what became of a commit is left open
 _LOOK = 0.25  # seconds between two looks
 
 _SQL = queries("enqueue")
+_PUT = _SQL["put"].fill(more="")
+_PUT_SCHEDULED = _SQL["put"].fill(more=_SQL["scheduled"])
 # COPY in binary form: a header, for each row the number of fields and each with its length, an end
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
@@ -151,11 +153,15 @@ class Enqueue:
             "holds": _of_rows(group, [m.holds for m in group]),
             **(_more(group) if any(m.options for m in group) else _NO_OPTIONS),
         }
+        put = _PUT
+        if values["tenants"] and any(m.options and m.options.send_at for m in group):
+            put = _PUT_SCHEDULED
+            values["send_ats"] = [m.options.send_at if m.options else None for m in group]
         if beside:
             companion = (beside.statement, beside.params)
-            await self._link.run_together([(_SQL["put"], values), companion])
+            await self._link.run_together([(put, values), companion])
         else:
-            await self._link.run(_SQL["put"], values)
+            await self._link.run(put, values)
 
     async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
         """Store content in chunks, ahead of its messages, in one commit.

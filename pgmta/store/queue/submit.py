@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 from pgmta.mail.address import parse_mailbox
 from pgmta.mail.header import completed, header_block, message_id_header, tls_optional
+from pgmta.mail.metadata import KEY
 from pgmta.mail.newlines import check
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
 from pgmta.postgres.link import Link
@@ -18,6 +20,7 @@ from pgmta.store.queue.enqueue import SESSION, Enqueue, chunk_count
 
 _GROUP = 1000  # messages a commit, at most
 _OCTETS = 16 << 20  # of bodies a commit, about
+_LONGEST = timedelta(days=3652)  # a send_at further ahead is a slip, as for submit() of SQL
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +28,16 @@ class Mail:
     """A message as a program gives it: envelope, and content with CRLF at the line ends.
 
     The header gets Date and Message-ID if they are missing. `on_failed` says what becomes of the
-    message after a final failure: hold, remove or bounce.
+    message after a final failure: hold, remove or bounce. It is not sent before `send_at`, and not
+    after `deadline`. Both are times with their zone.
     """
 
     sender: str
     recipients: Sequence[str]
     content: bytes
     on_failed: str = "hold"
+    send_at: datetime | None = None
+    deadline: datetime | None = None
 
 
 class Submission:
@@ -81,7 +87,8 @@ class Submission:
         for failure in await asyncio.gather(*map(write, stores), return_exceptions=True):
             if failure:
                 raise failure
-        await self._links[0].run(NOTIFY)
+        if not all(mail.send_at for mail in mails):
+            await self._links[0].run(NOTIFY)
         return ids[: len(mails)]
 
     def _message(
@@ -99,7 +106,8 @@ class Submission:
             body=content,
             utf8=not all(address.isascii() for address in addresses),
             message_id_header=message_id_header(content),
-            options=Options(tls_optional=True) if tls_optional(header) else None,
+            options=_options(mail, tls_optional=tls_optional(header)),
+            metadata=_metadata(mail),
             on_failed=mail.on_failed,
             origin="sql",
         )
@@ -117,9 +125,33 @@ def _parse(mail: Mail) -> list[tuple[str, str]]:
         raise ValueError("a message needs a recipient")
     if mail.on_failed not in ("hold", "remove", "bounce"):
         raise ValueError(f"on_failed is hold, remove or bounce, and not {mail.on_failed!r}")
+    _check_times(mail)
     if problem := check(mail.content, "reject"):
         raise ValueError(f"lines of the content must end with CRLF: {problem}")
     return [parse_mailbox(recipient, utf8=True) for recipient in mail.recipients]
+
+
+def _check_times(mail: Mail) -> None:
+    for name, time in (("send_at", mail.send_at), ("deadline", mail.deadline)):
+        if time and time.tzinfo is None:
+            raise ValueError(f"{name} needs a time zone, such as datetime.now(UTC) has it")
+    if mail.send_at and mail.send_at > datetime.now(UTC) + _LONGEST:
+        raise ValueError(f"send_at is over 10 years ahead: {mail.send_at}")
+    if mail.send_at and mail.deadline and mail.deadline <= mail.send_at:
+        raise ValueError(f"deadline is not after send_at: {mail.deadline}")
+
+
+def _options(mail: Mail, *, tls_optional: bool) -> Options | None:
+    if not (tls_optional or mail.send_at):
+        return None
+    return Options(tls_optional=tls_optional, send_at=mail.send_at)
+
+
+def _metadata(mail: Mail) -> list[str]:
+    if not mail.deadline:
+        return []
+    deadline = mail.deadline.astimezone(UTC).replace(tzinfo=None).isoformat()
+    return [json.dumps({KEY: f"{deadline}Z"})] * len(mail.recipients)
 
 
 def _groups(messages: list[NewMessage]) -> Generator[list[NewMessage]]:

@@ -16,7 +16,7 @@ from pgmta.command import age, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.metadata import KEY as DEADLINE
 from pgmta.model import Item
-from pgmta.states import Status
+from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from queued.cli.commands.show import (
@@ -101,7 +101,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             print_line(f"  held by    {', '.join(row['rules'])} (standing rule)")
         for name, error in row["fails"].items():
             print_line(f"  fails here {name}: {error}")
-        if row["status"] in (Status.QUEUED, Status.DEFERRED):
+        if row["status"] in WAITING:
             print_line(f"  next       {instant(row['next_attempt'])}")
         if end := row["tried_until"]:
             print_line(f"  gives up   {instant(end)}")
@@ -136,6 +136,8 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
         if not row["workers"] and not row["rules"]:
             return f"a worker: {_others(row, deliver)}"
         return f"a worker to take it over: the lease of {row['lease_owner']} ran out"
+    if (row["send_at"] is not None and row["send_at"] > now) or status == Status.SCHEDULED:
+        return _its_time(row, now, deliver)
     if row["rules"]:
         return f"being put on hold by {row['rules'][0]}"
     if leased:
@@ -149,6 +151,17 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
         until = f"{instant(row['next_attempt'])}"
         return f"its time in {age(wait)}: put off until {until}, {row['last_reply']}"
     return f"its next attempt in {age(wait)}"
+
+
+def _its_time(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]) -> str:
+    """Say when a scheduled row is sent, and by which worker."""
+    wait = (row["send_at"] - now).total_seconds()
+    when = f"its time in {age(wait)}: it is sent at {instant(row['send_at'])}"
+    if wait <= 0:
+        when = f"queued to take it up: its time was {instant(row['send_at'])}"
+    if row["rules"]:
+        return f"{when}, unless {row['rules'][0]} puts it on hold then"
+    return when if row["workers"] else f"{when}, and then a worker: {_others(row, deliver)}"
 
 
 def _dsn(row: dict[str, Any], *, leased: bool) -> str:
@@ -173,7 +186,7 @@ def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:
     return f"none that runs takes it, with priority {row['priority']} ({each})"
 
 
-_TRIED = (Status.QUEUED, Status.SENDING, Status.DEFERRED)
+_TRIED = (*WAITING, Status.SENDING)
 
 
 def add_retry_end(config: Path, rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pgmta.command import print_line, shorten
-from pgmta.states import Status
+from pgmta.states import WAITING
 from pgmta.store.changes.listing import Listing
 from queued.cli.commands.show import why
 from queued.cli.options.filter_options import condition, filter_options
@@ -57,9 +57,7 @@ _COLUMNS: dict[str, Column] = {
     "ID": "message_id",
     "STATUS": "status",
     "AGE": lambda row: age_of(row["ts"]),
-    "NEXT": lambda row: (
-        time_to(row["next_attempt"]) if row["status"] in (Status.QUEUED, Status.DEFERRED) else "-"
-    ),
+    "NEXT": lambda row: time_to(row["next_attempt"]) if row["status"] in WAITING else "-",
     "TRIES": "attempts",
     "SIZE": "size",
     "SENDER": lambda row: f"<{row['sender']}>",

@@ -16,7 +16,7 @@ from pgmta.command import print_json, print_line, print_text
 from pgmta.compose.composition import composed_header
 from pgmta.compose.mime import Identity
 from pgmta.errors import PgmtaError
-from pgmta.states import Status
+from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
 from queued.rewriting.composed import COMPOSED, COMPOSERS, composed_or_stored
@@ -227,7 +227,7 @@ def _print_recipients(rows: list[dict[str, Any]]) -> None:
         "STATUS": "status",
         "TRIES": "attempts",
         "NEXT ATTEMPT": lambda row: (
-            instant(row["next_attempt"]) if row["status"] in ("QUEUED", "DEFERRED") else "-"
+            instant(row["next_attempt"]) if row["status"] in WAITING else "-"
         ),
     }
     if held:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import datetime
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
+from pgmta.mail.metadata import parse_time
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
 from queued.cli.options.queue_command import (
@@ -50,6 +52,8 @@ _FIELDS = ("to", "cc", "bcc")
     show_default=True,
     help="After a final failure: put the row on hold, remove it, or bounce it.",
 )
+@click.option("--at", metavar="TIME", help="Send it then, such as 2026-01-31T09:30:00+01:00.")
+@click.option("--deadline", metavar="TIME", help="Do not send it after this time.")
 @click.option("--once", is_flag=True, help="Never a second copy, if an outcome is unknown.")
 def submit(
     config: Path,
@@ -58,6 +62,8 @@ def submit(
     recipient: tuple[str, ...],
     from_header: bool,
     metadata: tuple[str, ...],
+    at: str | None,
+    deadline: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -77,11 +83,12 @@ def submit(
             raise ConfigError(["--sender: the file has no address in From, so name the sender"])
     if not recipients:
         raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
+    times = {"send_at": _time("--at", at), "deadline": _time("--deadline", deadline)}
     with connect_operator(database_of(config)) as db:
         try:
             number = sql_interface.submit(
                 db, parse_pairs(metadata), sender=sender, recipients=recipients,
-                content=_BARE.sub(b"\r\n", content), **options,
+                content=_BARE.sub(b"\r\n", content), **times, **options,
             )  # fmt: skip
         except SubmissionError as error:
             raise ConfigError([f"error: {error}"]) from None
@@ -145,6 +152,14 @@ _STATUS: dict[str, Column] = {
     "NEXT ATTEMPT": lambda row: instant(row["next_attempt"]) if row["next_attempt"] else "-",
     "REPLY": lambda row: shorten(f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
 }
+
+
+def _time(flag: str, text: str | None) -> datetime | None:
+    """Return the time that was given to a flag. Raises ConfigError."""
+    try:
+        return None if text is None else parse_time(text)
+    except ValueError as error:
+        raise ConfigError([f"{flag} {text!r}: {error}"]) from None
 
 
 def _addresses(header: bytes, *names: str) -> list[str]:

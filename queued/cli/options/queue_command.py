@@ -98,6 +98,8 @@ def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str
     return pairs
 
 
+_SKEW = 60.0  # seconds by which the clocks of two hosts may differ
+
 type Column = str | Callable[[Any], Any]
 """The key of a value, or a function of the row."""
 
@@ -121,8 +123,9 @@ def instant(moment: datetime) -> str:
 
 
 def age_of(moment: datetime) -> str:
-    """Return the age of something that happened then."""
-    return age((datetime.now(UTC) - moment).total_seconds())
+    """Return the age of something that happened then; - if it is still to come."""
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    return "-" if seconds < -_SKEW else age(seconds)
 
 
 def time_to(moment: datetime) -> str:

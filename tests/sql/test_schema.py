@@ -51,8 +51,8 @@ def dump(uri: str, *options: str) -> list[str]:
 
 def structure(uri: str) -> list[str]:
     """All objects of schema pgmta with rights, comments and options, and the rows of `rights`."""
-    return dump(uri, "--schema=pgmta", "--schema-only") + dump(
-        uri, "--table=pgmta.rights", "--data-only"
+    return dump(uri, "--schema=pgmta", "--schema-only") + sorted(
+        dump(uri, "--table=pgmta.rights", "--data-only")  # a migration adds rows at the end
     )
 
 

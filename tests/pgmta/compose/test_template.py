@@ -36,7 +36,7 @@ def made(**changes: Any) -> Template:
     return compile_template(replace(PLAIN, **changes))
 
 
-class Recorder(html5lib.HTMLParser):
+class Recorder(html5lib.HTMLParser):  # type: ignore[misc]
     """Parses HTML as browsers do, and keeps the tokens."""
 
     def tokens(self, text: str) -> list[tuple[Any, ...]]:
@@ -65,7 +65,7 @@ def shown(tokens: list[tuple[Any, ...]], replaced: dict[str, str]) -> list[tuple
             text = text.replace(mark, value)
         return text
 
-    found = []
+    found = list[tuple[Any, ...]]()
     for kind, name, data in tokens:
         if kind == CHARACTERS:
             if text := other(data):

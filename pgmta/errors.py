@@ -6,6 +6,7 @@
     ├── ConfigError        a configuration file is wrong; stops the start
     │   └── FormerDatabase the database that it names is from before the first release
     ├── AddressError       a mailbox does not follow RFC 5321
+    ├── TemplateError      a template is refused
     ├── SubmissionError    an argument of a submission is refused; nothing was stored
     ├── StoreUnavailable   PostgreSQL can't execute it now; this passes by itself
     │   ├── Undecided      and it is open whether PostgreSQL executed it
@@ -53,6 +54,24 @@ class FormerDatabase(ConfigError):
 
 class AddressError(PgmtaError):
     """A path or mailbox is not of the form of RFC 5321, section 4.1.2."""
+
+
+class TemplateError(PgmtaError):
+    """A template is refused.
+
+    `part` is the text with the mistake: sender, from, reply_to, subject, headers.NAME, body or
+    html; '' for the template as a whole. `line` is the line of that text, from 1 on.
+    """
+
+    def __init__(self, part: str, line: int, reason: str, hint: str = "") -> None:
+        self.part, self.line, self.reason, self.hint = part, line, reason, hint
+        where = f"{part}, line {line}: " if part else ""
+        super().__init__(f"{where}{self.advice}")
+
+    @property
+    def advice(self) -> str:
+        """The reason, and the hint if there is one."""
+        return f"{self.reason}; {self.hint}" if self.hint else self.reason
 
 
 class SubmissionError(PgmtaError):

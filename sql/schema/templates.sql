@@ -1,7 +1,65 @@
--- (stub until the helper's branch is merged)
-CREATE SEQUENCE template_ids;
+-- Templates of composed mail, by name and version.
+
 CREATE TABLE templates (
-    id bigint PRIMARY KEY DEFAULT nextval('template_ids'), tenant text COLLATE "C" NOT NULL DEFAULT '',
-    name text COLLATE "C" NOT NULL, version integer NOT NULL, sender text NOT NULL, from_field text NOT NULL,
-    reply_to text, subject text NOT NULL, body text, html text, headers jsonb NOT NULL DEFAULT '{}', words jsonb NOT NULL DEFAULT '{}',
-    UNIQUE (tenant, name, version));
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT templates_tenant CHECK (
+        octet_length(tenant) <= 64 AND tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]*)?$'),
+    name text COLLATE "C" NOT NULL CONSTRAINT templates_name CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'),
+    version integer NOT NULL CONSTRAINT templates_version CHECK (version > 0),
+    sender text NOT NULL,
+    from_field text NOT NULL,
+    reply_to text,
+    subject text NOT NULL,
+    body text,
+    html text,
+    headers jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_headers CHECK (jsonb_typeof(headers) = 'object'),
+    words jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_words CHECK (jsonb_typeof(words) = 'object'),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    created_by text NOT NULL DEFAULT SESSION_USER,
+    UNIQUE (tenant, name, version),
+    CONSTRAINT templates_text CHECK (body IS NOT NULL OR html IS NOT NULL)
+);
+COMMENT ON TABLE templates IS
+    'Templates of composed mail. A version never changes, so mail that waits has the octets of its version. '
+    '`queuectl template put` makes versions.';
+COMMENT ON COLUMN templates.id IS 'Number of the version, messages.template_id.';
+COMMENT ON COLUMN templates.tenant IS 'For whom the mail is; empty for none.';
+COMMENT ON COLUMN templates.name IS 'Name within its tenant.';
+COMMENT ON COLUMN templates.version IS 'Counts the versions of a name, from 1 on.';
+COMMENT ON COLUMN templates.sender IS 'Reverse-path; empty for none.';
+COMMENT ON COLUMN templates.from_field IS 'NAME <ADDRESS> or ADDRESS, with {{word}}.';
+COMMENT ON COLUMN templates.reply_to IS 'The same; null for no Reply-To.';
+COMMENT ON COLUMN templates.subject IS 'Subject, with {{word}}.';
+COMMENT ON COLUMN templates.body IS 'Plain text, with {{word}}; null for none.';
+COMMENT ON COLUMN templates.html IS 'HTML, with {{word}}; null for none.';
+COMMENT ON COLUMN templates.headers IS 'Further fields of the header: names and values, with {{word}}.';
+COMMENT ON COLUMN templates.words IS
+    'Each word and its places: text, field, name, address, url, url_part, token. They say which values fit.';
+COMMENT ON COLUMN templates.created_at IS 'When it was stored.';
+COMMENT ON COLUMN templates.created_by IS 'The login that stored it.';
+COMMENT ON SEQUENCE templates_id_seq IS 'templates.id.';
+COMMENT ON CONSTRAINT templates_headers ON templates IS 'Values by name.';
+COMMENT ON CONSTRAINT templates_name ON templates IS '1 to 64 letters, digits and . _ -';
+COMMENT ON CONSTRAINT templates_tenant ON templates IS 'As submit() takes it.';
+COMMENT ON CONSTRAINT templates_text ON templates IS 'It has text, html or both.';
+COMMENT ON CONSTRAINT templates_version ON templates IS 'From 1 on.';
+COMMENT ON CONSTRAINT templates_words ON templates IS 'Lists of places by word.';
+COMMENT ON INDEX templates_tenant_name_version_key IS 'submit_template() and queuectl template; no version is taken twice.';
+
+CREATE FUNCTION templates_unchanged() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'versions of templates are never changed or removed (%)', lower(TG_OP) USING
+        ERRCODE = 'object_not_in_prerequisite_state',
+        HINT = 'Mail that waits needs them. Store a new version: queuectl template put.';
+END $$;
+COMMENT ON FUNCTION templates_unchanged IS 'Refuses the statement.';
+
+CREATE TRIGGER templates_unchanged BEFORE UPDATE OR DELETE OR TRUNCATE ON templates
+    FOR EACH STATEMENT EXECUTE FUNCTION templates_unchanged();
+COMMENT ON TRIGGER templates_unchanged ON templates IS 'A retry, and another host, compose the same octets.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('templates', 'pgmta_queued', 'SELECT'),
+    ('templates', 'pgmta_operator',
+        'SELECT, INSERT (tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words)'),
+    ('templates', 'pgmta_reader', 'SELECT');

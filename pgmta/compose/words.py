@@ -1,0 +1,216 @@
+"""The words `{{name}}` of a text, and the values that each place of a word takes (pure)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from html import escape
+from typing import NamedTuple
+from urllib.parse import quote
+
+from pgmta.compose.own_fields import text_problem
+from pgmta.errors import AddressError, TemplateError
+from pgmta.mail.address import parse_mailbox
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+"""The name of a word."""
+
+FIELD_LIMIT = 998
+"""Characters of a value in a header field, and of a field without its words."""
+
+TOKEN_LIMIT = 255
+"""Characters of a value at the place `token`."""
+
+_BRACES = re.compile(r"\{\{\{\{|\{\{([^{}\r\n]*)\}\}|\{\{")
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+_URL = re.compile(r"[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9\[][A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
+_TOKEN = re.compile(rf"[A-Za-z0-9._~-]{{1,{TOKEN_LIMIT}}}")
+_STEPS = (".", "..")  # of a path (RFC 3986, section 5.2.4); browsers take %2e for a dot too
+
+
+class WordPlace(StrEnum):
+    """The kind of text around a word. It says which values the word takes, and how they go in."""
+
+    TEXT = "text"  # plain text, text of HTML, an attribute
+    FIELD = "field"  # Subject, or another field of the template without a grammar
+    NAME = "name"  # a display name in From or Reply-To
+    ADDRESS = "address"  # the mailbox in From or Reply-To
+    URL = "url"  # the beginning of a URL
+    URL_PART = "url_part"  # further on in a URL
+    TOKEN = "token"  # noqa: S105 - a field of the template that programs parse
+
+
+type Encode = Callable[[str], str]
+
+
+def encode_part(value: str) -> str:
+    """Return a value percent-encoded: only the unreserved characters stay (RFC 3986)."""
+    return quote(value, safe="")
+
+
+class Slot(NamedTuple):
+    """A word and how its value goes into the text; `encode` is None if it goes in unchanged."""
+
+    word: str
+    encode: Encode | None
+
+
+class Word(NamedTuple):
+    """A word of a text: its name and its line, from 1 on."""
+
+    name: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A text without its words: the literal before each word, and the one behind the last."""
+
+    literals: tuple[str, ...]
+    words: tuple[Word, ...]
+
+
+def split(part: str, text: str) -> Split:
+    """Return the literals and words of a text; `{{{{` is `{{` in a literal.
+
+    Raises TemplateError for braces that are no word. `part` is the name of the text for it.
+    """
+    literals, words = [""], list[Word]()
+    done = 0
+    for match in _BRACES.finditer(text):
+        literals[-1] += text[done : match.start()]
+        done = match.end()
+        if match[0] == "{{{{":
+            literals[-1] += "{{"
+            continue
+        line = text.count("\n", 0, match.start()) + 1
+        if match[1] is None:
+            raise TemplateError(
+                part, line, "{{ begins a word, and no }} ends it in this line",
+                "write {{name}} for a word, and {{{{ for {{ itself",
+            )  # fmt: skip
+        name = match[1].strip(" \t")
+        if not NAME.fullmatch(name):
+            raise TemplateError(
+                part, line, f"{match[0][:80]!r} is no word",
+                "a word has a lower-case letter, then at most 62 of a-z, 0-9 and _; there are no "
+                "conditions, loops or filters: the program gives the finished text as a word",
+            )  # fmt: skip
+        words.append(Word(name, line))
+        literals.append("")
+    literals[-1] += text[done:]
+    return Split(tuple(literals), tuple(words))
+
+
+def line_at(split_text: Split, index: int, offset: int = 0) -> int:
+    """Return the line of a place in the literal `index`. `{{{{` has no line end, nor has a word."""
+    before = sum(literal.count("\n") for literal in split_text.literals[:index])
+    return before + split_text.literals[index].count("\n", 0, offset) + 1
+
+
+def value_text(value: object) -> str:
+    """Return a value as text: `true`, `false`, a number as it is written. Raises ValueError."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | Decimal) or (isinstance(value, float) and math.isfinite(value)):
+        return str(value)
+    kind = "null" if value is None else _KINDS.get(type(value), type(value).__name__)
+    raise ValueError(f"is {kind}; give a text, a number, true or false")
+
+
+_KINDS = {list: "a list", tuple: "a list", dict: "an object", float: "no finite number"}
+
+
+def fault(place: WordPlace, value: str) -> str:
+    """Return why a value is refused at a place, '' if it is not. The reason has no value in it."""
+    return _FAULTS[place](value)
+
+
+def _text_fault(value: str) -> str:
+    return "has NUL or half of a character" if _UNSTORABLE.search(value) else ""
+
+
+def _field_fault(value: str) -> str:
+    if problem := text_problem(value):
+        return problem
+    return f"is over {FIELD_LIMIT} characters" if len(value) > FIELD_LIMIT else ""
+
+
+def _address_fault(value: str) -> str:
+    try:
+        parse_mailbox(value)
+    except AddressError:  # its text has the value
+        return "is no mailbox such as ann@example.com in ASCII"
+    return ""
+
+
+def _url_fault(value: str) -> str:
+    if _URL.fullmatch(value):
+        return ""
+    return "is no URL of RFC 3986 that begins with http:// or https:// and a host"
+
+
+def _url_part_fault(value: str) -> str:
+    return "is . or .., a step in a path" if value in _STEPS else _text_fault(value)
+
+
+def _token_fault(value: str) -> str:
+    if _TOKEN.fullmatch(value):
+        return ""
+    return f"is not 1 to {TOKEN_LIMIT} of A-Z, a-z, 0-9 and . _ ~ -, as its header field needs"
+
+
+_FAULTS: Mapping[WordPlace, Callable[[str], str]] = {
+    WordPlace.TEXT: _text_fault,
+    WordPlace.FIELD: _field_fault,
+    WordPlace.NAME: _field_fault,
+    WordPlace.ADDRESS: _address_fault,
+    WordPlace.URL: _url_fault,
+    WordPlace.URL_PART: _url_part_fault,
+    WordPlace.TOKEN: _token_fault,
+}
+
+_HTTP = re.compile(r"https?://", re.ASCII | re.IGNORECASE)
+_AFTER_URL = re.compile(r'[\s<>"]')
+HOST_ENDS = re.compile(r"[/?#]")
+"""The end of the host in a URL."""
+
+HOST_HINT = "a / ? or # stands behind the host and before a word; or give the whole URL as a word"
+"""Of a word that could be a part of the host in a URL."""
+
+
+def places_of(part: str, text: Split) -> Iterator[tuple[WordPlace, Slot]]:
+    """Yield the place and slot of each word of plain text.
+
+    A word in a literal URL is percent-encoded. Raises TemplateError for a word in the host of one.
+    """
+    url: str | None = None  # the literals of a URL that goes on, without its scheme
+    for literal, word in zip(text.literals, text.words, strict=False):
+        url = _url_at_end(url, literal)
+        if url is None:
+            yield WordPlace.TEXT, Slot(word.name, None)
+        elif not HOST_ENDS.search(url):
+            raise TemplateError(
+                part, word.line, f"{{{{{word.name}}}}} is in the host of a URL", HOST_HINT
+            )
+        else:
+            yield WordPlace.URL_PART, Slot(word.name, encode_part)
+
+
+def _url_at_end(url: str | None, literal: str) -> str | None:
+    """Return the URL in which a literal ends, without its scheme; None if it ends in none."""
+    starts = [match.end() for match in _HTTP.finditer(literal)]
+    last = literal[starts[-1] :] if starts else literal
+    if (url is None and not starts) or _AFTER_URL.search(last):
+        return None
+    return last if starts else f"{url}{last}"
+
+
+HTML: Encode = escape
+"""Escapes & < > and both quotes, for text of HTML and for attributes in quotes."""

@@ -1,0 +1,115 @@
+"""The templates as an operator stores and lists them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgmta.compose.template import Template, TemplateSource
+from pgmta.postgres.operator import OperatorLink
+from pgmta.store.queries import queries
+from pgmta.store.queue.templates import headers_of
+
+_SQL = queries("templates")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTemplate:
+    """A template that is to be stored: its name, its tenant, and itself before and after compiling.
+
+    `compile_template` has checked it.
+    """
+
+    tenant: str
+    name: str
+    source: TemplateSource
+    template: Template
+
+    @property
+    def words(self) -> dict[str, list[str]]:
+        """The places of each word, as the database has them."""
+        return {word: sorted(places) for word, places in self.template.words.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTemplate:
+    """A version of a template, as a row has it."""
+
+    source: TemplateSource
+    row: Mapping[str, Any]
+
+    @property
+    def version(self) -> int:
+        """Its number among the versions of the name."""
+        return int(self.row["version"])
+
+
+class TemplateTable(OperatorLink):
+    """Works over a separate connection. New versions are noted in table `audit`.
+
+    Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
+    """
+
+    def __init__(self, uri: str, who: str) -> None:
+        super().__init__(uri)
+        self._who = who
+
+    def put(self, templates: Sequence[NamedTemplate]) -> list[tuple[int, bool]]:
+        """Store the templates, all or none. Return the version of each, and whether it is new.
+
+        A template that equals the last version of its name makes none.
+        """
+        stored: dict[int, tuple[int, bool]] = {}
+        # in one order, so that two operators wait for each other once
+        order = sorted(
+            range(len(templates)), key=lambda i: (templates[i].tenant, templates[i].name)
+        )
+        with self._db.transaction():
+            for index in order:
+                stored[index] = self._put(templates[index])
+        return [stored[index] for index in range(len(templates))]
+
+    def _put(self, given: NamedTemplate) -> tuple[int, bool]:
+        while True:
+            last = self.find(given.tenant, given.name)
+            if last and (last.source, last.row["words"]) == (given.source, given.words):
+                return last.version, False
+            source = given.source
+            row = self._db.execute(
+                _SQL["put"],
+                {
+                    "tenant": given.tenant,
+                    "name": given.name,
+                    "sender": source.sender,
+                    "from_field": source.from_,
+                    "reply_to": source.reply_to,
+                    "subject": source.subject,
+                    "body": source.body,
+                    "html": source.html,
+                    "headers": json.dumps(dict(source.headers)),
+                    "words": json.dumps(given.words),
+                },
+            ).fetchone()
+            if row:  # else another operator has taken this version meanwhile
+                details = {"tenant": given.tenant, "version": row["version"]}
+                self._audit(self._who, "template put", given.name, details, 1)
+                return int(row["version"]), True
+
+    def rows(self, tenant: str | None) -> list[dict[str, Any]]:
+        """Return the last version of each template without its texts; None is every tenant."""
+        return self._db.execute(_SQL["list"], {"tenant": tenant}).fetchall()
+
+    def find(self, tenant: str, name: str, version: int | None = None) -> StoredTemplate | None:
+        """Return a version, None if it is not there. Without a number it is the last one."""
+        params = {"tenant": tenant, "name": name, "version": version}
+        row = self._db.execute(_SQL["find"], params).fetchone()
+        if row is None:
+            return None
+        source = TemplateSource(
+            sender=row["sender"], from_=row["from_field"], reply_to=row["reply_to"],
+            subject=row["subject"], body=row["body"], html=row["html"],
+            headers=headers_of(row["headers"]),
+        )  # fmt: skip
+        return StoredTemplate(source, row)

@@ -1,0 +1,27 @@
+-- name: put
+-- The next version. Of two at the same time one waits for the other, and then gets nothing.
+INSERT INTO templates (tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words)
+SELECT %(tenant)s, %(name)s, coalesce(max(version), 0) + 1, %(sender)s, %(from_field)s, %(reply_to)s, %(subject)s,
+    %(body)s, %(html)s, %(headers)s::jsonb, %(words)s::jsonb
+FROM templates WHERE tenant = %(tenant)s AND name = %(name)s
+ON CONFLICT (tenant, name, version) DO NOTHING
+RETURNING version
+
+-- name: list
+-- The last version of each name; null for every tenant.
+SELECT DISTINCT ON (tenant, name) id, tenant, name, version, sender, from_field, reply_to, subject,
+    body IS NOT NULL AS has_text, html IS NOT NULL AS has_html, words, created_at, created_by
+FROM templates WHERE %(tenant)s::text IS NULL OR tenant = %(tenant)s
+ORDER BY tenant, name, version DESC
+
+-- name: find
+-- A version of a name; null for the last one.
+SELECT id, tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words, created_at,
+    created_by
+FROM templates
+WHERE tenant = %(tenant)s AND name = %(name)s AND (%(version)s::integer IS NULL OR version = %(version)s)
+ORDER BY version DESC LIMIT 1
+
+-- name: read
+-- The sources of versions.
+SELECT id, sender, from_field, reply_to, subject, body, html, headers::text FROM templates WHERE id = ANY (%(ids)s)
